@@ -1,0 +1,1 @@
+"""Capture hooks: per-token policy versions, batch-size timelines and idle spans to Parquet."""

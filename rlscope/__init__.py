@@ -1,0 +1,1 @@
+"""rlscope: where the GPU-seconds of an asynchronous RL run went."""

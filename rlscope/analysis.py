@@ -1,0 +1,196 @@
+"""What an analysis says: the facts that the terminal, the JSON and the page all render. No computing, no wording."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import polars as pl
+
+from rlscope.diagnose.finding import Finding
+
+Bottleneck = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The last stable stretch of the run: what steady rates and the verdict are taken over."""
+
+    start_ns: int
+    end_ns: int
+    first_step: int
+    last_step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """Who ran, how long, and how much came of it."""
+
+    run_id: str
+    started_ns: int
+    duration_s: float
+    n_gpus: int
+    trainer_gpus: int
+    sampler_gpus: int
+    colocated_gpus: int
+    steps: int
+    samples_trained: int
+    tokens_trained: int
+    """Response tokens trained, counted once per use."""
+    max_staleness: int | None
+    """The cap in the run's config; None when it states none."""
+    window: Window | None
+    window_reason: str
+    """Why the window is what it is, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """GPU-seconds lost to one cause, in the window of the verdict."""
+
+    cause: Bottleneck
+    gpu_s: float
+    side_share_ratio: float
+    """gpu_s over the GPU-seconds of the side that lost them, 0..1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The one word, and the losses it was chosen from, largest first."""
+
+    bottleneck: Bottleneck
+    losses: tuple[Loss, ...]
+    unknown_reason: str | None
+    """Set when the bottleneck is unknown: what is missing."""
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Response tokens trained per second."""
+
+    achieved_tokens_per_s: float | None
+    """Over the whole run."""
+    steady_tokens_per_s: float | None
+    """Over the window; None without one."""
+    generated_tokens_per_s: float | None
+    """Response tokens sampled per second over the whole run."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerState:
+    """One line of the ledger."""
+
+    role: str
+    state: str
+    reason: str | None
+    gpu_ns: int
+    """GPU-nanoseconds, exact."""
+    share_ratio: float
+    """Of the role's GPU-seconds, 0..1."""
+    gpu_idle_ratio: float | None
+    """Share of this state in which the GPU ran no kernel, from gpu_samples; None where there are none."""
+
+    @property
+    def gpu_s(self) -> float:
+        """GPU-seconds."""
+        return self.gpu_ns / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Every GPU-second of every worker in exactly one state; the states' sum is total_gpu_ns to the nanosecond."""
+
+    total_gpu_ns: int
+    states: tuple[LedgerState, ...]
+    """Ordered by role, then by gpu_ns, largest first."""
+
+    @property
+    def total_gpu_s(self) -> float:
+        """GPU-seconds of all workers between their start and their end."""
+        return self.total_gpu_ns / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class TokenStaleness:
+    """Token-weighted staleness, in versions, of the response tokens that were trained on."""
+
+    mean: float
+    p50: int
+    p95: int
+    p99: int
+    max: int
+    histogram: tuple[tuple[int, int], ...]
+    """(staleness, tokens), by staleness."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleStaleness:
+    """Staleness of each trained sample by its oldest token."""
+
+    mean: float
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """How old the tokens were when they were trained on; the parts are None when nothing was trained."""
+
+    tokens: TokenStaleness | None
+    samples: SampleStaleness | None
+    in_flight_mean: float | None
+    """Versions published between a token and the end of its sample, mean over tokens."""
+    in_queue_mean: float | None
+    """Versions published between the end of the sample and its gradient step, mean over tokens."""
+    over_cap_tokens: int | None
+    """Tokens trained beyond max_staleness; None when the run states no cap."""
+    version_source_tokens: Mapping[str, int]
+    """Trained tokens by where their version comes from."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file of the run folder that was not read."""
+
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """A host whose events come before their causes by at least offset_s, judged against another host."""
+
+    host: str
+    against: str
+    offset_s: float
+    uncertainty_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataQuality:
+    """What the analysis could not see, and how much of it."""
+
+    skipped_files: tuple[SkippedFile, ...]
+    dropped_rows: Mapping[str, int]
+    """Rows that capture dropped, by table."""
+    workers_without_end: tuple[str, ...]
+    """Workers that never said they stopped: killed, or still running."""
+    clock_offsets: tuple[ClockOffset, ...]
+    gaps: tuple[str, ...]
+    """Everything else, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """The whole analysis of one run."""
+
+    run: RunFacts
+    verdict: Verdict
+    throughput: Throughput
+    ledger: Ledger
+    staleness: Staleness
+    findings: tuple[Finding, ...]
+    """Dearest first."""
+    data_quality: DataQuality
+    answers: Mapping[str, pl.DataFrame]
+    """The frame of each query that the page draws, by the query's name; columns are in the query's header."""

@@ -1,0 +1,1 @@
+"""One illness per module; RULES lists them."""

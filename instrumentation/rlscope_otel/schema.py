@@ -7,6 +7,10 @@ that is `parquet.py`.
 A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No data is NULL, never 0.
 """
 
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false
+# pyarrow ships no types; it is confined to this module and `parquet.py`.
+
 from typing import Final, NamedTuple
 
 import pyarrow as pa

@@ -1,0 +1,85 @@
+"""The run's clock: the wall clock read once at the start, plus a monotonic clock.
+
+A wall clock that is stepped during the run cannot make a negative duration. How far the two drifted apart is
+kept by `anchors`, which reads the wall again.
+"""
+
+import time
+from typing import NamedTuple, Protocol
+
+
+class Clock(Protocol):
+    """The two readings that a run needs, so that a test can stand in for both."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the UTC epoch."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds that never go back."""
+        ...
+
+
+class SystemClock:
+    """The machine's clocks."""
+
+    def wall_ns(self) -> int:
+        """Nanoseconds since the UTC epoch."""
+        return time.time_ns()
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds that never go back."""
+        return time.monotonic_ns()
+
+
+class ManualClock:
+    """A clock that moves only when told to: for tests and for replaying recorded times."""
+
+    def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+
+    def wall_ns(self) -> int:
+        """The wall time it was set to, plus what it was advanced by."""
+        return self._wall_ns
+
+    def monotonic_ns(self) -> int:
+        """The monotonic time it was set to, plus what it was advanced by."""
+        return self._monotonic_ns
+
+    def advance(self, duration_ns: int) -> None:
+        """Let both clocks run on by a duration."""
+        self._wall_ns += duration_ns
+        self._monotonic_ns += duration_ns
+
+    def step_wall(self, by_ns: int) -> None:
+        """Set the wall clock forward or back, as a time daemon may; the monotonic clock does not notice."""
+        self._wall_ns += by_ns
+
+
+class Anchors(NamedTuple):
+    """One pair of readings from the start and one from now; their difference is the drift."""
+
+    wall_ns: int
+    monotonic_ns: int
+    wall_at_flush_ns: int
+    monotonic_at_flush_ns: int
+
+
+class RunClock:
+    """Wall time at the start plus monotonic time since."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._read_monotonic_ns = clock.monotonic_ns
+        self._wall_start_ns = clock.wall_ns()
+        self._monotonic_start_ns = clock.monotonic_ns()
+        self._offset_ns = self._wall_start_ns - self._monotonic_start_ns
+
+    def now_ns(self) -> int:
+        """UTC epoch nanoseconds; never smaller than an earlier reading."""
+        return self._offset_ns + self._read_monotonic_ns()
+
+    def anchors(self) -> Anchors:
+        """The start's readings and fresh ones."""
+        return Anchors(self._wall_start_ns, self._monotonic_start_ns, self._clock.wall_ns(), self._clock.monotonic_ns())

@@ -1,0 +1,113 @@
+"""Span names and attribute keys under `rlscope.*`: what a span must carry to become a row of the trace.
+
+A span whose name is not here, or that lacks a required attribute, is kept in the `spans` table. The stored columns
+are in `schema.py`; which attribute fills which column is in `span_rows.py`.
+"""
+
+from typing import Final, NamedTuple
+
+from rlscope_otel import schema
+
+SCOPE_NAME: Final = "rlscope_otel"
+
+
+class Attribute(NamedTuple):
+    """One attribute: its key, its type (of each element when `many`), its unit, what it says, and if it must be set."""
+
+    key: str
+    type: type[str] | type[int] | type[float] | type[bool]
+    unit: str
+    brief: str
+    required: bool = False
+    many: bool = False
+
+
+WAIT_REASON: Final = Attribute("rlscope.wait.reason", str, "", "what is waited for: " + " | ".join(schema.WAIT_REASONS))
+
+STEP: Final = Attribute("rlscope.train.step", int, "", "the optimizer step", required=True)
+VERSION_IN: Final = Attribute(
+    "rlscope.train.version_in", int, "", "policy version published last when the step started", required=True
+)
+VERSION_OUT: Final = Attribute(
+    "rlscope.train.version_out", int, "", "policy version published from this step; version_in when absent"
+)
+SAMPLES: Final = Attribute("rlscope.train.samples", int, "{sample}", "samples processed by this worker")
+TOKENS: Final = Attribute("rlscope.train.tokens", int, "{token}", "prompt and response tokens of this worker")
+LOSS: Final = Attribute("rlscope.train.loss", float, "1", "loss")
+GRAD_NORM: Final = Attribute("rlscope.train.grad_norm", float, "1", "gradient norm")
+ENTROPY: Final = Attribute("rlscope.train.entropy", float, "nat", "mean token entropy")
+REWARD_MEAN: Final = Attribute("rlscope.train.reward_mean", float, "1", "mean reward of the batch")
+CLIP_RATIO: Final = Attribute("rlscope.train.clip_ratio", float, "1", "share of tokens whose ratio was clipped, 0..1")
+IMPORTANCE_STALENESS: Final = Attribute(
+    "rlscope.train.importance.staleness", int, "", "token staleness of each importance moment", many=True
+)
+IMPORTANCE_TOKENS: Final = Attribute(
+    "rlscope.train.importance.tokens", int, "{token}", "tokens of each importance moment", many=True
+)
+IMPORTANCE_SUM: Final = Attribute(
+    "rlscope.train.importance.sum_w", float, "1", "sum of the importance ratio in each moment", many=True
+)
+IMPORTANCE_SQUARES: Final = Attribute(
+    "rlscope.train.importance.sum_w2", float, "1", "sum of the squared importance ratio in each moment", many=True
+)
+
+WEIGHTS_VERSION: Final = Attribute("rlscope.weights.version", int, "", "the policy version", required=True)
+WEIGHTS_LABEL: Final = Attribute("rlscope.weights.label", str, "", "what the framework calls the version")
+WEIGHTS_BYTES: Final = Attribute("rlscope.weights.size", int, "By", "bytes moved")
+WEIGHTS_PAUSED: Final = Attribute("rlscope.weights.paused", bool, "", "whether generation stopped meanwhile")
+WEIGHTS_KV: Final = Attribute("rlscope.weights.kv", str, "", "what became of the KV cache: kept | recomputed")
+
+
+class SpanName(NamedTuple):
+    """One span name: the table that its spans become rows of, what it covers, and its attributes."""
+
+    name: str
+    table: str
+    brief: str
+    attributes: tuple[Attribute, ...] = ()
+
+
+TRAIN_STEP: Final = SpanName(
+    "rlscope.train_step",
+    "train_steps",
+    "one optimizer step on one trainer worker",
+    (
+        STEP,
+        VERSION_IN,
+        VERSION_OUT,
+        SAMPLES,
+        TOKENS,
+        LOSS,
+        GRAD_NORM,
+        ENTROPY,
+        REWARD_MEAN,
+        CLIP_RATIO,
+        IMPORTANCE_STALENESS,
+        IMPORTANCE_TOKENS,
+        IMPORTANCE_SUM,
+        IMPORTANCE_SQUARES,
+    ),
+)
+
+_WEIGHTS: Final = (WEIGHTS_VERSION, WEIGHTS_LABEL, WEIGHTS_BYTES, WEIGHTS_PAUSED, WEIGHTS_KV)
+_WEIGHT_BRIEFS: Final = {
+    "publish": "the trainer makes a policy version available",
+    "transfer": "a policy version on its way",
+    "apply": "an engine takes a policy version into use",
+}
+WEIGHT_SPANS: Final = {
+    phase: SpanName(f"rlscope.weights.{phase}", "weight_updates", _WEIGHT_BRIEFS[phase], _WEIGHTS)
+    for phase in schema.UPDATE_PHASES
+}
+
+ACTIVITY_SPANS: Final = {
+    activity: SpanName(
+        f"rlscope.{activity}",
+        "activities",
+        f"the worker is at: {activity}",
+        (WAIT_REASON,) if activity == "wait" else (),
+    )
+    for activity in schema.ACTIVITIES
+}
+
+SPAN_NAMES: Final = (TRAIN_STEP, *WEIGHT_SPANS.values(), *ACTIVITY_SPANS.values())

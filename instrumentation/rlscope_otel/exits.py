@@ -1,0 +1,120 @@
+"""The ways a process ends or splits, and what a live run does then.
+
+| ending | what is kept |
+|---|---|
+| normal exit, `sys.exit`, end of a multiprocessing child | everything: the run is stopped |
+| SIGTERM with the default action | everything: the run is stopped, then the process ends by the signal |
+| SIGTERM with the host's handler | everything so far: the run is flushed, then the host's handler is called |
+| `os._exit`, SIGKILL, a crash | all but the last interval |
+| fork | the parent goes on; the child's copy of the run is inert until it calls `start_run` itself |
+
+Nothing is installed before the first run starts. SIGTERM is only handled when the main thread starts the run and the
+signal is not ignored.
+"""
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Protocol
+
+# What a terminated process may be held up for: well under the 30 s that schedulers usually grant.
+_SIGTERM_TIMEOUT_S = 5.0
+
+
+class LiveRun(Protocol):
+    """What a run offers to the end of its process."""
+
+    def flush(self, timeout_s: float = ...) -> bool:
+        """Write what is held."""
+        ...
+
+    def stop(self, timeout_s: float = ...) -> bool:
+        """Write everything and end."""
+        ...
+
+    def abandon(self) -> None:
+        """Become inert without writing: this process is a fork."""
+        ...
+
+
+_live: list[LiveRun] = []
+_hooked_pids: set[int] = set()
+_previous_sigterm: object = None
+
+
+def watch(run: LiveRun) -> None:
+    """Have the run stopped when the process ends."""
+    _live.append(run)
+    _hook_process()
+    _hook_sigterm()
+
+
+def unwatch(run: LiveRun) -> None:
+    """The run has stopped; with the last one the host gets its SIGTERM handler back."""
+    global _previous_sigterm
+    if run in _live:
+        _live.remove(run)
+    ours = signal.getsignal(signal.SIGTERM) is _on_sigterm
+    if not _live and ours and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _previous_sigterm)  # type: ignore[arg-type]  # as getsignal gave it
+        _previous_sigterm = None
+
+
+def live_runs() -> tuple[LiveRun, ...]:
+    """The runs of this process that are recording, oldest first."""
+    return tuple(_live)
+
+
+def _hook_process() -> None:
+    """Once a process: the exit hooks. A forked child inherits all but the one of multiprocessing."""
+    if os.getpid() in _hooked_pids:
+        return
+    if not _hooked_pids:
+        atexit.register(_stop_all)
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=_abandon_all)
+    _hooked_pids.add(os.getpid())
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None and process.parent_process() is not None:
+        # A forked multiprocessing child leaves through os._exit: no atexit, only these finalizers.
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _stop_all, exitpriority=10)
+
+
+def _hook_sigterm() -> None:
+    global _previous_sigterm
+    if threading.current_thread() is not threading.main_thread():
+        return
+    current = signal.getsignal(signal.SIGTERM)
+    if current is None or current is signal.SIG_IGN or current is _on_sigterm:
+        return
+    _previous_sigterm = current
+    signal.signal(signal.SIGTERM, _on_sigterm)
+
+
+def _on_sigterm(number: int, frame: FrameType | None) -> None:
+    previous = _previous_sigterm
+    if callable(previous) and previous is not signal.SIG_DFL:
+        for run in live_runs():
+            run.flush(_SIGTERM_TIMEOUT_S)
+        previous(number, frame)
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for run in live_runs():
+        run.stop(_SIGTERM_TIMEOUT_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _stop_all() -> None:
+    for run in live_runs():
+        run.stop()
+
+
+def _abandon_all() -> None:
+    for run in live_runs():
+        run.abandon()
+    _live.clear()

@@ -1,0 +1,93 @@
+"""When to write: every interval, when a buffer is pressed, when the host asks, and at the end.
+
+One daemon thread does all writing, so the host's threads do no I/O. Orders go through a `SimpleQueue`, whose `put`
+may be called from a signal handler that interrupted another `put`.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from rlscope_otel.faults import Faults
+
+
+class _Order(NamedTuple):
+    """A flush before its time; `reply` is told whether all is on disk."""
+
+    reply: "SimpleQueue[bool] | None" = None
+    last: bool = False
+
+
+class FlushThread:
+    """Calls `write(last)` until told to stop; `write` says whether everything reached the disk."""
+
+    def __init__(self, write: Callable[[bool], bool], interval_s: float, faults: Faults) -> None:
+        self._write = write
+        self._interval_s = interval_s
+        self._faults = faults
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
+        self._pressed = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._loop, name="rlscope-flush", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write at every interval."""
+        self._thread.start()
+
+    def press(self) -> None:
+        """Write soon: a buffer is long. One order at a time, and none before the next interval if writing fails."""
+        if not self._pressed:
+            self._pressed = True
+            self._orders.put(_Order())
+
+    def flush(self, timeout_s: float) -> bool:
+        """Write now and wait for it; False when it failed or took longer."""
+        return self._ask(last=False, timeout_s=timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Write for the last time and wait for the thread to end; False when it failed or took longer."""
+        if self._stopping:
+            self._thread.join(timeout_s)
+            return not self._thread.is_alive()
+        self._stopping = True
+        return self._ask(last=True, timeout_s=timeout_s)
+
+    def _ask(self, *, last: bool, timeout_s: float) -> bool:
+        if not self._thread.is_alive():
+            return False
+        reply: SimpleQueue[bool] = SimpleQueue()
+        self._orders.put(_Order(reply, last))
+        try:
+            return reply.get(timeout=timeout_s)
+        except Empty:
+            return False
+
+    def _loop(self) -> None:
+        due_s = time.monotonic() + self._interval_s
+        while True:
+            order = self._next_order(due_s)
+            self._pressed = False
+            complete = self._write_safely(order is not None and order.last)
+            if not complete:
+                self._pressed = True
+            if order is None or not self._orders.qsize():
+                due_s = time.monotonic() + self._interval_s
+            if order is not None and order.reply is not None:
+                order.reply.put(complete)
+            if order is not None and order.last:
+                return
+
+    def _next_order(self, due_s: float) -> _Order | None:
+        try:
+            return self._orders.get(timeout=max(0.0, due_s - time.monotonic()))
+        except Empty:
+            return None
+
+    def _write_safely(self, last: bool) -> bool:
+        try:
+            return self._write(last)
+        except Exception as error:  # The thread must outlive whatever one flush ran into.
+            self._faults.note("flush", error)
+            return False

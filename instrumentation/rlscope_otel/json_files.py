@@ -1,0 +1,65 @@
+"""Small JSON files that a reader never sees half of: created once, or replaced whole."""
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+
+Document = Mapping[str, object]
+
+
+def create_once(path: Path, document: Document) -> bool:
+    """Create a complete file unless the name is taken; True for the one process that created it.
+
+    Raises OSError when the folder cannot be written.
+    """
+    part = _write_part(path, document)
+    try:
+        os.link(part, path)
+    except FileExistsError:
+        return False
+    except OSError:
+        return _create_exclusively(path, document)
+    finally:
+        part.unlink(missing_ok=True)
+    return True
+
+
+def replace(path: Path, document: Document) -> None:
+    """Put a complete file under the name, whatever was there. Raises OSError when the folder cannot be written."""
+    part = _write_part(path, document)
+    try:
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _write_part(path: Path, document: Document) -> Path:
+    """The document under a name of its own beside the path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    try:
+        part.write_text(_text(document), encoding="utf-8")
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+        raise
+    return part
+
+
+def _create_exclusively(path: Path, document: Document) -> bool:
+    """For file systems without hard links: the name is unique, but a reader may meet it while it is written."""
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(_text(document))
+    return True
+
+
+def _text(document: Document) -> str:
+    return json.dumps(document, indent=1, default=str)

@@ -1,0 +1,95 @@
+"""Writes complete Parquet files in the trace format: a temporary name first, then renamed, never overwriting.
+
+It does not decide when to write (`writer.py`) nor what the columns are (`schema.py`).
+"""
+
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
+# pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
+# pyarrow ships no types; it is confined to this module and `schema.py`.
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlscope_otel import schema
+
+Values = Sequence[object]
+"""The values of one column."""
+
+
+def table_of(name: str, columns: Sequence[Values]) -> pa.Table:
+    """An Arrow table of the format from its columns in schema order.
+
+    Raises pa.ArrowInvalid, pa.ArrowTypeError or OverflowError for a value that its column cannot hold, and
+    ValueError for a NULL where the format has none.
+    """
+    arrow_schema = schema.arrow_schema(name)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, arrow_schema, strict=True)]
+    for array, field in zip(arrays, arrow_schema, strict=True):
+        if array.null_count and not field.nullable:
+            raise ValueError(f"{name}.{field.name} is missing in {array.null_count} rows")
+    return pa.Table.from_arrays(arrays, schema=arrow_schema)
+
+
+def coerced(name: str, row: Values) -> Values | None:
+    """The row with each plain value as its column's Python type (a tensor as a float), or None if that fails."""
+    try:
+        values = [_as_type(value, column.type) for value, column in zip(row, schema.TABLES[name], strict=True)]
+        table_of(name, [[value] for value in values])
+    except Exception:  # Any conversion that the host's types bring along may fail in any way; the row is then lost.
+        return None
+    return values
+
+
+def _as_type(value: object, arrow_type: pa.DataType) -> object:
+    if value is None or pa.types.is_nested(arrow_type):
+        return value
+    if pa.types.is_string(arrow_type):
+        return str(value)
+    if pa.types.is_boolean(arrow_type):
+        return bool(value)
+    kind = float if pa.types.is_floating(arrow_type) else int
+    return kind(value)  # type: ignore[call-overload]  # any host type with __int__ or __float__
+
+
+def write_table(table: pa.Table, path: Path) -> None:
+    """Write one complete file; a reader never sees a part of it, and a failure leaves nothing under its name.
+
+    The Arrow schema is not stored a second time: for small files it would be half of the bytes.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        _write(table, part)
+        os.replace(part, path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    leaves = list(_leaves(table.schema))
+    texts = [leaf for leaf, leaf_type in leaves if pa.types.is_string(leaf_type)]
+    integers = [leaf for leaf, leaf_type in leaves if pa.types.is_integer(leaf_type)]
+    with pq.ParquetWriter(
+        path,
+        table.schema,
+        compression="zstd",
+        use_dictionary=texts,
+        column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+        store_schema=False,
+    ) as writer:
+        writer.add_key_value_metadata(table.schema.metadata or {})
+        writer.write_table(table)
+
+
+def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Every leaf column by the path that Parquet gives it, such as `versions.list.element.start`."""
+    for field in parents:
+        if pa.types.is_list(field.type):
+            yield from _leaves(field.type.value_type, f"{prefix}{field.name}.list.element.")
+        else:
+            yield prefix + field.name, field.type

@@ -1,0 +1,153 @@
+"""The context managers of a training loop: each is one span, ended whatever happens in the block.
+
+An exception of the host passes through untouched. What goes wrong in here is counted and never raised.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Self
+
+from opentelemetry.trace import Span, StatusCode, Tracer
+
+from rlscope_otel import conventions as c
+from rlscope_otel.faults import Faults
+from rlscope_otel.spans import start_root_span
+
+Moment = tuple[int, int, float, float]
+"""Token staleness, tokens, and the sum and the sum of squares of their importance ratio."""
+
+
+class PhaseSource:
+    """What all phases of a run share; `tracer` is None when the run is inert."""
+
+    __slots__ = ("faults", "now_ns", "tracer")
+
+    def __init__(self, tracer: Tracer | None, now_ns: Callable[[], int], faults: Faults) -> None:
+        self.tracer = tracer
+        self.now_ns = now_ns
+        self.faults = faults
+
+
+class Phase:
+    """One stretch of a worker's time."""
+
+    __slots__ = ("_attributes", "_name", "_source", "_span")
+
+    def __init__(
+        self, source: PhaseSource, name: c.SpanName, values: Iterable[tuple[c.Attribute, object]] = ()
+    ) -> None:
+        self._source = source
+        self._name = name.name
+        self._span: Span | None = None
+        self._attributes: dict[str, object] = {}
+        if source.tracer is not None:
+            self._keep(values)
+
+    def __enter__(self) -> Self:
+        tracer = self._source.tracer
+        if tracer is not None:
+            try:
+                self._span = start_root_span(tracer, self._name, self._source.now_ns(), self._attributes)
+                self._attributes = {}
+            except Exception as error:  # Nothing of ours reaches the host.
+                self._source.faults.note(self._name, error)
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        span, self._span = self._span, None
+        if span is None:
+            return
+        try:
+            if self._attributes:
+                span.set_attributes(self._attributes)  # type: ignore[arg-type]  # coerced in _keep
+            if error is not None:
+                span.set_status(StatusCode.ERROR, type(error).__name__)
+            span.end(self._source.now_ns())
+        except Exception as failure:  # Nothing of ours reaches the host.
+            self._source.faults.note(self._name, failure)
+
+    def _keep(self, values: Iterable[tuple[c.Attribute, object]]) -> None:
+        """Hold attribute values of the convention's types; one that cannot be converted is left out and counted."""
+        for attribute, value in values:
+            if value is None:
+                continue
+            try:
+                self._attributes[attribute.key] = attribute.type(value)  # type: ignore[arg-type]
+            except Exception as error:  # A host's tensor may fail in any way.
+                self._source.faults.note(f"{self._name} {attribute.key}", error)
+
+
+class TrainStep(Phase):
+    """One optimizer step; what is known only after it goes through `record`."""
+
+    __slots__ = ()
+
+    def record(
+        self,
+        *,
+        loss: float | None = None,
+        grad_norm: float | None = None,
+        entropy: float | None = None,
+        reward_mean: float | None = None,
+        clip_ratio: float | None = None,
+        importance: Iterable[Moment] | None = None,
+        version_out: int | None = None,
+        samples: int | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """Add to the step's row; a later value replaces an earlier one."""
+        if self._source.tracer is None:
+            return
+        self._keep(
+            (
+                (c.LOSS, loss),
+                (c.GRAD_NORM, grad_norm),
+                (c.ENTROPY, entropy),
+                (c.REWARD_MEAN, reward_mean),
+                (c.CLIP_RATIO, clip_ratio),
+                (c.VERSION_OUT, version_out),
+                (c.SAMPLES, samples),
+                (c.TOKENS, tokens),
+            )
+        )
+        if importance is not None:
+            self._keep_importance(importance)
+
+    def _keep_importance(self, importance: Iterable[Moment]) -> None:
+        try:
+            self._attributes.update(_importance_attributes(importance))
+        except Exception as error:  # A host's tensor may fail in any way.
+            self._source.faults.note(f"{self._name} importance", error)
+
+
+def _importance_attributes(importance: Iterable[Moment]) -> Mapping[str, object]:
+    moments = [(int(s), int(n), float(w), float(w2)) for s, n, w, w2 in importance]
+    keys = (c.IMPORTANCE_STALENESS, c.IMPORTANCE_TOKENS, c.IMPORTANCE_SUM, c.IMPORTANCE_SQUARES)
+    return {attribute.key: tuple(moment[at] for moment in moments) for at, attribute in enumerate(keys)}
+
+
+class WeightUpdate(Phase):
+    """One publication, transfer or application of a policy version."""
+
+    __slots__ = ()
+
+    def record(
+        self,
+        *,
+        bytes: int | None = None,
+        label: str | None = None,
+        paused: bool | None = None,
+        kv: str | None = None,
+    ) -> None:
+        """Add to the update's row; a later value replaces an earlier one."""
+        if self._source.tracer is not None:
+            self._keep(
+                (
+                    (c.WEIGHTS_BYTES, bytes),
+                    (c.WEIGHTS_LABEL, label),
+                    (c.WEIGHTS_PAUSED, paused),
+                    (c.WEIGHTS_KV, kv),
+                )
+            )

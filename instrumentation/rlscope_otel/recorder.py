@@ -1,0 +1,220 @@
+"""The handle that a training loop or an engine holds: every hook of the public API.
+
+No hook raises into the host and none does I/O on its thread. How a run is started is in `start.py`.
+"""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from opentelemetry.sdk.trace import SpanProcessor
+
+from rlscope_otel import conventions, exits, schema
+from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
+from rlscope_otel.recording import Recording
+from rlscope_otel.samples import Sample
+
+_FLUSH_TIMEOUT_S = 10.0
+
+
+class Run:
+    """One worker's recording; inert, and nearly free, when it was started without a run folder."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._phases = recording.phases
+        self._faults = recording.faults
+        self._engine_steps = recording.buffers["engine_steps"]
+        self._deliveries = recording.buffers["deliveries"]
+        self._queue_depths = recording.buffers["queue_depths"]
+        self.now_ns = recording.clock.now_ns
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is recorded: False when inert, stopped, or in a forked child."""
+        return self._recording.active
+
+    @property
+    def run_id(self) -> str | None:
+        """The id in run.json; None while the folder cannot be written, or when inert."""
+        return self._recording.run_id
+
+    @property
+    def worker_id(self) -> str | None:
+        """The name recorded under, which differs from the wanted one when that was taken; None when inert."""
+        return self._recording.worker_id
+
+    @property
+    def span_processor(self) -> SpanProcessor:
+        """Add it to a TracerProvider of the host to have that provider's spans in the trace."""
+        return self._recording.processor
+
+    def describe(self, **identity: object) -> None:
+        """Say about this worker what was not known at the start, such as `kv_capacity_tokens` or `max_running`."""
+        self._recording.describe(identity)
+
+    def startup(self) -> Phase:
+        """The worker is starting: loading weights, compiling, warming up."""
+        return self.activity("startup")
+
+    def wait(self, reason: str) -> Phase:
+        """The worker waits; `reason` is one of `schema.WAIT_REASONS`."""
+        if reason not in schema.WAIT_REASONS:
+            self._faults.note("wait", f"unknown reason {reason!r} is kept as none; known: {schema.WAIT_REASONS}")
+        return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
+
+    def generate(self) -> Phase:
+        """The worker generates samples, where there are no engine steps that say so."""
+        return self.activity("generate")
+
+    def logprobs(self) -> Phase:
+        """The worker computes log-probabilities of tokens that are already sampled."""
+        return self.activity("logprobs")
+
+    def reward(self) -> Phase:
+        """The worker computes rewards."""
+        return self.activity("reward")
+
+    def evaluation(self) -> Phase:
+        """The worker evaluates the policy."""
+        return self.activity("eval")
+
+    def checkpoint(self) -> Phase:
+        """The worker saves a checkpoint."""
+        return self.activity("checkpoint")
+
+    def activity(self, activity: str) -> Phase:
+        """Any activity of `schema.ACTIVITIES`; an unknown one is recorded as `other`."""
+        name = conventions.ACTIVITY_SPANS.get(activity)
+        if name is None:
+            self._faults.note(
+                "activity", f"unknown activity {activity!r} is kept as 'other'; known: {schema.ACTIVITIES}"
+            )
+            name = conventions.ACTIVITY_SPANS["other"]
+        return Phase(self._phases, name)
+
+    def train_step(
+        self, step: int, *, version_in: int, samples: int | None = None, tokens: int | None = None
+    ) -> TrainStep:
+        """One optimizer step: compute only, so wait outside of it or in a nested `wait`."""
+        values = (
+            (conventions.STEP, step),
+            (conventions.VERSION_IN, version_in),
+            (conventions.SAMPLES, samples),
+            (conventions.TOKENS, tokens),
+        )
+        return TrainStep(self._phases, conventions.TRAIN_STEP, values)
+
+    def publish_weights(self, version: int, label: str | None = None, *, bytes: int | None = None) -> WeightUpdate:
+        """The trainer makes a policy version available to the samplers."""
+        return self._weights("publish", version, label=label, bytes=bytes)
+
+    def transfer_weights(self, version: int, label: str | None = None, *, bytes: int | None = None) -> WeightUpdate:
+        """A policy version is on its way to an engine."""
+        return self._weights("transfer", version, label=label, bytes=bytes)
+
+    def apply_weights(
+        self, version: int, label: str | None = None, *, paused: bool | None = None, kv: str | None = None
+    ) -> WeightUpdate:
+        """An engine takes a version into use; `paused`: generation stopped; `kv`: kept | recomputed."""
+        return self._weights("apply", version, label=label, paused=paused, kv=kv)
+
+    def sample(
+        self,
+        sample_id: str,
+        group_id: str | None = None,
+        segment: int = 0,
+        prompt_tokens: int = 0,
+        submitted_ns: int | None = None,
+        version_source: str = "engine",
+    ) -> Sample:
+        """A handle for one segment of a sample, to be fed as tokens come."""
+        return Sample(
+            self._recording.samples, sample_id, group_id, segment, prompt_tokens, submitted_ns, version_source
+        )
+
+    def engine_step(
+        self,
+        start_ns: int,
+        end_ns: int,
+        busy_ns: int | None = None,
+        forward_passes: int = 1,
+        running: int = 0,
+        waiting: int = 0,
+        decode_tokens: int = 0,
+        prefill_tokens: int = 0,
+        kv_used_tokens: int | None = None,
+        preemptions: int | None = None,
+    ) -> None:
+        """One forward pass, or a window of at most 1 s of passes with one running count; busy all along by default."""
+        self._engine_steps.add(
+            (
+                start_ns,
+                end_ns,
+                forward_passes,
+                end_ns - start_ns if busy_ns is None else busy_ns,
+                running,
+                waiting,
+                decode_tokens,
+                prefill_tokens,
+                kv_used_tokens,
+                preemptions,
+            )
+        )
+
+    def delivery(
+        self,
+        sample_id: str,
+        outcome: str,
+        taken_ns: int | None = None,
+        queued_ns: int | None = None,
+        step: int | None = None,
+        consumer_version: int | None = None,
+        reward: float | None = None,
+        advantage: float | None = None,
+    ) -> None:
+        """A sample left the queue, now unless `taken_ns` says when: trained, dropped_stale, filtered or abandoned."""
+        if outcome not in schema.DELIVERY_OUTCOMES:
+            self._deliveries.drop()
+            self._faults.note("delivery", f"unknown outcome {outcome!r}; known: {schema.DELIVERY_OUTCOMES}")
+            return
+        taken_ns = self.now_ns() if taken_ns is None else taken_ns
+        self._deliveries.add((sample_id, queued_ns, taken_ns, outcome, step, consumer_version, reward, advantage))
+
+    def queue_depth(self, queue: str, depth: int, capacity: int | None = None) -> None:
+        """How many samples a queue holds now, and the most it can hold."""
+        self._queue_depths.add((queue, self.now_ns(), depth, capacity))
+
+    def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
+        """Have everything written and wait for it; False when it failed or took longer."""
+        return self._recording.flush(timeout_s)
+
+    def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
+        """Write everything, samples still running as `unfinished`, and become inert. Called at exit if not before."""
+        exits.unwatch(self)
+        return self._recording.stop(timeout_s)
+
+    def abandon(self) -> None:
+        """Become inert and write nothing: what is held belongs to the process that this one was forked from."""
+        self._recording.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _weights(self, phase: str, version: int, **values: object) -> WeightUpdate:
+        attributes = {
+            "label": conventions.WEIGHTS_LABEL,
+            "bytes": conventions.WEIGHTS_BYTES,
+            "paused": conventions.WEIGHTS_PAUSED,
+            "kv": conventions.WEIGHTS_KV,
+        }
+        pairs: Iterable[tuple[conventions.Attribute, object]] = (
+            (conventions.WEIGHTS_VERSION, version),
+            *((attributes[name], value) for name, value in values.items()),
+        )
+        return WeightUpdate(self._phases, conventions.WEIGHT_SPANS[phase], pairs)

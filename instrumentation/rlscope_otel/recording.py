@@ -1,0 +1,115 @@
+"""The parts of one worker's recording and the order in which they start and stop."""
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+
+from rlscope_otel import schema
+from rlscope_otel.buffers import RowBuffer
+from rlscope_otel.clock import RunClock
+from rlscope_otel.faults import Faults
+from rlscope_otel.flush_thread import FlushThread
+from rlscope_otel.phases import PhaseSource
+from rlscope_otel.samples import SampleSink
+from rlscope_otel.settings import Settings
+from rlscope_otel.spans import RowSpanProcessor, private_tracer
+from rlscope_otel.worker_file import Identity
+from rlscope_otel.writer import Writer
+
+
+class Recording:
+    """Buffers, clock, spans, and, when there are settings, the thread that writes; without settings it is inert."""
+
+    def __init__(self, settings: Settings | None, clock: RunClock) -> None:
+        self.active = settings is not None
+        self.clock = clock
+        self.faults = Faults()
+        limit = settings.max_buffered_rows if settings else 0
+        pressed_at = settings.max_rows_per_file if settings else 0
+        self.buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
+        self.samples = SampleSink(self.buffers["samples"], clock.now_ns, self.faults, limit)
+        self.processor = RowSpanProcessor(self.buffers, self.faults, self.flush)
+        self.phases = PhaseSource(None, clock.now_ns, self.faults)
+        self._writer: Writer | None = None
+        self._thread: FlushThread | None = None
+        self._stopped_ns: int | None = None
+        if settings is None:
+            self._close()
+        else:
+            self._open(settings)
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run that the folder holds, once that is known."""
+        return self._writer.run_id if self._writer else None
+
+    @property
+    def worker_id(self) -> str | None:
+        """The name that rows are written under."""
+        return self._writer.worker_id if self._writer else None
+
+    def describe(self, identity: Mapping[str, object]) -> None:
+        """Set fields of the worker's identity; a name that is none of them is a fault."""
+        if self._writer is None:
+            return
+        known = {field.name for field in fields(Identity)} - {"role"}
+        for name in identity.keys() - known:
+            self.faults.note("describe", f"unknown field {name!r}; known: {sorted(known)}")
+        changes = {name: value for name, value in identity.items() if name in known}
+        self._writer.identity = replace(self._writer.identity, **changes)  # type: ignore[arg-type]
+
+    def flush(self, timeout_s: float) -> bool:
+        """Write all that is held; True when it is on disk, or when there is nothing to write."""
+        return self._thread.flush(timeout_s) if self._thread and self.active else True
+
+    def stop(self, timeout_s: float) -> bool:
+        """Write everything and end the thread; True when all of it is on disk. Only the first call does anything."""
+        if self._thread is None or not self.active:
+            return True
+        self.active = False
+        self._stopped_ns = self.clock.now_ns()
+        self.samples.finish_running()
+        self._close()
+        return self._thread.stop(timeout_s)
+
+    def abandon(self) -> None:
+        """Forget everything: this process is a fork, and the rows are its parent's."""
+        self.active = False
+        self._close()
+        self.samples.running.clear()
+        for buffer in self.buffers.values():
+            buffer.abandon()
+        self._thread = None
+
+    def _open(self, settings: Settings) -> None:
+        self._writer = Writer(
+            settings.run_dir,
+            settings.worker_id,
+            settings.identity,
+            self.buffers,
+            self.clock,
+            self.faults,
+            settings.max_rows_per_file,
+        )
+        self._writer.join(settings.run_id, settings.config)
+        self.phases.tracer = private_tracer(self.processor, self.faults)
+        self._thread = FlushThread(self._write, settings.flush_interval_s, self.faults)
+        self._thread.start()
+
+    def _close(self) -> None:
+        self.phases.tracer = None
+        for buffer in self.buffers.values():
+            buffer.close()
+
+    def _press(self) -> None:
+        if self._thread is not None:
+            self._thread.press()
+
+    def _write(self, last: bool) -> bool:
+        writer = self._writer
+        if writer is None:
+            return True
+        complete = writer.flush(self._stopped_ns if last else None)
+        if last and not complete:
+            lost = writer.give_up()
+            self.faults.note("stop", f"{lost} rows could not be written and are lost")
+        return complete

@@ -1,0 +1,80 @@
+"""`run.json`: what run this folder holds. The first worker to come writes it; the others join its run.
+
+Its identity is written once. A worker that comes later may only add settings that the file lacks (a sampler is often
+up before the trainer that knows the batch size); it never changes one that is there.
+"""
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
+
+from rlscope_otel import json_files, schema
+from rlscope_otel.errors import SetupError
+
+_READ_ATTEMPTS = 20
+# Only where the file system has no hard links can a reader meet a file that is still being written.
+_READ_PAUSE_S = 0.05
+
+
+def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int) -> str:
+    """Create the run's file or join the run that it names; returns the run's id.
+
+    Raises SetupError when the folder holds another run or another format, OSError when it cannot be written.
+    """
+    path = run_dir / "run.json"
+    document = {
+        "format": schema.FORMAT_NAME,
+        "version": schema.FORMAT_VERSION,
+        "run_id": run_id or f"{run_dir.name or 'run'}-{secrets.token_hex(4)}",
+        "created_ns": created_ns,
+        "config": dict(config),
+    }
+    if not path.exists() and json_files.create_once(path, document):
+        return cast(str, document["run_id"])
+    found_id = _checked(path, read(path))
+    if run_id is not None and found_id != run_id:
+        raise SetupError.foreign_folder(path, f"run {found_id!r}", f"run {run_id!r}")
+    add_config(run_dir, config)
+    return found_id
+
+
+def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
+    """Add the settings that run.json lacks; True when it holds them all already.
+
+    Two workers that add at one moment may lose one of the two additions: each flush asks again until it is there.
+    """
+    path = run_dir / "run.json"
+    if not config:
+        return True
+    document = read(path)
+    known = document.get("config")
+    merged = {**config, **(cast("dict[str, object]", known) if isinstance(known, dict) else {})}
+    if merged == known:
+        return True
+    json_files.replace(path, {**document, "config": merged})
+    return False
+
+
+def read(path: Path) -> dict[str, object]:
+    """The file's content. Raises SetupError when it is not a JSON object."""
+    for _ in range(_READ_ATTEMPTS):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            time.sleep(_READ_PAUSE_S)
+            continue
+        if isinstance(document, dict):
+            return cast("dict[str, object]", document)
+        break
+    raise SetupError.foreign_folder(path, "something that is not a JSON object", "an rlscope run")
+
+
+def _checked(path: Path, document: Mapping[str, object]) -> str:
+    found = (document.get("format"), document.get("version"))
+    if found != (schema.FORMAT_NAME, schema.FORMAT_VERSION):
+        expected = f"format {schema.FORMAT_NAME!r} version {schema.FORMAT_VERSION}"
+        raise SetupError.foreign_folder(path, f"format {found[0]!r} version {found[1]!r}", expected)
+    return str(document.get("run_id"))

@@ -1,0 +1,144 @@
+"""A sample while it is generated: tokens and their policy version as they come, kept as runs of one version.
+
+Appending to the present run is one comparison and one addition, cheap enough for every request at every decode step.
+"""
+
+from collections.abc import Callable
+
+from rlscope_otel import schema
+from rlscope_otel.buffers import RowBuffer
+from rlscope_otel.faults import Faults
+
+VersionRun = tuple[int, int, int]
+"""A policy version and the half-open range [start, end) of output tokens that it sampled."""
+
+
+class SampleSink:
+    """Where finished samples go, and which are still running, so that a stop can write those as unfinished."""
+
+    __slots__ = ("buffer", "faults", "limit", "now_ns", "running")
+
+    def __init__(self, buffer: RowBuffer, now_ns: Callable[[], int], faults: Faults, limit: int) -> None:
+        self.buffer = buffer
+        self.now_ns = now_ns
+        self.faults = faults
+        self.limit = limit
+        self.running: dict[int, Sample] = {}
+
+    def finish_running(self) -> None:
+        """Write every sample that is still running with the finish reason `unfinished`: its length is censored."""
+        for sample in list(self.running.values()):
+            sample.finish("unfinished")
+
+
+class Sample:
+    """One segment of a sample on one engine. Its methods never raise; after `finish` they do nothing."""
+
+    __slots__ = (
+        "_end",
+        "_finished",
+        "_group_id",
+        "_prompt_tokens",
+        "_runs",
+        "_sample_id",
+        "_segment",
+        "_sink",
+        "_start",
+        "_started_ns",
+        "_submitted_ns",
+        "_torn_tokens",
+        "_version",
+        "_version_source",
+    )
+
+    def __init__(
+        self,
+        sink: SampleSink,
+        sample_id: str,
+        group_id: str | None,
+        segment: int,
+        prompt_tokens: int,
+        submitted_ns: int | None,
+        version_source: str,
+    ) -> None:
+        self._sink = sink
+        self._sample_id = sample_id
+        self._group_id = group_id
+        self._segment = segment
+        self._prompt_tokens = prompt_tokens
+        self._submitted_ns = submitted_ns
+        self._version_source = version_source
+        self._started_ns: int | None = None
+        self._torn_tokens: int | None = None
+        self._version: int | None = None
+        self._start = 0
+        self._end = 0
+        self._runs: list[VersionRun] = []
+        self._finished = False
+        if len(sink.running) < sink.limit:
+            sink.running[id(self)] = self
+
+    def started(self, at_ns: int | None = None) -> None:
+        """It was scheduled for the first time; now unless a time is given."""
+        if self._started_ns is None:
+            self._started_ns = self._sink.now_ns() if at_ns is None else at_ns
+
+    def tokens(self, count: int, version: int) -> None:
+        """`count` more output tokens were sampled under a policy version."""
+        if version == self._version:
+            if count > 0:
+                self._end += count
+        elif count > 0:
+            self._close_run()
+            self._version = version
+            self._end += count
+
+    def torn(self, count: int) -> None:
+        """`count` of the tokens were sampled while weights were being swapped without a pause."""
+        self._torn_tokens = (self._torn_tokens or 0) + count
+
+    def finish(
+        self,
+        reason: str | None = "stop",
+        at_ns: int | None = None,
+        *,
+        preemptions: int | None = None,
+        cached_tokens: int | None = None,
+        env_wait_ns: int | None = None,
+    ) -> None:
+        """The segment's last token was sampled, now unless a time is given; only the first call counts."""
+        if self._finished:
+            return
+        self._finished = True
+        sink = self._sink
+        sink.running.pop(id(self), None)
+        if reason is not None and reason not in schema.FINISH_REASONS:
+            sink.faults.note(
+                "sample finish", f"unknown reason {reason!r} is kept as none; known: {schema.FINISH_REASONS}"
+            )
+            reason = None
+        self._close_run()
+        sink.buffer.add(
+            (
+                self._sample_id,
+                self._segment,
+                self._group_id,
+                self._submitted_ns,
+                self._started_ns,
+                sink.now_ns() if at_ns is None else at_ns,
+                self._prompt_tokens,
+                self._end,
+                self._runs,
+                self._version_source,
+                self._torn_tokens,
+                reason,
+                preemptions,
+                cached_tokens,
+                env_wait_ns,
+            )
+        )
+
+    def _close_run(self) -> None:
+        if self._version is not None and self._end > self._start:
+            self._runs.append((self._version, self._start, self._end))
+        self._start = self._end

@@ -1,0 +1,104 @@
+"""What a run is started with: arguments first, then the environment. Wrong ones are refused here, loudly.
+
+| variable | argument |
+|---|---|
+| RLSCOPE_RUN_DIR | run_dir: without it the run is inert |
+| RLSCOPE_ROLE | role |
+| RLSCOPE_WORKER_ID | worker_id: `<role>-<host>-<pid>` when neither is given |
+| RLSCOPE_GPU_COUNT | gpu_count |
+| RLSCOPE_GPU_INTERVAL_S | gpu_interval_s |
+"""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rlscope_otel import schema
+from rlscope_otel.errors import SetupError
+from rlscope_otel.worker_file import Identity
+
+RUN_DIR_VARIABLE = "RLSCOPE_RUN_DIR"
+ROLE_VARIABLE = "RLSCOPE_ROLE"
+WORKER_ID_VARIABLE = "RLSCOPE_WORKER_ID"
+GPU_COUNT_VARIABLE = "RLSCOPE_GPU_COUNT"
+GPU_INTERVAL_VARIABLE = "RLSCOPE_GPU_INTERVAL_S"
+
+_Number = TypeVar("_Number", int, float)
+
+# Leaves room for the suffix of a restarted worker within the 128 characters of the format.
+_DEFAULT_ID_CHARACTERS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that a recording run needs to know before it starts."""
+
+    run_dir: Path
+    worker_id: str
+    identity: Identity
+    run_id: str | None
+    config: Mapping[str, object]
+    flush_interval_s: float
+    max_rows_per_file: int
+    max_buffered_rows: int
+    """Per table; memory is bounded by it."""
+    gpu_interval_s: float | None
+    """None: the GPUs are not sampled."""
+
+
+def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
+    """The run folder as an absolute path, since the host may change its working directory; None when unset."""
+    found = os.fspath(run_dir) if run_dir is not None else os.environ.get(RUN_DIR_VARIABLE, "")
+    return Path(found).absolute() if found else None
+
+
+def role_of(role: str | None) -> str:
+    """The role from the argument or the environment. Raises SetupError when it is not one of the format's."""
+    found = role if role is not None else os.environ.get(ROLE_VARIABLE)
+    if found not in schema.ROLES:
+        raise SetupError.unknown_value("role", found, schema.ROLES, f"Pass role= or set {ROLE_VARIABLE}.")
+    return found
+
+
+def worker_id_of(worker_id: str | None, role: str) -> str:
+    """The worker's name. Raises SetupError when it cannot be a file name of the format."""
+    found = worker_id if worker_id is not None else os.environ.get(WORKER_ID_VARIABLE)
+    if found is None:
+        name = f"{role}-{socket.gethostname()}-{os.getpid()}"
+        return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:_DEFAULT_ID_CHARACTERS]
+    if not re.fullmatch(schema.WORKER_ID_PATTERN, found):
+        expected = [f"a name that matches {schema.WORKER_ID_PATTERN}"]
+        raise SetupError.unknown_value("worker_id", found, expected, f"Pass worker_id= or set {WORKER_ID_VARIABLE}.")
+    return found
+
+
+def gpu_count_of(gpu_count: int | None, gpu_ids: tuple[str, ...], role: str) -> int:
+    """GPUs that this process owns: as told, else one for each id, else one, and none for a controller."""
+    if gpu_count is None:
+        gpu_count = _number(GPU_COUNT_VARIABLE, int)
+    if gpu_count is None:
+        gpu_count = len(gpu_ids) or (0 if role == "controller" else 1)
+    if gpu_count < 0:
+        raise SetupError.unknown_value(
+            "gpu_count", gpu_count, ["0 or more"], f"Pass gpu_count= or {GPU_COUNT_VARIABLE}."
+        )
+    return gpu_count
+
+
+def gpu_interval_of(gpu_interval_s: float | None) -> float | None:
+    """Seconds between GPU samples; None or 0 for no sampling."""
+    return (_number(GPU_INTERVAL_VARIABLE, float) if gpu_interval_s is None else gpu_interval_s) or None
+
+
+def _number(variable: str, kind: type[_Number]) -> _Number | None:
+    text = os.environ.get(variable)
+    if not text:
+        return None
+    try:
+        return kind(text)
+    except ValueError:
+        raise SetupError.unknown_value(variable, text, [f"a number ({kind.__name__})"], "Set or unset it.") from None

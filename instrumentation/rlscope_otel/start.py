@@ -1,0 +1,73 @@
+"""How a worker begins to record: `start_run`, from arguments or from the environment."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from rlscope_otel import exits, settings
+from rlscope_otel.clock import Clock, RunClock, SystemClock
+from rlscope_otel.errors import SetupError
+from rlscope_otel.recorder import Run
+from rlscope_otel.recording import Recording
+from rlscope_otel.worker_file import Identity
+
+
+def start_run(
+    run_dir: str | os.PathLike[str] | None = None,
+    role: str | None = None,
+    worker_id: str | None = None,
+    *,
+    run_id: str | None = None,
+    config: Mapping[str, object] | None = None,
+    gpu_count: int | None = None,
+    gpu_ids: Sequence[str] = (),
+    device_name: str | None = None,
+    device_memory_bytes: int | None = None,
+    kv_capacity_tokens: int | None = None,
+    max_running: int | None = None,
+    framework: str | None = None,
+    framework_version: str | None = None,
+    flush_interval_s: float = 2.0,
+    max_rows_per_file: int = 50_000,
+    max_buffered_rows: int = 200_000,
+    gpu_interval_s: float | None = None,
+    clock: Clock | None = None,
+) -> Run:
+    """Start recording this process as one worker of a run; inert when no folder is given or in RLSCOPE_RUN_DIR.
+
+    `settings.py` says which argument the environment can stand in for. Raises SetupError for a role, a name or a
+    number that cannot be recorded under, and for a folder that holds another run. A folder that cannot be written is
+    one warning: the run goes on, and is recorded once the folder can be written.
+    """
+    run_clock = RunClock(clock or SystemClock())
+    folder = settings.run_dir_of(run_dir)
+    if folder is None:
+        return Run(Recording(None, run_clock))
+    for name, value in (("flush_interval_s", flush_interval_s), ("max_rows_per_file", max_rows_per_file)):
+        if value <= 0:
+            raise SetupError.unknown_value(name, value, ["more than 0"], f"Leave {name} out for the default.")
+    role = settings.role_of(role)
+    identity = Identity(
+        role,
+        settings.gpu_count_of(gpu_count, tuple(gpu_ids), role),
+        tuple(str(gpu_id) for gpu_id in gpu_ids),
+        device_name,
+        device_memory_bytes,
+        kv_capacity_tokens,
+        max_running,
+        framework,
+        framework_version,
+    )
+    chosen = settings.Settings(
+        run_dir=folder,
+        worker_id=settings.worker_id_of(worker_id, role),
+        identity=identity,
+        run_id=run_id,
+        config=dict(config or {}),
+        flush_interval_s=flush_interval_s,
+        max_rows_per_file=max_rows_per_file,
+        max_buffered_rows=max_buffered_rows,
+        gpu_interval_s=settings.gpu_interval_of(gpu_interval_s),
+    )
+    run = Run(Recording(chosen, run_clock))
+    exits.watch(run)
+    return run

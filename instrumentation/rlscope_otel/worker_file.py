@@ -1,0 +1,85 @@
+"""`workers/<worker_id>.json`: who this process is, its clocks, and how much it wrote and lost.
+
+Every process has a file of its own. When the name is taken (a worker that was restarted, or two given one name) the
+newcomer records as `<worker_id>.r1`, `.r2`, ...: the first one's extent, counters and Parquet files stay true.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rlscope_otel import json_files
+from rlscope_otel.clock import Anchors
+
+_MOST_RESTARTS = 10_000
+_MOST_CHARACTERS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a worker says about itself; None where it does not know."""
+
+    role: str
+    gpu_count: int = 0
+    gpu_ids: tuple[str, ...] = ()
+    device_name: str | None = None
+    device_memory_bytes: int | None = None
+    kv_capacity_tokens: int | None = None
+    max_running: int | None = None
+    framework: str | None = None
+    framework_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a worker has come at one flush."""
+
+    clock: Anchors
+    last_flush_ns: int
+    stopped_ns: int | None
+    rows: Mapping[str, int]
+    dropped: Mapping[str, int]
+
+
+class WorkerFile:
+    """This worker's place among the workers of a run folder."""
+
+    def __init__(self, run_dir: Path, wanted_id: str, started_ns: int) -> None:
+        self.worker_id = wanted_id
+        self.claimed = False
+        self._folder = run_dir / "workers"
+        self._started_ns = started_ns
+
+    def claim(self, identity: Identity, progress: Progress) -> None:
+        """Take the wanted name, or the first free one after it. Raises OSError when the folder cannot be written."""
+        wanted_id = self.worker_id
+        for restart in range(_MOST_RESTARTS):
+            suffix = f".r{restart}" if restart else ""
+            worker_id = wanted_id[: _MOST_CHARACTERS - len(suffix)] + suffix
+            path = self._folder / f"{worker_id}.json"
+            if not path.exists() and json_files.create_once(path, self._document(worker_id, identity, progress)):
+                self.worker_id = worker_id
+                self.claimed = True
+                return
+        raise OSError(f"no free name for worker {wanted_id!r} in {self._folder}")
+
+    def write(self, identity: Identity, progress: Progress) -> None:
+        """Replace the file by the present state. Raises OSError when the folder cannot be written."""
+        document = self._document(self.worker_id, identity, progress)
+        json_files.replace(self._folder / f"{self.worker_id}.json", document)
+
+    def _document(self, worker_id: str, identity: Identity, progress: Progress) -> dict[str, object]:
+        return {
+            "worker_id": worker_id,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            **asdict(identity),
+            "started_ns": self._started_ns,
+            "stopped_ns": progress.stopped_ns,
+            "last_flush_ns": progress.last_flush_ns,
+            "clock": progress.clock._asdict(),
+            "rows": dict(progress.rows),
+            "dropped": dict(progress.dropped),
+        }

@@ -1,0 +1,165 @@
+"""What a flush writes: each table's rows as Parquet files, then the worker's JSON. Runs on the flush thread.
+
+Rows leave their buffer once they are on disk. While the disk refuses them they stay, the buffer fills, and what no
+longer fits is counted as dropped; when there is room again the next flush writes what is held.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rlscope_otel import parquet, run_file, schema
+from rlscope_otel.buffers import Row, RowBuffer
+from rlscope_otel.clock import RunClock
+from rlscope_otel.errors import SetupError
+from rlscope_otel.faults import Faults
+from rlscope_otel.worker_file import Identity, Progress, WorkerFile
+
+_WORKER_COLUMN = {
+    table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
+}
+
+Observer = Callable[[str, Sequence[parquet.Values]], None]
+"""Told about the columns of each batch that was written, in schema order."""
+
+
+class Writer:
+    """Puts one worker's rows into a run folder and keeps count of what it wrote and lost."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        worker_id: str,
+        identity: Identity,
+        buffers: Mapping[str, RowBuffer],
+        clock: RunClock,
+        faults: Faults,
+        max_rows_per_file: int,
+    ) -> None:
+        self.identity = identity
+        self.run_id: str | None = None
+        self.observers: list[Observer] = []
+        self._run_dir = run_dir
+        self._buffers = buffers
+        self._clock = clock
+        self._faults = faults
+        self._max_rows = max_rows_per_file
+        self._config: Mapping[str, object] = {}
+        self._wanted_run_id: str | None = None
+        self._started_ns = clock.now_ns()
+        self._worker_file = WorkerFile(run_dir, worker_id, self._started_ns)
+        self._rows = dict.fromkeys(schema.TABLES, 0)
+        self._sequence = dict.fromkeys(schema.TABLES, 0)
+
+    @property
+    def worker_id(self) -> str:
+        """The name that this worker records under; final once its file is claimed."""
+        return self._worker_file.worker_id
+
+    def join(self, run_id: str | None, config: Mapping[str, object]) -> None:
+        """Join the run of the folder and claim a worker's name. Raises SetupError for a folder that is not ours.
+
+        A folder that cannot be written is a fault: every flush tries again.
+        """
+        self._config = config
+        self._wanted_run_id = run_id
+        try:
+            self._enter()
+        except OSError as error:
+            self._faults.note(f"cannot write {self._run_dir}", error)
+
+    def flush(self, stopped_ns: int | None = None) -> bool:
+        """Write everything that is held; False when some of it could not be written."""
+        complete = False
+        try:
+            self._enter()
+            complete = all([self._drain(table) for table in self._buffers])
+            self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
+            self._worker_file.write(self.identity, self._progress(stopped_ns))
+        except (OSError, SetupError) as error:
+            complete = False
+            self._faults.note(f"cannot write {self._run_dir}", error)
+        return complete
+
+    def give_up(self) -> int:
+        """Count all rows that are still held as dropped; returns how many."""
+        held = {table: len(buffer) for table, buffer in self._buffers.items()}
+        for table, count in held.items():
+            self._buffers[table].drop(count)
+            self._buffers[table].discard(count)
+        return sum(held.values())
+
+    def _enter(self) -> None:
+        if self.run_id is None:
+            self.run_id = run_file.join_run(self._run_dir, self._wanted_run_id, self._config, self._started_ns)
+        if not self._worker_file.claimed:
+            wanted = self.worker_id
+            self._worker_file.claim(self.identity, self._progress(None))
+            if self.worker_id != wanted:
+                self._faults.note(
+                    "worker id", f"{wanted!r} is taken in {self._run_dir}; recording as {self.worker_id!r}"
+                )
+
+    def _drain(self, table: str) -> bool:
+        """Write what one table holds now, in files of at most `max_rows_per_file`."""
+        buffer = self._buffers[table]
+        held = len(buffer)
+        while held > 0:
+            rows = buffer.oldest(min(held, self._max_rows))
+            try:
+                written = self._write(table, rows)
+            except OSError as error:
+                self._faults.note(f"cannot write {self._run_dir}", error)
+                return False
+            except Exception as error:  # A batch that nothing can save must not stand in the way of the next.
+                self._faults.note(f"rows of {table} lost", error)
+                written = 0
+            self._rows[table] += written
+            buffer.drop(len(rows) - written)
+            buffer.discard(len(rows))
+            held -= len(rows)
+        return True
+
+    def _write(self, table: str, rows: list[Row]) -> int:
+        """Write one file; returns how many of the rows are in it."""
+        columns = self._columns(table, rows)
+        try:
+            arrow_table = parquet.table_of(table, columns)
+        except Exception as error:  # The host's values may fail to convert in any way; most can be saved one by one.
+            columns = self._coerced_columns(table, columns, error)
+            if not columns:
+                return 0
+            arrow_table = parquet.table_of(table, columns)
+        parquet.write_table(arrow_table, self._next_path(table))
+        for observe in self.observers:
+            observe(table, columns)
+        return len(columns[0])
+
+    def _columns(self, table: str, rows: list[Row]) -> list[parquet.Values]:
+        columns: list[parquet.Values] = list(zip(*rows, strict=True))
+        columns.insert(_WORKER_COLUMN[table], [self.worker_id] * len(rows))
+        return columns
+
+    def _coerced_columns(self, table: str, columns: list[parquet.Values], error: Exception) -> list[parquet.Values]:
+        """Only the rows whose values can be made to fit; the caller counts the others as dropped."""
+        rows = [parquet.coerced(table, row) for row in zip(*columns, strict=True)]
+        kept = [row for row in rows if row is not None]
+        if len(kept) < len(rows):
+            self._faults.note(f"rows of {table} lost", error)
+        return list(zip(*kept, strict=True))
+
+    def _next_path(self, table: str) -> Path:
+        """A name that no file has yet."""
+        while True:
+            self._sequence[table] += 1
+            path = self._run_dir / table / f"{self.worker_id}-{self._sequence[table]:06d}.parquet"
+            if not path.exists():
+                return path
+
+    def _progress(self, stopped_ns: int | None) -> Progress:
+        return Progress(
+            clock=self._clock.anchors(),
+            last_flush_ns=self._clock.now_ns(),
+            stopped_ns=stopped_ns,
+            rows=self._rows,
+            dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
+        )

@@ -1,0 +1,87 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""What the pictures share: axes, colours, tooltips, the rule of a limit, and the way out as JSON."""
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import altair as alt
+import polars as pl
+
+Chart: TypeAlias = "alt.Chart | alt.LayerChart"
+
+HEIGHT: Final = 200
+LINES_MAX: Final = 6
+"""More lines than this cannot be told apart by colour."""
+
+_SERIES: Final = [
+    f"var(--series-{n}, {color})"
+    for n, color in enumerate(("#0b6aa2", "#d55e00", "#007a63", "#a4163f", "#6f4fa3", "#b08900"), start=1)
+]
+ACCENT: Final = _SERIES[0]
+SECOND: Final = _SERIES[1]
+BAND: Final = "var(--band, #cfe1ee)"
+LIMIT: Final = "var(--limit, #a4163f)"
+SHADE: Final = "var(--shade, #f1f3f5)"
+
+
+def spec(chart: Chart, name: str, description: str) -> str:
+    """The chart as Vega-Lite JSON that may stand in a script element, with its data inside."""
+    chart = chart.properties(width="container", description=description, name=name)
+    chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
+    document: dict[str, Any] = chart.to_dict()
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def time_axis(column: str) -> alt.X:
+    """Seconds since the start, from left to right."""
+    return (
+        alt.X(f"{column}:Q")
+        .title("seconds since the run started")
+        .scale(nice=False, zero=False)
+        .axis(format=",~f", tickCount=8)
+    )
+
+
+def step_axis() -> alt.X:
+    """Training steps, from left to right."""
+    return alt.X("step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1)
+
+
+def amount(column: str, title: str, number_format: str = "~s") -> alt.Y:
+    """An amount from zero upwards."""
+    return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(format=number_format, tickCount=5)
+
+
+def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:
+    """One line of what a mark says when it is pointed at."""
+    line = alt.Tooltip(field).title(title or field.split(":")[0])
+    return line if number_format is None else line.format(number_format)
+
+
+def series_colors(column: str, names: Sequence[str]) -> alt.Color:
+    """One colour per name, in order; a legend above where there is more than one."""
+    legend = alt.Legend(orient="top", title=None, labelLimit=140, columns=3) if len(names) > 1 else None
+    colors = [_SERIES[n % len(_SERIES)] for n in range(len(names))]
+    return alt.Color(f"{column}:N").scale(domain=list(names), range=colors).legend(legend)
+
+
+def limit_rule(value: float | None, name: str) -> list[alt.Chart]:
+    """A dashed rule at a limit, named; nothing without one."""
+    if value is None:
+        return []
+    base = alt.Chart(pl.DataFrame([{"limit": value, "name": f"{name} {value:g}"}]))
+    rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5).encode(y="limit:Q")
+    text = base.mark_text(color=LIMIT, align="right", dy=-6).encode(y="limit:Q", x=alt.value("width"), text="name:N")
+    return [rule, text]
+
+
+def layered(*charts: alt.Chart) -> alt.LayerChart:
+    """Charts over one another, the first at the bottom."""
+    return alt.LayerChart(layer=list(charts))
+
+
+def names(rows: pl.DataFrame, column: str) -> list[str]:
+    """The distinct names of a column, in order."""
+    return sorted(rows[column].unique())

@@ -1,0 +1,147 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""The samplers' side: what the engines run, what waits in queues, and what became of the samples."""
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis import RunFacts
+from rlscope.report.charts.encoding import (
+    ACCENT,
+    HEIGHT,
+    LINES_MAX,
+    SECOND,
+    Chart,
+    amount,
+    layered,
+    limit_rule,
+    names,
+    series_colors,
+    time_axis,
+    tip,
+)
+from rlscope.report.series import drawable, rounded
+
+
+def batch_size(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Running requests of every engine."""
+    return _by_engine(frame, run, "running_mean", "running requests")
+
+
+def waiting_requests(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Requests that wait inside every engine."""
+    return _by_engine(frame, run, "waiting_mean", "waiting requests")
+
+
+def kv_use(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """KV-cache tokens in use in every engine."""
+    return _by_engine(frame, run, "kv_used_mean_tokens", "KV tokens in use")
+
+
+def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Time of one forward pass by the number of requests in it; a dot's size is how often that was so."""
+    rows = rounded(frame.with_columns(pl.col("pass_mean_s", "pass_p50_s", "pass_p95_s") * 1e3))
+    engines = names(rows, "worker_id")
+    return (
+        alt.Chart(rows.head(5_000))
+        .mark_circle(opacity=0.75)
+        .encode(
+            x=alt.X("running:Q").title("requests in the pass").scale(zero=True),
+            y=amount("pass_mean_s", "milliseconds", "~g"),
+            size=alt.Size("passes:Q").legend(None).scale(range=[12, 160]),
+            color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(ACCENT),
+            tooltip=[
+                tip("worker_id:N", "engine"), tip("running:Q", "requests", ",d"), tip("passes:Q", "passes", ",d"),
+                tip("pass_mean_s:Q", "mean, ms", ",.3~f"), tip("pass_p95_s:Q", "p95, ms", ",.3~f"),
+            ],
+        )
+        .properties(height=HEIGHT + 40)
+    )  # fmt: skip
+
+
+def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Samples in every queue; the line is the mean, the band goes up to the maximum, the rule is the capacity."""
+    rows = rounded(drawable(frame, run.started_ns))
+    queues = names(rows, "queue")
+    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
+    band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
+        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(format="~s"), y2="depth_max_samples:Q"
+    )
+    line = base.mark_line(interpolate="step-after").encode(
+        y="depth_mean_samples:Q",
+        tooltip=[
+            tip("bucket_start_s:Q", "from, s", ",.1f"), tip("queue:N"),
+            tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),
+        ],
+    )  # fmt: skip
+    capacities = rows["capacity_samples"].drop_nulls().unique()
+    return layered(band, line, *limit_rule(capacities[0] if len(capacities) == 1 else None, "capacity")).properties(
+        height=HEIGHT
+    )
+
+
+def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Samples by response length, divided by how they ended."""
+    kinds = ["finished", "capped", "censored"]
+    return (
+        alt.Chart(frame)
+        .transform_fold([f"{kind}_samples" for kind in kinds], as_=["column", "samples"])
+        .transform_calculate(kind="split(datum.column, '_')[0]")
+        .mark_bar(strokeWidth=0)
+        .encode(
+            x=alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(format="~s"),
+            x2="length_to_tokens:Q",
+            y=alt.Y("samples:Q").stack("zero").title("samples").axis(format="~s"),
+            color=series_colors("kind", kinds),
+            tooltip=[
+                tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
+                tip("kind:N", "ended"), tip("samples:Q", "samples", ",d"),
+            ],
+        )
+        .properties(height=HEIGHT)
+    )  # fmt: skip
+
+
+def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Tokens by what became of them."""
+    rows = frame.with_columns(pl.col("outcome").str.replace_all("_", " ").alias("label"))
+    return (
+        alt.Chart(rounded(rows))
+        .mark_bar(height={"band": 0.6})
+        .encode(
+            x=alt.X("tokens:Q").title("tokens").axis(format="~s"),
+            y=alt.Y("label:N").title(None).sort("-x"),
+            color=alt.condition("datum.outcome == 'trained'", alt.value(ACCENT), alt.value(SECOND)),
+            tooltip=[
+                tip("label:N", "outcome"), tip("samples:Q", "samples", ",d"), tip("tokens:Q", "tokens", ",d"),
+                tip("mean_output_tokens:Q", "mean length, tokens", ",.1f"),
+            ],
+        )
+        .properties(height={"step": 34})
+    )  # fmt: skip
+
+
+def _by_engine(frame: pl.DataFrame, run: RunFacts, column: str, title: str) -> Chart:
+    """A line per engine, or a row of a heat map where there are more engines than lines one can tell apart."""
+    rows = rounded(drawable(frame, run.started_ns)).drop_nulls(column)
+    engines = names(rows, "worker_id")
+    tips = [
+        tip("bucket_start_s:Q", "from, s", ",.1f"),
+        tip("worker_id:N", "engine"),
+        tip(f"{column}:Q", title, ",.3~f"),
+    ]
+    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), tooltip=tips)
+    if len(engines) <= LINES_MAX:
+        lines = base.mark_line(interpolate="step-after").encode(
+            y=amount(column, title), color=series_colors("worker_id", engines)
+        )
+        return lines.properties(height=HEIGHT)
+    step = max(4, min(18, 420 // len(engines)))
+    heat = base.mark_rect(strokeWidth=0).encode(
+        x2="bucket_end_s:Q",
+        y=alt.Y("worker_id:N").title(None).sort(engines).axis(labels=step >= 9, ticks=False, labelLimit=110),
+        color=alt.Color(f"{column}:Q")
+        .scale(scheme="viridis")
+        .legend(title=title, orient="top", gradientLength=160, format="~s"),
+    )
+    return heat.properties(height={"step": step})

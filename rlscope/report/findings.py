@@ -1,0 +1,115 @@
+"""What each finding is called, the sentence its evidence makes, and the remedy. Nothing is judged here."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope.diagnose.finding import Finding, Quantity
+from rlscope.report import numbers
+from rlscope.report.states import state_of
+
+
+class RuleWords(NamedTuple):
+    """The words of one rule; the sentence names the pieces of evidence that it is made of."""
+
+    title: str
+    sentence: str
+    remedy: str
+
+
+RULE_WORDS: Final[Mapping[str, RuleWords]] = {
+    "starved_trainer": RuleWords(
+        "Starved trainer",
+        "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time; the longest single "
+        "wait took {longest_wait_s}.",
+        "Make samples arrive faster: fill the engines, let samplers run further ahead if the staleness cap allows "
+        "it, or move GPUs from trainers to samplers.",
+    ),
+    "capped_staleness": RuleWords(
+        "Capped staleness",
+        "The staleness cap of {max_staleness_versions} held trainers for {trainer_waiting_gpu_s} and samplers for "
+        "{sampler_waiting_gpu_s}, {waiting_share_ratio} of their GPU time.",
+        "Raise the cap if training stays stable with older tokens, or keep it and make tokens age less: a shorter "
+        "queue, fewer samples in flight, less frequent weight publications.",
+    ),
+    "overproduction": RuleWords(
+        "Overproduction",
+        "{dropped_tokens} were generated and thrown away ({dropped_share_ratio}), and samplers stood before a full "
+        "queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
+        "Samplers make more than trainers take: move GPUs from samplers to trainers, make the training step faster, "
+        "or admit fewer samples so that less of what is made gets too old.",
+    ),
+    "underfilled_engines": RuleWords(
+        "Underfilled engines",
+        "Engines ran {running_mean} requests at a time where {running_cap} fit ({fill_ratio} full), over "
+        "{decoding_gpu_s} of decoding.",
+        "Give each engine more concurrent requests: raise the admission limit, or run fewer engines. A forward pass "
+        "costs nearly the same for a few requests as for many, until the batch is large.",
+    ),
+    "long_tail": RuleWords(
+        "Long tail",
+        "In {steps} engines ran dry while the last samples of the batch were finishing: {tail_s} of tail, "
+        "{tail_share_ratio} of the time, {idle_gpu_s} idle.",
+        "Let the next batch start before the last sample ends (asynchronous sampling), cap or split long responses, "
+        "or start a few spare samples and take the first to finish, knowing that this favours short ones.",
+    ),
+    "weight_update_cost": RuleWords(
+        "Weight-update cost",
+        "{updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of GPU time; an "
+        "engine took {apply_mean_s} to apply one.",
+        "Publish less often, transfer while the samplers go on generating, and apply without draining the engines "
+        "or recomputing their KV cache.",
+    ),
+    "straggling_engine": RuleWords(
+        "Straggling engine",
+        "Engine {worker_id} makes {tokens_per_s} where the median engine makes {median_tokens_per_s}.",
+        "Look at that engine's host and GPU (clocks, neighbours, memory) and at how requests are routed to it; "
+        "replace it if it stays slow.",
+    ),
+    "data_quality_gaps": RuleWords(
+        "Gaps in the data",
+        "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Without an end: {workers_without_end}. "
+        "Unattributed: {unattributed_share_ratio} of GPU time.",
+        "Read every number with these gaps in mind; the data-quality section names each of them. Wrap what is "
+        "unattributed in an activity.",
+    ),
+    "gpu_disagreement": RuleWords(
+        "Hooks and GPU disagree",
+        "Hooks report {gpu_s} of {state}, but for {gpu_idle_ratio} of it the GPU ran no kernel.",
+        "That state hides waiting: look for host work, locks or transfers inside it, and give each its span.",
+    ),
+}
+
+
+def title(finding: Finding) -> str:
+    """What the finding is called."""
+    words = RULE_WORDS.get(finding.rule)
+    return words.title if words else finding.rule.replace("_", " ").capitalize()
+
+
+def sentence(finding: Finding) -> str:
+    """The evidence as a sentence, or as a list where a piece of it is missing or the rule is not known here."""
+    words = RULE_WORDS.get(finding.rule)
+    written = {name: _write(name, value) for name, value in finding.evidence.items() if value is not None}
+    if words:
+        try:
+            return words.sentence.format_map(written)
+        except KeyError:
+            pass
+    return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence was given."
+
+
+def remedy(finding: Finding) -> str:
+    """What to try."""
+    words = RULE_WORDS.get(finding.rule)
+    return words.remedy if words else "Look at the evidence; there is no standard remedy."
+
+
+def _write(name: str, value: Quantity) -> str:
+    return state_of(value).label if name == "state" and isinstance(value, str) else numbers.quantity(name, value)
+
+
+def _noun(name: str) -> str:
+    for suffix in ("_gpu_s", "_tokens_per_s", "_per_s", "_ratio", "_versions", "_tokens", "_bytes", "_s"):
+        if name.endswith(suffix):
+            return name.removesuffix(suffix).replace("_", " ")
+    return name.replace("_", " ")

@@ -1,0 +1,148 @@
+"""How a number is written: the one place where a quantity becomes text. No data is said, never shown as zero."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+NO_DATA: Final = "no data"
+
+_SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SECONDS_PER_HOUR: Final = 3600.0
+_NOUNS: Final = {
+    "updates": ("weight update", "weight updates"),
+    "steps": ("step", "steps"),
+    "skipped_files": ("file", "files"),
+    "dropped_rows": ("row", "rows"),
+    "workers_without_end": ("worker", "workers"),
+}
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None for what is no number: NaN and the infinities."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A plain number with thousands separators and at least `digits` significant digits: 0.00123, 12.3, 1,234."""
+    if finite(value) is None or value is None:
+        return NO_DATA
+    if value == 0:
+        return "0"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def count(value: float | None) -> str:
+    """A count of things, written out: 1,234."""
+    return NO_DATA if finite(value) is None or value is None else f"{value:,.0f}"
+
+
+def counted(value: float | None, one: str, many: str) -> str:
+    """A count with its noun: 1 step, 2 steps."""
+    return NO_DATA if finite(value) is None else f"{count(value)} {one if value == 1 else many}"
+
+
+def si(value: float | None) -> str:
+    """A large number with an SI prefix: 950, 12.3k, 4.56M."""
+    if finite(value) is None or value is None:
+        return NO_DATA
+    for step, prefix in _SI_STEPS:
+        # 999.6 would be written "1,000" otherwise.
+        if abs(value) >= step * 0.9995:
+            return significant(value / step) + prefix
+    return significant(value)
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio (0..1) as per cent: 62.3%; what is above zero and rounds to it is said to be small."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    if 0 < ratio < 0.0005:
+        return "<0.1%"
+    return f"{ratio:.1%}" if 0 < ratio < 0.9995 else f"{ratio:.0%}"
+
+
+def tokens(value: float | None) -> str:
+    """A number of tokens: 12.3k tokens."""
+    return NO_DATA if finite(value) is None else f"{si(value)} {'token' if value == 1 else 'tokens'}"
+
+
+def tokens_per_second(value: float | None) -> str:
+    """A rate: 12.3k tokens/s."""
+    return NO_DATA if finite(value) is None else f"{si(value)} tokens/s"
+
+
+def versions(value: float | None) -> str:
+    """A staleness: 2.41 versions."""
+    return NO_DATA if finite(value) is None else f"{significant(value)} {'version' if value == 1 else 'versions'}"
+
+
+def gpu_time(gpu_s: float | None) -> str:
+    """GPU-seconds, or GPU-hours from one hour on."""
+    if finite(gpu_s) is None or gpu_s is None:
+        return NO_DATA
+    if gpu_s >= _SECONDS_PER_HOUR:
+        return f"{significant(gpu_s / _SECONDS_PER_HOUR)} GPU-h"
+    return f"{significant(gpu_s)} GPU-s"
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in the two largest units that matter: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    if finite(seconds) is None or seconds is None:
+        return NO_DATA
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds < 59.95:
+        scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "s")) if seconds >= s)
+        return f"{significant(seconds / scale if scale else 0.0)} {unit}"
+    whole = round(seconds)
+    if whole < 3600:
+        return _two_units(whole // 60, "min", whole % 60, "s")
+    if whole < 86_400:
+        return _two_units(whole // 3600, "h", whole % 3600 // 60, "min")
+    return _two_units(whole // 86_400, "d", whole % 86_400 // 3600, "h")
+
+
+def size(value: float | None) -> str:
+    """A number of bytes: 1.2 GB."""
+    return NO_DATA if finite(value) is None else f"{si(value)}B"
+
+
+def instant(utc_ns: int | None) -> str:
+    """A moment in UTC, to the second."""
+    if utc_ns is None:
+        return NO_DATA
+    return datetime.fromtimestamp(utc_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def quantity(name: str, value: object) -> str:
+    """A value written by the unit that its name ends in, as every column and piece of evidence is named."""
+    if value is None:
+        return NO_DATA
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name in _NOUNS:
+        return counted(value, *_NOUNS[name])
+    for suffix, write in _BY_SUFFIX:
+        if name == suffix.removeprefix("_") or name.endswith(suffix):
+            return write(value)
+    return count(value) if isinstance(value, int) else significant(value)
+
+
+def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+
+
+# The longest suffix first: a name that ends in _gpu_s ends in _s too.
+_BY_SUFFIX: Final[tuple[tuple[str, Callable[[float | None], str]], ...]] = (
+    ("_tokens_per_s", tokens_per_second),
+    ("_gpu_s", gpu_time),
+    ("_per_s", lambda value: f"{si(value)}/s"),
+    ("_ratio", percent),
+    ("_versions", versions),
+    ("_tokens", tokens),
+    ("_bytes", size),
+    ("_s", duration),
+)

@@ -1,0 +1,203 @@
+"""The verdict in words: what the bottleneck is, why that is said, and what to do next; findings have theirs."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope.analysis import Analysis, Bottleneck, Loss
+from rlscope.diagnose.finding import Finding
+from rlscope.report import findings, numbers
+
+
+class _Words(NamedTuple):
+    label: str
+    headline: str
+    """Where {share} is the share of its GPU-seconds that the losing side lost, and {gpu_time} how much that is."""
+    plain_headline: str
+    """The same where the loss is not known."""
+    cause: str
+    """The loss as the subject of a sentence."""
+    side: str
+    """Whose GPU time is lost."""
+    next: str
+    rules: tuple[str, ...]
+    """Findings that would explain it and are cheaper to mend than a change of the layout; dearest remedy last."""
+
+
+_WORDS: Final[Mapping[Bottleneck, _Words]] = {
+    "samplers": _Words(
+        "Samplers",
+        "Trainers wait for samples {share} of their time",
+        "Trainers wait for samples",
+        "trainers waiting for samples",
+        "trainer GPU time",
+        "Give the samplers more to work with: move GPUs from trainers to samplers, or make each engine faster.",
+        ("underfilled_engines", "straggling_engine", "long_tail", "weight_update_cost"),
+    ),
+    "trainers": _Words(
+        "Trainers",
+        "Samplers make more than trainers take: {share} of their time is lost",
+        "Samplers make more than trainers take",
+        "samplers held back or overproducing",
+        "sampler GPU time",
+        "Make the training step faster, or move GPUs from samplers to trainers.",
+        ("overproduction", "weight_update_cost"),
+    ),
+    "staleness_cap": _Words(
+        "Staleness cap",
+        "The staleness cap holds GPUs back {share} of the time",
+        "The staleness cap holds GPUs back",
+        "the staleness cap",
+        "the GPU time of the side it holds",
+        "Raise the cap if training stays stable with older tokens; otherwise shorten what makes tokens old: the "
+        "queue, the samples in flight, the responses.",
+        ("long_tail", "overproduction"),
+    ),
+    "weight_updates": _Words(
+        "Weight updates",
+        "Weight updates take {share} of the GPU time",
+        "Weight updates take most of what is lost",
+        "weight updates",
+        "the GPU time of the side they hold",
+        "Publish less often, or make an update cheaper: transfer while generation goes on, apply without draining.",
+        ("weight_update_cost",),
+    ),
+    "environment": _Words(
+        "Environment",
+        "Samplers wait for the environment {share} of their time",
+        "Samplers wait for the environment",
+        "the environment",
+        "sampler GPU time",
+        "Run more environments at once, keep more samples in flight so that others generate meanwhile, or make the "
+        "environment faster.",
+        ("underfilled_engines",),
+    ),
+    "balanced": _Words(
+        "Balanced",
+        "No side loses more than 10% of its time",
+        "No side loses more than 10% of its time",
+        "a balance",
+        "GPU time",
+        "The layout fits. To go faster, make both sides faster, or add GPUs in the same ratio.",
+        ("underfilled_engines", "straggling_engine", "overproduction"),
+    ),
+    "unknown": _Words(
+        "No verdict",
+        "Too little data for a verdict",
+        "Too little data for a verdict",
+        "something unknown",
+        "GPU time",
+        "Let the run record more: a few tens of training steps, with at least one sampler and one trainer.",
+        (),
+    ),
+}  # fmt: skip
+
+
+def verdict_label(bottleneck: Bottleneck) -> str:
+    """The verdict's word as a title."""
+    label = _WORDS[bottleneck].label
+    return label if bottleneck in ("balanced", "unknown") else f"Bottleneck: {label.lower()}"
+
+
+def headline(analysis: Analysis) -> str:
+    """The verdict as one short sentence, without a full stop."""
+    words, loss = _WORDS[analysis.verdict.bottleneck], _main_loss(analysis)
+    if loss is None:
+        return words.plain_headline
+    return words.headline.format(share=numbers.percent(loss.side_share_ratio), gpu_time=numbers.gpu_time(loss.gpu_s))
+
+
+def why(analysis: Analysis) -> str:
+    """The numbers that the verdict was chosen from, and over which stretch of the run."""
+    verdict = analysis.verdict
+    if verdict.bottleneck == "unknown":
+        return _sentence(verdict.unknown_reason or "The run holds too few training steps")
+    losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
+    if not losses:
+        return f"{_stretch(analysis)}, no GPU time was lost to any cause that is told apart."
+    first, *rest = losses
+    words = _WORDS[first.cause]
+    text = (
+        f"{_stretch(analysis)}, {words.cause} cost {numbers.gpu_time(first.gpu_s)}, "
+        f"{numbers.percent(first.side_share_ratio)} of {words.side}."
+    )
+    return f"{text} Also lost: {', '.join(_briefly(loss) for loss in rest[:3])}." if rest else text
+
+
+def next_step(analysis: Analysis) -> str:
+    """What to change first; then how to see whether it helped."""
+    words = _WORDS[analysis.verdict.bottleneck]
+    if analysis.verdict.bottleneck == "unknown":
+        return words.next
+    cheaper = cheapest_finding(analysis)
+    if cheaper is None:
+        return f"{words.next} Change one thing, and compare the steady rate."
+    first = f"First mend “{findings.title(cheaper).lower()}” (below)."
+    return f"{first} {words.next if analysis.verdict.bottleneck != 'balanced' else ''}".rstrip()
+
+
+def cheapest_finding(analysis: Analysis) -> Finding | None:
+    """The finding to mend before the layout is changed; None when no finding explains the bottleneck."""
+    found = {finding.rule: finding for finding in analysis.findings}
+    rules = _WORDS[analysis.verdict.bottleneck].rules
+    return next((found[rule] for rule in rules if rule in found), None)
+
+
+def gap_lines(analysis: Analysis) -> list[str]:
+    """Everything that the analysis could not see, one line each; empty when it saw all."""
+    quality = analysis.data_quality
+    lines = [f"{file.path} was skipped: {file.why}" for file in quality.skipped_files]
+    lines += [
+        f"Capture dropped {numbers.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n
+    ]
+    if quality.workers_without_end:
+        names = _some(quality.workers_without_end)
+        lines.append(
+            f"Never said that they stopped (killed, or still running): {names}. They count up to their last flush."
+        )
+    for offset in quality.clock_offsets:
+        spread = "" if offset.uncertainty_s is None else f" ± {numbers.duration(offset.uncertainty_s)}"
+        lines.append(
+            f"The clock of {offset.host} is off by {numbers.duration(offset.offset_s)}{spread} "
+            f"against {offset.against}."
+        )
+    return [*lines, *quality.gaps]
+
+
+def window_sentence(analysis: Analysis) -> str:
+    """Over which stretch steady rates and the verdict are taken, and why."""
+    run, window = analysis.run, analysis.run.window
+    reason = _sentence(run.window_reason) if run.window_reason else ""
+    if window is None:
+        return reason or "The run has no stable stretch."
+    lasting = numbers.duration((window.end_ns - window.start_ns) / 1e9)
+    return (
+        f"Steps {numbers.count(window.first_step)} to {numbers.count(window.last_step)}, {lasting}. {reason}".rstrip()
+    )
+
+
+def _main_loss(analysis: Analysis) -> Loss | None:
+    verdict = analysis.verdict
+    return next((loss for loss in verdict.losses if loss.cause == verdict.bottleneck), None)
+
+
+def _briefly(loss: Loss) -> str:
+    share = numbers.percent(loss.side_share_ratio)
+    return f"{_WORDS[loss.cause].cause}, {numbers.gpu_time(loss.gpu_s)} ({share})"
+
+
+def _stretch(analysis: Analysis) -> str:
+    window, verdict = analysis.run.window, analysis.verdict
+    if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):
+        lasting = numbers.duration((window.end_ns - window.start_ns) / 1e9)
+        return f"Over steps {numbers.count(window.first_step)} to {numbers.count(window.last_step)} ({lasting})"
+    return f"Over {numbers.duration((verdict.end_ns - verdict.start_ns) / 1e9)} of the run"
+
+
+def _some(names: tuple[str, ...], shown: int = 5) -> str:
+    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + rest
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")

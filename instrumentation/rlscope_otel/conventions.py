@@ -111,3 +111,43 @@ ACTIVITY_SPANS: Final = {
 }
 
 SPAN_NAMES: Final = (TRAIN_STEP, *WEIGHT_SPANS.values(), *ACTIVITY_SPANS.values())
+
+
+class Metric(NamedTuple):
+    """One metric: its name, its UCUM unit, what it says, and whether it only grows."""
+
+    name: str
+    unit: str
+    brief: str
+    monotonic: bool
+    attributes: tuple[Attribute, ...] = ()
+
+
+WORKER_ID: Final = Attribute("rlscope.worker.id", str, "", "the worker", required=True)
+ROLE: Final = Attribute("rlscope.role", str, "", " | ".join(schema.ROLES), required=True)
+QUEUE: Final = Attribute("rlscope.queue", str, "", "the queue's name", required=True)
+STALENESS: Final = Attribute(
+    "rlscope.staleness", str, "", "bucket of token staleness: 0, 1, 2, 3-4, ...", required=True
+)
+STATE: Final = Attribute(
+    "rlscope.state", str, "", "an activity, train, weight_update, forward_pass or between_passes", required=True
+)
+
+RUNNING_REQUESTS: Final = Metric(
+    "rlscope.engine.running", "{request}", "requests in the engine's last batch", False, (WORKER_ID, ROLE)
+)
+QUEUE_DEPTH: Final = Metric(
+    "rlscope.queue.depth", "{sample}", "samples in the queue when last looked at", False, (WORKER_ID, ROLE, QUEUE)
+)
+TRAINED_TOKENS: Final = Metric(
+    "rlscope.train.staleness",
+    "{token}",
+    "tokens trained, by staleness, as the importance moments of the train steps say",
+    True,
+    (WORKER_ID, ROLE, STALENESS),
+)
+WORKER_TIME: Final = Metric(
+    "rlscope.worker.time", "s", "seconds by state, innermost counted", True, (WORKER_ID, ROLE, STATE, WAIT_REASON)
+)
+
+METRICS: Final = (RUNNING_REQUESTS, QUEUE_DEPTH, TRAINED_TOKENS, WORKER_TIME)

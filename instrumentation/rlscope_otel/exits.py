@@ -59,7 +59,7 @@ def unwatch(run: LiveRun) -> None:
         _live.remove(run)
     ours = signal.getsignal(signal.SIGTERM) is _on_sigterm
     if not _live and ours and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _previous_sigterm)  # type: ignore[arg-type]  # as getsignal gave it
+        signal.signal(signal.SIGTERM, _previous_sigterm)  # pyright: ignore[reportArgumentType]  # as getsignal gave it
         _previous_sigterm = None
 
 

@@ -62,4 +62,10 @@ def _create_exclusively(path: Path, document: Document) -> bool:
 
 
 def _text(document: Document) -> str:
-    return json.dumps(document, indent=1, default=str)
+    return json.dumps(document, indent=1, default=_plain)
+
+
+def _plain(value: object) -> object:
+    """A number of another library (a NumPy or Torch scalar) as its Python number, anything else as text."""
+    item = getattr(value, "item", None)
+    return item() if callable(item) else str(value)

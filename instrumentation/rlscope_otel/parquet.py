@@ -52,7 +52,12 @@ def _as_type(value: object, arrow_type: pa.DataType) -> object:
     if pa.types.is_boolean(arrow_type):
         return bool(value)
     kind = float if pa.types.is_floating(arrow_type) else int
-    return kind(value)  # type: ignore[call-overload]  # any host type with __int__ or __float__
+    return kind(value)  # pyright: ignore[reportArgumentType]  # any host type with __int__ or __float__
+
+
+def write_columns(name: str, columns: Sequence[Values], path: Path) -> None:
+    """Write one complete file of a table of the format; raises as `table_of` and `write_table` do."""
+    write_table(table_of(name, columns), path)
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -78,7 +83,7 @@ def _write(table: pa.Table, path: Path) -> None:
         path,
         table.schema,
         compression="zstd",
-        use_dictionary=texts,
+        use_dictionary=texts,  # pyright: ignore[reportArgumentType]  # a bool or a list of columns, says its page
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         store_schema=False,
     ) as writer:

@@ -61,7 +61,7 @@ class Phase:
             return
         try:
             if self._attributes:
-                span.set_attributes(self._attributes)  # type: ignore[arg-type]  # coerced in _keep
+                span.set_attributes(self._attributes)  # pyright: ignore[reportArgumentType]  # coerced in _keep
             if error is not None:
                 span.set_status(StatusCode.ERROR, type(error).__name__)
             span.end(self._source.now_ns())
@@ -74,7 +74,7 @@ class Phase:
             if value is None:
                 continue
             try:
-                self._attributes[attribute.key] = attribute.type(value)  # type: ignore[arg-type]
+                self._attributes[attribute.key] = attribute.type(value)  # pyright: ignore[reportArgumentType]
             except Exception as error:  # A host's tensor may fail in any way.
                 self._source.faults.note(f"{self._name} {attribute.key}", error)
 

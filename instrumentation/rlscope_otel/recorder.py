@@ -4,6 +4,7 @@ No hook raises into the host and none does I/O on its thread. How a run is start
 """
 
 from collections.abc import Iterable
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +39,11 @@ class Run:
     def run_id(self) -> str | None:
         """The id in run.json; None while the folder cannot be written, or when inert."""
         return self._recording.run_id
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run folder; None when inert."""
+        return self._recording.run_dir
 
     @property
     def worker_id(self) -> str | None:
@@ -147,12 +153,18 @@ class Run:
         preemptions: int | None = None,
     ) -> None:
         """One forward pass, or a window of at most 1 s of passes with one running count; busy all along by default."""
+        try:
+            busy_ns = end_ns - start_ns if busy_ns is None else busy_ns
+        except Exception as error:  # A host's own number type may fail in any way.
+            self._faults.note("engine step", error)
+            self._engine_steps.drop()
+            return
         self._engine_steps.add(
             (
                 start_ns,
                 end_ns,
                 forward_passes,
-                end_ns - start_ns if busy_ns is None else busy_ns,
+                busy_ns,
                 running,
                 waiting,
                 decode_tokens,
@@ -191,8 +203,10 @@ class Run:
 
     def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
         """Write everything, samples still running as `unfinished`, and become inert. Called at exit if not before."""
-        exits.unwatch(self)
-        return self._recording.stop(timeout_s)
+        try:
+            return self._recording.stop(timeout_s)
+        finally:
+            exits.unwatch(self)
 
     def abandon(self) -> None:
         """Become inert and write nothing: what is held belongs to the process that this one was forked from."""

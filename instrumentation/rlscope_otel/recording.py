@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from rlscope_otel import schema
+from opentelemetry.metrics import MeterProvider
+
+from rlscope_otel import conventions, gpu, metrics, schema
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.clock import RunClock
 from rlscope_otel.faults import Faults
@@ -12,6 +14,7 @@ from rlscope_otel.phases import PhaseSource
 from rlscope_otel.samples import SampleSink
 from rlscope_otel.settings import Settings
 from rlscope_otel.spans import RowSpanProcessor, private_tracer
+from rlscope_otel.tallies import Tallies
 from rlscope_otel.worker_file import Identity
 from rlscope_otel.writer import Writer
 
@@ -19,8 +22,9 @@ from rlscope_otel.writer import Writer
 class Recording:
     """Buffers, clock, spans, and, when there are settings, the thread that writes; without settings it is inert."""
 
-    def __init__(self, settings: Settings | None, clock: RunClock) -> None:
+    def __init__(self, settings: Settings | None, clock: RunClock, meter_provider: MeterProvider | None = None) -> None:
         self.active = settings is not None
+        self.run_dir = settings.run_dir if settings else None
         self.clock = clock
         self.faults = Faults()
         limit = settings.max_buffered_rows if settings else 0
@@ -31,11 +35,16 @@ class Recording:
         self.phases = PhaseSource(None, clock.now_ns, self.faults)
         self._writer: Writer | None = None
         self._thread: FlushThread | None = None
+        self._gpu_sampler: gpu.GpuSampler | None = None
         self._stopped_ns: int | None = None
+        self._tallies = Tallies()
         if settings is None:
             self._close()
         else:
             self._open(settings)
+            self._show_metrics(settings.identity.role, meter_provider)
+            if settings.gpu_interval_s is not None:
+                self._sample_gpus(settings.identity, settings.gpu_interval_s)
 
     @property
     def run_id(self) -> str | None:
@@ -55,21 +64,28 @@ class Recording:
         for name in identity.keys() - known:
             self.faults.note("describe", f"unknown field {name!r}; known: {sorted(known)}")
         changes = {name: value for name, value in identity.items() if name in known}
-        self._writer.identity = replace(self._writer.identity, **changes)  # type: ignore[arg-type]
+        self._writer.identity = replace(self._writer.identity, **changes)
 
     def flush(self, timeout_s: float) -> bool:
         """Write all that is held; True when it is on disk, or when there is nothing to write."""
         return self._thread.flush(timeout_s) if self._thread and self.active else True
 
     def stop(self, timeout_s: float) -> bool:
-        """Write everything and end the thread; True when all of it is on disk. Only the first call does anything."""
-        if self._thread is None or not self.active:
+        """Write everything and end the thread; True when it ended in time. A later call waits for the first."""
+        if self._thread is None:
             return True
+        if self.active:
+            self._end()
+        return self._thread.stop(timeout_s)
+
+    def _end(self) -> None:
+        """Take no more rows, with what is still running as the last of them."""
         self.active = False
+        if self._gpu_sampler is not None:
+            self._gpu_sampler.stop()
         self._stopped_ns = self.clock.now_ns()
         self.samples.finish_running()
         self._close()
-        return self._thread.stop(timeout_s)
 
     def abandon(self) -> None:
         """Forget everything: this process is a fork, and the rows are its parent's."""
@@ -78,7 +94,9 @@ class Recording:
         self.samples.running.clear()
         for buffer in self.buffers.values():
             buffer.abandon()
-        self._thread = None
+        # The totals go with the rest: the metrics of this process would show the parent's a second time.
+        self._thread = self._writer = self._gpu_sampler = None
+        self._tallies = Tallies()
 
     def _open(self, settings: Settings) -> None:
         self._writer = Writer(
@@ -89,11 +107,29 @@ class Recording:
             self.clock,
             self.faults,
             settings.max_rows_per_file,
+            self._tallies,
         )
         self._writer.join(settings.run_id, settings.config)
         self.phases.tracer = private_tracer(self.processor, self.faults)
         self._thread = FlushThread(self._write, settings.flush_interval_s, self.faults)
         self._thread.start()
+
+    def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
+        attributes = {conventions.WORKER_ID.key: self.worker_id or "", conventions.ROLE.key: role}
+        try:
+            metrics.show(metrics.Mirrored(self._tallies, attributes), meter_provider)
+        except Exception as error:  # The provider is the host's, and the trace does not need it.
+            self.faults.note("metrics", error)
+
+    def _sample_gpus(self, identity: Identity, interval_s: float) -> None:
+        nvml = gpu.load_nvml(self.faults)
+        gpus = gpu.find_gpus(nvml, identity.gpu_ids, identity.gpu_count, self.faults) if nvml else []
+        if nvml is None or not gpus:
+            return
+        described = gpu.description_of(nvml, gpus)
+        self.describe({name: value for name, value in described.items() if not getattr(identity, name)})
+        self._gpu_sampler = gpu.GpuSampler(nvml, gpus, self.buffers["gpu_samples"], self.clock.now_ns, interval_s)
+        self._gpu_sampler.start()
 
     def _close(self) -> None:
         self.phases.tracer = None

@@ -85,17 +85,21 @@ class Sample:
 
     def tokens(self, count: int, version: int) -> None:
         """`count` more output tokens were sampled under a policy version."""
-        if version == self._version:
+        try:
             if count > 0:
+                if version != self._version:
+                    self._close_run()
+                    self._version = version
                 self._end += count
-        elif count > 0:
-            self._close_run()
-            self._version = version
-            self._end += count
+        except Exception as error:  # A host's own number type may fail in any way.
+            self._sink.faults.note("sample tokens", error)
 
     def torn(self, count: int) -> None:
         """`count` of the tokens were sampled while weights were being swapped without a pause."""
-        self._torn_tokens = (self._torn_tokens or 0) + count
+        try:
+            self._torn_tokens = (self._torn_tokens or 0) + count
+        except Exception as error:  # A host's own number type may fail in any way.
+            self._sink.faults.note("sample torn", error)
 
     def finish(
         self,

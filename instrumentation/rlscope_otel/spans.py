@@ -67,4 +67,4 @@ def private_tracer(processor: SpanProcessor, faults: Faults) -> Tracer:
 
 def start_root_span(tracer: Tracer, name: str, start_ns: int, attributes: Mapping[str, object]) -> Span:
     """A span that neither takes the host's current span as parent nor becomes the current one."""
-    return tracer.start_span(name, _ROOT, attributes=attributes, start_time=start_ns)  # type: ignore[arg-type]
+    return tracer.start_span(name, _ROOT, attributes=attributes, start_time=start_ns)  # pyright: ignore[reportArgumentType]

@@ -3,6 +3,8 @@
 import os
 from collections.abc import Mapping, Sequence
 
+from opentelemetry.metrics import MeterProvider
+
 from rlscope_otel import exits, settings
 from rlscope_otel.clock import Clock, RunClock, SystemClock
 from rlscope_otel.errors import SetupError
@@ -30,6 +32,7 @@ def start_run(
     max_rows_per_file: int = 50_000,
     max_buffered_rows: int = 200_000,
     gpu_interval_s: float | None = None,
+    meter_provider: MeterProvider | None = None,
     clock: Clock | None = None,
 ) -> Run:
     """Start recording this process as one worker of a run; inert when no folder is given or in RLSCOPE_RUN_DIR.
@@ -68,6 +71,6 @@ def start_run(
         max_buffered_rows=max_buffered_rows,
         gpu_interval_s=settings.gpu_interval_of(gpu_interval_s),
     )
-    run = Run(Recording(chosen, run_clock))
+    run = Run(Recording(chosen, run_clock, meter_provider))
     exits.watch(run)
     return run

@@ -4,7 +4,7 @@ Rows leave their buffer once they are on disk. While the disk refuses them they 
 longer fits is counted as dropped; when there is room again the next flush writes what is held.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from rlscope_otel import parquet, run_file, schema
@@ -12,14 +12,12 @@ from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
+from rlscope_otel.tallies import Tallies
 from rlscope_otel.worker_file import Identity, Progress, WorkerFile
 
 _WORKER_COLUMN = {
     table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
 }
-
-Observer = Callable[[str, Sequence[parquet.Values]], None]
-"""Told about the columns of each batch that was written, in schema order."""
 
 
 class Writer:
@@ -34,14 +32,15 @@ class Writer:
         clock: RunClock,
         faults: Faults,
         max_rows_per_file: int,
+        tallies: Tallies,
     ) -> None:
         self.identity = identity
         self.run_id: str | None = None
-        self.observers: list[Observer] = []
         self._run_dir = run_dir
         self._buffers = buffers
         self._clock = clock
         self._faults = faults
+        self._tallies = tallies
         self._max_rows = max_rows_per_file
         self._config: Mapping[str, object] = {}
         self._wanted_run_id: str | None = None
@@ -73,6 +72,7 @@ class Writer:
         try:
             self._enter()
             complete = all([self._drain(table) for table in self._buffers])
+            self._tallies.flushed()
             self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
             self._worker_file.write(self.identity, self._progress(stopped_ns))
         except (OSError, SetupError) as error:
@@ -122,17 +122,24 @@ class Writer:
     def _write(self, table: str, rows: list[Row]) -> int:
         """Write one file; returns how many of the rows are in it."""
         columns = self._columns(table, rows)
+        path = self._next_path(table)
         try:
-            arrow_table = parquet.table_of(table, columns)
+            parquet.write_columns(table, columns, path)
+        except OSError:
+            raise
         except Exception as error:  # The host's values may fail to convert in any way; most can be saved one by one.
             columns = self._coerced_columns(table, columns, error)
             if not columns:
                 return 0
-            arrow_table = parquet.table_of(table, columns)
-        parquet.write_table(arrow_table, self._next_path(table))
-        for observe in self.observers:
-            observe(table, columns)
+            parquet.write_columns(table, columns, path)
+        self._tally(table, columns)
         return len(columns[0])
+
+    def _tally(self, table: str, columns: list[parquet.Values]) -> None:
+        try:
+            self._tallies.batch(table, columns)
+        except Exception as error:  # The rows are on disk: a total that cannot take them in is no reason to lose them.
+            self._faults.note("metrics", error)
 
     def _columns(self, table: str, rows: list[Row]) -> list[parquet.Values]:
         columns: list[parquet.Values] = list(zip(*rows, strict=True))

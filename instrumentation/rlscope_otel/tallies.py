@@ -1,0 +1,131 @@
+"""Running totals of what was written, for metrics: fed by whole batches on the flush thread, at no cost per event.
+
+Times are innermost: a wait inside a train step counts as wait, not as train. Engine steps are counted beside them.
+"""
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, cast
+
+from rlscope_otel import schema
+
+_NS_PER_S = 1e9
+# Upper ends of the staleness buckets: a few series whatever the run does, fine where it matters.
+_STALENESS_ENDS = (0, 1, 2, 4, 8, 16, 32)
+# Intervals that nothing encloses yet: enough for any nesting, and bounded for a loop that never nests.
+_MOST_OPEN = 1024
+
+Values = Sequence[object]
+
+
+class State(NamedTuple):
+    """What a worker's seconds went to, and what it waited for when that is a wait."""
+
+    name: str
+    reason: str | None = None
+
+
+class _Interval(NamedTuple):
+    end_ns: int
+    start_ns: int
+    state: State
+
+
+class Tallies:
+    """Totals since the start of one worker's recording. Read from any thread; what is in a buffer is not in yet."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ns: dict[State, int] = defaultdict(int)
+        self._staleness_tokens: dict[str, int] = defaultdict(int)
+        self._queue_depths: dict[str, int] = {}
+        self._running: int | None = None
+        self._new: list[_Interval] = []
+        self._open: list[_Interval] = []
+
+    def batch(self, table: str, columns: Sequence[Values]) -> None:
+        """Take in one batch that was written, its columns in schema order."""
+        names = [column.name for column in schema.TABLES[table]]
+        by_name = dict(zip(names, columns, strict=True))
+        with self._lock:
+            self._take(table, by_name)
+
+    def flushed(self) -> None:
+        """All tables of one flush have been taken in: intervals can be told from those that they enclose."""
+        with self._lock:
+            for interval in sorted(self._new):
+                self._settle(interval)
+            self._new.clear()
+
+    def seconds(self) -> dict[State, float]:
+        """Seconds by state."""
+        with self._lock:
+            return {state: total_ns / _NS_PER_S for state, total_ns in self._ns.items()}
+
+    def staleness_tokens(self) -> dict[str, int]:
+        """Trained tokens by bucket of token staleness, as the trainer's importance moments say."""
+        with self._lock:
+            return dict(self._staleness_tokens)
+
+    def queue_depths(self) -> dict[str, int]:
+        """The depth that each queue had last."""
+        with self._lock:
+            return dict(self._queue_depths)
+
+    def running(self) -> int | None:
+        """Requests in the engine's last batch; None before the first."""
+        with self._lock:
+            return self._running
+
+    def _take(self, table: str, columns: dict[str, Values]) -> None:
+        if table == "engine_steps":
+            self._take_engine_steps(columns)
+        elif table == "queue_depths":
+            self._queue_depths.update(zip(cast(Sequence[str], columns["queue"]), _ints(columns["depth"]), strict=True))
+        elif table == "activities":
+            names, reasons = cast(Sequence[str], columns["activity"]), cast(Sequence[str | None], columns["reason"])
+            self._add(columns, (State(name, reason) for name, reason in zip(names, reasons, strict=True)))
+        elif table == "weight_updates":
+            self._add(columns, [State("weight_update")] * len(columns["version"]))
+        elif table == "train_steps":
+            self._add(columns, [State("train")] * len(columns["step"]))
+            self._take_staleness(columns["importance"])
+
+    def _take_engine_steps(self, columns: dict[str, Values]) -> None:
+        busy_ns = sum(_ints(columns["busy_ns"]))
+        self._ns[State("forward_pass")] += busy_ns
+        self._ns[State("between_passes")] += sum(_ints(columns["end_ns"])) - sum(_ints(columns["start_ns"])) - busy_ns
+        self._running = _ints(columns["running"])[-1]
+
+    def _take_staleness(self, importance: Values) -> None:
+        for moments in importance:
+            for staleness, tokens, *_ in cast("Sequence[tuple[int, int, float, float]]", moments or ()):
+                self._staleness_tokens[bucket_of(staleness)] += tokens
+
+    def _add(self, columns: dict[str, Values], states: Iterable[State]) -> None:
+        self._new.extend(map(_Interval, _ints(columns["end_ns"]), _ints(columns["start_ns"]), states))
+
+    def _settle(self, interval: _Interval) -> None:
+        """Count an interval less those inside it, which ended before it and so were settled before."""
+        own_ns = interval.end_ns - interval.start_ns
+        while self._open and self._open[-1].start_ns >= interval.start_ns:
+            inner = self._open.pop()
+            own_ns -= inner.end_ns - inner.start_ns
+        self._ns[interval.state] += max(0, own_ns)
+        self._open.append(interval)
+        del self._open[:-_MOST_OPEN]
+
+
+def bucket_of(staleness: int) -> str:
+    """The bucket of a staleness, named as the range it covers: 0, 1, 2, 3-4, 5-8, ..., 33+."""
+    start = 0
+    for end in _STALENESS_ENDS:
+        if staleness <= end:
+            return str(end) if start >= end else f"{start}-{end}"
+        start = end + 1
+    return f"{start}+"
+
+
+def _ints(values: Values) -> Sequence[int]:
+    return cast(Sequence[int], values)

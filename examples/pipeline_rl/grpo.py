@@ -1,0 +1,158 @@
+"""GRPO: advantages within a group, a clipped objective on importance ratios, and the ratios' moments by staleness."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, pstdev
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.utils import clip_grad_norm_
+
+from examples.pipeline_rl.groups import FinishedGroup, FinishedSample
+from examples.pipeline_rl.model import Model
+from examples.pipeline_rl.task import PAD, PROMPT_TOKENS, prompt_of
+
+CLIP_LOW, CLIP_HIGH = 0.8, 1.28
+LARGEST_BEHAVIOUR_WEIGHT = 2.0
+LARGEST_GRAD_NORM = 1.0
+SAMPLES_PER_MICROBATCH = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredGroup:
+    """A group with one reward per sample."""
+
+    group: FinishedGroup
+    rewards: tuple[float, ...]
+    taken_ns: int
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether there is nothing to learn: every sample has the same reward."""
+        return len(set(self.rewards)) == 1
+
+    def advantages(self) -> list[float]:
+        """Rewards relative to the group's own mean, in its own standard deviations."""
+        mean, spread = fmean(self.rewards), pstdev(self.rewards)
+        return [(reward - mean) / (spread + 1e-4) for reward in self.rewards]
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """Sequences of similar length; all tensors but `tokens` and `advantages` run over next-token positions."""
+
+    tokens: Tensor
+    mask: Tensor
+    behaviour_logprobs: Tensor
+    staleness: Tensor
+    advantages: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Importance ratios w of the tokens of one staleness."""
+
+    staleness: int
+    tokens: int
+    sum_w: float
+    sum_w2: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What one optimizer step gives to the log."""
+
+    loss: float
+    grad_norm: float
+    entropy: float
+    clip_ratio: float
+    moments: tuple[Moment, ...]
+
+
+def micro_batches(groups: Sequence[ScoredGroup], version: int) -> list[MicroBatch]:
+    """The batch in pieces, sorted by length so that little is padding."""
+    rows = [
+        (scored.group.target, sample, advantage)
+        for scored in groups
+        for sample, advantage in zip(scored.group.samples, scored.advantages(), strict=True)
+    ]
+    rows.sort(key=lambda row: len(row[1].tokens))
+    pieces = (rows[start : start + SAMPLES_PER_MICROBATCH] for start in range(0, len(rows), SAMPLES_PER_MICROBATCH))
+    return [_collate(piece, version) for piece in pieces]
+
+
+def _collate(rows: list[tuple[int, FinishedSample, float]], version: int) -> MicroBatch:
+    longest = max(len(sample.tokens) for _, sample, _ in rows)
+    before = PROMPT_TOKENS - 1
+
+    def padded(values: list[tuple[float, ...]], filler: float, dtype: torch.dtype) -> Tensor:
+        return torch.tensor([[*row, *[filler] * (longest - len(row))] for row in values], dtype=dtype)
+
+    def behind_prompt(values: list[tuple[float, ...]], dtype: torch.dtype) -> Tensor:
+        return functional.pad(padded(values, 0, dtype), (before, 0))
+
+    samples = [sample for _, sample, _ in rows]
+    prompts = torch.tensor([prompt_of(target) for target, _, _ in rows])
+    return MicroBatch(
+        tokens=torch.cat([prompts, padded([sample.tokens for sample in samples], PAD, torch.long)], dim=1),
+        mask=behind_prompt([(1.0,) * len(sample.tokens) for sample in samples], torch.float32),
+        behaviour_logprobs=behind_prompt([sample.logprobs for sample in samples], torch.float32),
+        staleness=behind_prompt([tuple(version - v for v in sample.versions) for sample in samples], torch.long),
+        advantages=torch.tensor([advantage for _, _, advantage in rows])[:, None],
+    )
+
+
+def token_logprobs(model: Model, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Log-probability of each next token, and the entropy of the distribution it came from."""
+    logprobs = functional.log_softmax(model(batch.tokens[:, :-1]), dim=-1)
+    entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
+    return logprobs.gather(2, batch.tokens[:, 1:, None])[..., 0], entropy
+
+
+@torch.no_grad()
+def current_logprobs(model: Model, batches: list[MicroBatch]) -> list[Tensor]:
+    """Log-probabilities under the weights before the step, for the decoupled objective."""
+    return [token_logprobs(model, batch)[0] for batch in batches]
+
+
+def optimize(
+    model: Model, optimizer: torch.optim.Optimizer, batches: list[MicroBatch], proximal: list[Tensor] | None
+) -> StepOutcome:
+    """One optimizer step; `proximal` are the results of `current_logprobs` when the objective is decoupled."""
+    total_tokens = float(sum(batch.mask.sum() for batch in batches))
+    loss = entropy = clipped = 0.0
+    ratios: list[Tensor] = []
+    optimizer.zero_grad()
+    for index, batch in enumerate(batches):
+        logprobs, token_entropy = token_logprobs(model, batch)
+        anchor = batch.behaviour_logprobs if proximal is None else proximal[index]
+        objective, outside = _clipped_objective(logprobs, anchor, batch)
+        piece_loss = -(objective * batch.mask).sum() / total_tokens
+        piece_loss.backward()
+        loss += piece_loss.item()
+        entropy += float((token_entropy * batch.mask).sum()) / total_tokens
+        clipped += float((outside * batch.mask).sum()) / total_tokens
+        ratios.append((logprobs.detach() - batch.behaviour_logprobs).exp())
+    grad_norm = float(clip_grad_norm_(model.parameters(), LARGEST_GRAD_NORM))
+    optimizer.step()
+    return StepOutcome(loss, grad_norm, entropy, clipped, _moments(batches, ratios))
+
+
+def _clipped_objective(logprobs: Tensor, anchor: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Per token: the pessimistic objective, and whether its ratio to the anchor lies outside the clip range."""
+    ratio = (logprobs - anchor).exp()
+    clamped = ratio.clamp(CLIP_LOW, CLIP_HIGH)
+    behaviour_weight = (anchor - batch.behaviour_logprobs).exp().clamp(max=LARGEST_BEHAVIOUR_WEIGHT)
+    objective = behaviour_weight * torch.min(ratio * batch.advantages, clamped * batch.advantages)
+    return objective, (ratio != clamped).float().detach()
+
+
+def _moments(batches: list[MicroBatch], ratios: list[Tensor]) -> tuple[Moment, ...]:
+    kept = [batch.mask.bool() for batch in batches]
+    staleness = torch.cat([batch.staleness[mask] for batch, mask in zip(batches, kept, strict=True)])
+    weights = torch.cat([ratio[mask] for ratio, mask in zip(ratios, kept, strict=True)]).double()
+    tokens = torch.bincount(staleness).tolist()
+    sum_w = torch.bincount(staleness, weights).tolist()
+    sum_w2 = torch.bincount(staleness, weights**2).tolist()
+    return tuple(Moment(age, tokens[age], sum_w[age], sum_w2[age]) for age in range(len(tokens)) if tokens[age])

@@ -1,0 +1,122 @@
+"""Starts the processes, watches them, and writes what they counted. It never loads torch."""
+
+import json
+import multiprocessing
+import signal
+import sys
+import time
+from dataclasses import asdict
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext
+from multiprocessing.process import BaseProcess
+from types import FrameType
+
+from examples.pipeline_rl.gate import Gate
+from examples.pipeline_rl.links import Links, StopSignal, limits_of
+from examples.pipeline_rl.mailbox import WeightMailbox
+from examples.pipeline_rl.options import Options
+from examples.pipeline_rl.worker import run_sampler, run_trainer
+
+POLL_S = 0.1
+GRACE_S = 20.0
+
+
+class Fleet:
+    """The worker processes of one run and the pipes that bring back their counts."""
+
+    def __init__(self, options: Options) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.stop = StopSignal(context)
+        self.processes: list[BaseProcess] = []
+        self.results: dict[str, Connection] = {}
+        # Kept here: a lock that the launcher forgets is gone before a spawned process can open it.
+        self._mailbox = WeightMailbox(context, options.shape.bytes)
+        self._gate = Gate(context, options.samplers, limits_of(options))
+        self._start(context, options)
+
+    def _start(self, context: SpawnContext, options: Options) -> None:
+        pipes = [context.Pipe(duplex=False) for _ in range(options.samplers)]
+        run_id = f"{options.run_dir.name}-{time.time_ns()}"
+        for index, worker_id in enumerate(options.worker_ids()):
+            self.results[worker_id], result = context.Pipe(duplex=False)
+            ends = tuple(reader for reader, _ in pipes) if index == 0 else (pipes[index - 1][1],)
+            links = Links(run_id, self._mailbox, self._gate, self.stop, ends, result)
+            arguments = (options, links) if index == 0 else (options, links, index - 1)
+            process = context.Process(target=run_trainer if index == 0 else run_sampler, args=arguments, name=worker_id)
+            process.start()
+            self.processes.append(process)
+
+    def await_end(self) -> list[str]:
+        """Wait until every process has ended; returns the names of those that failed. One failure stops all."""
+        while not self.stop.is_set() and all(process.is_alive() for process in self.processes):
+            wait([process.sentinel for process in self.processes], POLL_S)
+        self.stop.set()
+        deadline_s = time.monotonic() + GRACE_S
+        for process in self.processes:
+            process.join(max(0.0, deadline_s - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+                process.join()
+        return [process.name for process in self.processes if process.exitcode != 0]
+
+    def counts(self) -> dict[str, object]:
+        """What each worker counted, by worker; a failed worker has none."""
+        received = {name: _receive(result) for name, result in self.results.items()}
+        return {name: counts for name, counts in received.items() if counts is not None}
+
+
+def _receive(pipe: Connection) -> object | None:
+    """The one message in a pipe; None when its writer ended without sending it."""
+    try:
+        return pipe.recv() if pipe.poll() else None
+    except (EOFError, OSError):
+        return None
+
+
+def launch(options: Options) -> int:
+    """Run the pipeline; returns the exit status."""
+    options.run_dir.mkdir(parents=True, exist_ok=True)
+    start_s, interrupted = time.monotonic(), False
+    fleet = Fleet(options)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        interrupted = True
+        fleet.stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, interrupt)
+    failed = fleet.await_end()
+    summary = _summary(fleet, time.monotonic() - start_s, interrupted, failed)
+    (options.run_dir / "pipeline_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    print(_closing_lines(summary), flush=True)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _summary(fleet: Fleet, wall_s: float, interrupted: bool, failed: list[str]) -> dict[str, object]:
+    counts = fleet.counts()
+    trainer = counts.pop("trainer", None)
+    return {
+        "wall_s": round(wall_s, 3),
+        "interrupted": interrupted,
+        "failed": failed,
+        **(trainer.summary() if trainer is not None else {}),
+        "samplers": [asdict(sampler) for sampler in counts.values()],
+    }
+
+
+def _closing_lines(summary: dict[str, object]) -> str:
+    keys = (
+        "wall_s",
+        "steps",
+        "samples_trained",
+        "response_tokens_trained",
+        "samples_dropped_stale",
+        "token_staleness_mean",
+        "token_staleness_max",
+        "reward_first_steps",
+        "reward_last_steps",
+    )
+    return "\n".join(f"{key}: {summary[key]}" for key in keys if key in summary)

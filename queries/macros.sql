@@ -1,0 +1,227 @@
+-- Tables that several questions stand on. Each is a table macro; loaded once when a run is opened.
+
+-- When did each worker start and end, on the run's clock?
+-- A worker that never said it stopped ends at its last flush, or at its last row when that is later.
+CREATE MACRO worker_extents() AS TABLE
+WITH row_ends AS (
+    SELECT worker_id, max(end_ns) AS last_ns FROM engine_steps GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns) FROM train_steps GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns) FROM weight_updates GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns) FROM activities GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(finished_ns) FROM samples GROUP BY worker_id
+),
+last_rows AS (
+    SELECT worker_id, max(last_ns) AS last_ns FROM row_ends GROUP BY worker_id
+)
+SELECT
+    workers.worker_id,
+    workers.role,
+    workers.host,
+    workers.gpu_count,
+    workers.started_ns AS start_ns,
+    greatest(
+        workers.started_ns,
+        coalesce(workers.stopped_ns, greatest(workers.last_flush_ns, last_rows.last_ns))
+    ) AS end_ns,
+    workers.stopped_ns IS NOT NULL AS has_end
+FROM workers
+LEFT JOIN last_rows USING (worker_id);
+
+-- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
+CREATE MACRO wait_state(role, reason) AS
+CASE
+    WHEN reason = 'samples' AND role <> 'sampler' THEN 'waiting_for_samples'
+    WHEN reason = 'staleness_cap' AND role <> 'sampler' THEN 'waiting_for_staleness_cap'
+    WHEN reason IN ('requests', 'backpressure', 'barrier', 'environment', 'staleness_cap') AND role <> 'trainer'
+        THEN 'no_requests'
+    ELSE 'waiting'
+END;
+
+-- What was each worker doing, by its own spans, clipped to its extent? The extent itself is the outermost span.
+-- layer breaks a tie between spans with the same start and end: the higher one is inside.
+CREATE MACRO coarse_spans() AS TABLE
+WITH extents AS (
+    SELECT worker_id, role, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents() WHERE gpu_count > 0
+),
+named AS (
+    SELECT
+        activities.worker_id, start_ns, end_ns, activities.reason, 2 AS layer,
+        CASE activity
+            WHEN 'wait' THEN wait_state(role, activities.reason)
+            WHEN 'generate' THEN 'generating'
+            WHEN 'weight_update' THEN if(role = 'trainer', 'publishing_weights', 'applying_weights')
+            ELSE activity
+        END AS state
+    FROM activities JOIN extents USING (worker_id)
+    UNION ALL
+    SELECT worker_id, start_ns, end_ns, NULL, 1, 'train' FROM train_steps
+    UNION ALL
+    SELECT
+        worker_id, start_ns, end_ns, NULL, 3,
+        CASE phase
+            WHEN 'publish' THEN 'publishing_weights'
+            WHEN 'transfer' THEN 'transferring_weights'
+            ELSE 'applying_weights'
+        END
+    FROM weight_updates
+    UNION ALL
+    SELECT worker_id, from_ns, to_ns, NULL, 0, 'unattributed' FROM extents
+)
+SELECT
+    named.worker_id,
+    greatest(named.start_ns, extents.from_ns) AS start_ns,
+    least(named.end_ns, extents.to_ns) AS end_ns,
+    named.state,
+    named.reason,
+    named.layer
+FROM named
+JOIN extents USING (worker_id)
+WHERE greatest(named.start_ns, extents.from_ns) < least(named.end_ns, extents.to_ns);
+
+-- The same spans, cut at the edges of cells of cell_ns. The extent's pieces are the cells of a worker.
+CREATE MACRO span_pieces(origin_ns, cell_ns) AS TABLE
+WITH spans AS (
+    SELECT worker_id, start_ns, end_ns, state, reason, layer,
+        unnest(range((start_ns - origin_ns) // cell_ns, (end_ns - 1 - origin_ns) // cell_ns + 1)) AS cell
+    FROM coarse_spans()
+)
+SELECT
+    worker_id, cell, state, reason, layer,
+    start_ns AS began_ns,
+    end_ns AS ended_ns,
+    greatest(start_ns, origin_ns + cell * cell_ns) AS start_ns,
+    least(end_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
+FROM spans;
+
+-- The engines' rows, clipped to the extents and cut at the edges of cells. busy_ns is shared out over the pieces by
+-- length, to the nanosecond. Rows that start inside an evaluation or the start-up are left out: that time is theirs.
+CREATE MACRO engine_pieces(origin_ns, cell_ns) AS TABLE
+WITH clipped AS (
+    SELECT
+        engine_steps.worker_id,
+        greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
+        least(engine_steps.end_ns, extents.end_ns) AS ended_ns,
+        engine_steps.busy_ns,
+        CASE
+            WHEN decode_tokens > 0 AND prefill_tokens > 0 THEN 'mixed_passes'
+            WHEN decode_tokens > 0 THEN 'decoding'
+            WHEN prefill_tokens > 0 THEN 'prefilling'
+            ELSE 'other_passes'
+        END::ENUM('mixed_passes', 'decoding', 'prefilling', 'other_passes') AS state
+    FROM engine_steps
+    JOIN worker_extents() AS extents USING (worker_id)
+    WHERE extents.gpu_count > 0
+        AND greatest(engine_steps.start_ns, extents.start_ns) < least(engine_steps.end_ns, extents.end_ns)
+),
+placed AS (
+    SELECT
+        worker_id, began_ns, ended_ns, state,
+        greatest(0, least(busy_ns, ended_ns - began_ns)) AS busy_ns,
+        (began_ns - origin_ns) // cell_ns AS first_cell,
+        (ended_ns - 1 - origin_ns) // cell_ns AS last_cell
+    FROM clipped
+),
+claimed AS (
+    SELECT worker_id, cell, began_ns AS from_ns, ended_ns AS to_ns
+    FROM span_pieces(origin_ns, cell_ns)
+    WHERE state IN ('eval', 'startup')
+),
+free AS (
+    SELECT worker_id, began_ns, ended_ns, state, busy_ns, first_cell, last_cell
+    FROM placed
+    WHERE NOT EXISTS (
+        SELECT 1 FROM claimed
+        WHERE claimed.worker_id = placed.worker_id
+            AND claimed.cell = placed.first_cell
+            AND placed.began_ns >= claimed.from_ns
+            AND placed.began_ns < claimed.to_ns
+    )
+),
+straddling AS (
+    SELECT
+        worker_id, began_ns, ended_ns, state, busy_ns, cell,
+        greatest(began_ns, origin_ns + cell * cell_ns) AS start_ns,
+        least(ended_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
+    FROM (SELECT *, unnest(range(first_cell, last_cell + 1)) AS cell FROM free WHERE first_cell < last_cell)
+)
+SELECT worker_id, first_cell AS cell, began_ns, ended_ns, began_ns AS start_ns, ended_ns AS end_ns, busy_ns, state
+FROM free
+WHERE first_cell = last_cell
+UNION ALL
+SELECT
+    worker_id, cell, began_ns, ended_ns, start_ns, end_ns,
+    (busy_ns::HUGEINT * (end_ns - began_ns) // (ended_ns - began_ns)
+        - busy_ns::HUGEINT * (start_ns - began_ns) // (ended_ns - began_ns))::BIGINT,
+    state
+FROM straddling;
+
+-- Which stretch of time belongs to which span or engine row? Of those that cover an instant, the one that began last
+-- (the innermost, when spans nest). Only cells where something begins or ends, unless the rows may overlap.
+--   heads: from a piece's start to the next start it is innermost; what is left are gaps.
+--   gaps: belong to a piece that reaches over a later start; those are few, and are laid flat first.
+CREATE MACRO innermost_pieces(origin_ns, cell_ns, rows_disjoint) AS TABLE
+WITH spans AS MATERIALIZED (
+    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer
+    FROM span_pieces(origin_ns, cell_ns)
+),
+cells AS (
+    SELECT worker_id, cell, max(end_ns) AS cell_end_ns,
+        NOT rows_disjoint OR max(start_ns) > min(start_ns) OR min(end_ns) < max(end_ns) AS contested
+    FROM spans
+    GROUP BY worker_id, cell
+),
+pieces AS (
+    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, layer FROM spans
+    UNION ALL
+    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state::VARCHAR, NULL, 4
+    FROM engine_pieces(origin_ns, cell_ns)
+),
+ordered AS MATERIALIZED (
+    SELECT
+        pieces.worker_id, pieces.cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, layer, cell_end_ns,
+        lead(start_ns) OVER (
+            PARTITION BY pieces.worker_id, pieces.cell
+            ORDER BY began_ns, ended_ns DESC, layer, state, reason
+        ) AS next_ns
+    FROM pieces
+    JOIN cells ON pieces.worker_id = cells.worker_id AND pieces.cell = cells.cell AND cells.contested
+),
+reaching AS MATERIALIZED (
+    SELECT * EXCLUDE (next_ns, cell_end_ns) FROM ordered WHERE end_ns > next_ns
+),
+edges AS (
+    SELECT worker_id, cell, start_ns AS edge_ns FROM reaching
+    UNION SELECT worker_id, cell, end_ns FROM reaching
+),
+flat AS (
+    SELECT worker_id, cell, edge_ns AS from_ns,
+        lead(edge_ns) OVER (PARTITION BY worker_id, cell ORDER BY edge_ns) AS to_ns
+    FROM edges
+),
+owned AS (
+    SELECT flat.worker_id, flat.cell, from_ns, to_ns, began_ns, busy_ns, state, reason, layer
+    FROM flat
+    JOIN reaching
+        ON flat.worker_id = reaching.worker_id AND flat.cell = reaching.cell
+        AND reaching.start_ns <= flat.from_ns AND reaching.end_ns >= flat.to_ns
+    QUALIFY row_number() OVER (
+        PARTITION BY flat.worker_id, flat.cell, from_ns
+        ORDER BY began_ns DESC, ended_ns, layer DESC, state DESC, reason DESC
+    ) = 1
+),
+gaps AS (
+    SELECT worker_id, cell, end_ns AS from_ns, coalesce(next_ns, cell_end_ns) AS to_ns
+    FROM ordered
+    WHERE end_ns < coalesce(next_ns, cell_end_ns)
+)
+SELECT worker_id, cell, began_ns, start_ns, least(end_ns, coalesce(next_ns, end_ns)) AS end_ns,
+    busy_ns, state, reason, layer = 4 AS is_engine
+FROM ordered
+WHERE start_ns < least(end_ns, coalesce(next_ns, end_ns))
+UNION ALL
+SELECT gaps.worker_id, gaps.cell, began_ns, greatest(gaps.from_ns, owned.from_ns), least(gaps.to_ns, owned.to_ns),
+    busy_ns, state, reason, layer = 4
+FROM gaps
+JOIN owned
+    ON gaps.worker_id = owned.worker_id AND gaps.cell = owned.cell
+    AND owned.from_ns < gaps.to_ns AND owned.to_ns > gaps.from_ns;

@@ -1,0 +1,174 @@
+"""Opens a run folder as one DuckDB connection that holds the tables of the contract, and lists what it left out.
+
+Nothing else opens files or connections. The tables are views over the Parquet files that stood in the folder when it
+was opened, so a run that is still being written can be analysed. `workers` holds one row per worker file.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
+from rlscope_otel.schema import TABLES, arrow_schema
+
+from rlscope.analysis import SkippedFile
+from rlscope.query_files import macros_sql
+from rlscope.run_config import RunConfig, read_config
+from rlscope.run_files import TableFiles, list_table, read_manifest, read_workers
+
+MEMORY_LIMIT: Final = "1200MB"
+"""What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
+
+WORKERS: Final = pa.schema(
+    [
+        pa.field("worker_id", pa.string()),
+        pa.field("role", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("gpu_count", pa.int32()),
+        pa.field("device_name", pa.string()),
+        pa.field("kv_capacity_tokens", pa.int64()),
+        pa.field("max_running", pa.int32()),
+        pa.field("started_ns", pa.int64()),
+        pa.field("stopped_ns", pa.int64()),
+        pa.field("last_flush_ns", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An open run: its connection, and everything about it that is not a table."""
+
+    folder: Path
+    run_id: str
+    created_ns: int | None
+    config: RunConfig
+    connection: DuckDBPyConnection
+    row_counts: dict[str, int]
+    """Rows stored, by table."""
+    dropped_rows: dict[str, int]
+    """Rows that capture says it dropped, by table."""
+    skipped_files: tuple[SkippedFile, ...]
+    gaps: tuple[str, ...]
+
+
+@contextmanager
+def open_run(folder: Path, *, read_all: bool = False) -> Iterator[Run]:
+    """Open a run folder; the connection closes with the block.
+
+    read_all decodes every page first, so that a file damaged inside is skipped too; it costs one full read.
+    Raises RunFolderError for a folder that is no run, or an unknown format version.
+    """
+    folder = folder.resolve()
+    manifest = read_manifest(folder)
+    config, gaps = read_config(manifest.config)
+    workers, skipped = read_workers(folder)
+    tables: dict[str, TableFiles] = {}
+    for table in TABLES:
+        tables[table], unreadable = list_table(folder, table, read_all=read_all)
+        skipped.extend(unreadable)
+    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
+        connection = _connect(Path(scratch), folder)
+        try:
+            _create_tables(connection, Path(scratch) / "run", folder, tables)
+            connection.from_arrow(_workers_table(workers)).create_view("workers")
+            connection.execute(macros_sql())
+            _lock_down(connection, Path(scratch), folder)
+            yield Run(
+                folder=folder,
+                run_id=manifest.run_id,
+                created_ns=manifest.created_ns,
+                config=config,
+                connection=connection,
+                row_counts={table: files.rows for table, files in tables.items()},
+                dropped_rows=_dropped_rows(workers),
+                skipped_files=tuple(skipped),
+                gaps=(*gaps, *_identity_gaps(workers)),
+            )
+        finally:
+            connection.close()
+
+
+def open_empty() -> DuckDBPyConnection:
+    """A connection with the contract's tables, all empty: what the queries' headers are checked against."""
+    connection = duckdb.connect()
+    for table in TABLES:
+        connection.from_arrow(arrow_schema(table).empty_table()).create_view(table)
+    connection.from_arrow(WORKERS.empty_table()).create_view("workers")
+    connection.execute(macros_sql())
+    return connection
+
+
+def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
+    """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
+    (scratch / "run").symlink_to(folder, target_is_directory=True)
+    return duckdb.connect(
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": str(scratch / "spill"),
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
+        }
+    )
+
+
+def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]) -> None:
+    for table, files in tables.items():
+        empty = connection.from_arrow(arrow_schema(table).empty_table())
+        if not files.paths:
+            empty.create_view(table)
+            continue
+        paths = [str(link / path.relative_to(folder)) for path in files.paths]
+        stored = connection.read_parquet(paths, union_by_name=True)
+        columns = [
+            (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
+            for name, kind in zip(empty.columns, empty.types, strict=True)
+        ]
+        stored.select(*columns).create_view(table)
+
+
+def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> None:
+    """Nothing outside the run and the scratch folder can be read from here on, and no setting can be changed."""
+    allowed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in (scratch, folder))
+    connection.execute(f"SET allowed_directories = [{allowed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
+    rows = [{field.name: _typed(document.get(field.name), field.type) for field in WORKERS} for document in documents]
+    return pa.Table.from_pylist(rows, schema=WORKERS)
+
+
+def _typed(value: object, kind: pa.DataType) -> object:
+    """The value when it is of the column's type, else None: an optional entry that is wrong is as good as missing."""
+    fits = isinstance(value, str) if pa.types.is_string(kind) else isinstance(value, int) and not isinstance(value, bool)
+    return value if fits else None
+
+
+def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:
+    dropped: dict[str, int] = {}
+    for worker in workers:
+        counts = worker.get("dropped")
+        if not isinstance(counts, dict):
+            continue
+        for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(table, str) and isinstance(count, int) and count > 0:
+                dropped[table] = dropped.get(table, 0) + count
+    return dropped
+
+
+def _identity_gaps(workers: list[dict[str, object]]) -> tuple[str, ...]:
+    if not workers:
+        return ("workers/: no readable worker file, so no GPU-second can be accounted for",)
+    return tuple(
+        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker ends at its last row"
+        for worker in workers
+        if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
+    )

@@ -1,0 +1,120 @@
+"""Writes a run folder from rows given in a test: every table of the contract, missing columns filled with NULL."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schema
+
+Row = Mapping[str, Any]
+
+
+def worker(worker_id: str, role: str = "trainer", start_ns: int = 0, stop_ns: int | None = 100, **more: Any) -> Row:
+    """A worker file's document; `stop_ns=None` is a worker that was killed."""
+    return {
+        "worker_id": worker_id,
+        "role": role,
+        "host": "host-a",
+        "pid": 1,
+        "gpu_count": 1,
+        "started_ns": start_ns,
+        "stopped_ns": stop_ns,
+        "last_flush_ns": stop_ns if stop_ns is not None else start_ns,
+        "rows": {},
+        "dropped": {},
+    } | more
+
+
+def write_run(
+    folder: Path, workers: Sequence[Row], config: Row | None = None, **tables: Sequence[Row]
+) -> Path:
+    """A run folder with those workers and rows, one file per worker and table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = {"format": FORMAT_NAME, "version": FORMAT_VERSION, "run_id": "run", "created_ns": 0}
+    (folder / "run.json").write_text(json.dumps({**manifest, "config": dict(config or {})}))
+    (folder / "workers").mkdir(exist_ok=True)
+    for document in workers:
+        (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
+    for table, rows in tables.items():
+        assert table in TABLES, table
+        by_worker: dict[str, list[Row]] = {}
+        for row in rows:
+            by_worker.setdefault(row["worker_id"], []).append(row)
+        for worker_id, own in by_worker.items():
+            write_rows(folder, table, worker_id, own)
+    return folder
+
+
+def write_rows(folder: Path, table: str, worker_id: str, rows: Sequence[Row], sequence: int = 1) -> Path:
+    """One file of one table."""
+    schema = arrow_schema(table)
+    for row in rows:
+        assert set(row) <= set(schema.names), f"{table} has no {set(row) - set(schema.names)}"
+    path = folder / table / f"{worker_id}-{sequence:06d}.parquet"
+    path.parent.mkdir(exist_ok=True)
+    filled = [{name: row.get(name) for name in schema.names} for row in rows]
+    pq.write_table(pa.Table.from_pylist(filled, schema=schema), path)
+    return path
+
+
+def activity(worker_id: str, start_ns: int, end_ns: int, name: str, reason: str | None = None) -> Row:
+    """A row of activities."""
+    return {"worker_id": worker_id, "activity": name, "reason": reason, "start_ns": start_ns, "end_ns": end_ns}
+
+
+def engine_row(worker_id: str, start_ns: int, end_ns: int, busy_ns: int | None = None, **more: Any) -> Row:
+    """A row of engine_steps: one decode pass, busy throughout unless said otherwise."""
+    return {
+        "worker_id": worker_id,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "forward_passes": 1,
+        "busy_ns": end_ns - start_ns if busy_ns is None else busy_ns,
+        "running": 1,
+        "waiting": 0,
+        "decode_tokens": 1,
+        "prefill_tokens": 0,
+    } | more
+
+
+def train_row(worker_id: str, start_ns: int, end_ns: int, step: int = 1, **more: Any) -> Row:
+    """A row of train_steps."""
+    return {
+        "worker_id": worker_id,
+        "step": step,
+        "start_ns": start_ns,
+        "end_ns": end_ns,
+        "version_in": step - 1,
+        "version_out": step,
+        "samples": 1,
+        "tokens": 1,
+    } | more
+
+
+def update_row(worker_id: str, start_ns: int, end_ns: int, version: int, phase: str = "apply", **more: Any) -> Row:
+    """A row of weight_updates."""
+    return {"worker_id": worker_id, "version": version, "phase": phase, "start_ns": start_ns, "end_ns": end_ns} | more
+
+
+def sample_row(sample_id: str, worker_id: str, runs: Sequence[tuple[int, int, int]], **more: Any) -> Row:
+    """A row of samples; runs are (version, start, end)."""
+    return {
+        "sample_id": sample_id,
+        "segment": 0,
+        "worker_id": worker_id,
+        "started_ns": 0,
+        "finished_ns": 50,
+        "prompt_tokens": 1,
+        "output_tokens": runs[-1][2] if runs else 0,
+        "versions": [{"version": version, "start": start, "end": end} for version, start, end in runs],
+        "version_source": "engine",
+        "finish_reason": "stop",
+    } | more
+
+
+def delivery_row(sample_id: str, worker_id: str, outcome: str = "trained", **more: Any) -> Row:
+    """A row of deliveries."""
+    return {"sample_id": sample_id, "worker_id": worker_id, "taken_ns": 60, "outcome": outcome} | more

@@ -1,0 +1,73 @@
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import rlscope_otel
+from rlscope_otel import ManualClock, Run, exits
+
+Rows = Callable[..., list[dict[str, object]]]
+
+
+@pytest.fixture(autouse=True)
+def bare_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in list(os.environ):
+        if name.startswith(("RLSCOPE_", "OTEL_")):
+            monkeypatch.delenv(name)
+    yield
+    for run in exits.live_runs():
+        run.stop()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(wall_ns=1_000_000)
+
+
+@pytest.fixture
+def run(tmp_path: Path, clock: ManualClock) -> Iterator[Run]:
+    """A run that writes only when told to."""
+    with rlscope_otel.start_run(tmp_path, "colocated", "w0", clock=clock, flush_interval_s=3600) as started:
+        yield started
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Rows:
+    """All rows of a table in the run folder, in file order, without the columns that are named."""
+
+    def read(table: str, *without: str, run_dir: Path = tmp_path) -> list[dict[str, object]]:
+        files = sorted((run_dir / table).glob("*.parquet"))
+        found = [row for file in files for row in pq.read_table(file).to_pylist()]
+        return [{name: value for name, value in row.items() if name not in without} for row in found]
+
+    return read
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Callable[[str], dict[str, object]]:
+    return lambda worker_id: json.loads((tmp_path / "workers" / f"{worker_id}.json").read_text())
+
+
+@pytest.fixture
+def start_script(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.Popen[str]"]]:
+    """A Python process that runs the text, with RLSCOPE_RUN_DIR set; killed at the end of the test."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(text: str) -> "subprocess.Popen[str]":
+        script = tmp_path.parent / f"{tmp_path.name}-script-{len(started)}.py"
+        script.write_text(textwrap.dedent(text))
+        environment = {**os.environ, "RLSCOPE_RUN_DIR": str(tmp_path), "RLSCOPE_ROLE": "sampler"}
+        command = [sys.executable, "-W", "error", "-W", "ignore:This process:DeprecationWarning", str(script)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

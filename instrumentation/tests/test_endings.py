@@ -1,0 +1,262 @@
+"""Each test ends a real process in one of the ways that processes end, and reads what it left."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+SLOW = "run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=3600)"
+RECORD = """
+import os, signal, sys, threading, rlscope_otel
+{start}
+for number in range(100):
+    run.engine_step(number, number + 1)
+running = run.sample("s1")
+running.tokens(3, 0)
+print("ready", flush=True)
+"""
+WAIT_FOREVER = "signal.pause()\n"
+
+
+def script(start: str = SLOW, then: str = "") -> str:
+    return RECORD.format(start=start) + then
+
+
+def until_ready(process: "subprocess.Popen[str]") -> None:
+    line = process.stdout.readline()
+    assert line == "ready\n", process.stderr.read()
+
+
+def ended(process: "subprocess.Popen[str]") -> int:
+    _, errors = process.communicate(timeout=30)
+    assert errors == ""
+    return process.returncode
+
+
+def counts(rows) -> tuple[int, list[object]]:
+    return len(rows("engine_steps")), [row["finish_reason"] for row in rows("samples")]
+
+
+def test_a_normal_exit_writes_everything(start_script, rows, worker) -> None:
+    assert ended(start_script(script())) == 0
+    assert counts(rows) == (100, ["unfinished"])
+    assert worker("w0")["stopped_ns"] is not None
+
+
+def test_an_uncaught_exception_writes_everything(start_script, rows) -> None:
+    process = start_script(script(then="raise SystemExit(3)"))
+    assert ended(process) == 3
+    assert counts(rows) == (100, ["unfinished"])
+
+
+def test_sigterm_with_the_default_action_writes_everything_and_ends_by_the_signal(start_script, rows, worker) -> None:
+    process = start_script(script(then=WAIT_FOREVER))
+    until_ready(process)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == -signal.SIGTERM
+    assert counts(rows) == (100, ["unfinished"])
+    assert worker("w0")["stopped_ns"] is not None
+
+
+def test_sigterm_while_the_host_is_stopping_the_run_still_writes_everything(start_script, rows) -> None:
+    then = """
+from rlscope_otel import parquet
+write = parquet.write_table
+def slowly(*arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(0.2)
+    write(*arguments)
+parquet.write_table = slowly
+run.stop()
+"""
+    process = start_script(script(then=then))
+    assert ended(process) == -signal.SIGTERM
+    assert counts(rows) == (100, ["unfinished"])
+
+
+def test_the_host_s_own_sigterm_handler_still_runs_after_a_flush(start_script, rows, worker) -> None:
+    start = "signal.signal(signal.SIGTERM, lambda *_: (print('host', flush=True), os._exit(7)))\n" + SLOW
+    process = start_script(script(start, WAIT_FOREVER))
+    until_ready(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.stdout.readline() == "host\n"
+    assert ended(process) == 7
+    assert counts(rows) == (100, [])
+    assert worker("w0")["stopped_ns"] is None
+
+
+def test_an_ignored_sigterm_stays_ignored(start_script) -> None:
+    start = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + SLOW
+    then = "os.kill(os.getpid(), signal.SIGTERM); print(signal.getsignal(signal.SIGTERM) is signal.SIG_IGN)"
+    process = start_script(script(start, then))
+    until_ready(process)
+    assert process.stdout.readline() == "True\n"
+    assert ended(process) == 0
+
+
+def test_a_run_started_off_the_main_thread_leaves_signals_alone(start_script, rows) -> None:
+    start = f"""
+def begin():
+    global run
+    {SLOW}
+thread = threading.Thread(target=begin); thread.start(); thread.join()
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+"""
+    assert ended(start_script(script(start))) == 0
+    assert counts(rows) == (100, ["unfinished"])
+
+
+def test_stop_gives_the_host_its_handler_back(start_script) -> None:
+    then = "run.stop(); assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL"
+    assert ended(start_script(script(then=then))) == 0
+
+
+def test_os_exit_loses_at_most_what_was_not_flushed(start_script, rows, worker) -> None:
+    then = "run.flush(); run.engine_step(100, 101); os._exit(5)"
+    process = start_script(script(then=then))
+    assert ended(process) == 5
+    assert counts(rows) == (100, [])
+    assert worker("w0")["stopped_ns"] is None
+    assert worker("w0")["rows"]["engine_steps"] == 100
+
+
+def test_kill_9_in_the_middle_of_writing_leaves_complete_files_and_loses_one_interval(
+    start_script, rows, worker, tmp_path: Path
+) -> None:
+    start = "run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=0.02)"
+    then = "while True:\n    number += 1\n    run.engine_step(number, number + 1)\n    print(number, flush=True)\n"
+    process = start_script(script(start, then))
+    until_ready(process)
+    while worker("w0")["rows"]["engine_steps"] < 1000:
+        process.stdout.readline()
+    process.kill()
+    tail = process.communicate(timeout=30)[0].split("\n")
+    last = int(next(line for line in reversed(tail[:-1]) if line))
+    found = [row["start_ns"] for row in rows("engine_steps")]
+    assert found == list(range(len(found)))
+    assert 1000 <= len(found) <= last + 2
+    assert worker("w0")["rows"]["engine_steps"] <= len(found)
+    assert worker("w0")["stopped_ns"] is None
+
+
+def test_a_forked_child_is_inert_and_the_parent_s_rows_are_written_once(start_script, rows, tmp_path: Path) -> None:
+    then = """
+child = os.fork()
+if child == 0:
+    assert not run.active
+    with run.wait("samples"):
+        run.engine_step(500, 501)
+    running.finish()
+    run.sample("s2").finish()
+    assert run.flush() and run.stop()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    assert ended(start_script(script(then=then))) == 0
+    assert counts(rows) == (100, ["unfinished"])
+    assert rows("activities") == []
+    assert [path.name for path in (tmp_path / "workers").iterdir()] == ["w0.json"]
+
+
+def test_a_forked_child_that_starts_a_run_records_under_its_own_name(start_script, rows) -> None:
+    then = """
+child = os.fork()
+if child == 0:
+    own = rlscope_otel.start_run(worker_id="w0", flush_interval_s=3600)
+    with own.wait("samples"):
+        own.engine_step(500, 501)
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    process = start_script(script(then=then))
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    found = [(row["worker_id"], row["start_ns"]) for row in rows("engine_steps")]
+    assert found.count(("w0.r1", 500)) == 1
+    assert len(found) == 101
+    assert [row["worker_id"] for row in rows("activities")] == ["w0.r1"]
+
+
+def test_forking_again_and_again_while_rows_come_never_hangs(start_script, rows) -> None:
+    start = "run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=0.005)"
+    then = """
+stop = threading.Event()
+def record():
+    while not stop.is_set():
+        run.engine_step(1000, 1001)
+thread = threading.Thread(target=record); thread.start()
+for attempt in range(20):
+    child = os.fork()
+    if child == 0:
+        own = rlscope_otel.start_run(worker_id=f"child-{attempt}", flush_interval_s=3600)
+        own.engine_step(attempt, attempt + 1)
+        os._exit(0 if own.stop() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set(); thread.join()
+"""
+    assert ended(start_script(script(start, then))) == 0
+    children = [row["start_ns"] for row in rows("engine_steps") if row["worker_id"].startswith("child-")]
+    assert sorted(children) == list(range(20))
+
+
+def multiprocessing_script(method: str) -> str:
+    return f"""
+import multiprocessing, rlscope_otel
+
+def child(number):
+    run = rlscope_otel.start_run(worker_id=f"child-{{number}}", flush_interval_s=3600)
+    run.engine_step(number, number + 1)
+
+if __name__ == "__main__":
+    run = rlscope_otel.start_run(worker_id="parent", flush_interval_s=3600)
+    run.engine_step(100, 101)
+    context = multiprocessing.get_context("{method}")
+    children = [context.Process(target=child, args=(number,)) for number in range(2)]
+    for process in children:
+        process.start()
+    for process in children:
+        process.join()
+        assert process.exitcode == 0
+"""
+
+
+def assert_each_process_wrote_its_row(rows) -> None:
+    found = sorted((row["worker_id"], row["start_ns"]) for row in rows("engine_steps"))
+    assert found == [("child-0", 0), ("child-1", 1), ("parent", 100)]
+
+
+def test_forked_multiprocessing_children_write_their_rows_at_exit(start_script, rows) -> None:
+    assert ended(start_script(multiprocessing_script("fork"))) == 0
+    assert_each_process_wrote_its_row(rows)
+
+
+def test_spawned_multiprocessing_children_join_the_run_through_the_environment(start_script, rows, worker) -> None:
+    assert ended(start_script(multiprocessing_script("spawn"))) == 0
+    assert_each_process_wrote_its_row(rows)
+    assert all(worker(name)["stopped_ns"] for name in ("child-0", "child-1", "parent"))
+
+
+def test_a_host_that_turns_warnings_into_errors_is_not_stopped_by_a_full_disk(start_script, tmp_path: Path) -> None:
+    (tmp_path / "engine_steps").write_text("a file where the folder should be")
+    process = start_script(script())
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert errors.count("cannot write") == 1
+    assert "100 rows could not be written and are lost" in errors
+
+
+def test_the_time_that_a_slow_disk_may_hold_up_sigterm_is_bounded(start_script) -> None:
+    then = """
+from rlscope_otel import parquet, exits
+exits._SIGTERM_TIMEOUT_S = 0.2
+parquet.write_table = lambda *_: threading.Event().wait(60)
+""" + WAIT_FOREVER.replace("signal.pause", "print('slow', flush=True); signal.pause")
+    process = start_script(script(then=then))
+    until_ready(process)
+    assert process.stdout.readline() == "slow\n"
+    sent_s = time.monotonic()
+    os.kill(process.pid, signal.SIGTERM)
+    process.wait(timeout=30)
+    assert process.returncode == -signal.SIGTERM
+    assert time.monotonic() - sent_s < 10

@@ -1,0 +1,184 @@
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from rlscope_otel import Run, parquet, schema, start_run
+from rlscope_otel.buffers import RowBuffer
+
+
+def until(condition, seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_rows_are_on_disk_after_one_interval_without_being_asked_for(tmp_path: Path, worker) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.05) as run:
+        run.engine_step(0, 1)
+        assert until(lambda: worker("w0")["rows"]["engine_steps"] == 1)
+
+
+def test_a_long_buffer_is_written_before_the_interval_ends(tmp_path: Path, worker) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_file=100) as run:
+        for number in range(101):
+            run.engine_step(number, number + 1)
+        assert until(lambda: worker("w0")["rows"]["engine_steps"] >= 100)
+
+
+def test_a_file_holds_at_most_the_rows_it_may(tmp_path: Path, rows) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=3600, max_rows_per_file=100) as run:
+        for number in range(250):
+            run.engine_step(number, number + 1)
+    files = sorted((tmp_path / "engine_steps").iterdir())
+    assert max(pq.read_metadata(file).num_rows for file in files) <= 100
+    assert [row["start_ns"] for row in rows("engine_steps")] == list(range(250))
+
+
+def test_many_threads_lose_and_double_nothing(tmp_path: Path, rows, worker) -> None:
+    threads_count, each = 8, 5000
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_file=500) as run:
+
+        def steps(first: int) -> None:
+            for number in range(first, first + each):
+                run.engine_step(number, number + 1)
+
+        threads = [threading.Thread(target=steps, args=(index * each,)) for index in range(threads_count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(row["start_ns"] for row in rows("engine_steps")) == list(range(threads_count * each))
+    assert worker("w0")["dropped"]["engine_steps"] == 0
+
+
+def test_a_full_buffer_refuses_the_newest_and_counts_them() -> None:
+    buffer = RowBuffer(limit=3, pressed_at=3, wake=lambda: None)
+    for number in range(5):
+        buffer.add((number,))
+    assert (buffer.oldest(10), buffer.dropped) == ([(0,), (1,), (2,)], 2)
+    buffer.discard(2)
+    buffer.add((5,))
+    assert (buffer.oldest(10), buffer.dropped) == ([(2,), (5,)], 2)
+
+
+def test_a_full_disk_is_one_warning_and_everything_that_fits_in_memory_is_written_later(
+    tmp_path: Path, run: Run, rows, worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace = os.replace
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", refuse)
+    run.engine_step(0, 1)
+    assert not run.flush()
+    run.engine_step(1, 2)
+    assert not run.flush()
+    assert list(tmp_path.rglob("*.parquet")) == list(tmp_path.rglob("*.part")) == []
+    assert len(caplog.records) == 1
+    monkeypatch.setattr(os, "replace", replace)
+    assert run.flush()
+    assert [row["start_ns"] for row in rows("engine_steps")] == [0, 1]
+    assert worker("w0")["dropped"]["engine_steps"] == 0
+
+
+def test_while_the_disk_is_full_memory_is_bounded_and_drops_are_counted(
+    tmp_path: Path, rows, worker, caplog: pytest.LogCaptureFixture
+) -> None:
+    with start_run(tmp_path, "sampler", "w0", flush_interval_s=0.01, max_rows_per_file=5, max_buffered_rows=10) as run:
+        (tmp_path / "engine_steps").write_text("a file where the folder should be")
+        for number in range(100):
+            run.engine_step(number, number + 1)
+        assert not run.flush()
+        (tmp_path / "engine_steps").unlink()
+        assert run.flush()
+        run.engine_step(100, 101)
+    assert [row["start_ns"] for row in rows("engine_steps")] == [*range(10), 100]
+    assert worker("w0")["dropped"]["engine_steps"] == 90
+    assert len(caplog.records) == 1
+
+
+def test_a_folder_that_cannot_be_created_is_one_warning_and_is_tried_again(
+    tmp_path: Path, rows, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.write_text("a file where the folder should be")
+    run = start_run(folder, "sampler", "w0", flush_interval_s=3600, config={"n_gpus": 1})
+    run.engine_step(0, 1)
+    assert not run.flush()
+    assert len(caplog.records) == 1
+    folder.unlink()
+    assert run.flush()
+    run.stop()
+    assert len(rows("engine_steps", run_dir=folder)) == 1
+    assert (folder / "run.json").exists()
+
+
+def test_a_folder_that_never_becomes_writable_costs_nothing_but_the_trace(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    folder.write_text("a file where the folder should be")
+    run = start_run(folder, "sampler", "w0", flush_interval_s=3600)
+    run.engine_step(0, 1)
+    assert not run.stop()
+    assert [record.getMessage().split(":")[1].strip() for record in caplog.records] == [
+        f"cannot write {folder}",
+        "stop",
+    ]
+    assert "1 rows could not be written" in caplog.records[1].getMessage()
+
+
+def test_every_file_says_its_format_and_has_the_types_and_nulls_of_the_schema(tmp_path: Path, run: Run) -> None:
+    run.sample("s").finish()
+    run.engine_step(0, 1)
+    run.flush()
+    for table in ("samples", "engine_steps"):
+        path = tmp_path / table / "w0-000001.parquet"
+        assert pq.read_schema(path).remove_metadata() == schema.arrow_schema(table).remove_metadata()
+        assert pq.read_metadata(path).metadata == {b"rlscope.format": b"rlscope-trace", b"rlscope.version": b"1"}
+
+
+def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
+    columns = [[0], [1], [1], [1], [4], [0], [4], [0], [None], [None]]
+    path = tmp_path / "t.parquet"
+    parquet.write_columns("engine_steps", [["w0"], *columns], path)
+    group = pq.read_metadata(path).row_group(0)
+    encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
+    assert "DELTA_BINARY_PACKED" in encodings["start_ns"]
+    assert "RLE_DICTIONARY" in encodings["worker_id"]
+    assert {group.column(at).compression for at in range(group.num_columns)} == {"ZSTD"}
+
+
+def test_runs_of_versions_are_delta_encoded_too(tmp_path: Path, run: Run) -> None:
+    sample = run.sample("s")
+    sample.tokens(3, 1)
+    sample.finish()
+    run.flush()
+    group = pq.read_metadata(tmp_path / "samples" / "w0-000001.parquet").row_group(0)
+    encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
+    assert "DELTA_BINARY_PACKED" in encodings["versions.list.element.version"]
+
+
+def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    replace = os.replace
+
+    def look(source: Path, target: Path) -> None:
+        seen.extend(path.name for path in tmp_path.rglob("*.parquet"))
+        assert not str(source).endswith(".parquet")
+        assert not str(source).endswith(".json")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", look)
+    run.engine_step(0, 1)
+    assert run.flush()
+    assert seen == ["w0-000001.parquet"] * (len(seen))
+    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]

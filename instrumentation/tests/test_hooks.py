@@ -1,0 +1,283 @@
+import logging
+from pathlib import Path
+
+import pytest
+import rlscope_otel
+from rlscope_otel import ManualClock, Run
+
+
+def test_every_activity_becomes_a_row_with_its_interval(run: Run, clock: ManualClock, rows) -> None:
+    for phase in (
+        run.startup(),
+        run.wait("samples"),
+        run.generate(),
+        run.logprobs(),
+        run.reward(),
+        run.evaluation(),
+        run.checkpoint(),
+        run.activity("other"),
+    ):
+        with phase:
+            clock.advance(10)
+    run.flush()
+    assert [(row["activity"], row["reason"], row["end_ns"] - row["start_ns"]) for row in rows("activities")] == [
+        ("startup", None, 10),
+        ("wait", "samples", 10),
+        ("generate", None, 10),
+        ("logprobs", None, 10),
+        ("reward", None, 10),
+        ("eval", None, 10),
+        ("checkpoint", None, 10),
+        ("other", None, 10),
+    ]
+
+
+def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run, clock: ManualClock, rows) -> None:
+    with run.train_step(7, version_in=3, samples=8, tokens=100) as step:
+        clock.advance(50)
+        step.record(loss=0.5, grad_norm=1, importance=[(0, 90, 90.0, 91.0), (2, 10, 9.5, 9.1)])
+        step.record(version_out=4, tokens=101)
+    run.flush()
+    assert rows("train_steps") == [
+        {
+            "worker_id": "w0",
+            "step": 7,
+            "start_ns": 1_000_000,
+            "end_ns": 1_000_050,
+            "version_in": 3,
+            "version_out": 4,
+            "samples": 8,
+            "tokens": 101,
+            "loss": 0.5,
+            "grad_norm": 1.0,
+            "entropy": None,
+            "reward_mean": None,
+            "clip_ratio": None,
+            "importance": [
+                {"staleness": 0, "tokens": 90, "sum_w": 90.0, "sum_w2": 91.0},
+                {"staleness": 2, "tokens": 10, "sum_w": 9.5, "sum_w2": 9.1},
+            ],
+        }
+    ]
+
+
+def test_a_step_that_published_nothing_leaves_with_the_version_it_came_with(run: Run, rows) -> None:
+    with run.train_step(1, version_in=5):
+        pass
+    run.flush()
+    assert [(row["version_in"], row["version_out"]) for row in rows("train_steps")] == [(5, 5)]
+
+
+def test_a_wait_inside_a_train_step_is_a_row_of_its_own(run: Run, clock: ManualClock, rows) -> None:
+    with run.train_step(1, version_in=0):
+        clock.advance(10)
+        with run.wait("samples"):
+            clock.advance(5)
+        clock.advance(10)
+    run.flush()
+    assert [(row["start_ns"], row["end_ns"]) for row in rows("train_steps")] == [(1_000_000, 1_000_025)]
+    assert [(row["start_ns"], row["end_ns"]) for row in rows("activities")] == [(1_000_010, 1_000_015)]
+
+
+def test_each_phase_of_a_weight_update_is_a_row(run: Run, rows) -> None:
+    with run.publish_weights(2, label="step-40") as update:
+        update.record(bytes=4096)
+    with run.transfer_weights(2):
+        pass
+    with run.apply_weights(2, paused=False, kv="kept"):
+        pass
+    run.flush()
+    assert rows("weight_updates", "worker_id", "start_ns", "end_ns") == [
+        {"version": 2, "label": "step-40", "phase": "publish", "bytes": 4096, "paused": None, "kv": None},
+        {"version": 2, "label": None, "phase": "transfer", "bytes": None, "paused": None, "kv": None},
+        {"version": 2, "label": None, "phase": "apply", "bytes": None, "paused": False, "kv": "kept"},
+    ]
+
+
+def test_engine_steps_deliveries_and_queue_depths_are_rows(run: Run, rows) -> None:
+    run.engine_step(10, 40, busy_ns=20, forward_passes=2, running=3, waiting=1, decode_tokens=6, kv_used_tokens=99)
+    run.delivery("s1", "trained", taken_ns=5, queued_ns=4, step=1, consumer_version=2, reward=1, advantage=-0.5)
+    run.queue_depth("samples", 12, capacity=64)
+    run.flush()
+    assert rows("engine_steps") == [
+        {
+            "worker_id": "w0",
+            "start_ns": 10,
+            "end_ns": 40,
+            "forward_passes": 2,
+            "busy_ns": 20,
+            "running": 3,
+            "waiting": 1,
+            "decode_tokens": 6,
+            "prefill_tokens": 0,
+            "kv_used_tokens": 99,
+            "preemptions": None,
+        }
+    ]
+    assert rows("deliveries") == [
+        {
+            "sample_id": "s1",
+            "worker_id": "w0",
+            "queued_ns": 4,
+            "taken_ns": 5,
+            "outcome": "trained",
+            "step": 1,
+            "consumer_version": 2,
+            "reward": 1.0,
+            "advantage": -0.5,
+        }
+    ]
+    assert rows("queue_depths", "time_ns") == [{"queue": "samples", "worker_id": "w0", "depth": 12, "capacity": 64}]
+
+
+def test_an_exception_of_the_host_passes_through_and_the_row_is_written(run: Run, rows) -> None:
+    class HostError(Exception):
+        pass
+
+    error = HostError("out of memory")
+    with pytest.raises(HostError) as raised, run.train_step(1, version_in=0):
+        raise error
+    run.flush()
+    assert raised.value is error
+    assert error.__context__ is None
+    assert [row["step"] for row in rows("train_steps")] == [1]
+
+
+def test_an_unfinished_phase_leaves_no_row(run: Run, rows) -> None:
+    run.wait("samples").__enter__()
+    run.stop()
+    assert rows("activities") == []
+
+
+def test_values_of_other_libraries_are_stored_as_plain_numbers(run: Run, rows) -> None:
+    class Tensor:
+        def __init__(self, value: float) -> None:
+            self.value = value
+
+        def __float__(self) -> float:
+            return float(self.value)
+
+        def __int__(self) -> int:
+            return int(self.value)
+
+    with run.train_step(Tensor(3), version_in=0) as step:
+        step.record(loss=Tensor(0.25))
+    run.engine_step(0, 10, running=Tensor(4))
+    run.delivery(17, "trained", reward=Tensor(1))
+    run.flush()
+    assert [(row["step"], row["loss"]) for row in rows("train_steps")] == [(3, 0.25)]
+    assert [row["running"] for row in rows("engine_steps")] == [4]
+    assert [(row["sample_id"], row["reward"]) for row in rows("deliveries")] == [("17", 1.0)]
+
+
+def test_what_cannot_be_stored_costs_its_own_row_only_and_is_counted(run: Run, rows, worker) -> None:
+    run.engine_step(0, 10, running=1)
+    run.engine_step(0, 10, running="many")
+    run.engine_step(0, 10, running=2**40)
+    run.engine_step(0, None)
+    run.engine_step(10, 20, running=2)
+    run.flush()
+    assert [row["running"] for row in rows("engine_steps")] == [1, 2]
+    assert worker("w0")["rows"]["engine_steps"] == 2
+    assert worker("w0")["dropped"]["engine_steps"] == 3
+
+
+def test_a_missing_value_that_the_format_needs_costs_its_own_row_only(run: Run, rows, worker) -> None:
+    run.delivery("s1", "trained")
+    run.delivery(None, "trained")
+    run.flush()
+    assert [row["sample_id"] for row in rows("deliveries")] == ["s1"]
+    assert worker("w0")["dropped"]["deliveries"] == 1
+
+
+def test_unknown_words_never_raise_and_are_said_once(run: Run, rows, worker, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(3):
+        with run.wait("godot"):
+            pass
+    with run.activity("juggling"):
+        pass
+    run.delivery("s1", "eaten")
+    run.sample("s2").finish("bored")
+    run.describe(colour="red", max_running=4)
+    run.flush()
+    assert [(row["activity"], row["reason"]) for row in rows("activities")] == [("wait", None)] * 3 + [("other", None)]
+    assert rows("deliveries") == []
+    assert worker("w0")["dropped"]["deliveries"] == 1
+    assert [row["finish_reason"] for row in rows("samples")] == [None]
+    assert worker("w0")["max_running"] == 4
+    assert len([record for record in caplog.records if "godot" in record.getMessage()]) == 1
+    assert len(caplog.records) == 5
+
+
+def test_garbage_in_every_hook_never_raises(run: Run) -> None:
+    class Hostile:
+        def __float__(self) -> float:
+            raise RuntimeError("no")
+
+        __int__ = __index__ = __str__ = __float__
+        __gt__ = __sub__ = __add__ = __radd__ = lambda self, other: float(self)
+
+    bad = Hostile()
+    with run.train_step(bad, version_in=bad, samples=bad) as step:
+        step.record(loss=bad, importance=[bad])
+        step.record(importance=bad)
+    with run.publish_weights(bad) as update:
+        update.record(bytes=bad, label=bad)
+    sample = run.sample(bad, bad, bad, bad, bad)
+    sample.tokens(bad, bad)
+    sample.torn(bad)
+    sample.finish("stop", bad)
+    run.engine_step(bad, bad)
+    run.delivery(bad, "trained", bad)
+    run.queue_depth(bad, bad)
+    assert run.flush()
+    assert run.active
+
+
+def test_an_inert_run_takes_every_call_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with rlscope_otel.start_run() as run:
+        with run.startup(), run.wait("samples"), run.train_step(1, version_in=0) as step:
+            step.record(loss=1.0)
+        with run.apply_weights(1) as update:
+            update.record(bytes=1)
+        sample = run.sample("s")
+        sample.started()
+        sample.tokens(3, 0)
+        sample.finish()
+        run.engine_step(0, 1)
+        run.delivery("s", "trained")
+        run.queue_depth("samples", 1)
+        run.describe(max_running=3)
+        assert run.flush()
+        assert (run.active, run.worker_id, run.run_id) == (False, None, None)
+        assert run.now_ns() > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_after_stop_the_run_is_inert(run: Run, rows, caplog: pytest.LogCaptureFixture) -> None:
+    run.stop()
+    with run.wait("samples"):
+        run.engine_step(0, 1)
+    run.sample("late").finish()
+    assert run.flush() and run.stop()
+    assert rows("engine_steps") == rows("activities") == rows("samples") == []
+    assert caplog.records == []
+
+
+def test_a_stepped_wall_clock_does_not_touch_durations(run: Run, clock: ManualClock, rows, worker) -> None:
+    with run.wait("samples"):
+        clock.advance(100)
+        clock.step_wall(-1_000_000)
+        clock.advance(100)
+    run.flush()
+    (row,) = rows("activities")
+    assert row["end_ns"] - row["start_ns"] == 200
+    anchors = worker("w0")["clock"]
+    assert anchors["wall_at_flush_ns"] - anchors["wall_ns"] == 200 - 1_000_000
+    assert anchors["monotonic_at_flush_ns"] - anchors["monotonic_ns"] == 200
+
+
+def test_logging_is_left_as_the_host_set_it(run: Run) -> None:
+    assert logging.getLogger("rlscope_otel").handlers == []
+    assert logging.getLogger("rlscope_otel").level == logging.NOTSET

@@ -1,0 +1,31 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import rlscope_otel
+
+HEAVY = ("duckdb", "polars", "altair", "typer", "torch", "rlscope", "pynvml")
+
+
+def test_importing_and_recording_load_nothing_that_a_training_image_may_lack(tmp_path: Path) -> None:
+    program = f"""
+import sys, threading, signal, logging
+before = (threading.active_count(), signal.getsignal(signal.SIGTERM), list(logging.root.handlers))
+import rlscope_otel, rlscope_otel.exporters
+assert before == (threading.active_count(), signal.getsignal(signal.SIGTERM), list(logging.root.handlers))
+assert not [name for name in {HEAVY!r} if name in sys.modules]
+with rlscope_otel.start_run({str(tmp_path)!r}, "sampler") as run:
+    run.engine_step(0, 1)
+assert not [name for name in {HEAVY!r} if name in sys.modules]
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_module_imports_the_analysis_or_is_longer_than_a_reader_s_patience() -> None:
+    for path in Path(rlscope_otel.__file__).parent.glob("*.py"):
+        text = path.read_text()
+        assert "import rlscope\n" not in text and "from rlscope." not in text and "from rlscope import" not in text, (
+            path
+        )
+        assert len(text.splitlines()) <= 300, path

@@ -1,0 +1,107 @@
+from collections.abc import Callable
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rlscope_otel import Run
+from rlscope_otel.buffers import RowBuffer
+from rlscope_otel.faults import Faults
+from rlscope_otel.samples import Sample, SampleSink
+
+
+def sink_and_rows() -> tuple[SampleSink, Callable[[], list[dict[str, object]]]]:
+    buffer = RowBuffer(limit=100, pressed_at=100, wake=lambda: None)
+
+    def read() -> list[dict[str, object]]:
+        return [{"output_tokens": row[7], "versions": row[8]} for row in buffer.oldest(100)]
+
+    return SampleSink(buffer, lambda: 0, Faults(), limit=100), read
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3))))
+def test_expanding_the_runs_gives_the_tokens_that_were_appended(appended: list[tuple[int, int]]) -> None:
+    sink, read = sink_and_rows()
+    sample = Sample(sink, "s", None, 0, 0, None, "engine")
+    for count, version in appended:
+        sample.tokens(count, version)
+    sample.finish()
+
+    (row,) = read()
+    tokens = [version for count, version in appended for _ in range(count)]
+    runs = row["versions"]
+    assert [version for version, start, end in runs for _ in range(start, end)] == tokens
+    assert row["output_tokens"] == len(tokens)
+    assert [start for _, start, _ in runs] == [0, *(end for _, _, end in runs)][: len(runs)]
+    assert all(start < end for _, start, end in runs)
+    assert all(left[0] != right[0] for left, right in pairwise(runs))
+
+
+def test_a_sample_is_a_row_with_everything_it_was_told(run: Run, clock, rows) -> None:
+    sample = run.sample("s1", "g1", segment=1, prompt_tokens=20, submitted_ns=5)
+    sample.started(at_ns=7)
+    sample.tokens(3, 0)
+    sample.tokens(1, 1)
+    sample.torn(1)
+    clock.advance(10)
+    sample.finish("length", preemptions=2, cached_tokens=16, env_wait_ns=4)
+    run.flush()
+    assert rows("samples") == [
+        {
+            "sample_id": "s1",
+            "segment": 1,
+            "group_id": "g1",
+            "worker_id": "w0",
+            "submitted_ns": 5,
+            "started_ns": 7,
+            "finished_ns": 1_000_010,
+            "prompt_tokens": 20,
+            "output_tokens": 4,
+            "versions": [{"version": 0, "start": 0, "end": 3}, {"version": 1, "start": 3, "end": 4}],
+            "version_source": "engine",
+            "torn_tokens": 1,
+            "finish_reason": "length",
+            "preemptions": 2,
+            "cached_tokens": 16,
+            "env_wait_ns": 4,
+        }
+    ]
+
+
+def test_a_sample_without_tokens_has_no_versions(run: Run, rows) -> None:
+    run.sample("s1").finish("abort")
+    run.flush()
+    assert rows("samples")[0]["versions"] == []
+    assert rows("samples")[0]["output_tokens"] == 0
+
+
+def test_only_the_first_finish_counts(run: Run, rows) -> None:
+    sample = run.sample("s1")
+    sample.tokens(2, 0)
+    sample.finish("stop", at_ns=10)
+    sample.tokens(2, 0)
+    sample.finish("length", at_ns=20)
+    run.flush()
+    assert [(row["finish_reason"], row["finished_ns"], row["output_tokens"]) for row in rows("samples")] == [
+        ("stop", 10, 2)
+    ]
+
+
+def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run: Run, clock, rows) -> None:
+    running, finished = run.sample("running"), run.sample("finished")
+    running.tokens(5, 2)
+    finished.finish()
+    clock.advance(30)
+    run.stop()
+    running.finish("stop")
+    found = {
+        row["sample_id"]: (row["finish_reason"], row["output_tokens"], row["finished_ns"]) for row in rows("samples")
+    }
+    assert found == {"finished": ("stop", 0, 1_000_000), "running": ("unfinished", 5, 1_000_030)}
+
+
+def test_a_handle_that_is_never_finished_costs_bounded_memory() -> None:
+    sink, read = sink_and_rows()
+    handles = [Sample(sink, str(number), None, 0, 0, None, "engine") for number in range(150)]
+    assert len(sink.running) == 100
+    handles[149].finish()
+    assert len(read()) == 1

@@ -1,0 +1,151 @@
+import json
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from rlscope_otel import SetupError, start_run
+
+
+def test_arguments_come_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path / "from_env"))
+    monkeypatch.setenv("RLSCOPE_ROLE", "trainer")
+    monkeypatch.setenv("RLSCOPE_WORKER_ID", "from-env")
+    with start_run() as from_env, start_run(tmp_path / "given", "sampler", "given") as given:
+        assert (from_env.run_dir, from_env.worker_id) == (tmp_path / "from_env", "from-env")
+        assert (given.run_dir, given.worker_id) == (tmp_path / "given", "given")
+
+
+def test_a_worker_without_a_name_gets_one_that_the_format_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node 1/ü" + "x" * 200)
+    with start_run(tmp_path, "sampler") as run:
+        assert re.fullmatch(r"[A-Za-z0-9_.-]{1,128}", run.worker_id)
+        assert run.worker_id.startswith("sampler-node-1--")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            {"role": None},
+            r"role is None; expected sampler, trainer, colocated, controller\. Pass role= or set RLSCOPE_ROLE",
+        ),
+        ({"role": "boss"}, r"role is 'boss'"),
+        ({"role": "sampler", "worker_id": "a/b"}, r"worker_id is 'a/b'; expected a name that matches"),
+        ({"role": "sampler", "worker_id": ""}, r"worker_id is ''"),
+        ({"role": "sampler", "worker_id": "x" * 129}, r"worker_id is 'xxx"),
+        ({"role": "sampler", "gpu_count": -1}, r"gpu_count is -1; expected 0 or more"),
+        ({"role": "sampler", "flush_interval_s": 0}, r"flush_interval_s is 0; expected more than 0"),
+    ],
+)
+def test_a_wrong_setting_fails_loudly_and_creates_nothing(tmp_path: Path, arguments, said: str) -> None:
+    with pytest.raises(SetupError, match=said):
+        start_run(tmp_path / "run", **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_wrong_number_in_the_environment_fails_loudly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLSCOPE_GPU_COUNT", "eight")
+    with pytest.raises(SetupError, match="RLSCOPE_GPU_COUNT is 'eight'"):
+        start_run(tmp_path, "sampler")
+
+
+@pytest.mark.parametrize(
+    ("role", "arguments", "gpu_count"),
+    [
+        ("sampler", {}, 1),
+        ("controller", {}, 0),
+        ("sampler", {"gpu_ids": ("0", "1")}, 2),
+        ("sampler", {"gpu_count": 0}, 0),
+        ("trainer", {"gpu_count": 4, "gpu_ids": ("0",)}, 4),
+    ],
+)
+def test_a_worker_owns_the_gpus_it_names_else_one(tmp_path: Path, worker, role, arguments, gpu_count) -> None:
+    with start_run(tmp_path, role, "w0", **arguments):
+        assert worker("w0")["gpu_count"] == gpu_count
+
+
+def test_the_worker_file_is_there_from_the_start_and_says_when_it_stopped(tmp_path: Path, worker, clock) -> None:
+    run = start_run(
+        tmp_path, "sampler", "w0", clock=clock, device_name="H200", kv_capacity_tokens=1000, framework="pipeline"
+    )
+    at_start = worker("w0")
+    clock.advance(500)
+    run.describe(max_running=64, kv_capacity_tokens=2000)
+    run.stop()
+    at_stop = worker("w0")
+    assert (at_start["started_ns"], at_start["stopped_ns"], at_start["last_flush_ns"]) == (1_000_000, None, 1_000_000)
+    assert (at_stop["started_ns"], at_stop["stopped_ns"], at_stop["last_flush_ns"]) == (1_000_000, 1_000_500, 1_000_500)
+    assert (at_start["role"], at_start["device_name"], at_start["framework"]) == ("sampler", "H200", "pipeline")
+    assert (at_start["kv_capacity_tokens"], at_stop["kv_capacity_tokens"], at_stop["max_running"]) == (1000, 2000, 64)
+
+
+def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
+    barrier = threading.Barrier(16)
+    runs = []
+
+    def start(number: int) -> None:
+        barrier.wait()
+        runs.append(start_run(tmp_path, "sampler", f"w{number}"))
+
+    threads = [threading.Thread(target=start, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for run in runs:
+        run.stop()
+    assert {run.run_id for run in runs} == {json.loads((tmp_path / "run.json").read_text())["run_id"]}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "workers"]
+
+
+def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(tmp_path: Path) -> None:
+    start_run(tmp_path, "sampler", "s0", config={"n_gpus": 2}).stop()
+    first = json.loads((tmp_path / "run.json").read_text())
+    start_run(tmp_path, "trainer", "t0", config={"n_gpus": 3, "samples_per_step": 8}).stop()
+    second = json.loads((tmp_path / "run.json").read_text())
+    assert second == {**first, "config": {"n_gpus": 2, "samples_per_step": 8}}
+
+
+def test_settings_that_a_simultaneous_writer_lost_are_added_again_at_the_next_flush(tmp_path: Path) -> None:
+    with start_run(tmp_path, "trainer", "t0", config={"samples_per_step": 8}) as run:
+        path = tmp_path / "run.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "config": {"n_gpus": 2}}))
+        run.flush()
+        assert json.loads(path.read_text())["config"] == {"n_gpus": 2, "samples_per_step": 8}
+
+
+def test_a_folder_of_another_run_or_format_is_refused(tmp_path: Path) -> None:
+    start_run(tmp_path, "sampler", "w0", run_id="monday").stop()
+    start_run(tmp_path, "sampler", "w1", run_id="monday").stop()
+    with pytest.raises(SetupError, match="holds run 'monday'; expected run 'tuesday'"):
+        start_run(tmp_path, "sampler", "w2", run_id="tuesday")
+    (tmp_path / "run.json").write_text('{"format": "rlscope-trace", "version": 2}')
+    with pytest.raises(SetupError, match="version 2; expected format 'rlscope-trace' version 1"):
+        start_run(tmp_path, "sampler", "w2")
+    assert not (tmp_path / "workers" / "w2.json").exists()
+
+
+def test_a_worker_name_that_is_taken_gets_a_suffix_and_the_first_worker_stays_true(
+    tmp_path: Path, worker, rows
+) -> None:
+    first = start_run(tmp_path, "sampler", "w0")
+    first.engine_step(0, 1, running=1)
+    first.stop()
+    before = worker("w0")
+    with start_run(tmp_path, "sampler", "w0") as second, start_run(tmp_path, "sampler", "w0") as third:
+        second.engine_step(0, 1, running=2)
+        assert (second.worker_id, third.worker_id) == ("w0.r1", "w0.r2")
+    assert worker("w0") == before
+    assert {(row["worker_id"], row["running"]) for row in rows("engine_steps")} == {("w0", 1), ("w0.r1", 2)}
+
+
+def test_files_that_lie_under_our_name_are_not_overwritten(tmp_path: Path, run, rows) -> None:
+    (tmp_path / "engine_steps").mkdir()
+    (tmp_path / "engine_steps" / "w0-000001.parquet").write_bytes(b"somebody's")
+    run.engine_step(0, 1)
+    run.flush()
+    assert (tmp_path / "engine_steps" / "w0-000001.parquet").read_bytes() == b"somebody's"
+    assert (tmp_path / "engine_steps" / "w0-000002.parquet").exists()

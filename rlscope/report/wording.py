@@ -132,7 +132,9 @@ def next_step(analysis: Analysis) -> str:
     if cheaper is None:
         return f"{words.next} Change one thing, and compare the steady rate."
     first = f"First mend “{findings.title(cheaper).lower()}” (below)."
-    return f"{first} {words.next if analysis.verdict.bottleneck != 'balanced' else ''}".rstrip()
+    return (
+        first if analysis.verdict.bottleneck == "balanced" else f"{first} If that is not enough: {_lower(words.next)}"
+    )
 
 
 def cheapest_finding(analysis: Analysis) -> Finding | None:
@@ -201,3 +203,7 @@ def _some(names: tuple[str, ...], shown: int = 5) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _lower(text: str) -> str:
+    return text[:1].lower() + text[1:]

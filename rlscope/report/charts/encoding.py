@@ -12,7 +12,7 @@ import polars as pl
 Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 
 HEIGHT: Final = 200
-LINES_MAX: Final = 6
+LINES_MAX: Final = 4
 """More lines than this cannot be told apart by colour."""
 
 _SERIES: Final = [
@@ -49,9 +49,15 @@ def step_axis() -> alt.X:
     return alt.X("step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1)
 
 
-def amount(column: str, title: str, number_format: str = "~s") -> alt.Y:
+def amount(column: str, title: str) -> alt.Y:
     """An amount from zero upwards."""
-    return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(format=number_format, tickCount=5)
+    return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(amount_axis())
+
+
+def amount_axis() -> alt.Axis:
+    """Few ticks, each written like the page's numbers: 0.2, 40, 1.2k, 3M."""
+    label = "abs(datum.value) < 1000 ? format(datum.value, ',.3~f') : format(datum.value, '.3~s')"
+    return alt.Axis(labelExpr=label, tickCount=5)
 
 
 def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:
@@ -62,7 +68,7 @@ def tip(field: str, title: str | None = None, number_format: str | None = None) 
 
 def series_colors(column: str, names: Sequence[str]) -> alt.Color:
     """One colour per name, in order; a legend above where there is more than one."""
-    legend = alt.Legend(orient="top", title=None, labelLimit=140, columns=3) if len(names) > 1 else None
+    legend = alt.Legend(orient="bottom", title=None, labelLimit=140, columns=3) if len(names) > 1 else None
     colors = [_SERIES[n % len(_SERIES)] for n in range(len(names))]
     return alt.Color(f"{column}:N").scale(domain=list(names), range=colors).legend(legend)
 
@@ -73,7 +79,9 @@ def limit_rule(value: float | None, name: str) -> list[alt.Chart]:
         return []
     base = alt.Chart(pl.DataFrame([{"limit": value, "name": f"{name} {value:g}"}]))
     rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5).encode(y="limit:Q")
-    text = base.mark_text(color=LIMIT, align="right", dy=-6).encode(y="limit:Q", x=alt.value("width"), text="name:N")
+    text = base.mark_text(color=LIMIT, align="right", baseline="bottom", dy=-3).encode(
+        y="limit:Q", x=alt.value("width"), text="name:N"
+    )
     return [rule, text]
 
 

@@ -18,7 +18,7 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rounded(rows))
         .mark_bar(height={"band": 0.72}, stroke="var(--page, #ffffff)", strokeWidth=1)
         .encode(
-            x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%")
+            x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
             .scale(domain=[0, 1], nice=False),
             y=alt.Y("role:N").title(None).sort(_roles(rows)),
             color=_state_color(rows),
@@ -28,7 +28,7 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
                 tip("gpu_s:Q", "GPU-seconds", ",.1f"), tip("share_ratio:Q", "share", ".1%"),
             ],
         )
-        .properties(height={"step": 52})
+        .properties(height=48 * len(_roles(rows)))
     )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
     rows = rows.with_columns(gpus=pl.col("gpu_s") / (pl.col("bucket_end_s") - pl.col("bucket_start_s")))
     return (
         alt.Chart(rounded(rows))
-        .mark_bar(strokeWidth=0)
+        .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=time_axis("bucket_start_s"),
             x2="bucket_end_s:Q",

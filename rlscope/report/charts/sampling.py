@@ -13,6 +13,7 @@ from rlscope.report.charts.encoding import (
     SECOND,
     Chart,
     amount,
+    amount_axis,
     layered,
     limit_rule,
     names,
@@ -47,7 +48,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_circle(opacity=0.75)
         .encode(
             x=alt.X("running:Q").title("requests in the pass").scale(zero=True),
-            y=amount("pass_mean_s", "milliseconds", "~g"),
+            y=amount("pass_mean_s", "milliseconds"),
             size=alt.Size("passes:Q").legend(None).scale(range=[12, 160]),
             color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(ACCENT),
             tooltip=[
@@ -65,7 +66,7 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     queues = names(rows, "queue")
     base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
     band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
-        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(format="~s"), y2="depth_max_samples:Q"
+        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(amount_axis()), y2="depth_max_samples:Q"
     )
     line = base.mark_line(interpolate="step-after").encode(
         y="depth_mean_samples:Q",
@@ -87,11 +88,11 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(frame)
         .transform_fold([f"{kind}_samples" for kind in kinds], as_=["column", "samples"])
         .transform_calculate(kind="split(datum.column, '_')[0]")
-        .mark_bar(strokeWidth=0)
+        .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
-            x=alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(format="~s"),
+            x=alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis()),
             x2="length_to_tokens:Q",
-            y=alt.Y("samples:Q").stack("zero").title("samples").axis(format="~s"),
+            y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
             color=series_colors("kind", kinds),
             tooltip=[
                 tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
@@ -109,7 +110,7 @@ def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rounded(rows))
         .mark_bar(height={"band": 0.6})
         .encode(
-            x=alt.X("tokens:Q").title("tokens").axis(format="~s"),
+            x=alt.X("tokens:Q").title("tokens").axis(amount_axis()),
             y=alt.Y("label:N").title(None).sort("-x"),
             color=alt.condition("datum.outcome == 'trained'", alt.value(ACCENT), alt.value(SECOND)),
             tooltip=[
@@ -117,7 +118,7 @@ def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
                 tip("mean_output_tokens:Q", "mean length, tokens", ",.1f"),
             ],
         )
-        .properties(height={"step": 34})
+        .properties(height=34 * rows.height)
     )  # fmt: skip
 
 
@@ -144,4 +145,4 @@ def _by_engine(frame: pl.DataFrame, run: RunFacts, column: str, title: str) -> C
         .scale(scheme="viridis")
         .legend(title=title, orient="top", gradientLength=160, format="~s"),
     )
-    return heat.properties(height={"step": step})
+    return heat.properties(height=step * len(engines))

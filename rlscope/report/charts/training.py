@@ -40,9 +40,6 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
             x=time_axis("bucket_start_s"),
             y=amount("rate", "tokens per second"),
             color=series_colors("kind", ["trained", "generated"]),
-            strokeDash=alt.StrokeDash("kind:N")
-            .scale(domain=["trained", "generated"], range=[[1, 0], [5, 3]])
-            .legend(None),
             tooltip=[
                 tip("bucket_start_s:Q", "from, s", ",.1f"),
                 tip("kind:N", "tokens"),
@@ -70,7 +67,7 @@ def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_line(interpolate="step-after")
         .encode(
             x=step_axis(),
-            y=amount("seconds", "seconds", "~g"),
+            y=amount("seconds", "seconds"),
             color=series_colors("kind", ["step to step", "computing"]),
             tooltip=[tip("step:Q", "step", ",d"), tip("kind:N", "time"), tip("seconds:Q", "seconds", ",.3~f")],
         )
@@ -88,7 +85,7 @@ def staleness_by_step(frame: pl.DataFrame, run: RunFacts) -> Chart:
     ]
     base = alt.Chart(rows).encode(x=step_axis())
     band = base.mark_area(interpolate="step-after", color=BAND).encode(
-        y=amount("staleness_p50", "versions", "~g"), y2="staleness_p95:Q"
+        y=amount("staleness_p50", "versions"), y2="staleness_p95:Q"
     )
     mean = base.mark_line(color=ACCENT).encode(y="staleness_mean:Q", tooltip=tips)
     return layered(band, mean, *limit_rule(run.max_staleness, "cap")).properties(height=HEIGHT)
@@ -122,7 +119,7 @@ def weight_update_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_circle(size=18, opacity=0.7)
         .encode(
             x=alt.X("version:Q").title("version").axis(tickMinStep=1, format=",d").scale(zero=False, nice=False),
-            y=amount("publish_to_applied_s", "seconds from publication to use", "~g"),
+            y=amount("publish_to_applied_s", "seconds from publication to use"),
             color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(ACCENT),
             tooltip=[
                 tip("version:Q", "version", ",d"), tip("worker_id:N", "engine"),

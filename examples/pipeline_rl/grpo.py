@@ -11,7 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from examples.pipeline_rl.groups import FinishedGroup, FinishedSample
 from examples.pipeline_rl.model import Model
-from examples.pipeline_rl.task import PAD, PROMPT_TOKENS, prompt_of
+from examples.pipeline_rl.task import ANSWER_VOCABULARY, PAD, PROMPT_TOKENS, prompt_of
 
 CLIP_LOW, CLIP_HIGH = 0.8, 1.28
 LARGEST_BEHAVIOUR_WEIGHT = 2.0
@@ -106,8 +106,9 @@ def _collate(rows: list[tuple[int, FinishedSample, float]], version: int) -> Mic
 def token_logprobs(model: Model, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     """Log-probability of each next token, and the entropy of the distribution it came from."""
     logprobs = functional.log_softmax(model(batch.tokens[:, :-1]), dim=-1)
+    chosen = batch.tokens[:, 1:].clamp(max=ANSWER_VOCABULARY - 1)  # What is no answer token is masked out anyway.
     entropy = -(logprobs.detach().exp() * logprobs.detach()).sum(-1)
-    return logprobs.gather(2, batch.tokens[:, 1:, None])[..., 0], entropy
+    return logprobs.gather(2, chosen[..., None])[..., 0], entropy
 
 
 @torch.no_grad()

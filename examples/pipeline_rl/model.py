@@ -9,7 +9,7 @@ from torch.nn import functional
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from examples.pipeline_rl.shape import ModelShape
-from examples.pipeline_rl.task import VOCABULARY
+from examples.pipeline_rl.task import ANSWER_VOCABULARY, VOCABULARY
 
 
 class KVCache:
@@ -62,7 +62,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """The policy: tokens in, logits out."""
+    """The policy: tokens in, logits of answer tokens out."""
 
     def __init__(self, shape: ModelShape) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class Model(nn.Module):
         return hidden
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden) @ self.tokens.weight.T
+        return self.norm(hidden) @ self.tokens.weight[:ANSWER_VOCABULARY].T
 
 
 def flatten_weights(model: Model) -> Tensor:

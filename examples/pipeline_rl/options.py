@@ -24,7 +24,7 @@ class Options:
     run_dir: Path
     steps: int = _flag(150, "optimizer steps")
     samplers: int = _flag(1, "sampler processes")
-    slots: int = _flag(24, "requests that one sampler runs at once")
+    slots: int = _flag(32, "requests that one sampler runs at once")
     batch: int = _flag(64, "samples per training step")
     group: int = _flag(8, "samples per prompt")
     queue_capacity: int = _flag(128, "samples that the queue holds; when full, samplers hold back")
@@ -42,7 +42,7 @@ class Options:
     eval_every: int = _flag(0, "optimizer steps between evaluations; 0: never")
     checkpoint_every: int = _flag(0, "optimizer steps between checkpoints; 0: never")
     checkpoint_dir: Path | None = _flag(None, "where checkpoints go; RUN_DIR/checkpoints when not given", Path)  # noqa: RUF009
-    learning_rate: float = _flag(1.5e-3, "AdamW's learning rate", float)
+    learning_rate: float = _flag(1e-3, "AdamW's learning rate", float)
     width: int = _flag(128, "width of the model")
     layers: int = _flag(2, "layers of the model")
     heads: int = _flag(4, "attention heads")

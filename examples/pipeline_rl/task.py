@@ -8,10 +8,12 @@ import random
 from collections.abc import Sequence
 from typing import Final
 
-SEPARATOR: Final = 10
-END: Final = 11
-PAD: Final = 12
-BEGIN: Final = 13
+END: Final = 10
+ANSWER_VOCABULARY: Final = 11
+"""Digits and END: all that the model can sample."""
+SEPARATOR: Final = 11
+BEGIN: Final = 12
+PAD: Final = 13
 VOCABULARY: Final = 14
 
 PROMPT_TOKENS: Final = 5
@@ -19,6 +21,8 @@ SMALLEST_TARGET: Final = 5
 LARGEST_TARGET: Final = 600
 MEDIAN_TARGET: Final = 70
 LOG_SPREAD: Final = 0.8
+ENDLESS_PENALTY: Final = 0.5
+WORST_REWARD: Final = -2.0
 
 
 def draw_target(random_source: random.Random) -> int:
@@ -33,7 +37,7 @@ def prompt_of(target: int) -> tuple[int, ...]:
 
 
 def reward_of(target: int, response: Sequence[int]) -> float:
-    """1 for the exact sum, less in proportion to the error, -1 for an answer that is no number or does not stop."""
-    if not response or response[-1] != END or any(token > 9 for token in response[:-1]):
-        return -1.0
-    return max(-1.0, 1.0 - abs(sum(response[:-1]) - target) / target)
+    """1 for the exact sum, less by the logarithm of how far off it is and for an answer without end; -2 at worst."""
+    ended = bool(response) and response[-1] == END
+    error = abs(math.log((sum(response) - END * ended + 1) / (target + 1)))
+    return max(WORST_REWARD, 1.0 - error - (0.0 if ended else ENDLESS_PENALTY))

@@ -1,6 +1,6 @@
 -- Where did every GPU-nanosecond of every worker go?
 --
--- in   workers, activities, train_steps, weight_updates, engine_steps, samples
+-- in   workers, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns        BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns          BIGINT   length of a cell; smaller is faster for long runs, the sums do not change
 -- arg  cells_per_bucket BIGINT   cells that are added up into one bucket

@@ -1,31 +1,5 @@
--- Tables that several questions stand on. Each is a table macro; loaded once when a run is opened.
-
--- When did each worker start and end, on the run's clock?
--- A worker that never said it stopped ends at its last flush, or at its last row when that is later.
-CREATE MACRO worker_extents() AS TABLE
-WITH row_ends AS (
-    SELECT worker_id, max(end_ns) AS last_ns FROM engine_steps GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(end_ns) FROM train_steps GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(end_ns) FROM weight_updates GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(end_ns) FROM activities GROUP BY worker_id
-    UNION ALL SELECT worker_id, max(finished_ns) FROM samples GROUP BY worker_id
-),
-last_rows AS (
-    SELECT worker_id, max(last_ns) AS last_ns FROM row_ends GROUP BY worker_id
-)
-SELECT
-    workers.worker_id,
-    workers.role,
-    workers.host,
-    workers.gpu_count,
-    workers.started_ns AS start_ns,
-    greatest(
-        workers.started_ns,
-        coalesce(workers.stopped_ns, greatest(workers.last_flush_ns, last_rows.last_ns))
-    ) AS end_ns,
-    workers.stopped_ns IS NOT NULL AS has_end
-FROM workers
-LEFT JOIN last_rows USING (worker_id);
+-- Interval arithmetic that several questions stand on. Each is a macro, loaded once when a run is opened.
+-- They read the answer of worker_extents.sql, so a question that uses them names it among its inputs.
 
 -- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
 CREATE MACRO wait_state(role, reason) AS
@@ -41,7 +15,7 @@ END;
 -- layer breaks a tie between spans with the same start and end: the higher one is inside.
 CREATE MACRO coarse_spans() AS TABLE
 WITH extents AS (
-    SELECT worker_id, role, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents() WHERE gpu_count > 0
+    SELECT worker_id, role, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents WHERE gpu_count > 0
 ),
 named AS (
     SELECT
@@ -109,7 +83,7 @@ WITH clipped AS (
             ELSE 'other_passes'
         END::ENUM('mixed_passes', 'decoding', 'prefilling', 'other_passes') AS state
     FROM engine_steps
-    JOIN worker_extents() AS extents USING (worker_id)
+    JOIN worker_extents AS extents USING (worker_id)
     WHERE extents.gpu_count > 0
         AND greatest(engine_steps.start_ns, extents.start_ns) < least(engine_steps.end_ns, extents.end_ns)
 ),

@@ -1,59 +1,120 @@
-"""Runs a question, or the user's own SELECT, on an open run, and returns a polars frame."""
+"""Runs a question, or the user's own SELECT, on an open run, and returns a polars frame.
 
+A question may stand on the answer of another: it names it among its inputs, and that answer is then kept as a table,
+so that it is computed once for a run.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import duckdb
 import polars as pl
-from duckdb import StatementType
+from duckdb import DuckDBPyConnection, StatementType
 
 from rlscope.errors import QueryError, UnreadableDataError
-from rlscope.query_files import find_question
+from rlscope.query_files import Question, find_question, questions
 from rlscope.store import Run
 
 Argument = int | float | str | bool
 
+BUCKETS: Final = 240
+"""Buckets of a timeline: as many as a page can show."""
+_CELLS_PER_BUCKET: Final = 16
+"""Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
 _READABLE: Final = (StatementType.SELECT, StatementType.EXPLAIN)
+_NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 
 
-def ask(run: Run, name: str, **arguments: Argument) -> pl.DataFrame:
-    """The answer to a question of queries/, with the columns of its header.
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The arguments that questions over time share. They cut a run into buckets, and those into cells."""
 
-    Raises QueryError for an unknown question or wrong arguments, UnreadableDataError when a file breaks under it.
+    origin_ns: int
+    end_ns: int
+    bucket_ns: int
+    cell_ns: int
+    cells_per_bucket: int
+    rows_disjoint: bool
+    bins: int = 40
+
+
+def grid(run: Run) -> Grid:
+    """The grid of a run: from the first worker's start to the last one's end, in at most BUCKETS buckets."""
+    extents = ask(run, "worker_extents")
+    starts, ends = extents["start_ns"], extents["end_ns"]
+    origin_ns = int(starts.min()) if len(starts) else 0  # type: ignore[arg-type]
+    end_ns = int(ends.max()) if len(ends) else 0  # type: ignore[arg-type]
+    cell_ns = max(1, -(-(end_ns - origin_ns) // (BUCKETS * _CELLS_PER_BUCKET)))
+    order = ask(run, "engine_row_order")
+    return Grid(
+        origin_ns=origin_ns,
+        end_ns=end_ns,
+        bucket_ns=cell_ns * _CELLS_PER_BUCKET,
+        cell_ns=cell_ns,
+        cells_per_bucket=_CELLS_PER_BUCKET,
+        rows_disjoint=bool(order["rows_disjoint"][0]),
+    )
+
+
+def standard_arguments(run: Run) -> dict[str, Argument]:
+    """What every question is asked with unless the caller says otherwise."""
+    return asdict(grid(run))
+
+
+def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:
+    """The answer to a question of queries/, with the columns of its header; arguments that it has no use for are left.
+
+    Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
     """
     question = find_question(name)
-    wanted = {arg.name for arg in question.args}
-    if wanted != set(arguments):
-        raise QueryError.of(
-            f"query {name!r}",
-            found="arguments " + (", ".join(sorted(arguments)) or "none"),
-            expected=", ".join(sorted(wanted)) or "none",
-            next_step="Its header in queries/ says what each means.",
-        )
-    return _run(run, question.sql, arguments)
+    try:
+        keep_inputs(run.connection, question, arguments, run.kept_answers)
+        if name in run.kept_answers:
+            return run.connection.table(name).pl()
+        return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
+    except (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException) as error:
+        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+
+
+def keep_inputs(
+    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: set[str]
+) -> None:
+    """Answer the questions that this one stands on, and keep each answer as a table of its name."""
+    for table in question.tables:
+        if table in kept or table not in questions():
+            continue
+        needed = find_question(table)
+        keep_inputs(connection, needed, arguments, kept)
+        connection.sql(needed.sql, params=_needed(needed, arguments)).create(table)
+        kept.add(table)
 
 
 def ask_own(run: Run, sql: str) -> pl.DataFrame:
     """The answer to the user's own SELECT. Raises QueryError for anything else, or SQL that DuckDB refuses."""
     try:
         statements = run.connection.extract_statements(sql)
+        kinds = [statement.type for statement in statements]
+        if len(kinds) != 1 or kinds[0] not in _READABLE:
+            raise QueryError.of(
+                "your SQL",
+                found=", ".join(kind.name for kind in kinds) or "nothing",
+                expected="one SELECT",
+                next_step="`rlscope queries` lists the questions there are; their files show the tables.",
+            )
+        return run.connection.sql(sql).pl()
     except duckdb.Error as error:
-        raise QueryError(f"your SQL cannot be parsed: {error}") from error
-    kinds = [statement.type for statement in statements]
-    if len(kinds) != 1 or kinds[0] not in _READABLE:
-        raise QueryError.of(
-            "your SQL",
-            found=", ".join(kind.name for kind in kinds) or "nothing",
-            expected="one SELECT",
-            next_step="`rlscope queries` shows the tables and questions there are.",
-        )
-    try:
-        return _run(run, sql, {})
-    except (duckdb.BinderException, duckdb.CatalogException, duckdb.PermissionException) as error:
         raise QueryError(f"your SQL was refused: {error}") from error
 
 
-def _run(run: Run, sql: str, arguments: dict[str, Argument]) -> pl.DataFrame:
-    try:
-        return run.connection.sql(sql, params=arguments or None).pl()
-    except (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException) as error:
-        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, Argument] | None:
+    names = [arg.name for arg in question.args]
+    missing = [name for name in names if name not in arguments]
+    if missing:
+        raise QueryError.of(
+            f"query {question.name!r}",
+            found="no argument " + ", ".join(missing),
+            expected="arguments " + ", ".join(names),
+            next_step="Its header in queries/ says what each means.",
+        )
+    return {name: arguments[name] for name in names} or None

@@ -223,4 +223,3 @@ def _name(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix()
 
 
-TABLE_NAMES: Final = tuple(TABLES)

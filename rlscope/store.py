@@ -7,7 +7,7 @@ was opened, so a run that is still being written can be analysed. `workers` hold
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -17,10 +17,14 @@ from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
 from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.analysis import SkippedFile
-from rlscope.query_files import macros_sql
+from rlscope.query_files import find_question, macros_sql
+from rlscope.errors import UnreadableDataError
 from rlscope.run_config import RunConfig, read_config
 from rlscope.run_files import TableFiles, list_table, read_manifest, read_workers
 
+EXTENTS: Final = "worker_extents"
+"""The question whose answer every open run holds from the start."""
+TABLE_NAMES: Final = tuple(TABLES)
 MEMORY_LIMIT: Final = "1200MB"
 """What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
 
@@ -55,6 +59,8 @@ class Run:
     """Rows that capture says it dropped, by table."""
     skipped_files: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
+    kept_answers: set[str] = field(default_factory=lambda: {EXTENTS})
+    """Questions whose answer the connection holds as a table."""
 
 
 @contextmanager
@@ -77,7 +83,7 @@ def open_run(folder: Path, *, read_all: bool = False) -> Iterator[Run]:
         try:
             _create_tables(connection, Path(scratch) / "run", folder, tables)
             connection.from_arrow(_workers_table(workers)).create_view("workers")
-            connection.execute(macros_sql())
+            _create_macros(connection, folder)
             _lock_down(connection, Path(scratch), folder)
             yield Run(
                 folder=folder,
@@ -100,7 +106,7 @@ def open_empty() -> DuckDBPyConnection:
     for table in TABLES:
         connection.from_arrow(arrow_schema(table).empty_table()).create_view(table)
     connection.from_arrow(WORKERS.empty_table()).create_view("workers")
-    connection.execute(macros_sql())
+    _create_macros(connection, Path("queries"))
     return connection
 
 
@@ -131,6 +137,15 @@ def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tab
             for name, kind in zip(empty.columns, empty.types, strict=True)
         ]
         stored.select(*columns).create_view(table)
+
+
+def _create_macros(connection: DuckDBPyConnection, folder: Path) -> None:
+    """The macros, and the one answer that they are bound to."""
+    try:
+        connection.sql(find_question(EXTENTS).sql).create(EXTENTS)
+    except duckdb.Error as error:
+        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+    connection.execute(macros_sql())
 
 
 def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> None:

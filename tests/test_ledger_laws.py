@@ -20,9 +20,8 @@ REASONS = st.sampled_from(["samples", "staleness_cap", "backpressure", "weights"
 
 def states_of(folder: Path, *, origin_ns: int = 0, cell_ns: int = 1000, rows_disjoint: bool = False) -> Counter[Any]:
     with open_run(folder) as run:
-        frame = ask(
-            run, "ledger", origin_ns=origin_ns, cell_ns=cell_ns, cells_per_bucket=2, rows_disjoint=rows_disjoint
-        )
+        cells = {"origin_ns": origin_ns, "cell_ns": cell_ns, "cells_per_bucket": 2, "rows_disjoint": rows_disjoint}
+        frame = ask(run, "ledger", cells)
     totals: Counter[Any] = Counter()
     for row in frame.iter_rows(named=True):
         totals[row["worker_id"], row["state"], row["reason"]] += row["state_ns"]

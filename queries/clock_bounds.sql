@@ -1,0 +1,38 @@
+-- By how much may the clocks of two hosts differ, judged from causes that must come before their effects?
+--
+-- in   workers, weight_updates, samples, deliveries
+-- out  host      VARCHAR  host of the samplers
+-- out  against   VARCHAR  host of the trainers
+-- out  least_ns  BIGINT   the host's clock is at least this far ahead: a sample was finished before it was taken
+-- out  most_ns   BIGINT   and at most this far: a version was published before it was applied
+-- grain: one row per pair of hosts with evidence; 0 between the two means no sign of a difference
+WITH published AS (
+    SELECT version, host, min(start_ns) AS start_ns
+    FROM weight_updates JOIN workers USING (worker_id)
+    WHERE phase = 'publish'
+    GROUP BY version, host
+),
+applied AS (
+    SELECT version, host, min(end_ns) AS end_ns
+    FROM weight_updates JOIN workers USING (worker_id)
+    WHERE phase = 'apply'
+    GROUP BY version, host
+),
+most AS (
+    SELECT applied.host, published.host AS against, min(applied.end_ns - published.start_ns) AS most_ns
+    FROM applied JOIN published USING (version)
+    GROUP BY applied.host, published.host
+),
+least AS (
+    SELECT engines.host, takers.host AS against, max(samples.finished_ns - deliveries.taken_ns) AS least_ns
+    FROM deliveries
+    JOIN samples USING (sample_id)
+    JOIN workers AS engines ON samples.worker_id = engines.worker_id
+    JOIN workers AS takers ON deliveries.worker_id = takers.worker_id
+    GROUP BY engines.host, takers.host
+)
+SELECT host, against, least_ns, most_ns
+FROM most
+FULL JOIN least USING (host, against)
+WHERE host IS NOT NULL AND against IS NOT NULL
+ORDER BY host, against

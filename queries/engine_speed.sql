@@ -1,0 +1,28 @@
+-- How fast did each engine decode while it ran, and how full was it?
+--
+-- in   engine_steps, workers
+-- out  worker_id           VARCHAR  engine
+-- out  decode_tokens       BIGINT   tokens produced
+-- out  row_s               DOUBLE   time of its rows, seconds
+-- out  tokens_per_s        DOUBLE   tokens produced per second of its rows
+-- out  running_mean        DOUBLE   running requests, weighted by time
+-- out  running_max         INTEGER  most running requests
+-- out  max_running         INTEGER  most it may run; NULL when not recorded
+-- out  waiting_mean        DOUBLE   waiting requests, weighted by time
+-- out  pass_per_request_s  DOUBLE   busy time per pass and running request, seconds; comparable between equal engines
+-- grain: one row per engine
+SELECT
+    engine_steps.worker_id,
+    sum(decode_tokens)::BIGINT AS decode_tokens,
+    sum(end_ns - start_ns) / 1e9 AS row_s,
+    sum(decode_tokens) / (sum(end_ns - start_ns) / 1e9) AS tokens_per_s,
+    sum(running * (end_ns - start_ns)) / sum(end_ns - start_ns)::DOUBLE AS running_mean,
+    max(running) AS running_max,
+    any_value(workers.max_running) AS max_running,
+    sum(waiting * (end_ns - start_ns)) / sum(end_ns - start_ns)::DOUBLE AS waiting_mean,
+    sum(busy_ns) / nullif(sum(forward_passes * running), 0) / 1e9 AS pass_per_request_s
+FROM engine_steps
+LEFT JOIN workers USING (worker_id)
+WHERE end_ns > start_ns
+GROUP BY engine_steps.worker_id
+ORDER BY engine_steps.worker_id

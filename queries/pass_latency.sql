@@ -1,0 +1,23 @@
+-- How long did a decode pass take at each batch size?
+--
+-- in   engine_steps
+-- out  worker_id     VARCHAR  engine
+-- out  running       INTEGER  requests in the batch
+-- out  passes        BIGINT   forward passes that only decoded
+-- out  pass_mean_s   DOUBLE   mean time of a pass, seconds
+-- out  pass_p50_s    DOUBLE   median over rows of the row's mean pass, seconds
+-- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds
+-- out  between_mean_s DOUBLE  mean time between two passes inside a row, seconds
+-- grain: one row per engine and batch size
+SELECT
+    worker_id,
+    running,
+    sum(forward_passes)::BIGINT AS passes,
+    sum(busy_ns) / sum(forward_passes) / 1e9 AS pass_mean_s,
+    quantile_cont(busy_ns / forward_passes, 0.5) / 1e9 AS pass_p50_s,
+    quantile_cont(busy_ns / forward_passes, 0.95) / 1e9 AS pass_p95_s,
+    sum(end_ns - start_ns - busy_ns) / sum(forward_passes) / 1e9 AS between_mean_s
+FROM engine_steps
+WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0
+GROUP BY worker_id, running
+ORDER BY worker_id, running

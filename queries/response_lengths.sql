@@ -1,0 +1,23 @@
+-- How long were the responses, and how many were cut short?
+--
+-- in   sample_totals
+-- arg  bins               BIGINT  most bins, at least 1
+-- out  length_from_tokens BIGINT  shortest length of the bin, tokens
+-- out  length_to_tokens   BIGINT  longest length of the bin, tokens
+-- out  finished_samples   BIGINT  samples that ended by themselves
+-- out  capped_samples     BIGINT  samples that reached the cap
+-- out  censored_samples   BIGINT  samples aborted, failed or still running: their length is not known, only its least
+-- grain: one row per bin with a sample in it
+WITH width AS (
+    SELECT greatest(1, (max(output_tokens) + $bins) // $bins) AS bin_tokens FROM sample_totals
+)
+SELECT
+    output_tokens // bin_tokens * bin_tokens AS length_from_tokens,
+    (output_tokens // bin_tokens + 1) * bin_tokens - 1 AS length_to_tokens,
+    count_if(coalesce(finish_reason, 'stop') NOT IN ('length', 'abort', 'error', 'unfinished'))::BIGINT AS finished_samples,
+    count_if(finish_reason = 'length')::BIGINT AS capped_samples,
+    count_if(finish_reason IN ('abort', 'error', 'unfinished'))::BIGINT AS censored_samples
+FROM sample_totals
+CROSS JOIN width
+GROUP BY length_from_tokens, length_to_tokens
+ORDER BY length_from_tokens

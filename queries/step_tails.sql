@@ -1,0 +1,24 @@
+-- How long did each step wait for its last tenth of samples?
+--
+-- in   sample_totals, deliveries
+-- out  step              BIGINT  optimizer step
+-- out  samples           BIGINT  samples trained in it
+-- out  first_start_ns    BIGINT  first start of one of them, UTC epoch; NULL when not recorded
+-- out  tail_start_ns     BIGINT  end of the sample at 90 %, UTC epoch
+-- out  last_finish_ns    BIGINT  end of the last, UTC epoch
+-- out  tail_s            DOUBLE  from the one to the other, seconds
+-- out  max_tail_ratio    DOUBLE  longest sample over the mean, tokens over tokens; NULL without tokens
+-- grain: one row per step
+SELECT
+    step,
+    count(*) AS samples,
+    min(started_ns) AS first_start_ns,
+    quantile_disc(finished_ns, 0.9) AS tail_start_ns,
+    max(finished_ns) AS last_finish_ns,
+    (max(finished_ns) - quantile_disc(finished_ns, 0.9)) / 1e9 AS tail_s,
+    max(output_tokens) / nullif(avg(output_tokens), 0) AS max_tail_ratio
+FROM deliveries
+JOIN sample_totals USING (sample_id)
+WHERE outcome = 'trained' AND step IS NOT NULL
+GROUP BY step
+ORDER BY step

@@ -1,0 +1,24 @@
+-- Of the response tokens that were generated, how many were trained on, and what became of the rest?
+--
+-- in   sample_totals, deliveries
+-- out  generated_tokens      BIGINT  tokens of all samples
+-- out  trained_tokens        BIGINT  tokens of samples trained on, each sample once
+-- out  dropped_stale_tokens  BIGINT  tokens of samples dropped for their age and never trained on
+-- out  filtered_tokens       BIGINT  tokens of samples filtered out and never trained on
+-- out  abandoned_tokens      BIGINT  tokens of samples abandoned and never trained on
+-- out  undelivered_tokens    BIGINT  tokens of samples that never left the queue, or were still running
+-- grain: one row; the parts add up to generated_tokens
+WITH fates AS (
+    SELECT sample_id, min(coalesce(array_position(['trained', 'dropped_stale', 'filtered'], outcome), 4)) AS fate
+    FROM deliveries
+    GROUP BY sample_id
+)
+SELECT
+    coalesce(sum(output_tokens), 0)::BIGINT AS generated_tokens,
+    coalesce(sum(output_tokens) FILTER (fate = 1), 0)::BIGINT AS trained_tokens,
+    coalesce(sum(output_tokens) FILTER (fate = 2), 0)::BIGINT AS dropped_stale_tokens,
+    coalesce(sum(output_tokens) FILTER (fate = 3), 0)::BIGINT AS filtered_tokens,
+    coalesce(sum(output_tokens) FILTER (fate = 4), 0)::BIGINT AS abandoned_tokens,
+    coalesce(sum(output_tokens) FILTER (fate IS NULL), 0)::BIGINT AS undelivered_tokens
+FROM sample_totals
+LEFT JOIN fates USING (sample_id)

@@ -1,0 +1,45 @@
+-- When did each optimizer step run, and on how much?
+--
+-- in   train_steps, deliveries, sample_totals
+-- out  step             BIGINT  optimizer step
+-- out  start_ns         BIGINT  first worker's start of compute, UTC epoch
+-- out  end_ns           BIGINT  last worker's end of compute, UTC epoch
+-- out  period_s         DOUBLE  end of the step before to this end, seconds; NULL for the first
+-- out  compute_s        DOUBLE  compute per worker, mean, seconds
+-- out  version_in       BIGINT  last version published at its start
+-- out  version_out      BIGINT  version published from it, or version_in
+-- out  samples          BIGINT  samples, all workers together
+-- out  tokens           BIGINT  prompt and response tokens, all workers together
+-- out  response_tokens  BIGINT  response tokens of the samples delivered to it
+-- out  reward_mean      DOUBLE  mean reward, weighted by samples; NULL when not recorded
+-- grain: one row per step
+WITH delivered AS (
+    SELECT step, sum(output_tokens)::BIGINT AS response_tokens
+    FROM deliveries
+    JOIN sample_totals USING (sample_id)
+    WHERE outcome = 'trained'
+    GROUP BY step
+),
+steps AS (
+    SELECT
+        step,
+        min(start_ns) AS start_ns,
+        max(end_ns) AS end_ns,
+        avg(end_ns - start_ns) / 1e9 AS compute_s,
+        max(version_in) AS version_in,
+        max(version_out) AS version_out,
+        sum(samples)::BIGINT AS samples,
+        sum(tokens)::BIGINT AS tokens,
+        sum(reward_mean * samples) / nullif(sum(samples) FILTER (reward_mean IS NOT NULL), 0) AS reward_mean
+    FROM train_steps
+    GROUP BY step
+)
+SELECT
+    steps.step, start_ns, end_ns,
+    (end_ns - lag(end_ns) OVER (ORDER BY steps.step)) / 1e9 AS period_s,
+    compute_s, version_in, version_out, samples, tokens,
+    coalesce(response_tokens, 0) AS response_tokens,
+    reward_mean
+FROM steps
+LEFT JOIN delivered USING (step)
+ORDER BY steps.step

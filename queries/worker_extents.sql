@@ -1,0 +1,35 @@
+-- When did each worker start and end, on the run's clock?
+--
+-- in   workers, engine_steps, train_steps, weight_updates, activities, samples
+-- out  worker_id  VARCHAR  worker
+-- out  role       VARCHAR  sampler, trainer, colocated or controller
+-- out  host       VARCHAR  host it ran on
+-- out  gpu_count  INTEGER  GPUs it owns
+-- out  start_ns   BIGINT   its start, UTC epoch
+-- out  end_ns     BIGINT   its end; for a worker that never said it stopped, its last flush or its last row if later
+-- out  has_end    BOOLEAN  whether it said that it stopped
+-- grain: one row per worker
+WITH row_ends AS (
+    SELECT worker_id, max(end_ns) AS last_ns FROM engine_steps GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns) FROM train_steps GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns) FROM weight_updates GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(end_ns) FROM activities GROUP BY worker_id
+    UNION ALL SELECT worker_id, max(finished_ns) FROM samples GROUP BY worker_id
+),
+last_rows AS (
+    SELECT worker_id, max(last_ns) AS last_ns FROM row_ends GROUP BY worker_id
+)
+SELECT
+    workers.worker_id,
+    workers.role,
+    workers.host,
+    workers.gpu_count,
+    workers.started_ns AS start_ns,
+    greatest(
+        workers.started_ns,
+        coalesce(workers.stopped_ns, greatest(workers.last_flush_ns, last_rows.last_ns))
+    ) AS end_ns,
+    workers.stopped_ns IS NOT NULL AS has_end
+FROM workers
+LEFT JOIN last_rows USING (worker_id)
+ORDER BY workers.worker_id

@@ -1,0 +1,1 @@
+"""What SQL says badly: statistics, fits and predictions. Pure: frames and numbers in, frozen dataclasses out."""

@@ -103,9 +103,10 @@ def _on_sigterm(number: int, frame: FrameType | None) -> None:
             run.flush(_SIGTERM_TIMEOUT_S)
         previous(number, frame)
         return
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for run in live_runs():
         run.stop(_SIGTERM_TIMEOUT_S)
+    # Only now: a second SIGTERM that came meanwhile was to wait for the first, not to cut it short.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGTERM)
 
 

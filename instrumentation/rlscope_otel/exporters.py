@@ -9,6 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
+from opentelemetry.metrics import NoOpMeterProvider
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
@@ -52,7 +53,7 @@ class ParquetSpanExporter(SpanExporter):
         found = self._present_run()
         if found is None and settings.run_dir_of(None) is not None:
             gpu_count = None if os.environ.get(settings.GPU_COUNT_VARIABLE) else 0
-            found = self._own_run = start_run(gpu_count=gpu_count)
+            found = self._own_run = start_run(gpu_count=gpu_count, meter_provider=NoOpMeterProvider())
         return found
 
     def _present_run(self) -> Run | None:

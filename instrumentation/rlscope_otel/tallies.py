@@ -54,7 +54,7 @@ class Tallies:
     def flushed(self) -> None:
         """All tables of one flush have been taken in: intervals can be told from those that they enclose."""
         with self._lock:
-            for interval in sorted(self._new):
+            for interval in sorted(self._new, key=_inner_first):
                 self._settle(interval)
             self._new.clear()
 
@@ -115,6 +115,10 @@ class Tallies:
         self._ns[interval.state] += max(0, own_ns)
         self._open.append(interval)
         del self._open[:-_MOST_OPEN]
+
+
+def _inner_first(interval: _Interval) -> tuple[int, int]:
+    return interval.end_ns, -interval.start_ns
 
 
 def bucket_of(staleness: int) -> str:

@@ -1,0 +1,159 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rlscope_otel import gpu, start_run
+from rlscope_otel.buffers import RowBuffer
+from rlscope_otel.faults import Faults
+
+
+class FakeNvml:
+    """Two GPUs; GPM and power where told. Raises what a device without a feature raises."""
+
+    NVML_GPM_METRICS_GET_VERSION = 1
+    NVML_GPM_METRIC_SM_UTIL = 2
+
+    def __init__(self, has_gpm: bool = True, has_power: bool = True) -> None:
+        self.has_gpm = has_gpm
+        self.has_power = has_power
+        self.samples_allocated = 0
+        self.closed = False
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlShutdown(self) -> None:
+        self.closed = True
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index > 1:
+            raise RuntimeError("Invalid Argument")
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return int(uuid.removeprefix("GPU-"))
+
+    def nvmlDeviceGetUUID(self, device: int) -> str:
+        return f"GPU-{device}"
+
+    def nvmlDeviceGetName(self, device: int) -> str:
+        return "H200"
+
+    def nvmlDeviceGetUtilizationRates(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(gpu=80 + device, memory=0)
+
+    def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(used=1000, total=4000)
+
+    def nvmlDeviceGetPowerUsage(self, device: int) -> int:
+        if not self.has_power:
+            raise RuntimeError("Not Supported")
+        return 350_500
+
+    def nvmlGpmQueryDeviceSupport(self, device: int) -> SimpleNamespace:
+        return SimpleNamespace(isSupportedDevice=int(self.has_gpm))
+
+    def nvmlGpmSampleAlloc(self) -> dict[str, float]:
+        self.samples_allocated += 1
+        return {}
+
+    def nvmlGpmSampleGet(self, device: int, sample: dict[str, float]) -> dict[str, float]:
+        sample["device"] = device
+        return sample
+
+    def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
+        return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0, value=0.0, metricId=0)])
+
+    def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
+        assert request.sample1 is not request.sample2
+        assert (request.version, request.numMetrics, request.metrics[0].metricId) == (1, 1, 2)
+        request.metrics[0].value = 25.0
+
+
+def read_twice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple[object, ...]]:
+    buffer = RowBuffer(limit=100, pressed_at=100, wake=lambda: None)
+    gpus = gpu.find_gpus(nvml, gpu_ids, len(gpu_ids), Faults())
+    sampler = gpu.GpuSampler(nvml, gpus, buffer, lambda: 7, 1.0)
+    sampler.read()
+    sampler.read()
+    return buffer.oldest(100)
+
+
+def test_with_gpm_a_row_says_how_much_of_the_sms_was_active_since_the_row_before() -> None:
+    nvml = FakeNvml()
+    assert read_twice(nvml) == [
+        ("0", 7, None, 0.80, 1000, 350.5, "nvml"),
+        ("0", 7, 0.25, 0.80, 1000, 350.5, "gpm"),
+    ]
+    assert nvml.samples_allocated == 2
+
+
+def test_without_gpm_or_power_a_row_says_what_the_device_tells() -> None:
+    assert read_twice(FakeNvml(has_gpm=False, has_power=False))[1] == ("0", 7, None, 0.80, 1000, None, "nvml")
+
+
+def test_each_gpu_has_rows_of_its_own() -> None:
+    assert [row[0] for row in read_twice(FakeNvml(), ("0", "GPU-1"))] == ["0", "GPU-1", "0", "GPU-1"]
+
+
+@pytest.mark.parametrize(
+    ("gpu_ids", "visible", "gpu_count", "found"),
+    [
+        (("1",), "", 1, ["1"]),
+        ((), "1,0", 1, ["GPU-1"]),
+        ((), "GPU-1", 1, ["GPU-1"]),
+        ((), "", 2, ["GPU-0", "GPU-1"]),
+        ((), "", 0, []),
+        ((), "", 1, []),
+        (("9",), "", 1, []),
+    ],
+)
+def test_a_worker_samples_the_gpus_that_are_its_own(monkeypatch, gpu_ids, visible, gpu_count, found) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [one.gpu_id for one in gpu.find_gpus(FakeNvml(), gpu_ids, gpu_count, Faults())] == found
+
+
+def test_a_worker_that_cannot_tell_which_gpus_are_its_own_says_so_once(monkeypatch, caplog) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    gpu.find_gpus(FakeNvml(), (), 1, Faults())
+    assert caplog.text.count("pass gpu_ids=") == 1
+
+
+def test_a_run_samples_its_gpus_and_describes_them_until_it_stops(
+    tmp_path: Path, rows, worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml()
+    monkeypatch.setattr(gpu, "load_nvml", lambda faults: nvml)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with start_run(tmp_path, "sampler", "w0", gpu_count=2, gpu_interval_s=0.001) as run:
+        while not rows("gpu_samples"):
+            run.flush()
+    found = rows("gpu_samples")
+    assert {row["gpu_id"] for row in found} == {"GPU-0", "GPU-1"}
+    assert {row["source"] for row in found} == {"gpm"}
+    assert worker("w0")["gpu_ids"] == ["GPU-0", "GPU-1"]
+    assert (worker("w0")["device_name"], worker("w0")["device_memory_bytes"]) == ("H200", 4000)
+    assert nvml.closed
+
+
+def test_without_a_driver_or_a_library_sampling_is_one_warning_and_no_rows(
+    tmp_path: Path, rows, caplog, monkeypatch
+) -> None:
+    monkeypatch.setenv("RLSCOPE_GPU_INTERVAL_S", "0.001")
+
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    with start_run(tmp_path, "sampler", "w0"):
+        pass
+    assert rows("gpu_samples") == []
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "install rlscope-otel[gpu]" in caplog.text
+
+
+def test_gpus_are_left_alone_unless_asked_for(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(gpu, "load_nvml", lambda faults: pytest.fail("NVML was loaded"))
+    start_run(tmp_path, "sampler", "w0").stop()

@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from rlscope_otel import ManualClock, Run, conventions, start_run
+from rlscope_otel.tallies import Tallies, bucket_of
+
+Points = dict[str, dict[tuple[str, ...], float]]
+
+
+@pytest.fixture
+def reader() -> InMemoryMetricReader:
+    return InMemoryMetricReader()
+
+
+@pytest.fixture
+def provider(reader: InMemoryMetricReader):
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    yield provider
+    provider.shutdown()
+
+
+@pytest.fixture
+def run(tmp_path: Path, clock: ManualClock, provider: MeterProvider):
+    with start_run(tmp_path, "trainer", "w0", clock=clock, flush_interval_s=3600, meter_provider=provider) as started:
+        yield started
+
+
+def points(reader: InMemoryMetricReader) -> Points:
+    """Values by metric and by the attributes that are not the worker's."""
+    data = reader.get_metrics_data()
+    found: Points = {}
+    for metric in data.resource_metrics[0].scope_metrics[0].metrics if data and data.resource_metrics else ():
+        for point in metric.data.data_points:
+            attributes = dict(point.attributes)
+            assert (attributes.pop("rlscope.worker.id"), attributes.pop("rlscope.role")) == ("w0", "trainer")
+            found.setdefault(metric.name, {})[tuple(attributes.values())] = point.value
+    return found
+
+
+def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reader: InMemoryMetricReader) -> None:
+    with run.train_step(1, version_in=5) as step:
+        clock.advance(2_000_000_000)
+        with run.wait("samples"):
+            clock.advance(3_000_000_000)
+        step.record(importance=[(0, 100, 100, 100), (3, 7, 7, 7), (4, 3, 3, 3), (99, 1, 1, 1)])
+    with run.publish_weights(6):
+        clock.advance(500_000_000)
+    run.engine_step(0, 1_500_000_000, busy_ns=1_000_000_000, running=4)
+    run.engine_step(0, 1_000_000_000, running=3)
+    run.queue_depth("samples", 12)
+    run.queue_depth("samples", 9)
+    assert points(reader) == {}
+    run.flush()
+    assert points(reader) == {
+        "rlscope.engine.running": {(): 3},
+        "rlscope.queue.depth": {("samples",): 9},
+        "rlscope.train.staleness": {("0",): 100, ("3-4",): 10, ("33+",): 1},
+        "rlscope.worker.time": {
+            ("wait", "samples"): 3.0,
+            ("train",): 2.0,
+            ("weight_update",): 0.5,
+            ("forward_pass",): 2.0,
+            ("between_passes",): 0.5,
+        },
+    }
+
+
+def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_twice(
+    run: Run, clock: ManualClock, reader: InMemoryMetricReader
+) -> None:
+    with run.train_step(1, version_in=0):
+        with run.wait("samples"):
+            clock.advance(1_000_000_000)
+        run.flush()
+        clock.advance(4_000_000_000)
+    run.flush()
+    assert points(reader)["rlscope.worker.time"] == {("wait", "samples"): 1.0, ("train",): 4.0}
+
+
+def test_totals_survive_the_flushes_between_two_collections(run: Run, reader: InMemoryMetricReader) -> None:
+    for _ in range(3):
+        run.engine_step(0, 1_000_000_000, running=1)
+        run.flush()
+    assert points(reader)["rlscope.worker.time"] == {("forward_pass",): 3.0, ("between_passes",): 0.0}
+
+
+def test_a_policy_version_is_never_an_attribute_and_units_are_not_in_names() -> None:
+    for metric in conventions.METRICS:
+        assert metric.unit in ("s", "{request}", "{sample}", "{token}")
+        assert not any("version" in attribute.key for attribute in metric.attributes)
+        assert not metric.name.endswith(("_total", "_seconds", ".seconds"))
+
+
+@pytest.mark.parametrize(
+    ("staleness", "bucket"),
+    [(0, "0"), (1, "1"), (2, "2"), (3, "3-4"), (4, "3-4"), (5, "5-8"), (32, "17-32"), (33, "33+"), (-1, "0")],
+)
+def test_staleness_falls_into_few_buckets(staleness: int, bucket: str) -> None:
+    assert bucket_of(staleness) == bucket
+
+
+def test_a_loop_that_never_nests_keeps_bounded_state() -> None:
+    tallies = Tallies()
+    for number in range(3000):
+        tallies.batch("activities", [["w0"], ["wait"], ["samples"], [number * 10], [number * 10 + 5]])
+        tallies.flushed()
+    assert len(tallies._open) <= 1024
+    assert sum(tallies.seconds().values()) == pytest.approx(3000 * 5e-9)
+
+
+def test_a_metric_provider_that_fails_costs_only_the_metrics(tmp_path: Path, rows, caplog) -> None:
+    class Broken(MeterProvider):
+        def get_meter(self, *_: object, **__: object):
+            raise RuntimeError("no meter")
+
+    provider = Broken(shutdown_on_exit=False)
+    with start_run(tmp_path, "sampler", "w0", meter_provider=provider) as run:
+        run.engine_step(0, 1)
+    assert len(rows("engine_steps")) == 1
+    assert "no meter" in caplog.text
+    provider.shutdown()

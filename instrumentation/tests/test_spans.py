@@ -1,0 +1,221 @@
+"""One span, three ways in: our context managers, the plain OpenTelemetry API, and the exporter. The rows agree."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode, Tracer
+from rlscope_otel import Run, conventions, schema, start_run
+from rlscope_otel.exporters import ParquetSpanExporter
+
+START_NS, END_NS = 1_000_000, 1_000_500
+PLAIN_SPANS: list[tuple[str, dict[str, object]]] = [
+    ("rlscope.startup", {}),
+    ("rlscope.wait", {"rlscope.wait.reason": "backpressure"}),
+    ("rlscope.eval", {}),
+    (
+        "rlscope.train_step",
+        {
+            "rlscope.train.step": 4,
+            "rlscope.train.version_in": 3,
+            "rlscope.train.version_out": 4,
+            "rlscope.train.samples": 8,
+            "rlscope.train.tokens": 512,
+            "rlscope.train.loss": 0.5,
+            "rlscope.train.reward_mean": 1.0,
+            "rlscope.train.importance.staleness": (0, 1),
+            "rlscope.train.importance.tokens": (500, 12),
+            "rlscope.train.importance.sum_w": (500.0, 11.0),
+            "rlscope.train.importance.sum_w2": (500.0, 10.5),
+        },
+    ),
+    ("rlscope.weights.publish", {"rlscope.weights.version": 4, "rlscope.weights.label": "ckpt-4"}),
+    ("rlscope.weights.apply", {"rlscope.weights.version": 4, "rlscope.weights.paused": True}),
+]
+
+
+def by_context_managers(run: Run, clock) -> None:
+    def take(phase) -> object:
+        with phase as entered:
+            clock.advance(END_NS - START_NS)
+        clock.advance(START_NS - END_NS)
+        return entered
+
+    take(run.startup())
+    take(run.wait("backpressure"))
+    take(run.evaluation())
+    with run.train_step(4, version_in=3, samples=8, tokens=512) as step:
+        step.record(loss=0.5, reward_mean=1, importance=[(0, 500, 500, 500), (1, 12, 11, 10.5)], version_out=4)
+        clock.advance(END_NS - START_NS)
+    clock.advance(START_NS - END_NS)
+    take(run.publish_weights(4, label="ckpt-4"))
+    take(run.apply_weights(4, paused=True))
+
+
+def by_plain_spans(processor: SpanProcessor) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(processor)
+    for name, attributes in PLAIN_SPANS:
+        provider.get_tracer("host").start_span(name, attributes=attributes, start_time=START_NS).end(END_NS)
+
+
+def rows_of(run_dir: Path, rows) -> dict[str, object]:
+    return {table: rows(table, run_dir=run_dir) for table in schema.TABLES}
+
+
+def test_context_managers_plain_spans_and_the_exporter_give_the_same_rows(
+    tmp_path: Path, clock, rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: dict[str, Callable[[Run], None]] = {
+        "context": lambda run: by_context_managers(run, clock),
+        "processor": lambda run: by_plain_spans(run.span_processor),
+        "exporter": lambda run: by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter())),
+    }
+    found = {}
+    for way, record in ways.items():
+        monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path / way))
+        with start_run(tmp_path / way, "trainer", "w0", clock=clock, flush_interval_s=3600) as run:
+            record(run)
+        found[way] = rows_of(tmp_path / way, rows)
+    assert [len(found["context"][table]) for table in ("activities", "train_steps", "weight_updates")] == [3, 1, 2]
+    assert found["processor"] == found["context"]
+    assert found["exporter"] == found["context"]
+
+
+def test_every_other_span_is_kept_whole(run: Run, rows) -> None:
+    tracer = host_tracer(run)
+    with tracer.start_as_current_span("outer", kind=SpanKind.SERVER) as outer:
+        inner = tracer.start_span("inner", start_time=5, attributes={"n": 1, "ids": (1, 2), "odd": float("nan")})
+        inner.set_status(StatusCode.ERROR)
+        inner.end(9)
+    run.flush()
+    row = rows("spans")[0]
+    assert row == {
+        "trace_id": f"{outer.get_span_context().trace_id:032x}",
+        "span_id": f"{inner.get_span_context().span_id:016x}",
+        "parent_span_id": f"{outer.get_span_context().span_id:016x}",
+        "name": "inner",
+        "kind": "INTERNAL",
+        "start_ns": 5,
+        "end_ns": 9,
+        "status": "ERROR",
+        "worker_id": "w0",
+        "attributes": row["attributes"],
+    }
+    assert json.loads(row["attributes"]) == {"n": 1, "ids": [1, 2], "odd": "nan"}
+    assert [(row["name"], row["kind"], row["parent_span_id"]) for row in rows("spans")][1] == ("outer", "SERVER", None)
+
+
+def host_tracer(run: Run) -> Tracer:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(run.span_processor)
+    return provider.get_tracer("host")
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "said"),
+    [
+        ("rlscope.train_step", {"rlscope.train.step": 1}, "lacks rlscope.train.version_in"),
+        ("rlscope.weights.apply", {"rlscope.weights.version": "v4"}, "rlscope.weights.version is 'v4'; expected int"),
+        ("rlscope.weights.apply", {"rlscope.weights.version": True}, "is True; expected int"),
+        (
+            "rlscope.train_step",
+            {"rlscope.train.step": 1, "rlscope.train.version_in": 0, "rlscope.train.importance.tokens": (1,)},
+            "must be lists of one length",
+        ),
+    ],
+)
+def test_a_span_under_our_name_that_is_unusable_is_kept_among_the_others_and_said(
+    run: Run, rows, caplog: pytest.LogCaptureFixture, name: str, attributes: dict[str, object], said: str
+) -> None:
+    host_tracer(run).start_span(name, attributes=attributes).end()
+    run.flush()
+    assert [row["name"] for row in rows("spans")] == [name]
+    assert said in caplog.text
+
+
+def test_our_phases_are_no_part_of_the_host_s_own_traces(run: Run, rows) -> None:
+    tracer = host_tracer(run)
+    with tracer.start_as_current_span("host"), run.train_step(1, version_in=0):
+        tracer.start_span("inside").end()
+    run.flush()
+    host = next(row for row in rows("spans") if row["name"] == "host")
+    inside = next(row for row in rows("spans") if row["name"] == "inside")
+    assert inside["parent_span_id"] == host["span_id"]
+
+
+def test_the_host_s_span_limits_and_sampler_do_not_cut_ours(tmp_path: Path, rows, monkeypatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
+    monkeypatch.setenv("OTEL_SPAN_ATTRIBUTE_COUNT_LIMIT", "1")
+    monkeypatch.setenv("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "2")
+    with start_run(tmp_path, "trainer", "w0") as run, run.publish_weights(1, label="a long label", bytes=5):
+        pass
+    assert [(row["label"], row["bytes"]) for row in rows("weight_updates")] == [("a long label", 5)]
+
+
+def test_a_disabled_sdk_is_said_once_and_the_rest_is_recorded(tmp_path: Path, rows, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    with start_run(tmp_path, "sampler", "w0") as run, run.wait("samples"):
+        run.engine_step(0, 1)
+    assert (len(rows("engine_steps")), len(rows("activities"))) == (1, 0)
+    assert "OTEL_SDK_DISABLED" in caplog.text
+
+
+def test_every_attribute_belongs_to_rlscope_and_names_are_unique() -> None:
+    names = [span.name for span in conventions.SPAN_NAMES]
+    assert len(set(names)) == len(names)
+    for span in conventions.SPAN_NAMES:
+        assert span.name.startswith("rlscope.") and span.brief
+        assert span.table in schema.TABLES
+        for attribute in span.attributes:
+            assert attribute.key.startswith("rlscope.") and attribute.brief
+
+
+def test_the_exporter_is_found_under_its_name() -> None:
+    (found,) = entry_points(group="opentelemetry_traces_exporter", name="rlscope_parquet")
+    assert found.load() is ParquetSpanExporter
+
+
+def test_the_exporter_does_nothing_without_a_folder(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_exporter_without_a_role_fails_its_export_and_says_why_once(tmp_path: Path, monkeypatch, caplog) -> None:
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))
+    assert caplog.text.count("role is None") == 1
+
+
+def test_the_sdk_s_own_configuration_from_the_environment_reaches_the_trace(tmp_path: Path, rows, worker) -> None:
+    program = """
+from opentelemetry.sdk._configuration import _OTelSDKConfigurator
+_OTelSDKConfigurator().configure()
+from opentelemetry import trace
+tracer = trace.get_tracer("host")
+with tracer.start_as_current_span("rlscope.wait", attributes={"rlscope.wait.reason": "samples"}):
+    tracer.start_span("other").end()
+"""
+    environment = {
+        **os.environ,
+        "OTEL_TRACES_EXPORTER": "rlscope_parquet",
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_LOGS_EXPORTER": "none",
+        "RLSCOPE_RUN_DIR": str(tmp_path),
+        "RLSCOPE_ROLE": "sampler",
+        "RLSCOPE_WORKER_ID": "w0",
+    }
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [(row["activity"], row["reason"]) for row in rows("activities")] == [("wait", "samples")]
+    assert [row["name"] for row in rows("spans")] == ["other"]
+    assert worker("w0")["gpu_count"] == 0
+    assert worker("w0")["stopped_ns"] is not None

@@ -68,12 +68,10 @@ class FlushThread:
         due_s = time.monotonic() + self._interval_s
         while True:
             order = self._next_order(due_s)
-            self._pressed = False
             complete = self._write_safely(order is not None and order.last)
-            if not complete:
-                self._pressed = True
-            if order is None or not self._orders.qsize():
-                due_s = time.monotonic() + self._interval_s
+            # Only now: the rows being written still fill the buffer, and would press again for a nearly empty file.
+            self._pressed = not complete
+            due_s = time.monotonic() + self._interval_s
             if order is not None and order.reply is not None:
                 order.reply.put(complete)
             if order is not None and order.last:

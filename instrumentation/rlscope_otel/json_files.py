@@ -37,6 +37,11 @@ def replace(path: Path, document: Document) -> None:
         raise
 
 
+def as_read(document: Document) -> dict[str, object]:
+    """The document as a reader will find it: tuples as lists, numbers of other libraries as plain ones."""
+    return json.loads(_text(document))
+
+
 def _write_part(path: Path, document: Document) -> Path:
     """The document under a name of its own beside the path."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from rlscope_otel import json_files, schema
 from rlscope_otel.errors import SetupError
@@ -19,26 +19,36 @@ _READ_ATTEMPTS = 20
 _READ_PAUSE_S = 0.05
 
 
-def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int) -> str:
-    """Create the run's file or join the run that it names; returns the run's id.
+class Joined(NamedTuple):
+    """The run that a worker has joined, and which of its settings the run has otherwise."""
+
+    run_id: str
+    conflicts: tuple[str, ...] = ()
+
+
+def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int) -> Joined:
+    """Create the run's file or join the run that it names.
 
     Raises SetupError when the folder holds another run or another format, OSError when it cannot be written.
     """
     path = run_dir / "run.json"
+    new_id = run_id or f"{run_dir.name or 'run'}-{secrets.token_hex(4)}"
     document = {
         "format": schema.FORMAT_NAME,
         "version": schema.FORMAT_VERSION,
-        "run_id": run_id or f"{run_dir.name or 'run'}-{secrets.token_hex(4)}",
+        "run_id": new_id,
         "created_ns": created_ns,
         "config": dict(config),
     }
     if not path.exists() and json_files.create_once(path, document):
-        return cast(str, document["run_id"])
-    found_id = _checked(path, read(path))
+        return Joined(new_id)
+    found = read(path)
+    found_id = _checked(path, found)
     if run_id is not None and found_id != run_id:
         raise SetupError.foreign_folder(path, f"run {found_id!r}", f"run {run_id!r}")
     add_config(run_dir, config)
-    return found_id
+    known, wanted = _config(found), json_files.as_read(config)
+    return Joined(found_id, tuple(name for name in wanted if name in known and known[name] != wanted[name]))
 
 
 def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
@@ -50,12 +60,16 @@ def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
     if not config:
         return True
     document = read(path)
-    known = document.get("config")
-    merged = {**config, **(cast("dict[str, object]", known) if isinstance(known, dict) else {})}
-    if merged == known:
+    known = _config(document)
+    if config.keys() <= known.keys():
         return True
-    json_files.replace(path, {**document, "config": merged})
+    json_files.replace(path, {**document, "config": {**config, **known}})
     return False
+
+
+def _config(document: Mapping[str, object]) -> dict[str, object]:
+    config = document.get("config")
+    return cast("dict[str, object]", config) if isinstance(config, dict) else {}
 
 
 def read(path: Path) -> dict[str, object]:

@@ -90,7 +90,10 @@ class Writer:
 
     def _enter(self) -> None:
         if self.run_id is None:
-            self.run_id = run_file.join_run(self._run_dir, self._wanted_run_id, self._config, self._started_ns)
+            joined = run_file.join_run(self._run_dir, self._wanted_run_id, self._config, self._started_ns)
+            self.run_id = joined.run_id
+            if joined.conflicts:
+                self._faults.note("config", f"run.json keeps its own values of {', '.join(joined.conflicts)}")
         if not self._worker_file.claimed:
             wanted = self.worker_id
             self._worker_file.claim(self.identity, self._progress(None))

@@ -101,12 +101,17 @@ def test_workers_that_start_together_agree_on_one_run(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json", "workers"]
 
 
-def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(tmp_path: Path) -> None:
-    start_run(tmp_path, "sampler", "s0", config={"n_gpus": 2}).stop()
+def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    start_run(tmp_path, "sampler", "s0", config={"n_gpus": 2, "gpus": (0, 1)}).stop()
     first = json.loads((tmp_path / "run.json").read_text())
-    start_run(tmp_path, "trainer", "t0", config={"n_gpus": 3, "samples_per_step": 8}).stop()
+    start_run(tmp_path, "trainer", "t0", config={"n_gpus": 3, "gpus": (0, 1), "samples_per_step": 8}).stop()
     second = json.loads((tmp_path / "run.json").read_text())
-    assert second == {**first, "config": {"n_gpus": 2, "samples_per_step": 8}}
+    assert second == {**first, "config": {"n_gpus": 2, "gpus": [0, 1], "samples_per_step": 8}}
+    assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
+        "rlscope: config: run.json keeps its own values of n_gpus"
+    ]
 
 
 def test_settings_that_a_simultaneous_writer_lost_are_added_again_at_the_next_flush(tmp_path: Path) -> None:

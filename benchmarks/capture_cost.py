@@ -1,0 +1,207 @@
+"""What capture costs: per call, on disk, and under pressure. Prints a table; the last one is in
+`capture_cost.txt`.
+
+Every figure per call is the median of several rounds, and rounds of all calls are interleaved, so that a busy machine
+slows all of them alike; the ratio is to a plain span of the OpenTelemetry SDK through a BatchSpanProcessor.
+
+    python benchmarks/capture_cost.py
+"""
+
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+import rlscope_otel
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from opentelemetry.trace import Tracer
+from rlscope_otel import Run
+
+ROUNDS = 15
+CALLS = 2_000
+PRESSURE_ROWS_PER_S = 50_000
+PRESSURE_S = 10
+PASSES_PER_S = 50
+FLUSH_INTERVAL_S = 2
+HOUR_S = 3600
+TOKENS_PER_VERSION = 128
+
+
+class DiscardingExporter(SpanExporter):
+    """The cheapest exporter there is: the span's own price remains."""
+
+    def export(self, spans: object) -> SpanExportResult:
+        return SpanExportResult.SUCCESS
+
+
+def plain_spans(tracer: Tracer, calls: int) -> None:
+    for number in range(calls):
+        with tracer.start_as_current_span("wait", attributes={"reason": "samples", "number": number}):
+            pass
+
+
+def engine_steps(run: Run, calls: int) -> None:
+    for number in range(calls):
+        run.engine_step(
+            number, number + 20, busy_ns=18, running=64, waiting=3, decode_tokens=64, kv_used_tokens=100_000
+        )
+
+
+def samples(run: Run, calls: int) -> None:
+    for number in range(calls):
+        sample = run.sample(f"sample-{number}", f"group-{number // 8}", prompt_tokens=200, submitted_ns=number)
+        sample.started(number)
+        for version in range(4):
+            sample.tokens(TOKENS_PER_VERSION, version)
+        sample.finish("stop")
+
+
+def sample_tokens(run: Run, calls: int) -> None:
+    sample = run.sample("sample")
+    for _ in range(calls):
+        sample.tokens(1, 3)
+    sample.finish()
+
+
+def waits(run: Run, calls: int) -> None:
+    for _ in range(calls):
+        with run.wait("samples"):
+            pass
+
+
+def deliveries(run: Run, calls: int) -> None:
+    for number in range(calls):
+        run.delivery("sample", "trained", queued_ns=number, step=number, consumer_version=3, reward=1.0)
+
+
+def ns_per_call(measured: dict[str, Callable[[int], None]]) -> dict[str, float]:
+    """The median over interleaved rounds, by name."""
+    rounds: dict[str, list[float]] = {name: [] for name in measured}
+    for _ in range(ROUNDS):
+        for name, call in measured.items():
+            started_ns = time.perf_counter_ns()
+            call(CALLS)
+            rounds[name].append((time.perf_counter_ns() - started_ns) / CALLS)
+    return {name: statistics.median(times) for name, times in rounds.items()}
+
+
+def call_costs(folder: Path) -> dict[str, float]:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(DiscardingExporter()))
+    inert = rlscope_otel.start_run()
+    with rlscope_otel.start_run(folder, "sampler", "w0") as run:
+        costs = ns_per_call(
+            {
+                "plain SDK span, BatchSpanProcessor": lambda calls: plain_spans(provider.get_tracer("plain"), calls),
+                "engine step": lambda calls: engine_steps(run, calls),
+                "sample with 4 versions": lambda calls: samples(run, calls),
+                "tokens of one version": lambda calls: sample_tokens(run, calls),
+                "wait": lambda calls: waits(run, calls),
+                "delivery": lambda calls: deliveries(run, calls),
+                "engine step, inert run": lambda calls: engine_steps(inert, calls),
+                "wait, inert run": lambda calls: waits(inert, calls),
+            }
+        )
+    provider.shutdown()
+    return costs
+
+
+class Pressure(NamedTuple):
+    """What became of rows that came at a steady rate."""
+
+    rows: int
+    seconds: float
+    written: int
+    dropped: int
+    files: int
+    flush_cpu_ratio: float
+
+
+def under_pressure(folder: Path) -> Pressure:
+    """Engine steps at a steady rate, in bursts of a millisecond's worth, while the run writes as it always does."""
+    burst = PRESSURE_ROWS_PER_S // 1000
+    with rlscope_otel.start_run(folder, "sampler", "w0") as run:
+        started_s, cpu_s = time.perf_counter(), time.process_time()
+        host_cpu_s = time.thread_time()
+        for number in range(PRESSURE_S * 1000):
+            engine_steps(run, burst)
+            time.sleep(max(0.0, started_s + (number + 1) / 1000 - time.perf_counter()))
+        seconds = time.perf_counter() - started_s
+        cpu = (time.process_time() - cpu_s) - (time.thread_time() - host_cpu_s)
+    files = list((folder / "engine_steps").glob("*.parquet"))
+    written = sum(pq.read_metadata(file).num_rows for file in files)
+    rows = PRESSURE_S * 1000 * burst
+    return Pressure(rows, seconds, written, rows - written, len(files), cpu / seconds)
+
+
+def bytes_of(folder: Path, table: str) -> int:
+    return sum(file.stat().st_size for file in (folder / table).glob("*.parquet"))
+
+
+def bytes_per_sample(folder: Path, count: int = 20_000) -> float:
+    """Samples of 4 versions with jittered lengths and times, as an engine finishes them, in one file."""
+    with rlscope_otel.start_run(folder, "sampler", "w0", flush_interval_s=HOUR_S) as run:
+        for number in range(count):
+            sample = run.sample(f"step-{number // 512}/{number % 512}", f"group-{number // 8}", prompt_tokens=200)
+            sample.started()
+            for version in range(4):
+                sample.tokens(TOKENS_PER_VERSION + hash((number, version)) % 97, number // 512 + version)
+            sample.finish("stop")
+    return bytes_of(folder, "samples") / count
+
+
+def bytes_per_gpu_hour(folder: Path, minutes: int = 2) -> float:
+    """An engine at a steady pass rate, flushed as often as in a run: small files, each with its own footer."""
+    pass_ns = 1_000_000_000 // PASSES_PER_S
+    with rlscope_otel.start_run(folder, "sampler", "w0", flush_interval_s=HOUR_S) as run:
+        now_ns = run.now_ns()
+        for number in range(minutes * 60 * PASSES_PER_S):
+            jitter_ns = hash((number, 7)) % 3_000_000
+            run.engine_step(
+                now_ns,
+                now_ns + pass_ns,
+                busy_ns=pass_ns - 1_000_000 - jitter_ns,
+                running=64 - number % 5,
+                waiting=number % 3,
+                decode_tokens=64 - number % 5,
+                kv_used_tokens=100_000 + 61 * (number % 1000),
+            )
+            now_ns += pass_ns
+            if number % (PASSES_PER_S * FLUSH_INTERVAL_S) == 0:
+                run.flush()
+    return bytes_of(folder, "engine_steps") * 60 / minutes
+
+
+def print_costs(costs: dict[str, float]) -> None:
+    span_ns = costs["plain SDK span, BatchSpanProcessor"]
+    print(f"{'call':<36}{'ns':>10}{'of a plain span':>18}")
+    for name, cost_ns in costs.items():
+        print(f"{name:<36}{cost_ns:>10,.0f}{cost_ns / span_ns:>18.3f}")
+
+
+def main() -> None:
+    print(f"command: python {' '.join(sys.argv)}")
+    print(f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(f"rounds:  {ROUNDS} of {CALLS:,} calls, interleaved; median\n")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        print_costs(call_costs(folder / "calls"))
+        print(f"\n{bytes_per_sample(folder / 'samples'):.1f} bytes on disk per sample with 4 versions")
+        hour_bytes = bytes_per_gpu_hour(folder / "hour")
+        print(f"{hour_bytes / 1e6:.1f} MB of engine steps per GPU-hour, at {PASSES_PER_S} passes/s, a row each,")
+        print(f"     written every {FLUSH_INTERVAL_S} s ({HOUR_S // FLUSH_INTERVAL_S:,} files)")
+        pressure = under_pressure(folder / "pressure")
+    print(f"\n{pressure.rows:,} rows in {pressure.seconds:.1f} s ({pressure.rows / pressure.seconds:,.0f} rows/s):")
+    print(f"     {pressure.written:,} written in {pressure.files} files, {pressure.dropped} dropped,")
+    print(f"     the flush thread used {pressure.flush_cpu_ratio:.1%} of one core")
+
+
+if __name__ == "__main__":
+    main()

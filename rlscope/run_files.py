@@ -12,7 +12,7 @@ from typing import Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, TABLES, WORKER_ID_PATTERN, arrow_schema
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN, arrow_schema
 
 from rlscope.analysis import SkippedFile
 from rlscope.errors import RunFolderError
@@ -221,5 +221,3 @@ def _reads_as(found: pa.DataType, expected: pa.DataType) -> bool:
 
 def _name(folder: Path, path: Path) -> str:
     return path.relative_to(folder).as_posix()
-
-

@@ -5,7 +5,7 @@ was opened, so a run that is still being written can be analysed. `workers` hold
 """
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,8 +17,8 @@ from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
 from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.analysis import SkippedFile
-from rlscope.query_files import find_question, macros_sql
 from rlscope.errors import UnreadableDataError
+from rlscope.query_files import find_question, macros_sql
 from rlscope.run_config import RunConfig, read_config
 from rlscope.run_files import TableFiles, list_table, read_manifest, read_workers
 
@@ -64,7 +64,7 @@ class Run:
 
 
 @contextmanager
-def open_run(folder: Path, *, read_all: bool = False) -> Iterator[Run]:
+def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
     """Open a run folder; the connection closes with the block.
 
     read_all decodes every page first, so that a file damaged inside is skipped too; it costs one full read.
@@ -163,7 +163,9 @@ def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
 
 def _typed(value: object, kind: pa.DataType) -> object:
     """The value when it is of the column's type, else None: an optional entry that is wrong is as good as missing."""
-    fits = isinstance(value, str) if pa.types.is_string(kind) else isinstance(value, int) and not isinstance(value, bool)
+    fits = (
+        isinstance(value, str) if pa.types.is_string(kind) else isinstance(value, int) and not isinstance(value, bool)
+    )
     return value if fits else None
 
 

@@ -30,7 +30,9 @@ def states_of(folder: Path, *, origin_ns: int = 0, cell_ns: int = 1000, rows_dis
 
 @st.composite
 def traces(draw: st.DrawFn, *, disjoint_rows: bool = False) -> dict[str, list[Row]]:
-    spans = draw(st.lists(st.tuples(TIMES, st.sampled_from(["wait", "eval", "checkpoint", "generate"]), REASONS), max_size=6))
+    spans = draw(
+        st.lists(st.tuples(TIMES, st.sampled_from(["wait", "eval", "checkpoint", "generate"]), REASONS), max_size=6)
+    )
     steps = draw(st.lists(TIMES, max_size=3))
     updates = draw(st.lists(st.tuples(TIMES, st.sampled_from(["publish", "apply"])), max_size=3))
     if disjoint_rows:
@@ -46,8 +48,12 @@ def traces(draw: st.DrawFn, *, disjoint_rows: bool = False) -> dict[str, list[Ro
         "weight_updates": [update_row("w", start, end, 1, phase) for (start, end), phase in updates],
         "engine_steps": [
             engine_row(
-                "w", start, end, draw(st.integers(0, max(0, end - start))),
-                decode_tokens=draw(st.integers(0, 1)), prefill_tokens=draw(st.integers(0, 1)),
+                "w",
+                start,
+                end,
+                draw(st.integers(0, max(0, end - start))),
+                decode_tokens=draw(st.integers(0, 1)),
+                prefill_tokens=draw(st.integers(0, 1)),
             )
             for start, end in rows
         ],
@@ -179,7 +185,5 @@ def test_a_wait_is_named_by_who_waits_and_for_what(tmp_path: Path, role: str, re
 
 
 def test_a_worker_that_was_killed_ends_at_its_last_row(tmp_path: Path) -> None:
-    run = write_run(
-        tmp_path, [worker("w", "trainer", 0, None, last_flush_ns=20)], train_steps=[train_row("w", 10, 30)]
-    )
+    run = write_run(tmp_path, [worker("w", "trainer", 0, None, last_flush_ns=20)], train_steps=[train_row("w", 10, 30)])
     assert states_of(run) == {("w", "train", None): 20, ("w", "unattributed", None): 10}

@@ -28,9 +28,7 @@ def worker(worker_id: str, role: str = "trainer", start_ns: int = 0, stop_ns: in
     } | more
 
 
-def write_run(
-    folder: Path, workers: Sequence[Row], config: Row | None = None, **tables: Sequence[Row]
-) -> Path:
+def write_run(folder: Path, workers: Sequence[Row], config: Row | None = None, **tables: Sequence[Row]) -> Path:
     """A run folder with those workers and rows, one file per worker and table."""
     folder.mkdir(parents=True, exist_ok=True)
     manifest = {"format": FORMAT_NAME, "version": FORMAT_VERSION, "run_id": "run", "created_ns": 0}

@@ -1,1 +1,1 @@
-"""One illness per module; RULES lists them."""
+"""One illness per module; `rules` lists them. Pure: evidence in, findings out, no wording."""

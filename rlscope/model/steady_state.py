@@ -10,6 +10,7 @@ seasonal effects.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 from typing import Final
 
@@ -40,13 +41,13 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
         return None
     levels = [math.log(max(period_s, 1e-9)) for period_s in periods_s]
     edges = [0, *sorted(_cuts(levels, 0, len(levels), _noise(levels) ** 2)), len(levels)]
-    stretches = [Stretch(first, after - 1) for first, after in zip(edges, edges[1:], strict=False)]
+    stretches = [Stretch(first, after - 1) for first, after in pairwise(edges)]
     return max(stretches, key=lambda stretch: (stretch.last - stretch.first + 1 >= LEAST_STEPS, stretch.last))
 
 
 def _noise(levels: Sequence[float]) -> float:
     """Standard deviation of the noise, from first differences (their deviation is sqrt(2) times it)."""
-    differences = [abs(after - before) for before, after in zip(levels, levels[1:], strict=False)]
+    differences = [abs(after - before) for before, after in pairwise(levels)]
     return max(_MAD_TO_SIGMA * median(differences) / math.sqrt(2), _SMALLEST_SIGMA)
 
 
@@ -67,7 +68,7 @@ def _cuts(levels: Sequence[float], first: int, after: int, variance: float) -> l
 
 
 def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> int | None:
-    """Where two levels explain most more than one, if that is above the threshold. Pieces keep LEAST_STEPS / 2 steps."""
+    """Where two levels explain most more than one, above the threshold. Pieces keep LEAST_STEPS / 2 steps."""
     total, count = sums[end] - sums[start], end - start
     best, best_gain = None, threshold
     shortest = LEAST_STEPS // 2

@@ -1,0 +1,99 @@
+"""The whole pipeline on one screen: open, ask, add up, judge."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from rlscope.analysis import Analysis
+from rlscope.data_quality import assess_quality
+from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.overproduction import dropped_tokens_ratio
+from rlscope.diagnose.rules import find_illnesses
+from rlscope.errors import UnreadableDataError
+from rlscope.ledger import close_ledger, ledger_timeline
+from rlscope.query import ask, standard_arguments
+from rlscope.run_facts import gather_facts, measure_throughput
+from rlscope.staleness import summarise_staleness
+from rlscope.store import Run, open_run
+from rlscope.verdict import judge
+
+QUESTIONS: Final = (
+    "worker_extents",
+    "ledger",
+    "training_steps",
+    "token_staleness",
+    "token_staleness_by_step",
+    "staleness_histogram",
+    "version_sources",
+    "sample_staleness",
+    "batch_size",
+    "waiting_requests",
+    "kv_use",
+    "pass_latency",
+    "engine_speed",
+    "queue_depth",
+    "weight_update_latency",
+    "response_lengths",
+    "step_tails",
+    "step_waits",
+    "delivery_outcomes",
+    "token_balance",
+    "throughput",
+    "gpu_agreement",
+    "version_moments",
+    "clock_bounds",
+    "row_faults",
+)
+"""What an analysis is made of."""
+
+
+def _say_nothing(_doing: str) -> None: ...
+
+
+def analyze(folder: Path | str, *, progress: Callable[[str], None] = _say_nothing) -> Analysis:
+    """Analyse the run in a folder; progress is told what is being done.
+
+    Raises RunFolderError for a folder that is no run. A file that turns out to be damaged inside is left out: the run
+    is then read once in full to find it.
+    """
+    try:
+        with open_run(Path(folder)) as run:
+            return analyze_run(run, progress)
+    except UnreadableDataError:
+        progress("a file is damaged: reading every file to find which")
+        with open_run(Path(folder), read_all=True) as run:
+            return analyze_run(run, progress)
+
+
+def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Analysis:
+    """Analyse an open run."""
+    answers = _ask_all(run, progress)
+    progress("adding up")
+    facts = gather_facts(run, answers)
+    ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
+    answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
+    staleness = summarise_staleness(answers, run.config.max_staleness)
+    quality = assess_quality(run, answers)
+    evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
+    return Analysis(
+        run=facts,
+        verdict=judge(facts, answers["ledger_timeline"], answers["training_steps"], dropped_tokens_ratio(evidence)),
+        throughput=measure_throughput(facts, answers),
+        ledger=ledger,
+        staleness=staleness,
+        findings=find_illnesses(evidence),
+        data_quality=quality,
+        answers=answers,
+    )
+
+
+def _ask_all(run: Run, progress: Callable[[str], None]) -> dict[str, pl.DataFrame]:
+    progress("looking at the engines' rows")
+    arguments = standard_arguments(run)
+    answers: dict[str, pl.DataFrame] = {}
+    for name in QUESTIONS:
+        progress(name.replace("_", " "))
+        answers[name] = ask(run, name, arguments)
+    return answers

@@ -1,0 +1,60 @@
+"""What the analysis could not see: skipped files, dropped rows, workers without an end, clocks that disagree."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import polars as pl
+
+from rlscope.analysis import ClockOffset, DataQuality
+from rlscope.store import Run
+
+_WHAT_IS_LOST: Final[Mapping[str, str]] = {
+    "samples": "the age of tokens and the lengths of responses are unknown",
+    "deliveries": "which samples were trained on is unknown, and with it throughput and staleness",
+    "engine_steps": "batch sizes are unknown, and samplers' time is only as detailed as their own spans",
+    "train_steps": "when the trainers trained is unknown",
+    "weight_updates": "what weight updates cost is unknown",
+    "activities": "why a worker stood still is unknown: that time is unattributed",
+}
+
+
+def assess_quality(run: Run, answers: Mapping[str, pl.DataFrame]) -> DataQuality:
+    """Gather what is missing from the run itself and the answers of row_faults, clock_bounds and worker_extents."""
+    extents = answers["worker_extents"]
+    empty = tuple(f"{table}: no rows; {lost}" for table, lost in _WHAT_IS_LOST.items() if not run.row_counts[table])
+    faults = tuple(
+        f"{row['table_name']}: {row['rows']:,} rows {row['fault']}"
+        for row in answers["row_faults"].iter_rows(named=True)
+    )
+    offsets = _clock_offsets(answers["clock_bounds"])
+    clocks = tuple(
+        f"clocks: {offset.host} is about {offset.offset_s:.3f} s off against {offset.against}; times are not corrected"
+        for offset in offsets
+    )
+    return DataQuality(
+        skipped_files=run.skipped_files,
+        dropped_rows=run.dropped_rows,
+        workers_without_end=tuple(extents.filter(~pl.col("has_end"))["worker_id"]),
+        clock_offsets=offsets,
+        gaps=(*run.gaps, *empty, *faults, *clocks),
+    )
+
+
+def _clock_offsets(bounds: pl.DataFrame) -> tuple[ClockOffset, ...]:
+    """The pairs of hosts for which no difference at all contradicts the order of causes."""
+    offsets: list[ClockOffset] = []
+    for row in bounds.iter_rows(named=True):
+        least_ns, most_ns = row["least_ns"], row["most_ns"]
+        if (least_ns is None or least_ns <= 0) and (most_ns is None or most_ns >= 0):
+            continue
+        known = [bound for bound in (least_ns, most_ns) if bound is not None]
+        consistent = len(known) == 2 and least_ns <= most_ns
+        offsets.append(
+            ClockOffset(
+                host=row["host"],
+                against=row["against"],
+                offset_s=sum(known) / len(known) / 1e9,
+                uncertainty_s=(most_ns - least_ns) / 2e9 if consistent else None,
+            )
+        )
+    return tuple(offsets)

@@ -1,0 +1,58 @@
+"""Samplers make more than the trainers take.
+
+Symptom: samples are dropped for their age, or samplers stand still because the queue is full.
+Evidence: generated tokens that were dropped as stale or abandoned, priced at the samplers' GPU-seconds per generated
+token; samplers' GPU-seconds without requests for backpressure.
+Threshold: 10 % of the samplers' GPU-seconds, one GPU in ten; critical from 30 %.
+Remedy: fewer sampler GPUs or more trainer GPUs; a smaller queue or a limit on samples in flight, so that what is made
+is fresh.
+When it is wrong: samples filtered for their reward (all equal in a group) are not overproduction and are not counted.
+"""
+
+from typing import Final
+
+from rlscope.diagnose.evidence import Evidence, column_total
+from rlscope.diagnose.finding import Finding
+
+# One sampler GPU in ten works for the bin or stands still.
+WARNING_SHARE_RATIO: Final = 0.10
+# Every third one does.
+CRITICAL_SHARE_RATIO: Final = 0.30
+GENERATING: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes", "generating")
+
+
+def dropped_tokens_ratio(evidence: Evidence) -> float:
+    """Share of the generated tokens that were dropped as stale or abandoned, 0..1; 0 when nothing was generated."""
+    generated = column_total(evidence.answers["token_balance"], "generated_tokens")
+    return _dropped_tokens(evidence) / generated if generated else 0.0
+
+
+def _dropped_tokens(evidence: Evidence) -> float:
+    balance = evidence.answers["token_balance"]
+    return column_total(balance, "dropped_stale_tokens") + column_total(balance, "abandoned_tokens")
+
+
+def find(evidence: Evidence) -> Finding | None:
+    """The finding, or None below the threshold."""
+    roles = ("sampler", "colocated")
+    sampler_gpu_s = evidence.role_gpu_s(*roles)
+    dropped_share_ratio = dropped_tokens_ratio(evidence)
+    dropped_gpu_s = dropped_share_ratio * evidence.state_gpu_s(*GENERATING, roles=roles)
+    backpressure_gpu_s = evidence.state_gpu_s("no_requests", roles=roles, reason="backpressure")
+    cost_gpu_s = dropped_gpu_s + backpressure_gpu_s
+    if not sampler_gpu_s or cost_gpu_s < WARNING_SHARE_RATIO * sampler_gpu_s:
+        return None
+    return Finding(
+        rule="overproduction",
+        severity="critical" if cost_gpu_s >= CRITICAL_SHARE_RATIO * sampler_gpu_s else "warning",
+        cost_gpu_s=cost_gpu_s,
+        evidence={
+            "dropped_tokens": int(_dropped_tokens(evidence)),
+            "dropped_share_ratio": dropped_share_ratio,
+            "dropped_gpu_s": dropped_gpu_s,
+            "backpressure_gpu_s": backpressure_gpu_s,
+            "backpressure_share_ratio": backpressure_gpu_s / sampler_gpu_s,
+        },
+        start_ns=evidence.run.started_ns,
+        end_ns=evidence.end_ns,
+    )

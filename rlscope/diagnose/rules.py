@@ -1,0 +1,38 @@
+"""Every illness that is looked for, in one list. Pure: evidence in, findings out, no wording."""
+
+from collections.abc import Callable
+from typing import Final
+
+from rlscope.diagnose import (
+    capped_staleness,
+    data_quality_gaps,
+    gpu_disagreement,
+    long_tail,
+    overproduction,
+    starved_trainer,
+    straggling_engine,
+    underfilled_engines,
+    weight_update_cost,
+)
+from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.finding import Finding
+
+Rule = Callable[[Evidence], Finding | None]
+
+RULES: Final[dict[str, Rule]] = {
+    "starved_trainer": starved_trainer.find,
+    "capped_staleness": capped_staleness.find,
+    "overproduction": overproduction.find,
+    "underfilled_engines": underfilled_engines.find,
+    "long_tail": long_tail.find,
+    "weight_update_cost": weight_update_cost.find,
+    "straggling_engine": straggling_engine.find,
+    "data_quality_gaps": data_quality_gaps.find,
+    "gpu_disagreement": gpu_disagreement.find,
+}
+
+
+def find_illnesses(evidence: Evidence) -> tuple[Finding, ...]:
+    """What every rule finds, dearest first; what has no price comes last."""
+    found = [finding for rule in RULES.values() if (finding := rule(evidence)) is not None]
+    return tuple(sorted(found, key=lambda finding: (-(finding.cost_gpu_s or 0.0), finding.rule)))

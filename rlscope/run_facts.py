@@ -1,0 +1,71 @@
+"""Who ran, how long, how much came of it, and over which stretch its rates are steady."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from rlscope.analysis import RunFacts, Throughput, Window
+from rlscope.model.steady_state import LEAST_STEPS, last_stable_stretch
+from rlscope.store import Run
+
+
+def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
+    """The facts from worker_extents, training_steps and token_staleness."""
+    extents, steps = answers["worker_extents"], answers["training_steps"]
+    gpus = {role: int(extents.filter(role=role)["gpu_count"].sum()) for role in ("trainer", "sampler", "colocated")}
+    window = steady_window(steps)
+    started_ns = min(extents["start_ns"], default=run.created_ns or 0)
+    trained = answers["delivery_outcomes"].filter(outcome="trained")
+    return RunFacts(
+        run_id=run.run_id,
+        started_ns=started_ns,
+        duration_s=(max(extents["end_ns"], default=started_ns) - started_ns) / 1e9,
+        n_gpus=sum(gpus.values()),
+        trainer_gpus=gpus["trainer"],
+        sampler_gpus=gpus["sampler"],
+        colocated_gpus=gpus["colocated"],
+        steps=len(steps),
+        samples_trained=int(trained["samples"].sum()),
+        tokens_trained=int(trained["tokens"].sum()),
+        max_staleness=run.config.max_staleness,
+        window=window,
+        window_reason=_window_reason(window, len(steps)),
+    )
+
+
+def steady_window(steps: pl.DataFrame) -> Window | None:
+    """The last stretch of steps with one step period, from the end of the step before it to the end of its last."""
+    timed = steps.filter(pl.col("period_s").is_not_null())
+    stretch = last_stable_stretch(timed["period_s"].to_list())
+    if stretch is None:
+        return None
+    inside = timed.slice(stretch.first, stretch.last - stretch.first + 1)
+    before = steps.filter(pl.col("step") < inside["step"][0])
+    return Window(
+        start_ns=int(before["end_ns"][-1]),
+        end_ns=int(inside["end_ns"][-1]),
+        first_step=int(inside["step"][0]),
+        last_step=int(inside["step"][-1]),
+    )
+
+
+def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
+    """Sums over sums: tokens over seconds, of the whole run and of the window. A rate over no time is None."""
+    steps = answers["training_steps"]
+    steady = None
+    if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
+        inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
+        steady = int(inside["response_tokens"].sum()) / ((facts.window.end_ns - facts.window.start_ns) / 1e9)
+    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    return Throughput(
+        achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and facts.steps else None,
+        steady_tokens_per_s=steady,
+        generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
+    )
+
+
+def _window_reason(window: Window | None, steps: int) -> str:
+    if window is not None:
+        count = window.last_step - window.first_step + 1
+        return f"the last {count} of {steps} steps, over which the step period keeps one level"
+    return f"{steps} steps are too few: a level needs {LEAST_STEPS} step periods to tell it from noise"

@@ -14,8 +14,8 @@ from rlscope.analysis import Analysis, RunFacts
 from rlscope.report import numbers
 from rlscope.report.charts import ledger, sampling, training
 from rlscope.report.charts.encoding import Chart, spec
-from rlscope.report.series import drawable
-from rlscope.report.states import reason_label, state_of
+from rlscope.report.series import MARKS_MAX, drawable
+from rlscope.report.states import reason_label, role_order, state_of
 
 TABLE_ROWS_MAX: Final = 120
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
@@ -45,6 +45,7 @@ class Drawn(NamedTuple):
     columns: list[str]
     rows: list[list[str]]
     rows_note: str
+    picture_note: str = ""
 
 
 _ENGINE_EMPTY: Final = "no engine wrote engine steps"
@@ -58,8 +59,8 @@ THROUGHPUT: Final = (
     ),
     Figure(
         "Step time",
-        "From the start of one training step to the next, and the part of it that computes. The gap is waiting, "
-        "publishing and everything else between steps.",
+        "From the end of one training step to the end of the next, and the part of it that computes. The rest is "
+        "waiting, publishing and everything else between steps.",
         "training_steps", "compute_s", training.step_time, "no training step was recorded",
     ),
 )  # fmt: skip
@@ -112,8 +113,8 @@ SAMPLES: Final = (
     ),
     Figure(
         "Response lengths",
-        "Capped samples hit the length limit. Censored ones were still running or were aborted: they are longer than "
-        "they look.",
+        "Capped samples hit the length limit. Censored ones were aborted or still running: they are longer than they "
+        "look.",
         "response_lengths", "length_from_tokens", sampling.response_lengths, "no sample was recorded",
     ),
 )  # fmt: skip
@@ -136,7 +137,7 @@ def drawn(figure: Figure, analysis: Analysis) -> Drawn:
 def drawn_ledger(analysis: Analysis) -> list[Drawn]:
     """The ledger of every role over time."""
     frame = analysis.answers.get("ledger_timeline")
-    roles = [] if frame is None or frame.is_empty() else sorted(frame["role"].unique(), key=_role_order)
+    roles = [] if frame is None or frame.is_empty() else sorted(frame["role"].unique(), key=role_order)
     pictures: list[Drawn] = []
     for number, role in enumerate(roles):
         figure = _TIMELINE._replace(title=f"{role.capitalize()} over time")
@@ -155,7 +156,7 @@ def drawn_total(analysis: Analysis) -> Drawn:
         "share_ratio": pl.Float64,
     }
     rows = [(s.role, s.state, s.reason, s.gpu_s, s.share_ratio) for s in analysis.ledger.states if s.gpu_ns > 0]
-    rows.sort(key=lambda row: _role_order(row[0]))
+    rows.sort(key=lambda row: role_order(row[0]))
     return _drawn(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
 
 
@@ -181,12 +182,12 @@ def _drawn(figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFact
         note = f"{numbers.count(TABLE_ROWS_MAX)} of {numbers.count(table.height)} rows are shown."
         table = table.head(TABLE_ROWS_MAX)
     rows = [[_cell(name, value) for name, value in zip(table.columns, row, strict=True)] for row in table.iter_rows()]
-    return Drawn(anchor, figure, picture, [_heading(name) for name in table.columns], rows, note)
-
-
-def _role_order(role: str) -> tuple[int, str]:
-    order = ("trainer", "sampler", "colocated", "controller")
-    return (order.index(role) if role in order else len(order), role)
+    coarse = (
+        f"Drawn from {numbers.count(frame.height)} rows, put together in equal stretches by their mean; maxima and "
+        "latencies by their largest."
+    )
+    headings = [_heading(name) for name in table.columns]
+    return Drawn(anchor, figure, picture, headings, rows, note, coarse if frame.height > MARKS_MAX else "")
 
 
 def _heading(column: str) -> str:
@@ -203,6 +204,8 @@ def _cell(column: str, value: object) -> str:
         return "–" if column == "reason" else numbers.NO_DATA
     if column in ("state", "reason"):
         return state_of(str(value)).label if column == "state" else reason_label(str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, int | float):
         return numbers.percent(value) if column.endswith("_ratio") else numbers.significant(value, 4)
     return str(value)

@@ -9,72 +9,92 @@ from rlscope.report.states import state_of
 
 
 class RuleWords(NamedTuple):
-    """The words of one rule; the sentence names the pieces of evidence that it is made of."""
+    """The words of one rule; a sentence names the pieces of evidence that it is made of."""
 
     title: str
-    sentence: str
+    sentences: tuple[str, ...]
+    """The first whose pieces of evidence are all there is taken."""
     remedy: str
 
 
 RULE_WORDS: Final[Mapping[str, RuleWords]] = {
     "starved_trainer": RuleWords(
         "Starved trainer",
-        "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time; the longest single "
-        "wait took {longest_wait_s}.",
+        (
+            "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time; the longest single "
+            "wait took {longest_wait_s}.",
+            "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time.",
+        ),
         "Make samples arrive faster: fill the engines, let samplers run further ahead if the staleness cap allows "
         "it, or move GPUs from trainers to samplers.",
     ),
     "capped_staleness": RuleWords(
         "Capped staleness",
-        "The staleness cap of {max_staleness_versions} held trainers for {trainer_waiting_gpu_s} and samplers for "
-        "{sampler_waiting_gpu_s}, {waiting_share_ratio} of their GPU time.",
+        (
+            "The staleness cap of {max_staleness_versions} held trainers for {trainer_waiting_gpu_s} and samplers for "
+            "{sampler_waiting_gpu_s}, {waiting_share_ratio} of all GPU time.",
+            "The staleness cap held trainers for {trainer_waiting_gpu_s} and samplers for {sampler_waiting_gpu_s}, "
+            "{waiting_share_ratio} of all GPU time.",
+        ),
         "Raise the cap if training stays stable with older tokens, or keep it and make tokens age less: a shorter "
-        "queue, fewer samples in flight, less frequent weight publications.",
+        "queue, fewer samples in flight, shorter responses.",
     ),
     "overproduction": RuleWords(
         "Overproduction",
-        "{dropped_tokens} were generated and thrown away ({dropped_share_ratio}), and samplers stood before a full "
-        "queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
+        (
+            "{dropped_tokens} were generated and thrown away ({dropped_share_ratio} of all), and samplers stood before "
+            "a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
+        ),
         "Samplers make more than trainers take: move GPUs from samplers to trainers, make the training step faster, "
         "or admit fewer samples so that less of what is made gets too old.",
     ),
     "underfilled_engines": RuleWords(
         "Underfilled engines",
-        "Engines ran {running_mean} requests at a time where {running_cap} fit ({fill_ratio} full), over "
-        "{decoding_gpu_s} of decoding.",
+        (
+            "Engines ran {running_mean} requests at a time where {running_cap} fit ({fill_ratio} full), over "
+            "{decoding_gpu_s} of decoding.",
+        ),
         "Give each engine more concurrent requests: raise the admission limit, or run fewer engines. A forward pass "
         "costs nearly the same for a few requests as for many, until the batch is large.",
     ),
     "long_tail": RuleWords(
         "Long tail",
-        "In {steps} engines ran dry while the last samples of the batch were finishing: {tail_s} of tail, "
-        "{tail_share_ratio} of the time, {idle_gpu_s} idle.",
-        "Let the next batch start before the last sample ends (asynchronous sampling), cap or split long responses, "
-        "or start a few spare samples and take the first to finish, knowing that this favours short ones.",
+        (
+            "Steps waited for the last tenth of their samples, whose tail lasts {tail_s} on average over {steps}: "
+            "trainers stood idle for {idle_gpu_s}, {tail_share_ratio} of their GPU time.",
+        ),
+        "Let the next samples start before the last ones end (asynchronous sampling, or more in flight), cap or split "
+        "long responses, or carry the tail over to the next step.",
     ),
     "weight_update_cost": RuleWords(
         "Weight-update cost",
-        "{updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of GPU time; an "
-        "engine took {apply_mean_s} to apply one.",
+        (
+            "{updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of GPU time with "
+            "the waits for them; an engine took {apply_mean_s} to apply one.",
+            "Weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of GPU time "
+            "with the waits for them.",
+        ),
         "Publish less often, transfer while the samplers go on generating, and apply without draining the engines "
         "or recomputing their KV cache.",
     ),
     "straggling_engine": RuleWords(
         "Straggling engine",
-        "Engine {worker_id} makes {tokens_per_s} where the median engine makes {median_tokens_per_s}.",
+        ("Engine {worker_id} makes {tokens_per_s} where the median engine makes {median_tokens_per_s}.",),
         "Look at that engine's host and GPU (clocks, neighbours, memory) and at how requests are routed to it; "
         "replace it if it stays slow.",
     ),
     "data_quality_gaps": RuleWords(
         "Gaps in the data",
-        "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Without an end: {workers_without_end}. "
-        "Unattributed: {unattributed_share_ratio} of GPU time.",
-        "Read every number with these gaps in mind; the data-quality section names each of them. Wrap what is "
-        "unattributed in an activity.",
+        (
+            "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Without an end: {workers_without_end}. "
+            "Unattributed: {unattributed_share_ratio} of GPU time.",
+        ),
+        "Read every number with these gaps in mind; data quality names each of them. Wrap what is unattributed in an "
+        "activity.",
     ),
     "gpu_disagreement": RuleWords(
         "Hooks and GPU disagree",
-        "Hooks report {gpu_s} of {state}, but for {gpu_idle_ratio} of it the GPU ran no kernel.",
+        ("Hooks report {gpu_s} of {state}, but for {gpu_idle_ratio} of it the GPU ran no kernel.",),
         "That state hides waiting: look for host work, locks or transfers inside it, and give each its span.",
     ),
 }
@@ -90,11 +110,11 @@ def sentence(finding: Finding) -> str:
     """The evidence as a sentence, or as a list where a piece of it is missing or the rule is not known here."""
     words = RULE_WORDS.get(finding.rule)
     written = {name: _write(name, value) for name, value in finding.evidence.items() if value is not None}
-    if words:
+    for pattern in words.sentences if words else ():
         try:
-            return words.sentence.format_map(written)
+            return pattern.format_map(written)
         except KeyError:
-            pass
+            continue
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence was given."
 
 

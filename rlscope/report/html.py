@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from rlscope.analysis import Analysis, LedgerState
 from rlscope.report import figures, findings, numbers, wording
-from rlscope.report.states import STATES, State, state_label, state_of
+from rlscope.report.states import STATES, State, role_order, state_label, state_of
 
 
 class _Fact(NamedTuple):
@@ -121,6 +121,7 @@ def _draw(wanted: Sequence[figures.Figure], analysis: Analysis) -> list[figures.
 
 def _facts(analysis: Analysis) -> list[_Fact]:
     run, rates, tokens = analysis.run, analysis.throughput, analysis.staleness.tokens
+    whole = rates.achieved_tokens_per_s
     cap = "no cap stated" if run.max_staleness is None else f"cap {run.max_staleness}"
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "do both")]
     layout = ", ".join(f"{numbers.count(gpus)} {does}" for gpus, does in sides if gpus)
@@ -128,7 +129,7 @@ def _facts(analysis: Analysis) -> list[_Fact]:
         _Fact(
             "Trained, steady",
             numbers.tokens_per_second(rates.steady_tokens_per_s),
-            f"{numbers.tokens_per_second(rates.achieved_tokens_per_s)} over the whole run",
+            "" if whole is None else f"{numbers.tokens_per_second(whole)} over the whole run",
         ),
         _Fact(
             "Token staleness",
@@ -143,7 +144,7 @@ def _facts(analysis: Analysis) -> list[_Fact]:
 
 def _ledger_roles(states: Sequence[LedgerState]) -> list[_LedgerRole]:
     roles: list[_LedgerRole] = []
-    for role in sorted({state.role for state in states}, key=("trainer", "sampler", "colocated", "controller").index):
+    for role in sorted({state.role for state in states}, key=role_order):
         own = [state for state in states if state.role == role and state.gpu_ns > 0]
         total_s = sum(state.gpu_ns for state in own) / 1e9
         roles.append(_LedgerRole(role.capitalize(), numbers.gpu_time(total_s), [_ledger_row(state) for state in own]))

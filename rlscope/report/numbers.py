@@ -95,8 +95,8 @@ def duration(seconds: float | None) -> str:
     if seconds < 0:
         return "-" + duration(-seconds)
     if seconds < 59.95:
-        scale, unit = next((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (0.0, "s")) if seconds >= s)
-        return f"{significant(seconds / scale if scale else 0.0)} {unit}"
+        scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s or not seconds), (1e-6, "µs"))
+        return f"{significant(seconds / scale)} {unit}"
     whole = round(seconds)
     if whole < 3600:
         return _two_units(whole // 60, "min", whole % 60, "s")

@@ -3,7 +3,7 @@
 """Frames made ready to draw: seconds since the run's start instead of epochs, few enough rows, few enough digits.
 
 A frame that is too long is coarsened, never cut or sampled: rows are put together in equal stretches of time or steps,
-by their mean, and by their maximum where the column is a maximum.
+by their mean, and by their largest where the column is a maximum or a latency, whose peaks a mean would hide.
 """
 
 from typing import Final
@@ -12,44 +12,61 @@ import polars as pl
 
 MARKS_MAX: Final = 3_000
 _KEYS: Final = ("role", "state", "reason", "worker_id", "queue")
+_MOMENTS: Final = ("bucket_start_ns", "bucket_end_ns", "start_ns", "end_ns", "publish_start_ns", "applied_ns")
+_LATENCIES: Final = ("publish_to_applied_s", "apply_s")
 
 
 def drawable(frame: pl.DataFrame, started_ns: int, marks_max: int = MARKS_MAX) -> pl.DataFrame:
     """The frame with its `*_ns` columns as seconds since the start, coarsened to at most about `marks_max` rows."""
-    frame = _in_seconds(frame, started_ns)
-    along = next((name for name in ("bucket_start_s", "step", "version") if name in frame.columns), None)
-    if along is None or frame.is_empty():
-        return frame
-    width = bucket_width(frame, along)
-    if frame.height > marks_max:
-        width *= -(-frame.height // marks_max)
-        frame = _coarsened(frame, along, width)
-    if along == "bucket_start_s":
-        frame = frame.with_columns(bucket_end_s=pl.col(along) + width)
-    return frame
-
-
-def bucket_width(frame: pl.DataFrame, along: str) -> float:
-    """The distance between neighbouring values of a column; 1 where it has fewer than two."""
-    steps = frame.select(pl.col(along).cast(pl.Float64).unique().sort().diff().min()).item()
-    return 1.0 if steps is None else float(steps)
+    along = next((name for name in ("bucket_start_ns", "step", "version") if name in frame.columns), None)
+    if along is not None and not frame.is_empty():
+        width = _spacing(frame[along])
+        if frame.height > marks_max:
+            width *= -(-frame.height // marks_max)
+            frame = _coarsened(frame, along, width)
+        if along == "bucket_start_ns":
+            frame = frame.with_columns(bucket_end_ns=pl.col(along) + width)
+    return _in_seconds(frame, started_ns)
 
 
 def rounded(frame: pl.DataFrame, digits: int = 5) -> pl.DataFrame:
-    """Floats to so many significant digits: a picture needs no more, and the page gets smaller."""
-    return frame.with_columns(pl.selectors.float().round_sig_figs(digits))
+    """Floats to so many significant digits, which is enough for a picture; what is no number becomes null."""
+    floats = pl.selectors.float()
+    return frame.with_columns(pl.when(floats.is_finite()).then(floats.round_sig_figs(digits)))
+
+
+def _spacing(column: pl.Series) -> int:
+    """The distance between neighbouring values; 1 where there are fewer than two."""
+    steps = column.unique().sort().diff().drop_nulls()
+    return 1 if steps.is_empty() else int(steps.min())  # pyright: ignore[reportArgumentType]
+
+
+def stepped(frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
+    """The frame for a line of steps: the last bucket before a gap keeps its width, and the line ends there."""
+    order = ["bucket_start_s"] if key is None else [key, "bucket_start_s"]
+    frame = frame.sort(order)
+    following = pl.col("bucket_start_s").shift(-1)
+    following = following if key is None else following.over(key)
+    last = following.is_null() | (following > pl.col("bucket_end_s"))
+    closing = frame.filter(last).with_columns(bucket_start_s=pl.col("bucket_end_s"))
+    values = pl.selectors.numeric() - pl.selectors.by_name("bucket_start_s", "bucket_end_s")
+    breaking = closing.with_columns(pl.when(False).then(values))
+    return pl.concat([frame, closing, breaking]).sort(order, maintain_order=True)
 
 
 def _in_seconds(frame: pl.DataFrame, started_ns: int) -> pl.DataFrame:
+    """Moments count from the run's start; what else is in nanoseconds is a duration."""
     times = [name for name in frame.columns if name.endswith("_ns")]
     return frame.with_columns(
-        ((pl.col(name) - started_ns) / 1e9).alias(name.removesuffix("_ns") + "_s") for name in times
+        ((pl.col(name) - (started_ns if name in _MOMENTS else 0)) / 1e9).alias(name.removesuffix("_ns") + "_s")
+        for name in times
     ).drop(times)
 
 
-def _coarsened(frame: pl.DataFrame, along: str, width: float) -> pl.DataFrame:
+def _coarsened(frame: pl.DataFrame, along: str, width: int) -> pl.DataFrame:
     keys = [name for name in _KEYS if name in frame.columns]
-    stretch = (pl.col(along) / width).floor() * width
+    first = pl.col(along).min()
+    stretch = (pl.col(along) - first) // width * width + first
     rest = [name for name in frame.columns if name not in (*keys, along)]
     return (
         frame.group_by(*keys, stretch.alias(along), maintain_order=True)
@@ -60,8 +77,8 @@ def _coarsened(frame: pl.DataFrame, along: str, width: float) -> pl.DataFrame:
 
 
 def _together(name: str) -> pl.Expr:
-    """GPU-seconds add up; a maximum stays one; everything else is a mean."""
+    """GPU-seconds add up; a maximum stays one, and so does a latency; everything else is a mean."""
     column = pl.col(name)
     if name == "gpu_s":
         return column.sum()
-    return column.max() if "max" in name.split("_") else column.mean()
+    return column.max() if name in _LATENCIES or "max" in name.split("_") else column.mean()

@@ -90,3 +90,9 @@ def order_of(name: str) -> int:
     """Place in a stack of bars: work first, then waits, then the rest."""
     names = tuple(_BY_NAME)
     return names.index(name) if name in _BY_NAME else len(names)
+
+
+def role_order(role: str) -> tuple[int, str]:
+    """Place of a role: trainers first."""
+    order = ("trainer", "sampler", "colocated", "controller")
+    return (order.index(role) if role in order else len(order), role)

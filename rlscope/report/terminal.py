@@ -15,7 +15,7 @@ from rich.text import Text
 from rlscope.analysis import Analysis, LedgerState
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings, numbers, wording
-from rlscope.report.states import Kind, state_label, state_of
+from rlscope.report.states import Kind, role_order, state_label, state_of
 
 _WIDTH_MAX = 120
 _BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
@@ -64,13 +64,12 @@ def _verdict(analysis: Analysis) -> Panel:
         numbers.counted(run.n_gpus, "GPU", "GPUs"),
         numbers.counted(run.steps, "step", "steps"),
     )
+    body.add_row("Run", _plain(" · ".join(about)))
     label = wording.verdict_label(analysis.verdict.bottleneck)
     return Panel(
         body,
         title=Text(f" {label} ", style="bold"),
         title_align="left",
-        subtitle=_plain(f" {' · '.join(about)} "),
-        subtitle_align="right",
         box=ROUNDED,
         padding=(1, 2),
     )
@@ -92,7 +91,7 @@ def _ledger(analysis: Analysis, width: int) -> RenderableType:
     if not ledger.states:
         return Text(f"{numbers.NO_DATA}: no worker with a GPU wrote anything.")
     has_idle = any(state.gpu_idle_ratio is not None for state in ledger.states)
-    roles = list(dict.fromkeys(state.role for state in ledger.states))
+    roles = sorted({state.role for state in ledger.states}, key=role_order)
     tables = [_role([s for s in ledger.states if s.role == role], role, width, has_idle) for role in roles]
     total = numbers.gpu_time(ledger.total_gpu_s)
     key = "█ work  ▒ waiting  ░ everything else"
@@ -179,8 +178,10 @@ def _histogram(histogram: Sequence[tuple[int, int]], cap: int | None, width: int
     rows, total = _folded(histogram), sum(count for _, count in histogram) or 1
     largest = max((count for _, _, count in rows), default=1) or 1
     table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("right", "left", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)  # pyright: ignore[reportArgumentType]
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
     for first, last, count in rows:
         over = cap is not None and first > cap
         table.add_row(

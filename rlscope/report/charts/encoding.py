@@ -68,7 +68,8 @@ def tip(field: str, title: str | None = None, number_format: str | None = None) 
 
 def series_colors(column: str, names: Sequence[str]) -> alt.Color:
     """One colour per name, in order; a legend above where there is more than one."""
-    legend = alt.Legend(orient="bottom", title=None, labelLimit=140, columns=3) if len(names) > 1 else None
+    columns = 2 if len(names) % 2 == 0 else 3
+    legend = alt.Legend(orient="bottom", title=None, labelLimit=140, columns=columns) if len(names) > 1 else None
     colors = [_SERIES[n % len(_SERIES)] for n in range(len(names))]
     return alt.Color(f"{column}:N").scale(domain=list(names), range=colors).legend(legend)
 

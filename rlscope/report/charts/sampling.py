@@ -21,7 +21,7 @@ from rlscope.report.charts.encoding import (
     time_axis,
     tip,
 )
-from rlscope.report.series import drawable, rounded
+from rlscope.report.series import drawable, rounded, stepped
 
 
 def batch_size(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -62,7 +62,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Samples in every queue; the line is the mean, the band goes up to the maximum, the rule is the capacity."""
-    rows = rounded(drawable(frame, run.started_ns))
+    rows = stepped(rounded(drawable(frame, run.started_ns)), "queue")
     queues = names(rows, "queue")
     base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
     band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
@@ -84,14 +84,16 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
 def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Samples by response length, divided by how they ended."""
     kinds = ["finished", "capped", "censored"]
+    # The last length of a bin is in it: without the one more, a bin of a single length has no width.
+    rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
     return (
-        alt.Chart(frame)
+        alt.Chart(rounded(rows))
         .transform_fold([f"{kind}_samples" for kind in kinds], as_=["column", "samples"])
         .transform_calculate(kind="split(datum.column, '_')[0]")
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis()),
-            x2="length_to_tokens:Q",
+            x2="bin_end_tokens:Q",
             y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
             color=series_colors("kind", kinds),
             tooltip=[
@@ -131,18 +133,19 @@ def _by_engine(frame: pl.DataFrame, run: RunFacts, column: str, title: str) -> C
         tip("worker_id:N", "engine"),
         tip(f"{column}:Q", title, ",.3~f"),
     ]
-    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), tooltip=tips)
     if len(engines) <= LINES_MAX:
+        base = alt.Chart(stepped(rows, "worker_id")).encode(x=time_axis("bucket_start_s"), tooltip=tips)
         lines = base.mark_line(interpolate="step-after").encode(
             y=amount(column, title), color=series_colors("worker_id", engines)
         )
         return lines.properties(height=HEIGHT)
     step = max(4, min(18, 420 // len(engines)))
+    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), tooltip=tips)
     heat = base.mark_rect(strokeWidth=0).encode(
         x2="bucket_end_s:Q",
         y=alt.Y("worker_id:N").title(None).sort(engines).axis(labels=step >= 9, ticks=False, labelLimit=110),
         color=alt.Color(f"{column}:Q")
-        .scale(scheme="viridis")
+        .scale(scheme="viridis", zero=True)
         .legend(title=title, orient="top", gradientLength=160, format="~s"),
     )
     return heat.properties(height=step * len(engines))

@@ -25,12 +25,12 @@ from rlscope.report.charts.encoding import (
     time_axis,
     tip,
 )
-from rlscope.report.series import drawable, rounded
+from rlscope.report.series import drawable, rounded, stepped
 
 
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Tokens trained and tokens generated per second; the stable stretch is shaded."""
-    rows = drawable(frame, run.started_ns)
+    rows = stepped(drawable(frame, run.started_ns))
     lines = (
         alt.Chart(rounded(rows))
         .transform_fold(["trained_tokens_per_s", "generated_tokens_per_s"], as_=["column", "rate"])
@@ -59,7 +59,7 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """From one training step to the next, and how much of that was computing."""
-    rows = drawable(frame, run.started_ns, 1_500)
+    rows = drawable(frame, run.started_ns)
     return (
         alt.Chart(rounded(rows.select("step", "period_s", "compute_s")))
         .transform_fold(["period_s", "compute_s"], as_=["column", "seconds"])
@@ -77,7 +77,7 @@ def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def staleness_by_step(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Mean token staleness of every step, with the band from the median to the 95th percentile, and the cap."""
-    rows = rounded(drawable(frame, run.started_ns, 1_500))
+    rows = rounded(drawable(frame, run.started_ns))
     tips = [tip("step:Q", "step", ",d")] + [
         tip(f"staleness_{name}:Q", name, ",.3~f")
         for name in ("mean", "p50", "p95", "p99", "max")
@@ -98,7 +98,7 @@ def staleness_histogram(frame: pl.DataFrame, run: RunFacts) -> Chart:
     if cap is not None:
         color = alt.condition(f"datum.staleness > {cap}", alt.value(LIMIT), alt.value(ACCENT))
     return (
-        alt.Chart(frame)
+        alt.Chart(rounded(frame))
         .mark_bar()
         .encode(
             x=alt.X("staleness:O").title("staleness, versions").axis(labelAngle=0, labelOverlap=True),
@@ -115,7 +115,7 @@ def weight_update_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
     rows = drawable(frame, run.started_ns)
     engines = names(rows, "worker_id")
     return (
-        alt.Chart(rounded(rows.tail(5_000)))
+        alt.Chart(rounded(rows))
         .mark_circle(size=18, opacity=0.7)
         .encode(
             x=alt.X("version:Q").title("version").axis(tickMinStep=1, format=",d").scale(zero=False, nice=False),

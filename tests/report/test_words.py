@@ -1,0 +1,88 @@
+from dataclasses import replace
+
+import pytest
+from analysis_fixture import empty_analysis, full_analysis
+
+from rlscope.analysis import Loss, Verdict
+from rlscope.diagnose.finding import Finding
+from rlscope.diagnose.rules import RULES
+from rlscope.report import findings, wording
+
+EVIDENCE = {
+    "starved_trainer": {"waiting_gpu_s": 1.0, "waiting_share_ratio": 0.5, "longest_wait_s": 2.0},
+    "capped_staleness": {"trainer_waiting_gpu_s": 1.0, "sampler_waiting_gpu_s": 2.0, "waiting_share_ratio": 0.2,
+                         "max_staleness_versions": 4},
+    "overproduction": {"dropped_tokens": 100, "dropped_share_ratio": 0.1, "backpressure_gpu_s": 3.0,
+                       "backpressure_share_ratio": 0.2},
+    "underfilled_engines": {"running_mean": 3.5, "running_cap": 64, "fill_ratio": 0.05, "decoding_gpu_s": 12.0},
+    "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
+    "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
+                           "apply_mean_s": 0.1},
+    "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,
+                          "slowdown_ratio": 0.33},
+    "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "workers_without_end": 0,
+                          "unattributed_share_ratio": 0.2},
+    "gpu_disagreement": {"state": "train", "gpu_idle_ratio": 0.6, "gpu_s": 9.0},
+}  # fmt: skip
+
+
+def finding(rule, evidence):
+    return Finding(rule, "warning", 1.0, evidence, None, None)
+
+
+def test_every_rule_has_words():
+    assert set(RULES) == set(findings.RULE_WORDS)
+
+
+@pytest.mark.parametrize("rule", sorted(findings.RULE_WORDS))
+def test_evidence_becomes_the_sentence_of_its_rule(rule):
+    sentence = findings.sentence(finding(rule, EVIDENCE[rule]))
+    assert sentence.endswith(".") and "{" not in sentence and "no data" not in sentence
+
+
+@pytest.mark.parametrize("rule", sorted(findings.RULE_WORDS))
+@pytest.mark.parametrize("spoil", ["missing", "none"])
+def test_a_missing_piece_of_evidence_leaves_a_list_of_the_others(rule, spoil):
+    first, *rest = EVIDENCE[rule]
+    evidence = {name: EVIDENCE[rule][name] for name in rest} | ({first: None} if spoil == "none" else {})
+    written = findings.sentence(finding(rule, evidence))
+    # A piece that the sentence does not use may be missing without a trace.
+    assert "None" not in written and "{" not in written and written
+
+
+def test_a_rule_without_words_lists_its_evidence():
+    odd = finding("cosmic_rays", {"flips": 3, "lost_gpu_s": 2.0})
+    assert findings.title(odd) == "Cosmic rays"
+    assert findings.sentence(odd) == "flips: 3; lost: 2 GPU-s"
+
+
+def test_braces_in_a_run_s_strings_are_not_fields():
+    evidence = EVIDENCE["straggling_engine"] | {"worker_id": "{tokens_per_s}{nothing}"}
+    assert "{nothing}" in findings.sentence(finding("straggling_engine", evidence))
+
+
+@pytest.mark.parametrize(
+    "bottleneck", ["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
+)
+@pytest.mark.parametrize("with_losses", [True, False])
+def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_losses):
+    full = full_analysis()
+    losses = (Loss(bottleneck, 12.0, 0.25), Loss("samplers", 1.0, 0.01)) if with_losses else ()
+    verdict = Verdict(bottleneck, losses, "too few steps" if bottleneck == "unknown" else None, 0, 10**10)
+    for rules in (full.findings, ()):
+        analysis = replace(full, verdict=verdict, findings=rules)
+        for text in (wording.headline(analysis), wording.why(analysis), wording.next_step(analysis)):
+            assert text and "{" not in text and "None" not in text
+        assert not wording.headline(analysis).endswith(".")
+        assert wording.why(analysis).endswith(".")
+
+
+def test_the_next_step_names_the_finding_that_is_cheaper_to_mend():
+    assert wording.next_step(full_analysis()).startswith("First mend “underfilled engines”")
+
+
+def test_gaps_name_each_kind_once_and_skip_tables_without_drops():
+    lines = wording.gap_lines(full_analysis())
+    assert len(lines) == 5
+    assert "812 rows of engine_steps" in lines[1]
+    assert wording.gap_lines(empty_analysis()) == []

@@ -1,15 +1,8 @@
 """What the run was told to do: the `config` of run.json, typed. Every entry may be missing."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Final
-
-_TYPES: Final[dict[str, tuple[type, ...]]] = {
-    "int | None": (int,),
-    "float | None": (int, float),
-    "str | None": (str,),
-    "Mapping[str, object] | None": (dict,),
-}
+from dataclasses import dataclass
+from typing import get_args, get_type_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +31,20 @@ def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
     """The config, and one sentence for each entry whose type is not the contract's (it is then left out)."""
     known: dict[str, object] = {}
     gaps: list[str] = []
-    for field in fields(RunConfig):
-        value = raw.get(field.name)
+    for name, hint in get_type_hints(RunConfig).items():
+        value = raw.get(name)
         if value is None:
             continue
-        if isinstance(value, bool) or not isinstance(value, _TYPES[str(field.type)]):
-            expected = str(field.type).removesuffix(" | None")
-            gaps.append(f"run.json: config.{field.name} is {value!r}, expected {expected}; it is ignored")
-            continue
-        known[field.name] = value
+        kind = get_args(hint)[0]
+        if _fits(value, kind):
+            known[name] = value
+        else:
+            expected = getattr(kind, "__name__", "object")
+            gaps.append(f"run.json: config.{name} is {value!r}, expected {expected}; it is ignored")
     return RunConfig(**known), tuple(gaps)  # type: ignore[arg-type]
+
+
+def _fits(value: object, kind: object) -> bool:
+    if kind is int or kind is float:
+        return isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
+    return isinstance(value, str if kind is str else dict)

@@ -1,0 +1,80 @@
+"""Writes the pages that are made from the code: the trace format, the findings and the questions.
+
+`python docs/generate.py` writes them; with --check it fails when one of them is out of date.
+"""
+
+import importlib
+import sys
+from pathlib import Path
+
+from rlscope_otel.schema import FORMAT_VERSION, TABLES
+
+from rlscope.diagnose.rules import RULES
+from rlscope.query_files import questions
+
+DOCS = Path(__file__).parent
+GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
+
+
+def trace_format_page() -> str:
+    """Every table of the trace, from the Arrow schemas."""
+    lines = [
+        GENERATED,
+        f"# Trace format {FORMAT_VERSION}\n\n",
+        "A run is a folder: `run.json`, one `workers/<worker_id>.json` per worker, and a folder of Parquet files per\n",
+        "table, `<table>/<worker_id>-<sequence>.parquet`. A trace holds facts only; times are UTC epoch nanoseconds;\n",
+        "no data is NULL. The schemas are in `instrumentation/rlscope_otel/schema.py`.\n",
+    ]
+    for table, columns in TABLES.items():
+        lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")
+        for column in columns:
+            kind = str(column.type).replace("|", "\\|") + (", NULL allowed" if column.nullable else "")
+            meaning = column.meaning.replace("|", "\\|")
+            lines.append(f"| `{column.name}` | {kind} | {column.unit} | {meaning} |\n")
+    return "".join(lines)
+
+
+def findings_page() -> str:
+    """Every illness, from the docstring of its rule."""
+    lines = [GENERATED, "# Findings\n\nWhat `rlscope analyze` looks for, one section an illness.\n"]
+    for name in RULES:
+        text = importlib.import_module(f"rlscope.diagnose.{name}").__doc__ or ""
+        lines.append(f"\n## {name}\n\n{text.strip()}\n")
+    return "".join(lines)
+
+
+def queries_page() -> str:
+    """Every question, from the header of its file."""
+    lines = [GENERATED, "# Questions\n\n`rlscope query RUN_DIR NAME` answers each; the SQL is in `queries/`.\n"]
+    for question in questions().values():
+        lines.append(f"\n## {question.name}\n\n{question.question} {question.grain.capitalize()}.\n\n")
+        lines.append("| column | type | meaning |\n|---|---|---|\n")
+        lines.extend(f"| `{out.name}` | {out.type} | {out.meaning} |\n" for out in question.outputs)
+        if question.args:
+            lines.append("\nArguments: " + "; ".join(f"`{arg.name}` {arg.meaning}" for arg in question.args) + ".\n")
+    return "".join(lines)
+
+
+PAGES = {"trace-format.md": trace_format_page, "findings.md": findings_page, "queries.md": queries_page}
+
+
+def main() -> int:
+    """Write the pages, or with --check name those that are out of date."""
+    stale = [name for name, page in PAGES.items() if _current(name) != page()]
+    if "--check" in sys.argv:
+        for name in stale:
+            print(f"docs/{name} is out of date: run `make docs`", file=sys.stderr)
+        return 1 if stale else 0
+    for name in stale:
+        (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
+        print(f"wrote docs/{name}")
+    return 0
+
+
+def _current(name: str) -> str | None:
+    path = DOCS / name
+    return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,7 +9,8 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from rlscope.analysis import Analysis, LedgerState
+from rlscope.analysis import Analysis, LedgerState, RunFacts
+from rlscope.diagnose.finding import Finding
 from rlscope.report import figures, findings, numbers, wording
 from rlscope.report.states import STATES, State, role_order, state_label, state_of
 
@@ -208,13 +209,8 @@ def _balance_facts(analysis: Analysis) -> list[_Fact]:
 
 
 def _findings(analysis: Analysis) -> list[_FindingWords]:
-    started_ns = analysis.run.started_ns
     words: list[_FindingWords] = []
     for number, finding in enumerate(analysis.findings, start=1):
-        interval = ""
-        if finding.start_ns is not None and finding.end_ns is not None:
-            start_s, end_s = (finding.start_ns - started_ns) / 1e9, (finding.end_ns - started_ns) / 1e9
-            interval = f"from {numbers.duration(start_s)} to {numbers.duration(end_s)} into the run"
         words.append(
             _FindingWords(
                 f"finding-{number}",
@@ -223,10 +219,19 @@ def _findings(analysis: Analysis) -> list[_FindingWords]:
                 findings.sentence(finding),
                 findings.remedy(finding),
                 "" if finding.cost_gpu_s is None else numbers.gpu_time(finding.cost_gpu_s),
-                interval,
+                _interval(finding, analysis.run),
             )
         )
     return words
+
+
+def _interval(finding: Finding, run: RunFacts) -> str:
+    if finding.start_ns is None or finding.end_ns is None:
+        return ""
+    start_s, end_s = (finding.start_ns - run.started_ns) / 1e9, (finding.end_ns - run.started_ns) / 1e9
+    if start_s <= 0 and end_s >= run.duration_s:
+        return "over the whole run"
+    return f"from {numbers.duration(start_s)} to {numbers.duration(end_s)} into the run"
 
 
 @cache

@@ -22,8 +22,9 @@ def drawable(frame: pl.DataFrame, started_ns: int, marks_max: int = MARKS_MAX) -
     if along is not None and not frame.is_empty():
         width = _spacing(frame[along])
         if frame.height > marks_max:
-            width *= -(-frame.height // marks_max)
-            frame = _coarsened(frame, along, width)
+            fold = -(-frame.height // marks_max)
+            width *= fold
+            frame = _coarsened(frame, along, width, fold)
         if along == "bucket_start_ns":
             frame = frame.with_columns(bucket_end_ns=pl.col(along) + width)
     return _in_seconds(frame, started_ns)
@@ -63,22 +64,27 @@ def _in_seconds(frame: pl.DataFrame, started_ns: int) -> pl.DataFrame:
     ).drop(times)
 
 
-def _coarsened(frame: pl.DataFrame, along: str, width: int) -> pl.DataFrame:
+def _coarsened(frame: pl.DataFrame, along: str, width: int, fold: int) -> pl.DataFrame:
     keys = [name for name in _KEYS if name in frame.columns]
     first = pl.col(along).min()
     stretch = (pl.col(along) - first) // width * width + first
     rest = [name for name in frame.columns if name not in (*keys, along)]
     return (
         frame.group_by(*keys, stretch.alias(along), maintain_order=True)
-        .agg(_together(name) for name in rest)
+        .agg(_together(name, fold) for name in rest)
         .select(frame.columns)
         .sort(along, *keys)
     )
 
 
-def _together(name: str) -> pl.Expr:
-    """GPU-seconds add up; a maximum stays one, and so does a latency; everything else is a mean."""
+def _together(name: str, fold: int) -> pl.Expr:
+    """GPU-seconds add up; a maximum stays one, and so does a latency; everything else is a mean.
+
+    A bucket without a row had a rate of zero, but no mean of its own.
+    """
     column = pl.col(name)
     if name == "gpu_s":
         return column.sum()
+    if name.endswith("_per_s"):
+        return column.sum() / fold
     return column.max() if name in _LATENCIES or "max" in name.split("_") else column.mean()

@@ -114,12 +114,12 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
         table.add_column("GPU idle", justify="right", no_wrap=True)
     for state in (state for state in states if state.gpu_ns > 0):
         kind = state_of(state.state).kind
-        filled = max(1, round(state.share_ratio * bar))
+        filled = round(state.share_ratio * bar)
         idle = "" if state.gpu_idle_ratio is None else numbers.percent(state.gpu_idle_ratio)
         table.add_row(
             _plain(state_label(state.state, state.reason)),
             numbers.percent(state.share_ratio),
-            Text(_KIND_FILLS[kind] * filled, style=_KIND_STYLES[kind]),
+            Text(_KIND_FILLS[kind] * filled or "▏", style=_KIND_STYLES[kind]),
             numbers.gpu_time(state.gpu_s),
             *([idle] if has_idle else []),
         )

@@ -23,6 +23,9 @@ class _Words(NamedTuple):
     """Findings that would explain it and are cheaper to mend than a change of the layout; dearest remedy last."""
 
 
+# Half a per cent: a smaller loss is not worth a word beside the largest.
+_WORTH_A_WORD_RATIO: Final = 0.005
+
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     "samplers": _Words(
         "Samplers",
@@ -120,7 +123,8 @@ def why(analysis: Analysis) -> str:
         f"{_stretch(analysis)}, {words.cause} cost {numbers.gpu_time(first.gpu_s)}, "
         f"{numbers.percent(first.side_share_ratio)} of {words.side}."
     )
-    return f"{text} Also lost: {', '.join(_briefly(loss) for loss in rest[:3])}." if rest else text
+    others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _WORTH_A_WORD_RATIO]
+    return f"{text} Also lost: {'; '.join(others)}." if others else text
 
 
 def next_step(analysis: Analysis) -> str:
@@ -131,10 +135,7 @@ def next_step(analysis: Analysis) -> str:
     cheaper = cheapest_finding(analysis)
     if cheaper is None:
         return f"{words.next} Change one thing, and compare the steady rate."
-    first = f"First mend “{findings.title(cheaper).lower()}” (below)."
-    return (
-        first if analysis.verdict.bottleneck == "balanced" else f"{first} If that is not enough: {_lower(words.next)}"
-    )
+    return f"{words.next} Look first at “{findings.title(cheaper).lower()}” (below), which may be cheaper to mend."
 
 
 def cheapest_finding(analysis: Analysis) -> Finding | None:
@@ -147,7 +148,7 @@ def cheapest_finding(analysis: Analysis) -> Finding | None:
 def gap_lines(analysis: Analysis) -> list[str]:
     """Everything that the analysis could not see, one line each; empty when it saw all."""
     quality = analysis.data_quality
-    lines = [f"{file.path} was skipped: {file.why}" for file in quality.skipped_files]
+    lines = [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
     lines += [
         f"Capture dropped {numbers.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n
     ]
@@ -162,7 +163,7 @@ def gap_lines(analysis: Analysis) -> list[str]:
             f"The clock of {offset.host} is off by {numbers.duration(offset.offset_s)}{spread} "
             f"against {offset.against}."
         )
-    return [*lines, *quality.gaps]
+    return [*lines, *(gap if gap.endswith(".") else f"{gap}." for gap in quality.gaps)]
 
 
 def window_sentence(analysis: Analysis) -> str:
@@ -203,7 +204,3 @@ def _some(names: tuple[str, ...], shown: int = 5) -> str:
 def _sentence(text: str) -> str:
     text = text.strip()
     return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

@@ -78,7 +78,7 @@ def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_
 
 
 def test_the_next_step_names_the_finding_that_is_cheaper_to_mend():
-    assert wording.next_step(full_analysis()).startswith("First mend “underfilled engines”")
+    assert "Look first at “underfilled engines”" in wording.next_step(full_analysis())
 
 
 def test_gaps_name_each_kind_once_and_skip_tables_without_drops():

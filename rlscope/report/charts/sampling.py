@@ -62,7 +62,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Samples in every queue; the line is the mean, the band goes up to the maximum, the rule is the capacity."""
-    rows = stepped(rounded(drawable(frame, run.started_ns)), "queue")
+    rows = rounded(drawable(frame, run.started_ns))
     queues = names(rows, "queue")
     base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
     band = base.mark_area(opacity=0.25, interpolate="step-after").encode(

@@ -2,7 +2,7 @@
 # pyright: reportUnknownMemberType=false
 """The trainer's side: rates, steps, staleness and weight updates."""
 
-from typing import Any
+from typing import Any, Final
 
 import altair as alt
 import polars as pl
@@ -27,10 +27,13 @@ from rlscope.report.charts.encoding import (
 )
 from rlscope.report.series import drawable, rounded, stepped
 
+_RATE_BUCKETS: Final = 60
+
 
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Tokens trained and tokens generated per second; the stable stretch is shaded."""
-    rows = stepped(drawable(frame, run.started_ns))
+    # A bucket shorter than a step would show single steps as spikes.
+    rows = stepped(drawable(frame, run.started_ns, _RATE_BUCKETS))
     lines = (
         alt.Chart(rounded(rows))
         .transform_fold(["trained_tokens_per_s", "generated_tokens_per_s"], as_=["column", "rate"])
@@ -64,7 +67,7 @@ def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rounded(rows.select("step", "period_s", "compute_s")))
         .transform_fold(["period_s", "compute_s"], as_=["column", "seconds"])
         .transform_calculate(kind="datum.column == 'period_s' ? 'step to step' : 'computing'")
-        .mark_line(interpolate="step-after")
+        .mark_line(interpolate="step")
         .encode(
             x=step_axis(),
             y=amount("seconds", "seconds"),
@@ -84,10 +87,10 @@ def staleness_by_step(frame: pl.DataFrame, run: RunFacts) -> Chart:
         if f"staleness_{name}" in rows.columns
     ]
     base = alt.Chart(rows).encode(x=step_axis())
-    band = base.mark_area(interpolate="step-after", color=BAND).encode(
+    band = base.mark_area(interpolate="step", color=BAND).encode(
         y=amount("staleness_p50", "versions"), y2="staleness_p95:Q"
     )
-    mean = base.mark_line(color=ACCENT).encode(y="staleness_mean:Q", tooltip=tips)
+    mean = base.mark_line(interpolate="step", color=ACCENT).encode(y="staleness_mean:Q", tooltip=tips)
     return layered(band, mean, *limit_rule(run.max_staleness, "cap")).properties(height=HEIGHT)
 
 

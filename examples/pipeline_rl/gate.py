@@ -21,7 +21,7 @@ class Limits:
 
 
 class Gate:
-    """Every counter has one writer: a sampler its own entries, the trainer `taken` and `published`."""
+    """Every counter has one writer: a sampler its own entries, the trainer `taken` and `discarded`."""
 
     def __init__(self, context: SpawnContext, samplers: int, limits: Limits) -> None:
         self.limits = limits
@@ -30,7 +30,7 @@ class Gate:
         self._queued = context.RawArray(ctypes.c_int64, samplers)
         self._oldest_open = context.RawArray(ctypes.c_int64, [NO_OPEN_GROUP] * samplers)
         self._taken = context.RawValue(ctypes.c_int64, 0)
-        self._allowed = context.RawValue(ctypes.c_int64, 0)
+        self._discarded = context.RawValue(ctypes.c_int64, 0)
 
     def depth(self) -> int:
         """Samples in the queue."""
@@ -40,18 +40,24 @@ class Gate:
         """Whether the queue takes so many more."""
         return self.depth() + samples <= self.limits.queue_capacity
 
-    def may_start(self, samples: int) -> bool:
-        """Whether so many more samples may start without breaking the limits on what is in flight."""
-        admitted = sum(self._admitted)
-        in_flight_ok = (
-            self.limits.max_in_flight is None or admitted - self._taken.value + samples <= self.limits.max_in_flight
-        )
-        return in_flight_ok and (self.limits.admission_staleness is None or admitted + samples <= self._allowed.value)
+    def may_start(self, samples: int, version: int) -> bool:
+        """Whether so many more samples may start under a policy version without breaking a limit on what is in flight.
 
-    def try_start(self, sampler: int, samples: int) -> bool:
+        With `admission_staleness` samplers generate at most that many publications ahead of the version they hold.
+        What was thrown away used up no training step, so it may be started again.
+        """
+        limits, admitted = self.limits, sum(self._admitted) + samples
+        if limits.max_in_flight is not None and admitted - self._taken.value > limits.max_in_flight:
+            return False
+        if limits.admission_staleness is None:
+            return True
+        publications = version + limits.admission_staleness + 1
+        return admitted <= publications * limits.samples_per_publication + self._discarded.value
+
+    def try_start(self, sampler: int, samples: int, version: int) -> bool:
         """Count the samples as in flight if the limits allow it."""
         with self._lock:
-            if not self.may_start(samples):
+            if not self.may_start(samples, version):
                 return False
             self._admitted[sampler] += samples
             return True
@@ -68,14 +74,9 @@ class Gate:
         """The trainer took samples out of the queue, to train on them or to throw them away."""
         self._taken.value += samples
 
-    def note_published(self, version: int, discarded_samples: int) -> None:
-        """Let samplers generate up to `admission_staleness` publications ahead of the version.
-
-        What was thrown away used up no training step, so it is added to what may start.
-        """
-        if self.limits.admission_staleness is not None:
-            publications = version + self.limits.admission_staleness + 1
-            self._allowed.value = publications * self.limits.samples_per_publication + discarded_samples
+    def note_discarded(self, samples: int) -> None:
+        """Samples that were taken and not trained on."""
+        self._discarded.value += samples
 
     def note_oldest_open(self, sampler: int, version: int) -> None:
         """The oldest version among the groups that a sampler has started and not yet queued."""

@@ -11,6 +11,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from examples.pipeline_rl.shape import ModelShape
 from examples.pipeline_rl.task import ANSWER_VOCABULARY, VOCABULARY
 
+# Small, so that an untrained model gives every token nearly the same chance, END included.
+EMBEDDING_SPREAD = 0.04
+
 
 class KVCache:
     """Keys and values of every layer, slot and position."""
@@ -70,8 +73,8 @@ class Model(nn.Module):
         self.positions = nn.Embedding(shape.context_tokens, shape.width)
         self.blocks = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
-        nn.init.normal_(self.tokens.weight, std=shape.width**-0.5)
-        nn.init.normal_(self.positions.weight, std=shape.width**-0.5)
+        nn.init.normal_(self.tokens.weight, std=EMBEDDING_SPREAD)
+        nn.init.normal_(self.positions.weight, std=EMBEDDING_SPREAD)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of every position of whole sequences."""

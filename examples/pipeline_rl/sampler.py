@@ -97,7 +97,7 @@ class Sampler:
     def _admit(self) -> None:
         """Start new groups while slots are free and nothing holds them back."""
         while len(self._waiting) < self.engine.free_slots and self._blocked_by() is None:
-            if not self.links.gate.try_start(self.index, self.options.group):
+            if not self.links.gate.try_start(self.index, self.options.group, self.engine.version):
                 return
             self._start_group()
 
@@ -126,7 +126,7 @@ class Sampler:
             return "barrier"
         if self._outbox or not gate.has_room(group):
             return "backpressure"
-        if not gate.may_start(group):
+        if not gate.may_start(group, self.engine.version):
             return "staleness_cap" if gate.depth() < self.options.batch else "backpressure"
         return None
 

@@ -34,10 +34,8 @@ class Trainer:
         self._weights = flatten_weights(self.model)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.learning_rate, weight_decay=0.0)
         self._inbox = Inbox(links.groups)
-        self._discarded_samples = 0
         self._keeps_cap_by_waiting = options.staleness_policy == "publication_waits" and not options.synchronous
         self._keeps_cap_by_dropping = options.staleness_policy == "drop" and not options.synchronous
-        links.gate.note_published(0, 0)
         links.mailbox.publish(self._weights, 0)
 
     def train(self) -> TrainerCounts:
@@ -154,7 +152,6 @@ class Trainer:
 
     def _publish(self, version: int, step: int) -> None:
         with self.run.publish_weights(version, label=f"step-{step}") as update:
-            self.links.gate.note_published(version, self._discarded_samples)
             self.links.mailbox.publish(self._weights, version)
             update.record(bytes=self.links.mailbox.size_bytes)
         self.counts.publications += 1
@@ -164,8 +161,7 @@ class Trainer:
         self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity)
 
     def _discard(self, group: FinishedGroup, outcome: str, taken_ns: int) -> None:
-        self._discarded_samples += len(group.samples)
-        self.links.gate.note_published(self.links.mailbox.version, self._discarded_samples)
+        self.links.gate.note_discarded(len(group.samples))
         for sample in group.samples:
             self.run.delivery(sample.sample_id, outcome, taken_ns=taken_ns, queued_ns=group.queued_ns)
 

@@ -28,71 +28,78 @@ _WORTH_A_WORD_RATIO: Final = 0.005
 
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     "samplers": _Words(
-        "Samplers",
-        "Trainers wait for samples {share} of their time",
-        "Trainers wait for samples",
-        "trainers waiting for samples",
-        "trainer GPU time",
-        "Give the samplers more to work with: move GPUs from trainers to samplers, or make each engine faster.",
-        ("underfilled_engines", "straggling_engine", "long_tail", "weight_update_cost"),
+        label="Samplers",
+        headline="Trainers wait for samples {share} of their time",
+        plain_headline="Trainers wait for samples",
+        cause="trainers waiting for samples",
+        side="trainer GPU time",
+        next="Give the samplers more to work with: move GPUs from trainers to samplers, or make each engine faster.",
+        rules=("underfilled_engines", "straggling_engine", "long_tail", "weight_update_cost"),
     ),
     "trainers": _Words(
-        "Trainers",
-        "Samplers make more than trainers take: {share} of their time is lost",
-        "Samplers make more than trainers take",
-        "samplers held back or overproducing",
-        "sampler GPU time",
-        "Make the training step faster, or move GPUs from samplers to trainers.",
-        ("overproduction", "weight_update_cost"),
+        label="Trainers",
+        headline="Samplers make more than trainers take: {share} of sampler time is lost",
+        plain_headline="Samplers make more than trainers take",
+        cause="samplers held back or overproducing",
+        side="sampler GPU time",
+        next="Make the training step faster, or move GPUs from samplers to trainers.",
+        rules=("overproduction", "weight_update_cost"),
     ),
     "staleness_cap": _Words(
-        "Staleness cap",
-        "The staleness cap holds GPUs back {share} of the time",
-        "The staleness cap holds GPUs back",
-        "the staleness cap",
-        "the GPU time of the side it holds",
-        "Raise the cap if training stays stable with older tokens; otherwise shorten what makes tokens old: the "
-        "queue, the samples in flight, the responses.",
-        ("long_tail", "overproduction"),
+        label="Staleness cap",
+        headline="The staleness cap holds GPUs back {share} of the time",
+        plain_headline="The staleness cap holds GPUs back",
+        cause="the staleness cap",
+        side="all GPU time",
+        next=(
+            "Raise the cap if training stays stable with older tokens; otherwise shorten what makes tokens old: the "
+            "queue, the samples in flight, the responses."
+        ),
+        rules=("long_tail", "overproduction"),
     ),
     "weight_updates": _Words(
-        "Weight updates",
-        "Weight updates take {share} of the GPU time",
-        "Weight updates take most of what is lost",
-        "weight updates",
-        "the GPU time of the side they hold",
-        "Publish less often, or make an update cheaper: transfer while generation goes on, apply without draining.",
-        ("weight_update_cost",),
+        label="Weight updates",
+        headline="Weight updates take {share} of the GPU time",
+        plain_headline="Weight updates take most of what is lost",
+        cause="weight updates",
+        side="all GPU time",
+        next="Publish less often, or make an update cheaper: transfer while generation goes on, apply without draining.",
+        rules=("weight_update_cost",),
     ),
     "environment": _Words(
-        "Environment",
-        "Samplers wait for the environment {share} of their time",
-        "Samplers wait for the environment",
-        "the environment",
-        "sampler GPU time",
-        "Run more environments at once, keep more samples in flight so that others generate meanwhile, or make the "
-        "environment faster.",
-        ("underfilled_engines",),
+        label="Environment",
+        headline="Waiting for the environment takes {share} of the GPU time",
+        plain_headline="Samplers wait for the environment",
+        cause="the environment",
+        side="all GPU time",
+        next=(
+            "Run more environments at once, keep more samples in flight so that others generate meanwhile, or make the "
+            "environment faster."
+        ),
+        rules=("underfilled_engines",),
     ),
     "balanced": _Words(
-        "Balanced",
-        "No side loses more than 10% of its time",
-        "No side loses more than 10% of its time",
-        "a balance",
-        "GPU time",
-        "The layout fits. To go faster, make both sides faster, or add GPUs in the same ratio.",
-        ("underfilled_engines", "straggling_engine", "overproduction"),
+        label="Balanced",
+        headline="No side loses more than 10% of its time",
+        plain_headline="No side loses more than 10% of its time",
+        cause="a balance",
+        side="GPU time",
+        next="The layout fits. To go faster, make both sides faster, or add GPUs in the same ratio.",
+        rules=("underfilled_engines", "straggling_engine", "overproduction"),
     ),
     "unknown": _Words(
-        "No verdict",
-        "Too little data for a verdict",
-        "Too little data for a verdict",
-        "something unknown",
-        "GPU time",
-        "Let the run record more: a few tens of training steps, with at least one sampler and one trainer.",
-        (),
+        label="No verdict",
+        headline="Too little data for a verdict",
+        plain_headline="Too little data for a verdict",
+        cause="something unknown",
+        side="GPU time",
+        next=(
+            "Record what is missing and analyse again: a verdict needs at least one sampler and one trainer that own GPUs, "
+            "and some tens of training steps."
+        ),
+        rules=(),
     ),
-}  # fmt: skip
+}
 
 
 def verdict_label(bottleneck: Bottleneck) -> str:

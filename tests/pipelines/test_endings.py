@@ -1,0 +1,65 @@
+"""However the example ends, the trace it leaves is readable."""
+
+import json
+import os
+import random
+import signal
+import time
+
+import pyarrow.parquet as pq
+import pytest
+
+from rlscope.analyze import analyze
+from tests.pipelines.pipeline_process import await_file, finish, kill_all, pid_of, start
+
+pytestmark = pytest.mark.pipelines
+
+ENDLESS = ("--steps", "1000000")
+# Loading torch takes about two seconds; the moments fall before, into and after it.
+LATEST_KILL_S = 6.0
+
+
+def assert_readable(run_dir):
+    for path in run_dir.glob("workers/*.json"):
+        json.loads(path.read_text())
+    for path in run_dir.glob("*/*.parquet"):
+        pq.read_table(path)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_run_killed_at_a_random_moment_is_analysable(tmp_path, seed):
+    pipeline = start(tmp_path, *ENDLESS, "--seed", str(seed))
+    await_file(tmp_path / "run.json")
+    time.sleep(random.Random(seed).uniform(0, LATEST_KILL_S))
+    kill_all(pipeline)
+    assert_readable(tmp_path)
+    analysis = analyze(tmp_path)
+    workers = {path.stem for path in tmp_path.glob("workers/*.json")}
+    assert analysis.data_quality.skipped_files == ()
+    assert set(analysis.data_quality.workers_without_end) == workers
+    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_cleanly_and_records_what_was_running(tmp_path, number):
+    pipeline = start(tmp_path, *ENDLESS)
+    await_file(tmp_path / "train_steps" / "trainer-000001.parquet")
+    pipeline.send_signal(number)
+    ended = finish(tmp_path, pipeline)
+    assert (ended.exit_status, ended.stderr) == (0, "")
+    assert ended.counted["interrupted"]
+    analysis = analyze(tmp_path)
+    assert analysis.data_quality.workers_without_end == ()
+    assert analysis.run.tokens_trained == ended.counted["response_tokens_trained"]
+    unfinished = pq.read_table(tmp_path / "samples")["finish_reason"].to_pylist().count("unfinished")
+    assert unfinished == sum(sampler["samples_unfinished"] for sampler in ended.counted["samplers"]) > 0
+
+
+def test_one_killed_sampler_ends_the_run_and_is_named(tmp_path):
+    pipeline = start(tmp_path, *ENDLESS, "--samplers", "2")
+    await_file(tmp_path / "train_steps" / "trainer-000001.parquet")
+    os.kill(pid_of(tmp_path, "sampler-1"), signal.SIGKILL)
+    ended = finish(tmp_path, pipeline)
+    assert ended.exit_status == 1
+    assert ended.counted["failed"] == ["sampler-1"]
+    assert analyze(tmp_path).data_quality.workers_without_end == ("sampler-1",)

@@ -1,0 +1,143 @@
+"""Each regime of the example, run for real: what rlscope finds is what the pipeline counted itself."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from rlscope.analysis import Analysis
+from rlscope.analyze import analyze
+from tests.pipelines.pipeline_process import Ended, run
+
+pytestmark = pytest.mark.pipelines
+
+REGIMES = {
+    "stale samples are dropped": (
+        "--samplers",
+        "2",
+        "--steps",
+        "40",
+        "--staleness-policy",
+        "drop",
+        "--max-staleness",
+        "1",
+        "--slow-trainer",
+        "3",
+        "--queue-capacity",
+        "64",
+    ),
+    "publication waits": ("--steps", "40", "--staleness-policy", "publication_waits", "--max-staleness", "1"),
+    "admission by staleness": ("--steps", "40", "--staleness-policy", "admission", "--max-staleness", "1"),
+    "admission by count": ("--steps", "40", "--staleness-policy", "none", "--max-in-flight", "24"),
+    "synchronous": ("--steps", "20", "--samplers", "2", "--synchronous"),
+    "every side line": (
+        "--steps",
+        "20",
+        "--filter-flat-groups",
+        "--logprobs-pass",
+        "--eval-every",
+        "5",
+        "--checkpoint-every",
+        "10",
+        "--publish-every",
+        "2",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    regime: str
+    ended: Ended
+    analysis: Analysis
+
+    def waits(self, role: str) -> set[str | None]:
+        return {state.state for state in self.analysis.ledger.states if state.role == role} | {
+            state.reason for state in self.analysis.ledger.states if state.role == role
+        }
+
+
+@pytest.fixture(scope="module", params=REGIMES, ids=lambda regime: regime.replace(" ", "-"))
+def recorded(request, tmp_path_factory):
+    ended = run(tmp_path_factory.mktemp("runs") / request.param, *REGIMES[request.param])
+    assert ended.exit_status == 0, ended.stderr
+    return Recorded(request.param, ended, analyze(ended.run_dir))
+
+
+def test_nothing_is_said_on_stderr(recorded):
+    assert recorded.ended.stderr == ""
+
+
+def test_totals_equal_the_pipelines_own_count(recorded):
+    facts, counted = recorded.analysis.run, recorded.ended.counted
+    assert (facts.steps, facts.samples_trained, facts.tokens_trained) == (
+        counted["steps"],
+        counted["samples_trained"],
+        counted["response_tokens_trained"],
+    )
+
+
+def test_token_staleness_equals_the_pipelines_own_count(recorded):
+    tokens, counted = recorded.analysis.staleness.tokens, recorded.ended.counted
+    assert tokens is not None
+    assert [list(pair) for pair in tokens.histogram] == counted["token_staleness_histogram"]
+    assert tokens.mean == pytest.approx(counted["token_staleness_mean"])
+    assert tokens.max == counted["token_staleness_max"]
+
+
+def test_what_was_dropped_equals_the_pipelines_own_count(recorded):
+    outcomes = recorded.analysis.answers["delivery_outcomes"]
+    samples = dict(outcomes.select("outcome", "samples").iter_rows())
+    tokens = dict(outcomes.select("outcome", "tokens").iter_rows())
+    counted = recorded.ended.counted
+    assert samples.get("dropped_stale", 0) == counted["samples_dropped_stale"]
+    assert tokens.get("dropped_stale", 0) == counted["response_tokens_dropped_stale"]
+    assert samples.get("filtered", 0) == counted["samples_filtered"]
+
+
+def test_generated_tokens_equal_the_engines_own_count(recorded):
+    generated = recorded.analysis.answers["token_balance"]["generated_tokens"][0]
+    assert generated == sum(sampler["tokens_generated"] for sampler in recorded.ended.counted["samplers"])
+
+
+def test_the_ledger_closes_and_little_is_unattributed(recorded):
+    ledger = recorded.analysis.ledger
+    assert sum(state.gpu_ns for state in ledger.states) == ledger.total_gpu_ns
+    unattributed = sum(state.gpu_ns for state in ledger.states if state.state == "unattributed")
+    assert unattributed < 0.1 * ledger.total_gpu_ns
+
+
+def test_nothing_is_missing_from_the_data(recorded):
+    quality = recorded.analysis.data_quality
+    assert quality.skipped_files == ()
+    assert quality.workers_without_end == ()
+    assert sum(quality.dropped_rows.values()) == 0
+
+
+@pytest.mark.parametrize("recorded", ["stale samples are dropped", "publication waits"], indirect=True)
+def test_the_cap_is_kept(recorded):
+    assert recorded.ended.counted["token_staleness_max"] == 1
+    assert recorded.analysis.staleness.over_cap_tokens == 0
+
+
+@pytest.mark.parametrize("recorded", ["stale samples are dropped"], indirect=True)
+def test_a_slow_trainer_drops_samples(recorded):
+    assert recorded.ended.counted["samples_dropped_stale"] > 0
+
+
+@pytest.mark.parametrize("recorded", ["synchronous"], indirect=True)
+def test_a_synchronous_run_has_no_staleness_and_waits_at_the_barrier(recorded):
+    assert recorded.ended.counted["token_staleness_histogram"] == [
+        [0, recorded.ended.counted["response_tokens_trained"]]
+    ]
+    assert "barrier" in recorded.waits("sampler")
+
+
+@pytest.mark.parametrize("recorded", ["admission by staleness"], indirect=True)
+def test_admission_holds_samplers_back_for_staleness(recorded):
+    assert {"staleness_cap", "backpressure"} & recorded.waits("sampler")
+
+
+@pytest.mark.parametrize("recorded", ["every side line"], indirect=True)
+def test_side_lines_are_states_of_the_ledger(recorded):
+    assert recorded.ended.counted["publications"] == 10
+    assert {"eval", "checkpoint", "logprobs", "publishing_weights", "train", "startup"} <= recorded.waits("trainer")

@@ -188,7 +188,7 @@ def _staleness_facts(analysis: Analysis) -> list[_Fact]:
             0, _Fact("Oldest token of a sample", f"{numbers.significant(samples.mean)} mean", f"max {samples.max}")
         )
     if tokens is not None:
-        spread = f"p50 {tokens.p50}, p95 {tokens.p95}, p99 {tokens.p99}, max {tokens.max}"
+        spread = f"p50 {tokens.p50}, p95 {tokens.p95}, p99 {tokens.p99}, max\u00a0{tokens.max}"
         facts.insert(0, _Fact("Tokens", f"{numbers.significant(tokens.mean)} mean", spread))
     return facts
 

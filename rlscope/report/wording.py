@@ -63,7 +63,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         plain_headline="Weight updates take most of what is lost",
         cause="weight updates",
         side="all GPU time",
-        next="Publish less often, or make an update cheaper: transfer while generation goes on, apply without draining.",
+        next="Publish less often, or make an update cheaper: transfer during generation, apply without draining.",
         rules=("weight_update_cost",),
     ),
     "environment": _Words(
@@ -94,8 +94,8 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         cause="something unknown",
         side="GPU time",
         next=(
-            "Record what is missing and analyse again: a verdict needs at least one sampler and one trainer that own GPUs, "
-            "and some tens of training steps."
+            "Record what is missing and analyse again: a verdict needs at least one sampler and one trainer that own "
+            "GPUs, and some tens of training steps."
         ),
         rules=(),
     ),

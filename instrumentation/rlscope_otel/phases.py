@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from opentelemetry.trace import Span, StatusCode, Tracer
+from opentelemetry.trace import Span, Tracer
 
 from rlscope_otel import conventions as c
 from rlscope_otel.faults import Faults
@@ -62,8 +62,6 @@ class Phase:
         try:
             if self._attributes:
                 span.set_attributes(self._attributes)  # pyright: ignore[reportArgumentType]  # coerced in _keep
-            if error is not None:
-                span.set_status(StatusCode.ERROR, type(error).__name__)
             span.end(self._source.now_ns())
         except Exception as failure:  # Nothing of ours reaches the host.
             self._source.faults.note(self._name, failure)

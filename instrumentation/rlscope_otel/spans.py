@@ -18,15 +18,6 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.span_rows import row_of
 
 _ROOT = Context()
-# A span's own limits, so that the host's OTEL_SPAN_* limits cannot cut ours.
-_LIMITS = SpanLimits(
-    max_attributes=128,
-    max_span_attributes=128,
-    max_attribute_length=SpanLimits.UNSET,
-    max_span_attribute_length=SpanLimits.UNSET,
-    max_events=0,
-    max_links=0,
-)
 
 
 class RowSpanProcessor(SpanProcessor):
@@ -55,8 +46,17 @@ class RowSpanProcessor(SpanProcessor):
 
 def private_tracer(processor: SpanProcessor, faults: Faults) -> Tracer:
     """A tracer whose spans all reach the processor and nothing else."""
+    # Limits and a sampler of our own, so that the host's OTEL_* settings cannot cut or drop our spans.
+    limits = SpanLimits(
+        max_attributes=128,
+        max_span_attributes=128,
+        max_attribute_length=SpanLimits.UNSET,
+        max_span_attribute_length=SpanLimits.UNSET,
+        max_events=0,
+        max_links=0,
+    )
     provider = TracerProvider(
-        sampler=ALWAYS_ON, resource=Resource.get_empty(), shutdown_on_exit=False, span_limits=_LIMITS
+        sampler=ALWAYS_ON, resource=Resource.get_empty(), shutdown_on_exit=False, span_limits=limits
     )
     provider.add_span_processor(processor)
     tracer = provider.get_tracer(conventions.SCOPE_NAME)
@@ -66,5 +66,5 @@ def private_tracer(processor: SpanProcessor, faults: Faults) -> Tracer:
 
 
 def start_root_span(tracer: Tracer, name: str, start_ns: int, attributes: Mapping[str, object]) -> Span:
-    """A span that neither takes the host's current span as parent nor becomes the current one."""
+    """A span that never becomes the current one, and does not spend time to look up the host's current one."""
     return tracer.start_span(name, _ROOT, attributes=attributes, start_time=start_ns)  # pyright: ignore[reportArgumentType]

@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from rlscope_otel import Run, parquet, schema, start_run
 from rlscope_otel.buffers import RowBuffer
+from rlscope_otel.faults import Faults
+from rlscope_otel.flush_thread import FlushThread
 
 
 def until(condition, seconds: float = 10.0) -> bool:
@@ -66,6 +68,32 @@ def test_a_full_buffer_refuses_the_newest_and_counts_them() -> None:
     buffer.discard(2)
     buffer.add((5,))
     assert (buffer.oldest(10), buffer.dropped) == ([(2,), (5,)], 2)
+
+
+def test_an_abandoned_buffer_forgets_its_rows_and_counts() -> None:
+    buffer = RowBuffer(limit=1, pressed_at=1, wake=lambda: None)
+    buffer.add((0,))
+    buffer.add((1,))
+    buffer.abandon()
+    buffer.add((2,))
+    assert (len(buffer), buffer.dropped) == (0, 0)
+
+
+def test_long_buffers_do_not_make_it_write_again_and_again_while_the_disk_refuses() -> None:
+    attempts: list[bool] = []
+
+    def refuse(last: bool) -> bool:
+        attempts.append(last)
+        return False
+
+    thread = FlushThread(refuse, interval_s=3600, faults=Faults())
+    thread.start()
+    thread.flush(timeout_s=10)
+    for _ in range(100):
+        thread.press()
+    thread.flush(timeout_s=10)
+    thread.stop(timeout_s=10)
+    assert attempts == [False, False, True]
 
 
 def test_a_full_disk_is_one_warning_and_everything_that_fits_in_memory_is_written_later(
@@ -165,6 +193,21 @@ def test_runs_of_versions_are_delta_encoded_too(tmp_path: Path, run: Run) -> Non
     group = pq.read_metadata(tmp_path / "samples" / "w0-000001.parquet").row_group(0)
     encodings = {group.column(at).path_in_schema: group.column(at).encodings for at in range(group.num_columns)}
     assert "DELTA_BINARY_PACKED" in encodings["versions.list.element.version"]
+
+
+def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[int] = []
+    write = parquet.write_table
+
+    def look(*arguments) -> None:
+        counted.append(worker("w0")["rows"]["engine_steps"])
+        write(*arguments)
+        counted.append(worker("w0")["rows"]["engine_steps"])
+
+    monkeypatch.setattr(parquet, "write_table", look)
+    run.engine_step(0, 1)
+    run.flush()
+    assert [*counted, worker("w0")["rows"]["engine_steps"]] == [0, 0, 1]
 
 
 def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

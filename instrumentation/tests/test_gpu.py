@@ -17,6 +17,7 @@ class FakeNvml:
         self.has_gpm = has_gpm
         self.has_power = has_power
         self.samples_allocated = 0
+        self.readings = [0, 0]
         self.closed = False
 
     def nvmlInit(self) -> None: ...
@@ -60,42 +61,44 @@ class FakeNvml:
         return {}
 
     def nvmlGpmSampleGet(self, device: int, sample: dict[str, float]) -> dict[str, float]:
-        sample["device"] = device
+        self.readings[device] += 1
+        sample["reading"] = self.readings[device]
         return sample
 
     def c_nvmlGpmMetricsGet_t(self) -> SimpleNamespace:
         return SimpleNamespace(metrics=[SimpleNamespace(nvmlReturn=0, value=0.0, metricId=0)])
 
     def nvmlGpmMetricsGet(self, request: SimpleNamespace) -> None:
-        assert request.sample1 is not request.sample2
+        assert request.sample2["reading"] == request.sample1["reading"] + 1
         assert (request.version, request.numMetrics, request.metrics[0].metricId) == (1, 1, 2)
         request.metrics[0].value = 25.0
 
 
-def read_twice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple[object, ...]]:
+def read_thrice(nvml: FakeNvml, gpu_ids: tuple[str, ...] = ("0",)) -> list[tuple[object, ...]]:
     buffer = RowBuffer(limit=100, pressed_at=100, wake=lambda: None)
     gpus = gpu.find_gpus(nvml, gpu_ids, len(gpu_ids), Faults())
     sampler = gpu.GpuSampler(nvml, gpus, buffer, lambda: 7, 1.0)
-    sampler.read()
-    sampler.read()
+    for _ in range(3):
+        sampler.read()
     return buffer.oldest(100)
 
 
 def test_with_gpm_a_row_says_how_much_of_the_sms_was_active_since_the_row_before() -> None:
     nvml = FakeNvml()
-    assert read_twice(nvml) == [
+    assert read_thrice(nvml) == [
         ("0", 7, None, 0.80, 1000, 350.5, "nvml"),
+        ("0", 7, 0.25, 0.80, 1000, 350.5, "gpm"),
         ("0", 7, 0.25, 0.80, 1000, 350.5, "gpm"),
     ]
     assert nvml.samples_allocated == 2
 
 
 def test_without_gpm_or_power_a_row_says_what_the_device_tells() -> None:
-    assert read_twice(FakeNvml(has_gpm=False, has_power=False))[1] == ("0", 7, None, 0.80, 1000, None, "nvml")
+    assert read_thrice(FakeNvml(has_gpm=False, has_power=False))[1] == ("0", 7, None, 0.80, 1000, None, "nvml")
 
 
 def test_each_gpu_has_rows_of_its_own() -> None:
-    assert [row[0] for row in read_twice(FakeNvml(), ("0", "GPU-1"))] == ["0", "GPU-1", "0", "GPU-1"]
+    assert [row[0] for row in read_thrice(FakeNvml(), ("0", "GPU-1"))] == ["0", "GPU-1"] * 3
 
 
 @pytest.mark.parametrize(

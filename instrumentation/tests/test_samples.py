@@ -99,6 +99,12 @@ def test_what_still_runs_at_stop_is_written_as_unfinished_with_its_tokens(run: R
     assert found == {"finished": ("stop", 0, 1_000_000), "running": ("unfinished", 5, 1_000_030)}
 
 
+def test_finished_handles_are_let_go() -> None:
+    sink, _ = sink_and_rows()
+    Sample(sink, "s", None, 0, 0, None, "engine").finish()
+    assert sink.running == {}
+
+
 def test_a_handle_that_is_never_finished_costs_bounded_memory() -> None:
     sink, read = sink_and_rows()
     handles = [Sample(sink, str(number), None, 0, 0, None, "engine") for number in range(150)]

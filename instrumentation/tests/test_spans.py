@@ -189,6 +189,14 @@ def test_the_exporter_does_nothing_without_a_folder(tmp_path: Path, monkeypatch)
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_exporter_records_into_the_run_of_the_environment_s_folder(tmp_path: Path, rows, monkeypatch) -> None:
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path / "named"))
+    with start_run(tmp_path / "other", "sampler", "w0"), start_run(tmp_path / "named", "sampler", "w1"):
+        by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))
+    assert {row["worker_id"] for row in rows("activities", run_dir=tmp_path / "named")} == {"w1"}
+    assert rows("activities", run_dir=tmp_path / "other") == []
+
+
 def test_the_exporter_without_a_role_fails_its_export_and_says_why_once(tmp_path: Path, monkeypatch, caplog) -> None:
     monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
     by_plain_spans(SimpleSpanProcessor(ParquetSpanExporter()))

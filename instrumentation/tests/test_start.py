@@ -16,6 +16,15 @@ def test_arguments_come_before_the_environment(tmp_path: Path, monkeypatch: pyte
         assert (given.run_dir, given.worker_id) == (tmp_path / "given", "given")
 
 
+def test_a_host_that_changes_its_working_directory_does_not_move_the_run(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with start_run("run", "sampler", "w0") as run:
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        run.engine_step(0, 1)
+    assert len(list((tmp_path / "run" / "engine_steps").iterdir())) == 1
+
+
 def test_a_worker_without_a_name_gets_one_that_the_format_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

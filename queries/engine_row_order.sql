@@ -13,7 +13,7 @@ WITH neighbours AS (
 )
 SELECT
     count(*) AS rows,
-    count_if(worker_id IS DISTINCT FROM previous_worker_id) = count(DISTINCT worker_id)
-        AND count_if(worker_id = previous_worker_id AND start_ns < previous_end_ns) = 0
-        AND count_if(end_ns < start_ns) = 0 AS rows_disjoint
+    count(*) FILTER (worker_id IS DISTINCT FROM previous_worker_id) = count(DISTINCT worker_id)
+        AND count(*) FILTER (worker_id = previous_worker_id AND start_ns < previous_end_ns) = 0
+        AND count(*) FILTER (end_ns < start_ns) = 0 AS rows_disjoint
 FROM neighbours

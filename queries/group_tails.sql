@@ -16,7 +16,7 @@ SELECT
     max(output_tokens) AS max_output_tokens,
     max(output_tokens) / nullif(avg(output_tokens), 0) AS tail_ratio,
     (max(finished_ns) - quantile_disc(finished_ns, 0.5)) / 1e9 AS last_wait_s,
-    count_if(finish_reason IN ('abort', 'error', 'unfinished'))::BIGINT AS censored_samples
+    count(*) FILTER (finish_reason IN ('abort', 'error', 'unfinished')) AS censored_samples
 FROM sample_totals
 WHERE group_id IS NOT NULL
 GROUP BY group_id

@@ -14,9 +14,10 @@ WITH width AS (
 SELECT
     output_tokens // bin_tokens * bin_tokens AS length_from_tokens,
     (output_tokens // bin_tokens + 1) * bin_tokens - 1 AS length_to_tokens,
-    count_if(coalesce(finish_reason, 'stop') NOT IN ('length', 'abort', 'error', 'unfinished'))::BIGINT AS finished_samples,
-    count_if(finish_reason = 'length')::BIGINT AS capped_samples,
-    count_if(finish_reason IN ('abort', 'error', 'unfinished'))::BIGINT AS censored_samples
+    count(*) FILTER (coalesce(finish_reason, 'stop') NOT IN ('length', 'abort', 'error', 'unfinished'))
+        AS finished_samples,
+    count(*) FILTER (finish_reason = 'length') AS capped_samples,
+    count(*) FILTER (finish_reason IN ('abort', 'error', 'unfinished')) AS censored_samples
 FROM sample_totals
 CROSS JOIN width
 GROUP BY length_from_tokens, length_to_tokens

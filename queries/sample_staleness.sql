@@ -29,7 +29,7 @@ SELECT
     max(oldest) AS oldest_max,
     avg(newest) AS newest_mean,
     max(newest) AS newest_max,
-    count_if(oldest > newest)::BIGINT AS mixed_samples
+    count(*) FILTER (oldest > newest) AS mixed_samples
 FROM uses
 GROUP BY step
 ORDER BY step

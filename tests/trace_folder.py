@@ -116,3 +116,14 @@ def sample_row(sample_id: str, worker_id: str, runs: Sequence[tuple[int, int, in
 def delivery_row(sample_id: str, worker_id: str, outcome: str = "trained", **more: Any) -> Row:
     """A row of deliveries."""
     return {"sample_id": sample_id, "worker_id": worker_id, "taken_ns": 60, "outcome": outcome} | more
+
+
+def queue_row(worker_id: str, time_ns: int, depth: int, queue: str = "samples", **more: Any) -> Row:
+    """A row of queue_depths."""
+    return {"queue": queue, "worker_id": worker_id, "time_ns": time_ns, "depth": depth} | more
+
+
+def gpu_row(worker_id: str, time_ns: int, busy_ratio: float | None = None, gpu_id: str = "0", **more: Any) -> Row:
+    """A row of gpu_samples."""
+    reading = {"worker_id": worker_id, "gpu_id": gpu_id, "time_ns": time_ns, "busy_ratio": busy_ratio}
+    return reading | {"source": "nvml"} | more

@@ -1,0 +1,159 @@
+"""Reads the TOML case files of queries and rules, and makes run folders of the rows in them.
+
+A table is text: a line of column names, then a line per row, columns two or more spaces apart. `-` is NULL, `7s` and
+`7ms` are nanoseconds, `0x3,1x2` is the version runs of three tokens of version 0 and then two of version 1, and
+`2:4:3.5:5.0` a moment of the importance ratio. Columns that are left out get the default of `trace_folder`. A file
+without workers has a worker for every id in its rows: those that begin with e are samplers, the others trainers.
+"""
+
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+from rlscope_otel.schema import TABLES, arrow_schema
+
+from tests.trace_folder import (
+    Row,
+    activity,
+    delivery_row,
+    engine_row,
+    gpu_row,
+    queue_row,
+    sample_row,
+    train_row,
+    update_row,
+    worker,
+    write_run,
+)
+
+CASES: Final = Path(__file__).parent / "cases"
+_UNITS_NS: Final = {"s": 10**9, "ms": 10**6}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One case: the rows given, what is asked with, and what is expected of the answer."""
+
+    file: str
+    name: str
+    tables: Mapping[str, list[Row]]
+    workers: list[Row]
+    config: Mapping[str, Any]
+    args: Mapping[str, Any]
+    expect: Any
+
+    def write(self, folder: Path) -> Path:
+        """The run folder of this case."""
+        return write_run(folder, self.workers, self.config, **self.tables)
+
+
+def cases_of(kind: str) -> list[Case]:
+    """Every case below tests/cases/<kind>, in the order of the files."""
+    return [
+        _case(path.stem, raw)
+        for path in sorted((CASES / kind).glob("*.toml"))
+        for raw in tomllib.loads(path.read_text(encoding="utf-8"))["case"]
+    ]
+
+
+def text_rows(text: str) -> list[dict[str, str]]:
+    """The cells of a text table, by column."""
+    header, *lines = [re.split(r"\s{2,}", line.strip()) for line in text.strip().splitlines()]
+    for line in lines:
+        assert len(line) == len(header), f"{line} does not have the columns {header}"
+    return [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def cell(text: str, kind: str) -> Any:
+    """The value of one cell of a DuckDB type."""
+    if text == "-":
+        return None
+    if kind == "BOOLEAN":
+        return {"true": True, "false": False}[text]
+    if kind == "DOUBLE":
+        return float(text)
+    if kind in ("BIGINT", "INTEGER"):
+        number, unit = re.fullmatch(r"(-?[\d_]+)(m?s)?", text).groups()  # type: ignore[union-attr]
+        return int(number) * _UNITS_NS.get(unit, 1)
+    return text
+
+
+def _case(file: str, raw: dict[str, Any]) -> Case:
+    known = {"name", "args", "config", "workers", "expect", *TABLES}
+    assert set(raw) <= known, f"{file}: {set(raw) - known}"
+    tables = {table: [_row(table, cells) for cells in text_rows(raw[table])] for table in TABLES if table in raw}
+    workers = [_worker(cells) for cells in text_rows(raw["workers"])] if "workers" in raw else _implied(tables)
+    return Case(file, raw["name"], tables, workers, raw.get("config", {}), raw.get("args", {}), raw.get("expect"))
+
+
+def _implied(tables: Mapping[str, list[Row]]) -> list[Row]:
+    ids = sorted({row["worker_id"] for rows in tables.values() for row in rows})
+    return [worker(worker_id, "sampler" if worker_id.startswith("e") else "trainer") for worker_id in ids]
+
+
+def _worker(cells: Mapping[str, str]) -> Row:
+    names = {"worker_id", "role", "host", "device_name"}
+    return worker(**{name: cell(text, "VARCHAR" if name in names else "BIGINT") for name, text in cells.items()})
+
+
+def _row(table: str, cells: Mapping[str, str]) -> Row:
+    schema = arrow_schema(table)
+    values = {name: _stored(text, schema.field(name).type) for name, text in cells.items()}
+    return _MAKERS[table](values)
+
+
+def _stored(text: str, kind: pa.DataType) -> Any:
+    if text == "-":
+        return None
+    if pa.types.is_list(kind):
+        return _moments(text) if kind.value_type.get_field_index("sum_w") >= 0 else _runs(text)
+    named = {pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN"}
+    return cell(text, named.get(kind, "VARCHAR"))
+
+
+def _runs(text: str) -> list[tuple[int, int, int]]:
+    runs: list[tuple[int, int, int]] = []
+    start = 0
+    for part in [] if text == "none" else text.split(","):
+        version, tokens = map(int, part.split("x"))
+        runs.append((version, start, start + tokens))
+        start += tokens
+    return runs
+
+
+def _moments(text: str) -> list[dict[str, Any]]:
+    kinds = {"staleness": int, "tokens": int, "sum_w": float, "sum_w2": float}
+    return [
+        {name: kind(value) for (name, kind), value in zip(kinds.items(), part.split(":"), strict=True)}
+        for part in text.split(",")
+    ]
+
+
+def _made(maker: Callable[..., Row], **defaults: Any) -> Callable[[dict[str, Any]], Row]:
+    return lambda values: maker(**(defaults | values))
+
+
+def _sample(values: dict[str, Any]) -> Row:
+    runs = values.pop("versions", [])
+    return sample_row(**({"sample_id": "s", "worker_id": "e0", "runs": runs} | values))
+
+
+def _activity(values: dict[str, Any]) -> Row:
+    values["name"] = values.pop("activity")
+    return activity(**({"worker_id": "t0"} | values))
+
+
+_MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], Row]]] = {
+    "samples": _sample,
+    "deliveries": _made(delivery_row, worker_id="t0"),
+    "engine_steps": _made(engine_row, worker_id="e0"),
+    "train_steps": _made(train_row, worker_id="t0", start_ns=0, end_ns=10),
+    "weight_updates": _made(update_row, worker_id="e0"),
+    "activities": _activity,
+    "queue_depths": _made(queue_row, worker_id="t0"),
+    "gpu_samples": _made(gpu_row, worker_id="t0"),
+}

@@ -43,7 +43,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         cause="samplers held back or overproducing",
         side="sampler GPU time",
         next="Make the training step faster, or move GPUs from samplers to trainers.",
-        rules=("overproduction", "weight_update_cost"),
+        rules=("weight_update_cost",),
     ),
     "staleness_cap": _Words(
         label="Staleness cap",

@@ -67,5 +67,5 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
 def _window_reason(window: Window | None, steps: int) -> str:
     if window is not None:
         count = window.last_step - window.first_step + 1
-        return f"the last {count} of {steps} steps, over which the step period keeps one level"
+        return f"the last stretch, {count} of {steps} steps, over which the step period keeps one level"
     return f"{steps} steps are too few: a level needs {LEAST_STEPS} step periods to tell it from noise"

@@ -2,7 +2,8 @@
 `capture_cost.txt`.
 
 Every figure per call is the median of several rounds, and rounds of all calls are interleaved, so that a busy machine
-slows all of them alike; the ratio is to a plain span of the OpenTelemetry SDK through a BatchSpanProcessor.
+slows all of them alike. Beside the time that passed stands the CPU time of the calling thread, which other processes
+do not disturb; the ratio is of CPU times, to a plain span of the OpenTelemetry SDK through a BatchSpanProcessor.
 
     python benchmarks/capture_cost.py
 """
@@ -81,23 +82,31 @@ def deliveries(run: Run, calls: int) -> None:
         run.delivery("sample", "trained", queued_ns=number, step=number, consumer_version=3, reward=1.0)
 
 
-def ns_per_call(measured: dict[str, Callable[[int], None]]) -> dict[str, float]:
+class Cost(NamedTuple):
+    """What one call costs the thread that makes it."""
+
+    passed_ns: float
+    cpu_ns: float
+
+
+def cost_per_call(measured: dict[str, Callable[[int], None]]) -> dict[str, Cost]:
     """The median over interleaved rounds, by name."""
-    rounds: dict[str, list[float]] = {name: [] for name in measured}
+    rounds: dict[str, list[Cost]] = {name: [] for name in measured}
     for _ in range(ROUNDS):
         for name, call in measured.items():
-            started_ns = time.perf_counter_ns()
+            started_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
             call(CALLS)
-            rounds[name].append((time.perf_counter_ns() - started_ns) / CALLS)
-    return {name: statistics.median(times) for name, times in rounds.items()}
+            used_ns, passed_ns = time.thread_time_ns() - cpu_ns, time.perf_counter_ns() - started_ns
+            rounds[name].append(Cost(passed_ns / CALLS, used_ns / CALLS))
+    return {name: Cost(*map(statistics.median, zip(*costs, strict=True))) for name, costs in rounds.items()}
 
 
-def call_costs(folder: Path) -> dict[str, float]:
+def call_costs(folder: Path) -> dict[str, Cost]:
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(DiscardingExporter()))
     inert = rlscope_otel.start_run()
     with rlscope_otel.start_run(folder, "sampler", "w0") as run:
-        costs = ns_per_call(
+        costs = cost_per_call(
             {
                 "plain SDK span, BatchSpanProcessor": lambda calls: plain_spans(provider.get_tracer("plain"), calls),
                 "engine step": lambda calls: engine_steps(run, calls),
@@ -179,11 +188,11 @@ def bytes_per_gpu_hour(folder: Path, minutes: int = 2) -> float:
     return bytes_of(folder, "engine_steps") * 60 / minutes
 
 
-def print_costs(costs: dict[str, float]) -> None:
-    span_ns = costs["plain SDK span, BatchSpanProcessor"]
-    print(f"{'call':<36}{'ns':>10}{'of a plain span':>18}")
-    for name, cost_ns in costs.items():
-        print(f"{name:<36}{cost_ns:>10,.0f}{cost_ns / span_ns:>18.3f}")
+def print_costs(costs: dict[str, Cost]) -> None:
+    span = costs["plain SDK span, BatchSpanProcessor"]
+    print(f"{'call':<36}{'ns passed':>12}{'ns of CPU':>12}{'of a plain span':>18}")
+    for name, cost in costs.items():
+        print(f"{name:<36}{cost.passed_ns:>12,.0f}{cost.cpu_ns:>12,.0f}{cost.cpu_ns / span.cpu_ns:>18.3f}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Laws of the ledger: it closes to the nanosecond, agrees with a count of every nanosecond, and moves with the clock."""
+"""Laws of the ledger: it closes to the nanosecond, agrees with a count of every one, and moves with the clock."""
 
 from collections import Counter
 from pathlib import Path

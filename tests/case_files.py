@@ -6,6 +6,7 @@ A table is text: a line of column names, then a line per row, columns two or mor
 without workers has a worker for every id in its rows: those that begin with e are samplers, the others trainers.
 """
 
+import json
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -97,7 +98,10 @@ def _implied(tables: Mapping[str, list[Row]]) -> list[Row]:
 
 def _worker(cells: Mapping[str, str]) -> Row:
     names = {"worker_id", "role", "host", "device_name"}
-    return worker(**{name: cell(text, "VARCHAR" if name in names else "BIGINT") for name, text in cells.items()})
+    values = {
+        name: cell(text, "VARCHAR" if name in names else "BIGINT") for name, text in cells.items() if text[0] != "{"
+    }
+    return worker(**values, **{name: json.loads(text) for name, text in cells.items() if text[0] == "{"})
 
 
 def _row(table: str, cells: Mapping[str, str]) -> Row:

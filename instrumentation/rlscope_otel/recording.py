@@ -27,8 +27,8 @@ class Recording:
         self.run_dir = settings.run_dir if settings else None
         self.clock = clock
         self.faults = Faults()
-        limit = settings.max_buffered_rows if settings else 0
-        pressed_at = settings.max_rows_per_file if settings else 0
+        limit = settings.limits.max_buffered_rows if settings else 0
+        pressed_at = settings.limits.max_rows_per_file if settings else 0
         self.buffers = {table: RowBuffer(limit, pressed_at, self._press) for table in schema.TABLES}
         self.samples = SampleSink(self.buffers["samples"], clock.now_ns, self.faults, limit)
         self.processor = RowSpanProcessor(self.buffers, self.faults, self.flush)
@@ -106,12 +106,12 @@ class Recording:
             self.buffers,
             self.clock,
             self.faults,
-            settings.max_rows_per_file,
+            settings.limits.max_rows_per_file,
             self._tallies,
         )
         self._writer.join(settings.run_id, settings.config)
         self.phases.tracer = private_tracer(self.processor, self.faults)
-        self._thread = FlushThread(self._write, settings.flush_interval_s, self.faults)
+        self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults)
         self._thread.start()
 
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:

@@ -13,7 +13,7 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,6 +34,23 @@ _DEFAULT_ID_CHARACTERS = 120
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How often rows are written and how many may wait. Raises SetupError for one that is not positive."""
+
+    flush_interval_s: float
+    max_rows_per_file: int
+    max_buffered_rows: int
+    """Per table; memory is bounded by it."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value <= 0:
+                next_step = f"Leave {field.name} out for the default."
+                raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """Everything that a recording run needs to know before it starts."""
 
@@ -42,10 +59,7 @@ class Settings:
     identity: Identity
     run_id: str | None
     config: Mapping[str, object]
-    flush_interval_s: float
-    max_rows_per_file: int
-    max_buffered_rows: int
-    """Per table; memory is bounded by it."""
+    limits: Limits
     gpu_interval_s: float | None
     """None: the GPUs are not sampled."""
 

@@ -7,7 +7,6 @@ from opentelemetry.metrics import MeterProvider
 
 from rlscope_otel import exits, settings
 from rlscope_otel.clock import Clock, RunClock, SystemClock
-from rlscope_otel.errors import SetupError
 from rlscope_otel.recorder import Run
 from rlscope_otel.recording import Recording
 from rlscope_otel.worker_file import Identity
@@ -45,32 +44,15 @@ def start_run(
     folder = settings.run_dir_of(run_dir)
     if folder is None:
         return Run(Recording(None, run_clock))
-    for name, value in (("flush_interval_s", flush_interval_s), ("max_rows_per_file", max_rows_per_file)):
-        if value <= 0:
-            raise SetupError.unknown_value(name, value, ["more than 0"], f"Leave {name} out for the default.")
+    limits = settings.Limits(flush_interval_s, max_rows_per_file, max_buffered_rows)
     role = settings.role_of(role)
-    identity = Identity(
-        role,
-        settings.gpu_count_of(gpu_count, tuple(gpu_ids), role),
-        tuple(str(gpu_id) for gpu_id in gpu_ids),
-        device_name,
-        device_memory_bytes,
-        kv_capacity_tokens,
-        max_running,
-        framework,
-        framework_version,
-    )
-    chosen = settings.Settings(
-        run_dir=folder,
-        worker_id=settings.worker_id_of(worker_id, role),
-        identity=identity,
-        run_id=run_id,
-        config=dict(config or {}),
-        flush_interval_s=flush_interval_s,
-        max_rows_per_file=max_rows_per_file,
-        max_buffered_rows=max_buffered_rows,
-        gpu_interval_s=settings.gpu_interval_of(gpu_interval_s),
-    )
+    ids = tuple(str(gpu_id) for gpu_id in gpu_ids)
+    gpus = settings.gpu_count_of(gpu_count, ids, role)
+    device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
+    identity = Identity(role, gpus, ids, *device, framework, framework_version)
+    name = settings.worker_id_of(worker_id, role)
+    gpu_interval_s = settings.gpu_interval_of(gpu_interval_s)
+    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, gpu_interval_s)
     run = Run(Recording(chosen, run_clock, meter_provider))
     exits.watch(run)
     return run

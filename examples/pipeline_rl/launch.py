@@ -75,6 +75,9 @@ def _receive(pipe: Connection) -> object | None:
 
 def launch(options: Options) -> int:
     """Run the pipeline; returns the exit status."""
+    if (options.run_dir / "run.json").exists():
+        print(f"{options.run_dir} already holds a run: give another folder", file=sys.stderr)
+        return 2
     options.run_dir.mkdir(parents=True, exist_ok=True)
     start_s, interrupted = time.monotonic(), False
     fleet = Fleet(options)

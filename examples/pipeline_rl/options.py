@@ -42,7 +42,7 @@ class Options:
     eval_every: int = _flag(0, "optimizer steps between evaluations; 0: never")
     checkpoint_every: int = _flag(0, "optimizer steps between checkpoints; 0: never")
     checkpoint_dir: Path | None = _flag(None, "where checkpoints go; RUN_DIR/checkpoints when not given", Path)  # noqa: RUF009
-    learning_rate: float = _flag(1e-3, "AdamW's learning rate", float)
+    learning_rate: float = _flag(5e-4, "AdamW's learning rate", float)
     width: int = _flag(128, "width of the model")
     layers: int = _flag(2, "layers of the model")
     heads: int = _flag(4, "attention heads")

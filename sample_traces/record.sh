@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Records the sample traces again, all or those named: sample_traces/record.sh [NAME ...]
+# Needs torch (make record installs it) and, for figures that mean something, two idle cores.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+wanted=" $* "
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+record() {
+    local name=$1
+    shift
+    if [[ $wanted != "  " && $wanted != *" $name "* ]]; then return; fi
+    echo "== $name: $*"
+    "${PYTHON:-python3}" -m examples.pipeline_rl "$scratch/$name" --flush-interval-s 5 --log-every 20 "$@"
+    rm -rf "$scratch/$name/checkpoints" "sample_traces/$name"
+    mv "$scratch/$name" "sample_traces/$name"
+}
+
+record pipeline --steps 200 --eval-every 50 --checkpoint-every 100
+record starved_trainer --steps 60 --samplers 2 --slots 8 --slow-sampler 3
+record capped_staleness --steps 150 --batch 32 --staleness-policy publication_waits --max-staleness 1
+record overproduction --steps 60 --slow-trainer 4 --queue-capacity 512 --max-staleness 2
+record synchronous --steps 80 --slots 64 --synchronous

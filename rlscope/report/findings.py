@@ -57,6 +57,16 @@ RULE_WORDS: Final[Mapping[str, RuleWords]] = {
         "Give each engine more concurrent requests: raise the admission limit, or run fewer engines. A forward pass "
         "costs nearly the same for a few requests as for many, until the batch is large.",
     ),
+    "lockstep": RuleWords(
+        "Lockstep",
+        (
+            "Samplers and trainers worked by turns: samplers stood at the barrier for {barrier_gpu_s} "
+            "({barrier_share_ratio} of their GPU time) and trainers waited {waiting_gpu_s} for samples "
+            "({waiting_share_ratio}).",
+        ),
+        "Let samplers run ahead of the trainers by a step, or give both phases the same GPUs. A run that has to stay "
+        "on-policy pays this on purpose.",
+    ),
     "long_tail": RuleWords(
         "Long tail",
         (

@@ -15,6 +15,7 @@ EVIDENCE = {
     "overproduction": {"dropped_tokens": 100, "dropped_share_ratio": 0.1, "backpressure_gpu_s": 3.0,
                        "backpressure_share_ratio": 0.2},
     "underfilled_engines": {"running_mean": 3.5, "running_cap": 64, "fill_ratio": 0.05, "decoding_gpu_s": 12.0},
+    "lockstep": {"barrier_gpu_s": 9.0, "barrier_share_ratio": 0.5, "waiting_gpu_s": 8.0, "waiting_share_ratio": 0.4},
     "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
     "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
                            "apply_mean_s": 0.1},

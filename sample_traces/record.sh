@@ -17,8 +17,8 @@ record() {
     mv "$scratch/$name" "sample_traces/$name"
 }
 
-record pipeline --steps 200 --eval-every 50 --checkpoint-every 100
+record pipeline --steps 160 --slow-trainer 1.15 --eval-every 40 --checkpoint-every 80
 record starved_trainer --steps 60 --samplers 2 --slots 8 --slow-sampler 3
-record capped_staleness --steps 150 --batch 32 --staleness-policy publication_waits --max-staleness 1
+record capped_staleness --steps 120 --batch 32 --slow-sampler 1.6 --staleness-policy publication_waits --max-staleness 1
 record overproduction --steps 60 --slow-trainer 4 --queue-capacity 512 --max-staleness 2
 record synchronous --steps 80 --slots 64 --synchronous

@@ -28,6 +28,7 @@ class Gate:
         self._lock = context.Lock()
         self._admitted = context.RawArray(ctypes.c_int64, samplers)
         self._queued = context.RawArray(ctypes.c_int64, samplers)
+        self._oldest_running = context.RawArray(ctypes.c_int64, [NO_OPEN_GROUP] * samplers)
         self._oldest_open = context.RawArray(ctypes.c_int64, [NO_OPEN_GROUP] * samplers)
         self._taken = context.RawValue(ctypes.c_int64, 0)
         self._discarded = context.RawValue(ctypes.c_int64, 0)
@@ -78,9 +79,14 @@ class Gate:
         """Samples that were taken and not trained on."""
         self._discarded.value += samples
 
-    def note_oldest_open(self, sampler: int, version: int) -> None:
-        """The oldest version among the groups that a sampler has started and not yet queued."""
-        self._oldest_open[sampler] = version
+    def note_oldest(self, sampler: int, running_version: int, open_version: int) -> None:
+        """The oldest version among a sampler's groups that still generate, and among all it has not yet queued."""
+        self._oldest_running[sampler] = running_version
+        self._oldest_open[sampler] = open_version
+
+    def oldest_running(self) -> int:
+        """The oldest version among all groups that still generate."""
+        return min(self._oldest_running)
 
     def oldest_open(self) -> int:
         """The oldest version among all groups that are started and not yet queued."""

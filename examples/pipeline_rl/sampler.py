@@ -20,7 +20,7 @@ from examples.pipeline_rl.task import PROMPT_TOKENS, draw_target, prompt_of
 POLL_S = 0.001
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class OpenGroup:
     """A prompt whose responses are not all finished, or not yet in the queue."""
 
@@ -91,7 +91,7 @@ class Sampler:
             group = self._outbox.pop(0)
             self.links.groups[0].send(_finished_group(group, self.run.now_ns()))
             del self._open[group.group_id]
-            self._note_oldest_open()
+            self._note_oldest()
             self.run.queue_depth("samples", self.links.gate.depth(), self.options.queue_capacity)
 
     def _admit(self) -> None:
@@ -107,7 +107,7 @@ class Sampler:
         self._groups_started += 1
         self._round_groups += 1
         self._open[group_id] = group
-        self._note_oldest_open()
+        self._note_oldest()
         for member in range(self.options.group):
             sequence = Sequence(f"{group_id}-{member}", prompt_of(group.target))
             self._waiting.append(sequence)
@@ -174,6 +174,7 @@ class Sampler:
         group.finished.append(sequence)
         if len(group.finished) == self.options.group:
             self._outbox.append(group)
+            self._note_oldest()
 
     def _stretch(self, busy_start_ns: int) -> int:
         """Sleep as long as a slower device would still compute; returns the pass's length."""
@@ -197,9 +198,12 @@ class Sampler:
         self.counts.forward_passes += 1
         return end_ns
 
-    def _note_oldest_open(self) -> None:
-        versions = (group.admitted_version for group in self._open.values())
-        self.links.gate.note_oldest_open(self.index, min(versions, default=NO_OPEN_GROUP))
+    def _note_oldest(self) -> None:
+        everything = [group.admitted_version for group in self._open.values()]
+        running = [group.admitted_version for group in self._open.values() if group not in self._outbox]
+        self.links.gate.note_oldest(
+            self.index, min(running, default=NO_OPEN_GROUP), min(everything, default=NO_OPEN_GROUP)
+        )
 
 
 def _finished_group(group: OpenGroup, queued_ns: int) -> FinishedGroup:

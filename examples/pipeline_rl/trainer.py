@@ -93,10 +93,12 @@ class Trainer:
         """Whether every started group that this step is the last chance for has arrived.
 
         After the step a version is published; a group with a token older than the cap allows by then must be in this
-        batch. A full queue ends the wait: what is missing might be held back by it, and the publication is skipped.
+        batch. One that is finished but held back by a full queue is not waited for; the publication is skipped.
         """
-        oldest_kept = self.links.mailbox.version + 1 - self.options.max_staleness
-        return self.links.gate.oldest_open() >= oldest_kept or not self.links.gate.has_room(self.options.group)
+        gate, oldest_kept = self.links.gate, self.links.mailbox.version + 1 - self.options.max_staleness
+        if gate.oldest_running() < oldest_kept:
+            return False
+        return gate.oldest_open() >= oldest_kept or not gate.has_room(self.options.group)
 
     def _wait_until(self, ready: Callable[[], bool], reason: str) -> None:
         if ready():

@@ -26,7 +26,10 @@ class TrainerCounts:
     exact_ratios: list[float] = field(default_factory=list)
     evaluation_rewards: list[float] = field(default_factory=list)
     step_compute_s: list[float] = field(default_factory=list)
+    loop_s: float = 0.0
+    """Wall-clock time of the training loop, without startup."""
     cpu_s: float = 0.0
+    """Processor time of the training loop."""
 
     def note_trained(self, groups: Sequence[FinishedGroup], consumer_version: int, prompt_tokens: int) -> None:
         """Count the samples of one step, token by token."""
@@ -73,6 +76,7 @@ class TrainerCounts:
             "exact_ratio_last_steps": _mean_or_none(self.exact_ratios[-10:]),
             "evaluation_rewards": self.evaluation_rewards,
             "step_compute_mean_s": _mean_or_none(self.step_compute_s),
+            "loop_s": self.loop_s,
             "trainer_cpu_s": self.cpu_s,
         }
 
@@ -88,6 +92,7 @@ class SamplerCounts:
     forward_passes: int = 0
     weight_updates: int = 0
     cpu_s: float = 0.0
+    """Processor time of the sampling loop."""
 
 
 def _mean_or_none(values: Sequence[float]) -> float | None:

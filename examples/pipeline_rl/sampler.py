@@ -59,6 +59,7 @@ class Sampler:
 
     def generate(self) -> SamplerCounts:
         """Sample until told to stop."""
+        start_cpu_s = time.process_time()
         while not self.links.stop.is_set():
             self._take_new_weights()
             iteration_start_ns = self.run.now_ns()
@@ -71,7 +72,7 @@ class Sampler:
             else:
                 self._wait()
         self.counts.samples_unfinished = len(self.engine.running) + len(self._waiting)
-        self.counts.cpu_s = time.process_time()
+        self.counts.cpu_s = time.process_time() - start_cpu_s
         return self.counts
 
     def _take_new_weights(self) -> None:

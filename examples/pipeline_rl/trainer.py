@@ -41,6 +41,7 @@ class Trainer:
     def train(self) -> TrainerCounts:
         """Step until the last step or until told to stop."""
         progress = Progress(self.options, self.counts)
+        start_s, start_cpu_s = time.perf_counter(), time.process_time()
         for step in range(1, self.options.steps + 1):
             batch = self._next_batch()
             if batch is None:
@@ -49,7 +50,8 @@ class Trainer:
             self._evaluate(step)
             self._checkpoint(step)
             progress.after_step(step)
-        self.counts.cpu_s = time.process_time()
+        self.counts.loop_s = time.perf_counter() - start_s
+        self.counts.cpu_s = time.process_time() - start_cpu_s
         return self.counts
 
     def _next_batch(self) -> list[ScoredGroup] | None:

@@ -13,66 +13,87 @@
 -- out  reason           VARCHAR  why it waited; NULL for other states
 -- out  state_ns         BIGINT   wall-clock time in the state; times gpu_count it is GPU-nanoseconds
 -- grain: one row per worker, bucket, state and reason
-WITH spans AS MATERIALIZED (
-    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, state, reason, layer
-    FROM span_pieces($origin_ns, $cell_ns)
+--
+-- Rows that do not overlap need no sorting: each lies in the stretch of the spans that it began in, save a few, which
+-- are cut and laid beside every stretch that they touch. Rows that may overlap are laid flat together with the spans.
+WITH stretches AS MATERIALIZED (
+    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, is_engine,
+        dense_rank() OVER (ORDER BY worker_id, cell // $cells_per_bucket, state, reason)::INTEGER AS account
+    FROM innermost_pieces($origin_ns, $cell_ns, NOT $rows_disjoint)
 ),
-plain_cells AS (
-    SELECT
-        worker_id, cell,
-        max(end_ns) - min(start_ns) AS cell_length_ns,
-        max(began_ns) AS owner_began_ns,
-        arg_max({'state': state, 'reason': reason}, (began_ns, -ended_ns, layer, state, coalesce(reason, ''))) AS owner
-    FROM spans
-    GROUP BY worker_id, cell
-    HAVING $rows_disjoint AND max(start_ns) = min(start_ns) AND min(end_ns) = max(end_ns)
+accounts AS MATERIALIZED (
+    SELECT account, worker_id, any_value(cell) // $cells_per_bucket AS bucket, any_value(state) AS state,
+        any_value(reason) AS reason, coalesce(sum(end_ns - start_ns) FILTER (NOT is_engine), 0)::BIGINT AS stretch_ns
+    FROM stretches
+    GROUP BY account, worker_id
 ),
-plain_rows AS MATERIALIZED (
-    SELECT worker_id, cell, rows.state::VARCHAR AS state, sum(busy_ns)::BIGINT AS busy_ns,
-        sum(rows.end_ns - rows.start_ns)::BIGINT AS row_ns
-    FROM engine_pieces($origin_ns, $cell_ns) AS rows
-    JOIN plain_cells USING (worker_id, cell)
-    WHERE rows.began_ns >= owner_began_ns
-    GROUP BY worker_id, cell, rows.state
+homes AS MATERIALIZED (
+    SELECT worker_id, cell, start_ns, end_ns, account,
+        (worker_id, cell) NOT IN (SELECT (worker_id, cell) FROM claims($origin_ns, $cell_ns)) AS is_free
+    FROM stretches
+    WHERE $rows_disjoint
 ),
-owner_rest AS (
-    SELECT worker_id, cell, owner.state AS state, owner.reason AS reason,
-        cell_length_ns - coalesce(sum(row_ns), 0)::BIGINT AS state_ns
-    FROM plain_cells
-    LEFT JOIN plain_rows USING (worker_id, cell)
-    GROUP BY worker_id, cell, owner, cell_length_ns
+placed_rows AS MATERIALIZED (
+    SELECT account, decodes, prefills,
+        if(is_free AND ended_ns <= homes.end_ns, NULL, began_ns) AS began_ns,
+        if(is_free AND ended_ns <= homes.end_ns, NULL, ended_ns) AS ended_ns,
+        sum(busy_ns)::BIGINT AS busy_ns, sum(ended_ns - began_ns)::BIGINT AS row_ns
+    FROM clipped_rows() AS rows
+    JOIN homes
+        ON rows.worker_id = homes.worker_id AND (began_ns - $origin_ns) // $cell_ns = homes.cell
+        AND began_ns >= homes.start_ns AND began_ns < homes.end_ns
+    GROUP BY ALL
 ),
-contested AS MATERIALIZED (
-    SELECT worker_id, cell, began_ns, start_ns, end_ns, busy_ns, state, reason, is_engine
-    FROM innermost_pieces($origin_ns, $cell_ns, $rows_disjoint)
+cut_rows AS (
+    SELECT worker_id, cell, began_ns, ended_ns, busy_ns, decodes, prefills,
+        greatest(began_ns, $origin_ns + cell * $cell_ns) AS start_ns,
+        least(ended_ns, $origin_ns + (cell + 1) * $cell_ns) AS end_ns
+    FROM (
+        SELECT worker_id, began_ns, ended_ns, busy_ns, decodes, prefills,
+            unnest(range((began_ns - $origin_ns) // $cell_ns, (ended_ns - 1 - $origin_ns) // $cell_ns + 1)) AS cell
+        FROM placed_rows JOIN accounts USING (account) WHERE began_ns IS NOT NULL
+    ) AS cut
+    WHERE NOT EXISTS (
+        FROM claims($origin_ns, $cell_ns) AS claimed
+        WHERE claimed.worker_id = cut.worker_id AND claimed.cell = (began_ns - $origin_ns) // $cell_ns
+            AND began_ns >= from_ns AND began_ns < to_ns
+    )
 ),
-contested_rows AS (
-    SELECT worker_id, cell, state, sum(end_ns - start_ns)::BIGINT AS row_ns,
-        least(any_value(busy_ns), sum(end_ns - start_ns))::BIGINT AS busy_ns
-    FROM contested
-    WHERE is_engine
-    GROUP BY worker_id, cell, state, began_ns
+won AS MATERIALIZED (
+    SELECT account, rows.worker_id, rows.cell, rows.began_ns, decodes, prefills,
+        busy_share(rows.busy_ns, rows.began_ns, rows.ended_ns, rows.start_ns, rows.end_ns) AS busy_ns,
+        least(rows.end_ns, stretches.end_ns) - greatest(rows.start_ns, stretches.start_ns) AS row_ns
+    FROM cut_rows AS rows
+    JOIN stretches
+        ON rows.worker_id = stretches.worker_id AND rows.cell = stretches.cell
+        AND rows.start_ns < stretches.end_ns AND rows.end_ns > stretches.start_ns
+        AND (rows.began_ns, -rows.ended_ns) >= (stretches.began_ns, -stretches.ended_ns)
 ),
-engine_rows AS (
-    SELECT worker_id, cell, state, busy_ns, row_ns FROM plain_rows
-    UNION ALL SELECT worker_id, cell, state, busy_ns, row_ns FROM contested_rows
+engine_rows AS MATERIALIZED (
+    SELECT account, pass_state(decodes, prefills) AS state, busy_ns, row_ns FROM placed_rows WHERE began_ns IS NULL
+    UNION ALL
+    SELECT any_value(account), pass_state(decodes, prefills), least(any_value(busy_ns), sum(row_ns)), sum(row_ns)
+    FROM won GROUP BY worker_id, cell, began_ns, decodes, prefills
+    UNION ALL
+    SELECT any_value(account), state, least(any_value(busy_ns), sum(end_ns - start_ns)), sum(end_ns - start_ns)
+    FROM stretches WHERE is_engine GROUP BY worker_id, cell, began_ns, state
 ),
 pieces AS (
-    SELECT worker_id, cell, state, NULL AS reason, busy_ns AS state_ns FROM engine_rows
-    UNION ALL SELECT worker_id, cell, 'between_passes', NULL, row_ns - busy_ns FROM engine_rows
-    UNION ALL SELECT worker_id, cell, state, reason, state_ns FROM owner_rest
-    UNION ALL SELECT worker_id, cell, state, reason, end_ns - start_ns FROM contested WHERE NOT is_engine
+    SELECT account, state, NULL AS reason, busy_ns AS state_ns FROM engine_rows
+    UNION ALL SELECT account, 'between_passes', NULL, row_ns - busy_ns FROM engine_rows
+    UNION ALL SELECT account, state, reason, stretch_ns FROM accounts
+    UNION ALL SELECT account, state, reason, -row_ns FROM won JOIN accounts USING (account)
+    UNION ALL SELECT account, state, reason, -row_ns FROM placed_rows JOIN accounts USING (account)
+        WHERE began_ns IS NULL
 )
 SELECT
-    pieces.worker_id,
-    workers.role,
-    workers.gpu_count,
-    $origin_ns + (pieces.cell // $cells_per_bucket) * $cells_per_bucket * $cell_ns AS bucket_start_ns,
-    pieces.state,
-    pieces.reason,
+    accounts.worker_id, workers.role, workers.gpu_count,
+    $origin_ns + accounts.bucket * $cells_per_bucket * $cell_ns AS bucket_start_ns,
+    pieces.state, pieces.reason,
     sum(pieces.state_ns)::BIGINT AS state_ns
 FROM pieces
+JOIN accounts USING (account)
 JOIN workers USING (worker_id)
 GROUP BY ALL
 HAVING sum(pieces.state_ns) > 0
-ORDER BY pieces.worker_id, bucket_start_ns, state, reason
+ORDER BY accounts.worker_id, bucket_start_ns, pieces.state, pieces.reason

@@ -67,44 +67,58 @@ SELECT
     least(end_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
 FROM spans;
 
--- The engines' rows, clipped to the extents and cut at the edges of cells. busy_ns is shared out over the pieces by
--- length, to the nanosecond. Rows that start inside an evaluation or the start-up are left out: that time is theirs.
-CREATE MACRO engine_pieces(origin_ns, cell_ns) AS TABLE
+-- What did the passes of an engine row do?
+CREATE MACRO pass_state(decodes, prefills) AS
+CASE
+    WHEN decodes AND prefills THEN 'mixed_passes'
+    WHEN decodes THEN 'decoding'
+    WHEN prefills THEN 'prefilling'
+    ELSE 'other_passes'
+END;
+
+-- Which part of a row's busy time is in its piece from start_ns to end_ns? Shared out by length; the pieces of a row
+-- add up to the nanosecond.
+CREATE MACRO busy_share(busy_ns, began_ns, ended_ns, start_ns, end_ns) AS
+(busy_ns::HUGEINT * (end_ns - began_ns) // (ended_ns - began_ns)
+    - busy_ns::HUGEINT * (start_ns - began_ns) // (ended_ns - began_ns))::BIGINT;
+
+-- The engines' rows, clipped to the extents of their workers.
+CREATE MACRO clipped_rows() AS TABLE
 WITH clipped AS (
     SELECT
         engine_steps.worker_id,
         greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
         least(engine_steps.end_ns, extents.end_ns) AS ended_ns,
-        engine_steps.busy_ns,
-        CASE
-            WHEN decode_tokens > 0 AND prefill_tokens > 0 THEN 'mixed_passes'
-            WHEN decode_tokens > 0 THEN 'decoding'
-            WHEN prefill_tokens > 0 THEN 'prefilling'
-            ELSE 'other_passes'
-        END::ENUM('mixed_passes', 'decoding', 'prefilling', 'other_passes') AS state
+        busy_ns,
+        decode_tokens > 0 AS decodes,
+        prefill_tokens > 0 AS prefills
     FROM engine_steps
     JOIN worker_extents AS extents USING (worker_id)
     WHERE extents.gpu_count > 0
-        AND greatest(engine_steps.start_ns, extents.start_ns) < least(engine_steps.end_ns, extents.end_ns)
-),
-placed AS (
-    SELECT
-        worker_id, began_ns, ended_ns, state,
-        greatest(0, least(busy_ns, ended_ns - began_ns)) AS busy_ns,
-        (began_ns - origin_ns) // cell_ns AS first_cell,
-        (ended_ns - 1 - origin_ns) // cell_ns AS last_cell
-    FROM clipped
-),
-claimed AS (
-    SELECT worker_id, cell, began_ns AS from_ns, ended_ns AS to_ns
-    FROM span_pieces(origin_ns, cell_ns)
-    WHERE state IN ('eval', 'startup')
+)
+SELECT worker_id, began_ns, ended_ns, greatest(0, least(busy_ns, ended_ns - began_ns)) AS busy_ns, decodes, prefills
+FROM clipped
+WHERE began_ns < ended_ns;
+
+-- The evaluations and start-ups, in each cell that they reach. Engine rows that start inside one are left out: that
+-- time is theirs.
+CREATE MACRO claims(origin_ns, cell_ns) AS TABLE
+SELECT worker_id, cell, began_ns AS from_ns, ended_ns AS to_ns
+FROM span_pieces(origin_ns, cell_ns)
+WHERE state IN ('eval', 'startup');
+
+-- The engines' rows cut at the edges of cells, without those that are left out.
+CREATE MACRO engine_pieces(origin_ns, cell_ns) AS TABLE
+WITH placed AS (
+    SELECT worker_id, began_ns, ended_ns, busy_ns, pass_state(decodes, prefills) AS state,
+        (began_ns - origin_ns) // cell_ns AS first_cell, (ended_ns - 1 - origin_ns) // cell_ns AS last_cell
+    FROM clipped_rows()
 ),
 free AS (
-    SELECT worker_id, began_ns, ended_ns, state, busy_ns, first_cell, last_cell
+    SELECT worker_id, began_ns, ended_ns, busy_ns, state, first_cell, last_cell
     FROM placed
     WHERE NOT EXISTS (
-        SELECT 1 FROM claimed
+        SELECT 1 FROM claims(origin_ns, cell_ns) AS claimed
         WHERE claimed.worker_id = placed.worker_id
             AND claimed.cell = placed.first_cell
             AND placed.began_ns >= claimed.from_ns
@@ -113,7 +127,7 @@ free AS (
 ),
 straddling AS (
     SELECT
-        worker_id, began_ns, ended_ns, state, busy_ns, cell,
+        worker_id, began_ns, ended_ns, busy_ns, state, cell,
         greatest(began_ns, origin_ns + cell * cell_ns) AS start_ns,
         least(ended_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
     FROM (SELECT *, unnest(range(first_cell, last_cell + 1)) AS cell FROM free WHERE first_cell < last_cell)
@@ -122,43 +136,30 @@ SELECT worker_id, first_cell AS cell, began_ns, ended_ns, began_ns AS start_ns, 
 FROM free
 WHERE first_cell = last_cell
 UNION ALL
-SELECT
-    worker_id, cell, began_ns, ended_ns, start_ns, end_ns,
-    (busy_ns::HUGEINT * (end_ns - began_ns) // (ended_ns - began_ns)
-        - busy_ns::HUGEINT * (start_ns - began_ns) // (ended_ns - began_ns))::BIGINT,
+SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_share(busy_ns, began_ns, ended_ns, start_ns, end_ns),
     state
 FROM straddling;
 
--- Which stretch of time belongs to which span or engine row? Of those that cover an instant, the one that began last
--- (the innermost, when spans nest). Only cells where something begins or ends, unless the rows may overlap.
+-- Which stretch of time belongs to which span or, with_rows, engine row? Of those that cover an instant, the one that
+-- began last (the innermost, when spans nest).
 --   heads: from a piece's start to the next start it is innermost; what is left are gaps.
 --   gaps: belong to a piece that reaches over a later start; those are few, and are laid flat first.
-CREATE MACRO innermost_pieces(origin_ns, cell_ns, rows_disjoint) AS TABLE
-WITH spans AS MATERIALIZED (
+CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows) AS TABLE
+WITH pieces AS (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer
     FROM span_pieces(origin_ns, cell_ns)
-),
-cells AS (
-    SELECT worker_id, cell, max(end_ns) AS cell_end_ns,
-        NOT rows_disjoint OR max(start_ns) > min(start_ns) OR min(end_ns) < max(end_ns) AS contested
-    FROM spans
-    GROUP BY worker_id, cell
-),
-pieces AS (
-    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, layer FROM spans
     UNION ALL
-    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state::VARCHAR, NULL, 4
+    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, NULL, 4
     FROM engine_pieces(origin_ns, cell_ns)
+    WHERE with_rows
 ),
 ordered AS MATERIALIZED (
-    SELECT
-        pieces.worker_id, pieces.cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, layer, cell_end_ns,
+    SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, layer,
+        max(end_ns) OVER (PARTITION BY worker_id, cell) AS cell_end_ns,
         lead(start_ns) OVER (
-            PARTITION BY pieces.worker_id, pieces.cell
-            ORDER BY began_ns, ended_ns DESC, layer, state, reason
+            PARTITION BY worker_id, cell ORDER BY began_ns, ended_ns DESC, layer, state, reason
         ) AS next_ns
     FROM pieces
-    JOIN cells ON pieces.worker_id = cells.worker_id AND pieces.cell = cells.cell AND cells.contested
 ),
 reaching AS MATERIALIZED (
     SELECT * EXCLUDE (next_ns, cell_end_ns) FROM ordered WHERE end_ns > next_ns
@@ -173,7 +174,7 @@ flat AS (
     FROM edges
 ),
 owned AS (
-    SELECT flat.worker_id, flat.cell, from_ns, to_ns, began_ns, busy_ns, state, reason, layer
+    SELECT flat.worker_id, flat.cell, from_ns, to_ns, began_ns, ended_ns, busy_ns, state, reason, layer
     FROM flat
     JOIN reaching
         ON flat.worker_id = reaching.worker_id AND flat.cell = reaching.cell
@@ -188,13 +189,13 @@ gaps AS (
     FROM ordered
     WHERE end_ns < coalesce(next_ns, cell_end_ns)
 )
-SELECT worker_id, cell, began_ns, start_ns, least(end_ns, coalesce(next_ns, end_ns)) AS end_ns,
+SELECT worker_id, cell, began_ns, ended_ns, start_ns, least(end_ns, coalesce(next_ns, end_ns)) AS end_ns,
     busy_ns, state, reason, layer = 4 AS is_engine
 FROM ordered
 WHERE start_ns < least(end_ns, coalesce(next_ns, end_ns))
 UNION ALL
-SELECT gaps.worker_id, gaps.cell, began_ns, greatest(gaps.from_ns, owned.from_ns), least(gaps.to_ns, owned.to_ns),
-    busy_ns, state, reason, layer = 4
+SELECT gaps.worker_id, gaps.cell, began_ns, ended_ns,
+    greatest(gaps.from_ns, owned.from_ns), least(gaps.to_ns, owned.to_ns), busy_ns, state, reason, layer = 4
 FROM gaps
 JOIN owned
     ON gaps.worker_id = owned.worker_id AND gaps.cell = owned.cell

@@ -23,6 +23,9 @@ BUCKETS: Final = 240
 _CELLS_PER_BUCKET: Final = 16
 """Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
 _READABLE: Final = (StatementType.SELECT, StatementType.EXPLAIN)
+_OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+"""A question that DuckDB refuses before it reads a row; what it says later is about the rows."""
+_PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOUBLE": float, "VARCHAR": str}
 _NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 
 
@@ -73,7 +76,9 @@ def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) 
         if name in run.kept_answers:
             return run.connection.table(name).pl()
         return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
-    except (duckdb.IOException, duckdb.InvalidInputException, duckdb.SerializationException) as error:
+    except _OUR_BUGS:
+        raise
+    except duckdb.Error as error:
         raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
 
 
@@ -117,4 +122,12 @@ def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, 
             expected="arguments " + ", ".join(names),
             next_step="Its header in queries/ says what each means.",
         )
+    for arg in question.args:
+        if type(arguments[arg.name]) is not _PYTHON_TYPES[arg.type]:
+            raise QueryError.of(
+                f"query {question.name!r}",
+                found=f"argument {arg.name} = {arguments[arg.name]!r}",
+                expected=f"a {arg.type}: {arg.meaning}",
+                next_step="Give it with --arg NAME=VALUE.",
+            )
     return {name: arguments[name] for name in names} or None

@@ -39,7 +39,7 @@ def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
         if _fits(value, kind):
             known[name] = value
         else:
-            expected = getattr(kind, "__name__", "object")
+            expected = kind.__name__ if isinstance(kind, type) else "object"
             gaps.append(f"run.json: config.{name} is {value!r}, expected {expected}; it is ignored")
     return RunConfig(**known), tuple(gaps)  # type: ignore[arg-type]
 

@@ -125,17 +125,17 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
     return None
 
 
-def list_table(folder: Path, table: str, *, read_all: bool) -> tuple[TableFiles, list[SkippedFile]]:
-    """The files of one table that can be read, in the order (worker, sequence), and those that cannot, with why.
+def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:
+    """The files of one table in the order (worker, sequence), and those whose footer shows that they cannot be read.
 
-    With read_all every page of every file is decoded, which finds damage inside a file; without it only the footers.
+    Damage inside a file does not show in its footer.
     """
     good: list[Path] = []
     skipped: list[SkippedFile] = []
     columns: set[str] = set()
     rows = 0
     for path in _parquet_files(folder / table):
-        why, schema, file_rows = _check(path, table, read_all=read_all)
+        why, schema, file_rows = _check(path, table)
         if why is not None:
             skipped.append(SkippedFile(_name(folder, path), why))
             continue
@@ -156,18 +156,15 @@ def _worker_and_sequence(path: Path) -> tuple[str, int, str]:
     return (worker_id, int(sequence), "") if sequence.isdecimal() else (path.stem, -1, path.stem)
 
 
-def _check(path: Path, table: str, *, read_all: bool) -> tuple[str | None, list[str], int]:
+def _check(path: Path, table: str) -> tuple[str | None, list[str], int]:
     try:
         why = _envelope_fault(path)
         if why is not None:
             return why, [], 0
         file = pq.ParquetFile(path)
         found = file.schema_arrow
-        if read_all:
-            for _ in file.iter_batches():
-                pass
         return _schema_fault(found, table), found.names, file.metadata.num_rows
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         return f"cannot be read: {error}", [], 0
 
 

@@ -67,7 +67,7 @@ class Run:
 def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
     """Open a run folder; the connection closes with the block.
 
-    read_all decodes every page first, so that a file damaged inside is skipped too; it costs one full read.
+    read_all reads every file whole first, so that one damaged inside is skipped too; it costs one full read.
     Raises RunFolderError for a folder that is no run, or an unknown format version.
     """
     folder = folder.resolve()
@@ -76,12 +76,16 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
     workers, skipped = read_workers(folder)
     tables: dict[str, TableFiles] = {}
     for table in TABLES:
-        tables[table], unreadable = list_table(folder, table, read_all=read_all)
+        tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
     with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
         connection = _connect(Path(scratch), folder)
         try:
-            _create_tables(connection, Path(scratch) / "run", folder, tables)
+            link = Path(scratch) / "run"
+            if read_all:
+                tables, broken = _without_broken(connection, link, folder, tables)
+                skipped.extend(broken)
+            _create_tables(connection, link, folder, tables)
             connection.from_arrow(_workers_table(workers)).create_view("workers")
             _create_macros(connection, folder)
             _lock_down(connection, Path(scratch), folder)
@@ -131,12 +135,39 @@ def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tab
             empty.create_view(table)
             continue
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
-        stored = connection.read_parquet(paths, union_by_name=True)
+        try:
+            stored = connection.read_parquet(paths, union_by_name=True)
+        except duckdb.Error as error:
+            raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
         columns = [
             (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
             for name, kind in zip(empty.columns, empty.types, strict=True)
         ]
         stored.select(*columns).create_view(table)
+
+
+def _without_broken(
+    connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]
+) -> tuple[dict[str, TableFiles], list[SkippedFile]]:
+    """The tables without the files that break when they are read whole, and those files with why."""
+    sound: dict[str, TableFiles] = {}
+    broken: list[SkippedFile] = []
+    for table, files in tables.items():
+        paths: list[Path] = []
+        columns: set[str] = set()
+        rows = 0
+        for path in files.paths:
+            name = path.relative_to(folder)
+            try:
+                stored = connection.read_parquet(str(link / name))
+                rows += sum(batch.num_rows for batch in stored.to_arrow_reader())
+            except (duckdb.Error, OSError, pa.ArrowException) as error:
+                broken.append(SkippedFile(name.as_posix(), f"cannot be read: {error}"))
+                continue
+            paths.append(path)
+            columns.update(stored.columns)
+        sound[table] = TableFiles(tuple(paths), frozenset(columns), rows)
+    return sound, broken
 
 
 def _create_macros(connection: DuckDBPyConnection, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Staleness equals a count over single tokens in plain Python; other files or clocks for the same rows change nothing."""
+"""Staleness equals a count over single tokens in plain Python; other files, orders or clocks change no answer."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

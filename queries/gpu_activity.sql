@@ -11,7 +11,7 @@
 -- grain: one row per stretch of one worker in one state; stretches do not overlap and leave no gap
 WITH pieces AS (
     SELECT worker_id, start_ns, end_ns, state, reason
-    FROM innermost_pieces($origin_ns, greatest(1, $end_ns - $origin_ns), true)
+    FROM innermost_pieces($origin_ns, greatest(1, $end_ns - $origin_ns), true, 'worker_extents')
 ),
 marked AS (
     SELECT worker_id, start_ns, end_ns, state, reason,

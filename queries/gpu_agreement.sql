@@ -1,6 +1,8 @@
 -- While the hooks say a worker was busy, did its GPU run anything?
 --
--- in   gpu_samples, gpu_activity
+-- in   gpu_samples, worker_extents, activities, train_steps, weight_updates, engine_steps
+-- arg  origin_ns       BIGINT   start of the run, UTC epoch
+-- arg  end_ns          BIGINT   end of the run, UTC epoch
 -- out  worker_id       VARCHAR  worker
 -- out  state           VARCHAR  the ledger's state; the passes of an engine are one state, engine_rows
 -- out  readings        BIGINT   GPU readings whose whole period lies in the state
@@ -8,24 +10,35 @@
 -- out  busy_ratio      DOUBLE   share of that time in which a kernel ran, 0..1; NULL when not read
 -- out  sm_active_ratio DOUBLE   share of it and of the SMs with a warp resident, 0..1; NULL when not read
 -- grain: one row per worker and state with a reading
-WITH readings AS (
+WITH pieces AS (
+    SELECT worker_id, start_ns, end_ns, if(is_engine, 'engine_rows', state) AS state
+    FROM innermost_pieces($origin_ns, greatest(1, $end_ns - $origin_ns), true, 'gpu_samples')
+),
+marked AS (
+    SELECT worker_id, start_ns, end_ns, state,
+        state IS DISTINCT FROM lag(state) OVER (PARTITION BY worker_id ORDER BY start_ns) AS is_new
+    FROM pieces
+),
+numbered AS (
+    SELECT worker_id, start_ns, end_ns, state,
+        count_if(is_new) OVER (PARTITION BY worker_id ORDER BY start_ns) AS stretch
+    FROM marked
+),
+stretches AS (
+    SELECT worker_id, state, min(start_ns) AS start_ns, max(end_ns) AS end_ns
+    FROM numbered
+    GROUP BY worker_id, stretch, state
+),
+readings AS (
     SELECT worker_id, gpu_id, busy_ratio, sm_active_ratio, time_ns AS to_ns,
         lag(time_ns) OVER (PARTITION BY worker_id, gpu_id ORDER BY time_ns) AS from_ns
     FROM gpu_samples
 ),
-classed AS (
-    SELECT worker_id, start_ns, end_ns,
-        if(state IN ('decoding', 'prefilling', 'mixed_passes', 'other_passes'), 'engine_rows', state) AS state
-    FROM gpu_activity
-),
-shares AS (
-    SELECT readings.worker_id, gpu_id, from_ns, to_ns, busy_ratio, sm_active_ratio, state,
-        sum(least(end_ns, to_ns) - greatest(start_ns, from_ns)) AS share_ns
+placed AS (
+    SELECT readings.worker_id, state, from_ns, to_ns, busy_ratio, sm_active_ratio
     FROM readings
-    JOIN classed
-        ON readings.worker_id = classed.worker_id AND start_ns < to_ns AND end_ns > from_ns
-    WHERE from_ns < to_ns
-    GROUP BY ALL
+    ASOF JOIN stretches ON readings.worker_id = stretches.worker_id AND from_ns >= stretches.start_ns
+    WHERE from_ns < to_ns AND to_ns <= stretches.end_ns
 )
 SELECT
     worker_id,
@@ -35,7 +48,6 @@ SELECT
     sum(busy_ratio * (to_ns - from_ns)) / nullif(sum(to_ns - from_ns) FILTER (busy_ratio IS NOT NULL), 0) AS busy_ratio,
     sum(sm_active_ratio * (to_ns - from_ns)) / nullif(sum(to_ns - from_ns) FILTER (sm_active_ratio IS NOT NULL), 0)
         AS sm_active_ratio
-FROM shares
-WHERE share_ns = to_ns - from_ns
+FROM placed
 GROUP BY worker_id, state
 ORDER BY worker_id, state

@@ -19,7 +19,7 @@
 WITH stretches AS MATERIALIZED (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, is_engine,
         dense_rank() OVER (ORDER BY worker_id, cell // $cells_per_bucket, state, reason)::INTEGER AS account
-    FROM innermost_pieces($origin_ns, $cell_ns, NOT $rows_disjoint)
+    FROM innermost_pieces($origin_ns, $cell_ns, NOT $rows_disjoint, 'workers')
 ),
 accounts AS MATERIALIZED (
     SELECT account, worker_id, any_value(cell) // $cells_per_bucket AS bucket, any_value(state) AS state,
@@ -38,7 +38,7 @@ placed_rows AS MATERIALIZED (
         if(is_free AND ended_ns <= homes.end_ns, NULL, began_ns) AS began_ns,
         if(is_free AND ended_ns <= homes.end_ns, NULL, ended_ns) AS ended_ns,
         sum(busy_ns)::BIGINT AS busy_ns, sum(ended_ns - began_ns)::BIGINT AS row_ns
-    FROM clipped_rows() AS rows
+    FROM clipped_rows('workers') AS rows
     JOIN homes
         ON rows.worker_id = homes.worker_id AND (began_ns - $origin_ns) // $cell_ns = homes.cell
         AND began_ns >= homes.start_ns AND began_ns < homes.end_ns

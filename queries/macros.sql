@@ -82,9 +82,13 @@ CREATE MACRO busy_share(busy_ns, began_ns, ended_ns, start_ns, end_ns) AS
 (busy_ns::HUGEINT * (end_ns - began_ns) // (ended_ns - began_ns)
     - busy_ns::HUGEINT * (start_ns - began_ns) // (ended_ns - began_ns))::BIGINT;
 
--- The engines' rows, clipped to the extents of their workers.
-CREATE MACRO clipped_rows() AS TABLE
-WITH clipped AS (
+-- The engines' rows, clipped to the extents of their workers. Only of workers that the table named in whose knows.
+CREATE MACRO clipped_rows(whose) AS TABLE
+WITH extents AS (
+    SELECT worker_id, start_ns, end_ns FROM worker_extents
+    WHERE gpu_count > 0 AND worker_id IN (SELECT worker_id FROM query_table(whose))
+),
+clipped AS (
     SELECT
         engine_steps.worker_id,
         greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
@@ -93,8 +97,7 @@ WITH clipped AS (
         decode_tokens > 0 AS decodes,
         prefill_tokens > 0 AS prefills
     FROM engine_steps
-    JOIN worker_extents AS extents USING (worker_id)
-    WHERE extents.gpu_count > 0
+    JOIN extents USING (worker_id)
 )
 SELECT worker_id, began_ns, ended_ns, greatest(0, least(busy_ns, ended_ns - began_ns)) AS busy_ns, decodes, prefills
 FROM clipped
@@ -108,11 +111,11 @@ FROM span_pieces(origin_ns, cell_ns)
 WHERE state IN ('eval', 'startup');
 
 -- The engines' rows cut at the edges of cells, without those that are left out.
-CREATE MACRO engine_pieces(origin_ns, cell_ns) AS TABLE
+CREATE MACRO engine_pieces(origin_ns, cell_ns, whose) AS TABLE
 WITH placed AS (
     SELECT worker_id, began_ns, ended_ns, busy_ns, pass_state(decodes, prefills) AS state,
         (began_ns - origin_ns) // cell_ns AS first_cell, (ended_ns - 1 - origin_ns) // cell_ns AS last_cell
-    FROM clipped_rows()
+    FROM clipped_rows(whose)
 ),
 free AS (
     SELECT worker_id, began_ns, ended_ns, busy_ns, state, first_cell, last_cell
@@ -144,13 +147,13 @@ FROM straddling;
 -- began last (the innermost, when spans nest).
 --   heads: from a piece's start to the next start it is innermost; what is left are gaps.
 --   gaps: belong to a piece that reaches over a later start; those are few, and are laid flat first.
-CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows) AS TABLE
+CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows, whose) AS TABLE
 WITH pieces AS (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer
     FROM span_pieces(origin_ns, cell_ns)
     UNION ALL
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, NULL, 4
-    FROM engine_pieces(origin_ns, cell_ns)
+    FROM engine_pieces(origin_ns, cell_ns, whose)
     WHERE with_rows
 ),
 ordered AS MATERIALIZED (

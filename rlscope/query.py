@@ -4,6 +4,7 @@ A question may stand on the answer of another: it names it among its inputs, and
 so that it is computed once for a run.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
@@ -22,10 +23,13 @@ BUCKETS: Final = 240
 """Buckets of a timeline: as many as a page can show."""
 _CELLS_PER_BUCKET: Final = 16
 """Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
-_READABLE: Final = (StatementType.SELECT, StatementType.EXPLAIN)
+_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
+"""What may stand before a SELECT. DuckDB runs what it explains with ANALYZE, so that must be a SELECT too."""
 _OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 """A question that DuckDB refuses before it reads a row; what it says later is about the rows."""
 _PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOUBLE": float, "VARCHAR": str}
+_ONLY_READS: Final = "EXPLAIN FROM query($sql)"
+"""Refused for a SELECT whose WITH clause writes (DuckDB allows COPY there): inside query() it must not."""
 _NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 
 
@@ -98,18 +102,25 @@ def keep_inputs(
 def ask_own(run: Run, sql: str) -> pl.DataFrame:
     """The answer to the user's own SELECT. Raises QueryError for anything else, or SQL that DuckDB refuses."""
     try:
-        statements = run.connection.extract_statements(sql)
-        kinds = [statement.type for statement in statements]
-        if len(kinds) != 1 or kinds[0] not in _READABLE:
+        kinds = _statement_kinds(run.connection, sql)
+        selected = _EXPLAIN.sub("", sql, count=1) if kinds == [StatementType.EXPLAIN] else sql
+        kinds = _statement_kinds(run.connection, selected)
+        if kinds != [StatementType.SELECT]:
             raise QueryError.of(
                 "your SQL",
                 found=", ".join(kind.name for kind in kinds) or "nothing",
                 expected="one SELECT",
                 next_step="`rlscope queries` lists the questions there are; their files show the tables.",
             )
+        run.connection.execute("EXPLAIN " + selected)
+        run.connection.execute(_ONLY_READS, {"sql": selected})
         return run.connection.sql(sql).pl()
-    except duckdb.Error as error:
+    except (duckdb.Error, pl.exceptions.PolarsError) as error:
         raise QueryError(f"your SQL was refused: {error}") from error
+
+
+def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:
+    return [statement.type for statement in connection.extract_statements(sql)]
 
 
 def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, Argument] | None:

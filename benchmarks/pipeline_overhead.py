@@ -1,97 +1,173 @@
-"""What the hooks cost the example pipeline: pairs of runs with and without them, interleaved.
+"""What the hooks cost the example pipeline: the same loop with and without them, in turns, in one process.
 
-Runs are synchronous with one seed, so that both of a pair do the same work. Wall-clock time per step is noisy on a
-shared machine; the processor time of the trainer and the sampler per response token is the steadier figure.
+Two samplers, of which one records, and then one trainer with its hooks live and inert, take turns in short blocks, so
+that whatever else the machine does hits both. Compared is the processor time of the process, which holds the hooks and
+the thread that writes the files; wall-clock time is shown beside it.
 
-    python benchmarks/pipeline_overhead.py [--pairs 5] [--steps 60]
+    python benchmarks/pipeline_overhead.py [--blocks 60]
 
 Needs torch. Writes its figures to `benchmarks/pipeline_overhead.txt`.
 """
 
 import argparse
-import json
+import multiprocessing
 import os
 import platform
-import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
+from typing import NamedTuple
 
 REPOSITORY = Path(__file__).parents[1]
 FIGURES = Path(__file__).with_suffix(".txt")
+sys.path.insert(0, str(REPOSITORY))
+
+import rlscope_otel  # noqa: E402
+import torch  # noqa: E402
+
+from examples.pipeline_rl.gate import Gate  # noqa: E402
+from examples.pipeline_rl.groups import FinishedGroup  # noqa: E402
+from examples.pipeline_rl.grpo import ScoredGroup  # noqa: E402
+from examples.pipeline_rl.links import Links, StopSignal, limits_of  # noqa: E402
+from examples.pipeline_rl.mailbox import WeightMailbox  # noqa: E402
+from examples.pipeline_rl.options import Options  # noqa: E402
+from examples.pipeline_rl.sampler import Sampler  # noqa: E402
+from examples.pipeline_rl.task import reward_of  # noqa: E402
+from examples.pipeline_rl.trainer import Trainer  # noqa: E402
+
+PASSES_PER_BLOCK = 100
+STEPS_PER_BLOCK = 3
+UNLIMITED = 10**9
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """One run."""
+class Turn(NamedTuple):
+    """One block of one of the two."""
 
-    step_s: float
-    """Wall-clock time from the first batch taken to the last step, per step."""
-    sampler_cpu_us_per_token: float
-    trainer_cpu_us_per_token: float
+    processor_s: float
+    wall_s: float
 
 
-def measure(folder: Path, steps: int, hooks: bool) -> Cost:
-    """Run the pipeline once."""
-    flags = ["--synchronous", "--slots", "64", "--steps", str(steps), "--log-every", "100000"]
-    command = [sys.executable, "-m", "examples.pipeline_rl", str(folder), *flags, "--hooks" if hooks else "--no-hooks"]
-    subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
-    counted = json.loads((folder / "pipeline_summary.json").read_text())
-    tokens = counted["response_tokens_trained"]
-    return Cost(
-        step_s=counted["loop_s"] / counted["steps"],
-        sampler_cpu_us_per_token=sum(sampler["cpu_s"] for sampler in counted["samplers"]) / tokens * 1e6,
-        trainer_cpu_us_per_token=counted["trainer_cpu_s"] / tokens * 1e6,
-    )
+class Pair(NamedTuple):
+    """Two blocks, one right after the other."""
+
+    recorded: Turn
+    plain: Turn
 
 
-def measure_pairs(pairs: int, steps: int) -> list[tuple[Cost, Cost]]:
-    """(with, without) per pair; which of the two comes first alternates."""
-    measured: list[tuple[Cost, Cost]] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        for pair in range(pairs):
-            order = (True, False) if pair % 2 == 0 else (False, True)
-            costs = {hooks: measure(Path(scratch) / f"{pair}-{hooks}", steps, hooks) for hooks in order}
-            measured.append((costs[True], costs[False]))
-            print(f"pair {pair + 1} of {pairs}: {costs}", file=sys.stderr)
-    return measured
+def take_turn(block: Callable[[], None]) -> Turn:
+    """Run a block and time it."""
+    processor_s, wall_s = time.process_time(), time.perf_counter()
+    block()
+    return Turn(time.process_time() - processor_s, time.perf_counter() - wall_s)
 
 
-def ratio_line(name: str, unit: str, pairs: list[tuple[float, float]]) -> str:
-    """Medians of both, and the median of the paired ratios with their quartiles."""
-    ratios = [hooked / plain for hooked, plain in pairs]
-    low, _, high = quantiles(ratios, n=4)
+def take_turns(recorded: Callable[[], None], plain: Callable[[], None], blocks: int) -> list[Pair]:
+    """Blocks of both in turns; which comes first alternates. The first pair warms up and is left out."""
+    pairs: list[Pair] = []
+    for block in range(blocks + 1):
+        if block % 2:
+            first = take_turn(recorded)
+            pairs.append(Pair(first, take_turn(plain)))
+        else:
+            first = take_turn(plain)
+            pairs.append(Pair(take_turn(recorded), first))
+    return pairs[1:]
+
+
+def link(options: Options) -> tuple[Links, Connection]:
+    """Links for one worker in this process, and the other end of its queue."""
+    context = multiprocessing.get_context("spawn")
+    reader, writer = context.Pipe(duplex=False)
+    mailbox, gate = WeightMailbox(context, options.shape.bytes), Gate(context, 1, limits_of(options))
+    return Links("benchmark", mailbox, gate, StopSignal(context), (writer,), writer), reader
+
+
+def start_sampler(options: Options, run: rlscope_otel.Run) -> tuple[Sampler, list[FinishedGroup]]:
+    """A sampler whose queue never fills, and the list that its finished groups go to."""
+    links, reader = link(options)
+    groups: list[FinishedGroup] = []
+
+    def drain() -> None:
+        with suppress(EOFError):
+            while True:
+                groups.append(reader.recv())
+
+    threading.Thread(target=drain, daemon=True).start()
+    sampler = Sampler(options, links, 0, run)
+    return sampler, groups
+
+
+def start_trainer(options: Options, run: rlscope_otel.Run) -> Trainer:
+    """A trainer that is handed its batches."""
+    links, _ = link(options)
+    return Trainer(options, replace(links, groups=()), run)
+
+
+def measure_sampler(options: Options, run: rlscope_otel.Run, blocks: int) -> tuple[list[Pair], list[FinishedGroup]]:
+    """Pairs of blocks of decode passes, and what was sampled without hooks."""
+    recorded, _ = start_sampler(options, run)
+    plain, groups = start_sampler(options, rlscope_otel.start_run(None))
+
+    def passes_of(sampler: Sampler) -> None:
+        for _ in range(PASSES_PER_BLOCK):
+            sampler.iterate()
+
+    return take_turns(lambda: passes_of(recorded), lambda: passes_of(plain), blocks), groups
+
+
+def measure_trainer(options: Options, run: rlscope_otel.Run, groups: list[FinishedGroup], blocks: int) -> list[Pair]:
+    """Pairs of blocks of optimizer steps, all on the same batch."""
+    batch = [
+        ScoredGroup(group, tuple(reward_of(group.target, sample.tokens) for sample in group.samples), run.now_ns())
+        for group in groups[: options.groups_per_step]
+    ]
+
+    trainer = start_trainer(options, run)
+
+    def steps_under(hooks: rlscope_otel.Run) -> None:
+        trainer.run = hooks
+        for step in range(STEPS_PER_BLOCK):
+            trainer.step(step, batch)
+
+    inert = rlscope_otel.start_run(None)
+    return take_turns(lambda: steps_under(run), lambda: steps_under(inert), blocks)
+
+
+def line_of(name: str, clock: str, pairs: list[Pair], rounds_per_block: int) -> str:
+    """Median times per round with and without hooks, and the paired ratio with its quartiles."""
+    times = [(getattr(pair.recorded, clock), getattr(pair.plain, clock)) for pair in pairs]
+    low, middle, high = quantiles([recorded / plain for recorded, plain in times], n=4)
+    recorded_ms, plain_ms = (median(side) / rounds_per_block * 1e3 for side in zip(*times, strict=True))
     return (
-        f"{name:<26} with {median(hooked for hooked, _ in pairs):8.4f} {unit:<9}"
-        f" without {median(plain for _, plain in pairs):8.4f} {unit:<9}"
-        f" ratio {median(ratios):.4f} (quartiles {low:.4f} to {high:.4f})"
+        f"{name} {clock:<12} with {recorded_ms:8.4f} ms  without {plain_ms:8.4f} ms"
+        f"  ratio {middle:.4f} (quartiles {low:.4f} to {high:.4f})"
     )
 
 
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=60)
-    options = parser.parse_args()
-    pairs = measure_pairs(options.pairs, options.steps)
-    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    parser.add_argument("--blocks", type=int, default=60)
+    blocks = parser.parse_args().blocks
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as scratch:
+        options = Options(Path(scratch), queue_capacity=UNLIMITED, staleness_policy="none", max_in_flight=UNLIMITED)
+        with rlscope_otel.start_run(scratch, "colocated", "worker", gpu_count=1) as run:
+            sampler_pairs, groups = measure_sampler(options, run, blocks)
+            trainer_pairs = measure_trainer(options, run, groups, blocks)
     lines = [
-        f"{options.pairs} pairs of {options.steps} synchronous steps; {platform.machine()}, {os.cpu_count()} cores,"
-        f" Python {platform.python_version()}, load at the end {load}",
-        ratio_line("step", "s", [(hooked.step_s, plain.step_s) for hooked, plain in pairs]),
-        ratio_line(
-            "sampler processor time",
-            "us/token",
-            [(hooked.sampler_cpu_us_per_token, plain.sampler_cpu_us_per_token) for hooked, plain in pairs],
-        ),
-        ratio_line(
-            "trainer processor time",
-            "us/token",
-            [(hooked.trainer_cpu_us_per_token, plain.trainer_cpu_us_per_token) for hooked, plain in pairs],
-        ),
+        f"{blocks} pairs of blocks; {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()},"
+        f" load at the end {os.getloadavg()[0]:.1f}",
+        *(line_of("decode pass, 32 running", clock, sampler_pairs, PASSES_PER_BLOCK) for clock in Turn._fields),
+        *(line_of("train step, 64 samples ", clock, trainer_pairs, STEPS_PER_BLOCK) for clock in Turn._fields),
     ]
     FIGURES.write_text("\n".join(lines) + "\n")
     print(FIGURES.read_text(), end="")

@@ -61,19 +61,23 @@ class Sampler:
         """Sample until told to stop."""
         start_cpu_s = time.process_time()
         while not self.links.stop.is_set():
-            self._take_new_weights()
-            iteration_start_ns = self.run.now_ns()
-            self._deliver()
-            self._admit()
-            if self._waiting and self.engine.free_slots:
-                iteration_start_ns = self._prefill(iteration_start_ns)
-            if self.engine.running:
-                self._decode(iteration_start_ns)
-            else:
-                self._wait()
+            self.iterate()
         self.counts.samples_unfinished = len(self.engine.running) + len(self._waiting)
         self.counts.cpu_s = time.process_time() - start_cpu_s
         return self.counts
+
+    def iterate(self) -> None:
+        """Between two decode passes, and the second of them; or a wait when there is nothing to decode."""
+        self._take_new_weights()
+        iteration_start_ns = self.run.now_ns()
+        self._deliver()
+        self._admit()
+        if self._waiting and self.engine.free_slots:
+            iteration_start_ns = self._prefill(iteration_start_ns)
+        if self.engine.running:
+            self._decode(iteration_start_ns)
+        else:
+            self._wait()
 
     def _take_new_weights(self) -> None:
         mailbox = self.links.mailbox

@@ -46,7 +46,7 @@ class Trainer:
             batch = self._next_batch()
             if batch is None:
                 break
-            self._step(step, batch)
+            self.step(step, batch)
             self._evaluate(step)
             self._checkpoint(step)
             progress.after_step(step)
@@ -109,7 +109,8 @@ class Trainer:
             while not ready() and not self.links.stop.is_set():
                 self._inbox.await_change(POLL_S)
 
-    def _step(self, step: int, batch: list[ScoredGroup]) -> None:
+    def step(self, step: int, batch: list[ScoredGroup]) -> None:
+        """One optimizer step and, if it may, the publication of its weights."""
         version, groups = self.links.mailbox.version, [scored.group for scored in batch]
         self.counts.note_trained(groups, version, PROMPT_TOKENS)
         samples = [sample for group in groups for sample in group.samples]

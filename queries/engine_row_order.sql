@@ -8,7 +8,8 @@
 -- Holds whatever order the rows are read in: if neighbours never overlap and every worker's rows stand together,
 -- no two rows of a worker overlap.
 WITH neighbours AS (
-    SELECT worker_id, start_ns, end_ns, lag(worker_id) OVER () AS previous_worker_id, lag(end_ns) OVER () AS previous_end_ns
+    SELECT worker_id, start_ns, end_ns,
+        lag(worker_id) OVER () AS previous_worker_id, lag(end_ns) OVER () AS previous_end_ns
     FROM engine_steps
 )
 SELECT

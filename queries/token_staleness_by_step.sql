@@ -12,7 +12,8 @@
 -- out  in_queue_mean    DOUBLE  part that grew after its newest token, versions
 -- grain: one row per step
 WITH by_staleness AS (
-    SELECT step, staleness, sum(tokens) AS tokens, sum(in_flight_versions) AS in_flight, sum(in_queue_versions) AS in_queue
+    SELECT step, staleness, sum(tokens) AS tokens,
+        sum(in_flight_versions) AS in_flight, sum(in_queue_versions) AS in_queue
     FROM token_staleness
     WHERE step IS NOT NULL
     GROUP BY step, staleness

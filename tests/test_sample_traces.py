@@ -1,0 +1,118 @@
+"""Every sample trace is analysed whole, agrees with what its own pipeline counted, and with its golden file.
+
+After a trace was recorded again, or the analysis says something else on purpose, write the golden files with
+`python -m tests.test_sample_traces --write` and read what changed.
+"""
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rlscope.analysis import Analysis
+from rlscope.analyze import analyze
+from rlscope.report.json_document import as_document
+
+ROOT: Final = Path(__file__).parent.parent
+TRACES: Final = sorted(path.parent for path in (ROOT / "sample_traces").glob("*/run.json"))
+GOLDEN: Final = Path(__file__).parent / "golden"
+HOW_TO_WRITE: Final = "python -m tests.test_sample_traces --write"
+_DIGITS: Final = 9
+"""Significant digits kept of a number: sums of floats in another order differ beyond them."""
+
+
+@cache
+def analysed(trace: Path) -> Analysis:
+    return analyze(trace)
+
+
+@cache
+def summary_of(trace: Path) -> dict[str, Any]:
+    """What the pipeline counted itself while it ran."""
+    return json.loads((trace / "pipeline_summary.json").read_text(encoding="utf-8"))
+
+
+def golden_text(trace: Path) -> str:
+    """The analysis as JSON; nothing in it depends on where or when it is made."""
+    return json.dumps(_rounded(as_document(analysed(trace))), indent=2, allow_nan=False) + "\n"
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return float(f"{value:.{_DIGITS}g}") if isinstance(value, float) else value
+
+
+every_trace = pytest.mark.parametrize("trace", TRACES, ids=lambda trace: trace.name)
+
+
+def test_the_traces_that_the_readme_speaks_of_are_there() -> None:
+    expected = {"pipeline", "starved_trainer", "capped_staleness", "overproduction", "synchronous"}
+    assert {trace.name for trace in TRACES} == expected
+
+
+@every_trace
+def test_nothing_of_the_trace_is_skipped_or_dropped_and_no_row_contradicts_the_format(trace: Path) -> None:
+    analysis = analysed(trace)
+    assert analysis.data_quality.skipped_files == ()
+    assert analysis.data_quality.dropped_rows == {}
+    assert analysis.answers["row_faults"].rows() == []
+
+
+@every_trace
+def test_the_ledger_closes_to_the_nanosecond(trace: Path) -> None:
+    ledger, extents = analysed(trace).ledger, analysed(trace).answers["worker_extents"]
+    of_workers = [(row["end_ns"] - row["start_ns"]) * row["gpu_count"] for row in extents.iter_rows(named=True)]
+    assert sum(state.gpu_ns for state in ledger.states) == sum(of_workers) == ledger.total_gpu_ns > 0
+
+
+@every_trace
+def test_the_staleness_of_tokens_is_what_the_pipeline_counted(trace: Path) -> None:
+    tokens = analysed(trace).staleness.tokens
+    assert tokens is not None
+    assert [list(line) for line in tokens.histogram] == summary_of(trace)["token_staleness_histogram"]
+
+
+@every_trace
+def test_steps_samples_and_tokens_are_what_the_pipeline_counted(trace: Path) -> None:
+    analysis, summary = analysed(trace), summary_of(trace)
+    balance = analysis.answers["token_balance"].row(0, named=True)
+    assert analysis.run.steps == summary["steps"]
+    assert analysis.run.samples_trained == summary["samples_trained"]
+    assert analysis.run.tokens_trained == summary["response_tokens_trained"]
+    assert balance["dropped_stale_tokens"] == summary["response_tokens_dropped_stale"]
+
+
+@every_trace
+def test_the_trace_is_small_enough_to_keep(trace: Path) -> None:
+    files = [path for path in trace.rglob("*") if path.is_file() and path.name != "report.html"]
+    assert sum(path.stat().st_size for path in files) < 1_000_000
+
+
+@every_trace
+def test_the_analysis_is_the_golden_one(trace: Path) -> None:
+    golden = GOLDEN / f"{trace.name}.json"
+    assert golden.is_file(), f"{golden.name} is missing: make it with `{HOW_TO_WRITE}`"
+    expected, found = json.loads(golden.read_text(encoding="utf-8")), json.loads(golden_text(trace))
+    assert found == expected, f"if that is meant: `{HOW_TO_WRITE}`"
+
+
+def test_every_golden_file_has_a_trace() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.json")} <= {trace.name for trace in TRACES}
+
+
+def _write() -> None:
+    GOLDEN.mkdir(exist_ok=True)
+    for trace in TRACES:
+        (GOLDEN / f"{trace.name}.json").write_text(golden_text(trace), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit(f"usage: {HOW_TO_WRITE}")
+    _write()

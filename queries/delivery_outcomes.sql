@@ -1,6 +1,6 @@
 -- What became of the samples that left the queue, and were the dropped ones longer?
 --
--- in   deliveries, sample_totals
+-- in   delivered_samples
 -- out  outcome             VARCHAR  trained, dropped_stale, filtered or abandoned
 -- out  samples             BIGINT   deliveries
 -- out  tokens              BIGINT   response tokens, once per delivery
@@ -10,8 +10,7 @@
 WITH lengths AS (
     SELECT outcome, count(*) AS samples, coalesce(sum(output_tokens), 0)::BIGINT AS tokens,
         avg(output_tokens) AS mean_output_tokens
-    FROM deliveries
-    LEFT JOIN sample_totals USING (sample_id)
+    FROM delivered_samples
     GROUP BY outcome
 )
 SELECT

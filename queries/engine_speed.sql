@@ -1,6 +1,6 @@
 -- How fast did each engine decode while it ran, and how full was it?
 --
--- in   engine_steps, workers
+-- in   engine_buckets, workers
 -- out  worker_id           VARCHAR  engine
 -- out  decode_tokens       BIGINT   tokens produced
 -- out  row_s               DOUBLE   time of its rows, seconds
@@ -12,17 +12,17 @@
 -- out  pass_per_request_s  DOUBLE   busy time per pass and running request, seconds; comparable between equal engines
 -- grain: one row per engine
 SELECT
-    engine_steps.worker_id,
+    engine_buckets.worker_id,
     sum(decode_tokens)::BIGINT AS decode_tokens,
-    sum(end_ns - start_ns) / 1e9 AS row_s,
-    sum(decode_tokens) / (sum(end_ns - start_ns) / 1e9) AS tokens_per_s,
-    sum(running * (end_ns - start_ns)) / sum(end_ns - start_ns)::DOUBLE AS running_mean,
-    max(running) AS running_max,
+    sum(row_ns) / 1e9 AS row_s,
+    sum(decode_tokens) / (sum(row_ns) / 1e9) AS tokens_per_s,
+    sum(running_ns) / sum(row_ns)::DOUBLE AS running_mean,
+    max(running_max) AS running_max,
     any_value(workers.max_running) AS max_running,
-    sum(waiting * (end_ns - start_ns)) / sum(end_ns - start_ns)::DOUBLE AS waiting_mean,
-    sum(busy_ns) / nullif(sum(forward_passes * running), 0) / 1e9 AS pass_per_request_s
-FROM engine_steps
+    sum(waiting_ns) / sum(row_ns)::DOUBLE AS waiting_mean,
+    sum(busy_ns) / nullif(sum(running_passes), 0) / 1e9 AS pass_per_request_s
+FROM engine_buckets
 LEFT JOIN workers USING (worker_id)
-WHERE end_ns > start_ns
-GROUP BY engine_steps.worker_id
-ORDER BY engine_steps.worker_id
+WHERE is_timed
+GROUP BY engine_buckets.worker_id
+ORDER BY engine_buckets.worker_id

@@ -9,15 +9,25 @@
 -- out  pass_p95_s    DOUBLE   95th percentile over rows, seconds
 -- out  between_mean_s DOUBLE  mean time between two passes inside a row, seconds
 -- grain: one row per engine and batch size
+WITH batches AS (
+    SELECT
+        worker_id,
+        running,
+        sum(forward_passes) AS passes,
+        sum(busy_ns) AS busy_ns,
+        sum(end_ns - start_ns - busy_ns) AS between_ns,
+        quantile_cont(busy_ns / forward_passes, [0.5, 0.95]) AS pass_quantiles_ns
+    FROM engine_steps
+    WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0
+    GROUP BY worker_id, running
+)
 SELECT
     worker_id,
     running,
-    sum(forward_passes)::BIGINT AS passes,
-    sum(busy_ns) / sum(forward_passes) / 1e9 AS pass_mean_s,
-    quantile_cont(busy_ns / forward_passes, 0.5) / 1e9 AS pass_p50_s,
-    quantile_cont(busy_ns / forward_passes, 0.95) / 1e9 AS pass_p95_s,
-    sum(end_ns - start_ns - busy_ns) / sum(forward_passes) / 1e9 AS between_mean_s
-FROM engine_steps
-WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0
-GROUP BY worker_id, running
+    passes::BIGINT AS passes,
+    busy_ns / passes / 1e9 AS pass_mean_s,
+    pass_quantiles_ns[1] / 1e9 AS pass_p50_s,
+    pass_quantiles_ns[2] / 1e9 AS pass_p95_s,
+    between_ns / passes / 1e9 AS between_mean_s
+FROM batches
 ORDER BY worker_id, running

@@ -1,6 +1,6 @@
 -- How old were the samples that each step trained on, by their oldest and by their newest token?
 --
--- in   sample_totals, deliveries, train_steps
+-- in   delivered_samples
 -- out  step             BIGINT  optimizer step; NULL when the delivery names none
 -- out  samples          BIGINT  samples, once per use
 -- out  oldest_mean      DOUBLE  staleness of the oldest token, mean over samples, versions
@@ -9,18 +9,10 @@
 -- out  newest_max       BIGINT  its maximum, versions
 -- out  mixed_samples    BIGINT  samples that hold tokens of more than one version
 -- grain: one row per step
-WITH step_versions AS (
-    SELECT step, max(version_in) AS version_in FROM train_steps GROUP BY step
-),
-uses AS (
-    SELECT
-        deliveries.step,
-        coalesce(consumer_version, version_in) - oldest_version AS oldest,
-        coalesce(consumer_version, version_in) - newest_version AS newest
-    FROM deliveries
-    LEFT JOIN step_versions USING (step)
-    JOIN sample_totals USING (sample_id)
-    WHERE outcome = 'trained' AND oldest_version IS NOT NULL AND coalesce(consumer_version, version_in) IS NOT NULL
+WITH uses AS (
+    SELECT step, consumer_version - oldest_version AS oldest, consumer_version - newest_version AS newest
+    FROM delivered_samples
+    WHERE outcome = 'trained' AND oldest_version IS NOT NULL AND consumer_version IS NOT NULL
 )
 SELECT
     step,

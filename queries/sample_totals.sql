@@ -12,17 +12,34 @@
 -- out  newest_version    BIGINT   policy version of its newest token
 -- out  finish_reason     VARCHAR  of its last segment
 -- grain: one row per sample
+WITH resumed AS MATERIALIZED (
+    SELECT sample_id FROM samples GROUP BY sample_id HAVING count(*) > 1
+),
+segments AS (
+    SELECT sample_id, segment, group_id, worker_id, prompt_tokens, output_tokens::BIGINT AS output_tokens,
+        coalesce(started_ns, submitted_ns) AS started_ns, finished_ns,
+        list_min(list_transform(versions, lambda run: run.version)) AS oldest_version,
+        list_max(list_transform(versions, lambda run: run.version)) AS newest_version,
+        finish_reason
+    FROM samples
+)
+SELECT sample_id, group_id, worker_id, prompt_tokens, output_tokens, started_ns, finished_ns,
+    oldest_version, newest_version, finish_reason
+FROM segments
+ANTI JOIN resumed USING (sample_id)
+UNION ALL
 SELECT
     sample_id,
-    any_value(group_id) AS group_id,
-    arg_max(worker_id, segment) AS worker_id,
-    arg_min(prompt_tokens, segment) AS prompt_tokens,
-    sum(output_tokens)::BIGINT AS output_tokens,
-    min(coalesce(started_ns, submitted_ns)) AS started_ns,
-    max(finished_ns) AS finished_ns,
-    min(list_min(list_transform(versions, lambda run: run.version))) AS oldest_version,
-    max(list_max(list_transform(versions, lambda run: run.version))) AS newest_version,
-    arg_max_null(finish_reason, segment) AS finish_reason
-FROM samples
+    any_value(group_id),
+    arg_max(worker_id, segment),
+    arg_min(prompt_tokens, segment),
+    sum(output_tokens)::BIGINT,
+    min(started_ns),
+    max(finished_ns),
+    min(oldest_version),
+    max(newest_version),
+    arg_max_null(finish_reason, segment)
+FROM segments
+SEMI JOIN resumed USING (sample_id)
 GROUP BY sample_id
 ORDER BY sample_id

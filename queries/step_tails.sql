@@ -1,6 +1,6 @@
 -- How long did each step wait for its last tenth of samples?
 --
--- in   sample_totals, deliveries
+-- in   delivered_samples
 -- out  step              BIGINT  optimizer step
 -- out  samples           BIGINT  samples trained in it
 -- out  first_start_ns    BIGINT  first start of one of them, UTC epoch; NULL when not recorded
@@ -17,8 +17,7 @@ SELECT
     max(finished_ns) AS last_finish_ns,
     (max(finished_ns) - quantile_disc(finished_ns, 0.9)) / 1e9 AS tail_s,
     max(output_tokens) / nullif(avg(output_tokens), 0) AS max_tail_ratio
-FROM deliveries
-JOIN sample_totals USING (sample_id)
-WHERE outcome = 'trained' AND step IS NOT NULL
+FROM delivered_samples
+WHERE outcome = 'trained' AND step IS NOT NULL AND is_recorded
 GROUP BY step
 ORDER BY step

@@ -1,6 +1,6 @@
 -- How many response tokens were generated and trained per second, over time?
 --
--- in   training_steps, engine_steps
+-- in   training_steps, engine_buckets
 -- arg  origin_ns               BIGINT  start of the first bucket, UTC epoch
 -- arg  bucket_ns               BIGINT  length of a bucket
 -- out  bucket_start_ns         BIGINT  start of the bucket, UTC epoch
@@ -13,8 +13,8 @@ WITH trained AS (
     GROUP BY bucket
 ),
 generated AS (
-    SELECT (start_ns - $origin_ns) // $bucket_ns AS bucket, sum(decode_tokens) AS tokens
-    FROM engine_steps
+    SELECT (bucket_start_ns - $origin_ns) // $bucket_ns AS bucket, sum(decode_tokens) AS tokens
+    FROM engine_buckets
     GROUP BY bucket
 )
 SELECT

@@ -1,6 +1,6 @@
 -- How many response tokens did each step train on, by how many versions old they were?
 --
--- in   samples, sample_totals, deliveries, train_steps
+-- in   samples, delivered_samples
 -- out  step                 BIGINT   optimizer step; NULL when the delivery names none
 -- out  consumer_version     BIGINT   last version published when the step started
 -- out  staleness            BIGINT   consumer version minus the version that sampled the token
@@ -9,29 +9,23 @@
 -- out  in_flight_versions   BIGINT   sum over the tokens of the versions between the token and its sample's newest one
 -- out  in_queue_versions    BIGINT   sum over the tokens of the versions between that one and the step
 -- grain: one row per step, consumer version, staleness and version source
-WITH step_versions AS (
-    SELECT step, max(version_in) AS version_in FROM train_steps GROUP BY step
-),
-uses AS (
-    SELECT sample_id, deliveries.step, coalesce(consumer_version, version_in) AS consumer_version
-    FROM deliveries
-    LEFT JOIN step_versions USING (step)
-    WHERE outcome = 'trained' AND coalesce(consumer_version, version_in) IS NOT NULL
+WITH segments AS (
+    SELECT step, consumer_version, newest_version, version_source, versions
+    FROM samples
+    JOIN delivered_samples USING (sample_id)
+    WHERE outcome = 'trained' AND consumer_version IS NOT NULL
 ),
 runs AS (
-    SELECT sample_id, version_source, unnest(versions, recursive := true) FROM samples
+    SELECT step, consumer_version, newest_version, version_source, unnest(versions) AS run FROM segments
 )
 SELECT
-    uses.step,
-    uses.consumer_version,
-    uses.consumer_version - runs.version AS staleness,
-    runs.version_source,
-    sum(runs."end" - runs.start)::BIGINT AS tokens,
-    sum((runs."end" - runs.start) * (sample_totals.newest_version - runs.version))::BIGINT AS in_flight_versions,
-    sum((runs."end" - runs.start) * (uses.consumer_version - sample_totals.newest_version))::BIGINT
-        AS in_queue_versions
+    step,
+    consumer_version,
+    consumer_version - run.version AS staleness,
+    version_source,
+    sum(run."end" - run.start)::BIGINT AS tokens,
+    sum((run."end" - run.start) * (newest_version - run.version))::BIGINT AS in_flight_versions,
+    sum((run."end" - run.start) * (consumer_version - newest_version))::BIGINT AS in_queue_versions
 FROM runs
-JOIN uses USING (sample_id)
-JOIN sample_totals USING (sample_id)
 GROUP BY ALL
-ORDER BY uses.step, uses.consumer_version, staleness, runs.version_source
+ORDER BY step, consumer_version, staleness, version_source

@@ -1,6 +1,6 @@
 -- When did each optimizer step run, and on how much?
 --
--- in   train_steps, deliveries, sample_totals
+-- in   train_steps, delivered_samples
 -- out  step             BIGINT  optimizer step
 -- out  start_ns         BIGINT  first worker's start of compute, UTC epoch
 -- out  end_ns           BIGINT  last worker's end of compute, UTC epoch
@@ -15,8 +15,7 @@
 -- grain: one row per step
 WITH delivered AS (
     SELECT step, sum(output_tokens)::BIGINT AS response_tokens
-    FROM deliveries
-    JOIN sample_totals USING (sample_id)
+    FROM delivered_samples
     WHERE outcome = 'trained'
     GROUP BY step
 ),

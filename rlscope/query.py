@@ -15,7 +15,7 @@ from duckdb import DuckDBPyConnection, StatementType
 
 from rlscope.errors import QueryError, UnreadableDataError
 from rlscope.query_files import Question, find_question, questions
-from rlscope.store import Run
+from rlscope.store import KeptAnswers, Run
 
 Argument = int | float | str | bool
 
@@ -77,7 +77,7 @@ def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) 
     question = find_question(name)
     try:
         keep_inputs(run.connection, question, arguments, run.kept_answers)
-        if name in run.kept_answers:
+        if run.kept_answers.get(name) == _given(question, arguments):
             return run.connection.table(name).pl()
         return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
     except _OUR_BUGS:
@@ -87,16 +87,21 @@ def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) 
 
 
 def keep_inputs(
-    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: set[str]
+    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
 ) -> None:
-    """Answer the questions that this one stands on, and keep each answer as a table of its name."""
-    for table in question.tables:
-        if table in kept or table not in questions():
+    """Answer the questions that this one stands on, and keep each answer as a table of its name.
+
+    An answer that is kept serves again only for the arguments that it was given with.
+    """
+    for needed in _inputs(question):
+        given = _given(needed, arguments)
+        if kept.get(needed.name) == given:
             continue
-        needed = find_question(table)
         keep_inputs(connection, needed, arguments, kept)
-        connection.sql(needed.sql, params=_needed(needed, arguments)).create(table)
-        kept.add(table)
+        if kept.pop(needed.name, None) is not None:
+            connection.execute(f"DROP TABLE {needed.name}")  # a file's name; identifiers cannot be parameters
+        connection.sql(needed.sql, params=_needed(needed, arguments)).create(needed.name)
+        kept[needed.name] = given
 
 
 def ask_own(run: Run, sql: str) -> pl.DataFrame:
@@ -121,6 +126,18 @@ def ask_own(run: Run, sql: str) -> pl.DataFrame:
 
 def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:
     return [statement.type for statement in connection.extract_statements(sql)]
+
+
+def _inputs(question: Question) -> list[Question]:
+    return [find_question(table) for table in question.tables if table in questions()]
+
+
+def _given(question: Question, arguments: Mapping[str, Argument]) -> dict[str, object]:
+    """The arguments that an answer depends on, by itself or through the answers that it stands on."""
+    given: dict[str, object] = {arg.name: arguments[arg.name] for arg in question.args if arg.name in arguments}
+    for needed in _inputs(question):
+        given |= _given(needed, arguments)
+    return given
 
 
 def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, Argument] | None:

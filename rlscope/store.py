@@ -25,6 +25,8 @@ from rlscope.run_files import TableFiles, list_table, read_manifest, read_worker
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""
 TABLE_NAMES: Final = tuple(TABLES)
+KeptAnswers = dict[str, dict[str, object]]
+"""The questions whose answer a connection holds as a table of their name, and the arguments that it was given with."""
 MEMORY_LIMIT: Final = "1200MB"
 """What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
 
@@ -59,8 +61,7 @@ class Run:
     """Rows that capture says it dropped, by table."""
     skipped_files: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
-    kept_answers: set[str] = field(default_factory=lambda: {EXTENTS})
-    """Questions whose answer the connection holds as a table."""
+    kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
 
 
 @contextmanager

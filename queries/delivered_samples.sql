@@ -1,0 +1,31 @@
+-- What is known of the sample in each delivery?
+--
+-- in   deliveries, sample_totals, train_steps
+-- out  sample_id         VARCHAR  sample
+-- out  outcome           VARCHAR  trained, dropped_stale, filtered or abandoned
+-- out  step              BIGINT   optimizer step; NULL when the delivery names none
+-- out  consumer_version  BIGINT   last version published when the step started; NULL when neither it nor the step says
+-- out  is_recorded       BOOLEAN  whether the sample itself was recorded; what follows is NULL when not
+-- out  output_tokens     BIGINT   response tokens
+-- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL when not recorded
+-- out  finished_ns       BIGINT   last token, UTC epoch
+-- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
+-- out  newest_version    BIGINT   policy version of its newest token
+-- grain: one row per delivery, in no order
+WITH step_versions AS (
+    SELECT step, max(version_in) AS version_in FROM train_steps GROUP BY step
+)
+SELECT
+    deliveries.sample_id,
+    outcome,
+    step,
+    coalesce(consumer_version, version_in) AS consumer_version,
+    sample_totals.sample_id IS NOT NULL AS is_recorded,
+    sample_totals.output_tokens,
+    sample_totals.started_ns,
+    sample_totals.finished_ns,
+    sample_totals.oldest_version,
+    sample_totals.newest_version
+FROM deliveries
+LEFT JOIN step_versions USING (step)
+LEFT JOIN sample_totals USING (sample_id)

@@ -1,0 +1,40 @@
+-- What did each engine do in each stretch of time, added up?
+--
+-- in   engine_steps
+-- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
+-- arg  bucket_ns       BIGINT   length of a bucket
+-- out  worker_id       VARCHAR  engine
+-- out  bucket_start_ns BIGINT   start of the bucket, UTC epoch
+-- out  is_timed        BOOLEAN  whether these are the rows that end after their start, or the faulty others
+-- out  row_ns          BIGINT   time of the rows that start in the bucket
+-- out  busy_ns         BIGINT   time inside forward passes
+-- out  decode_tokens   BIGINT   tokens produced
+-- out  running_ns      BIGINT   running requests times the time of the row
+-- out  running_passes  BIGINT   running requests times forward passes
+-- out  running_max     INTEGER  most running requests
+-- out  waiting_ns      BIGINT   waiting requests times the time of the row
+-- out  waiting_max     INTEGER  most waiting requests
+-- out  kv_row_ns       BIGINT   time of the rows that say how full the KV cache was; NULL when none does
+-- out  kv_token_ns     DOUBLE   tokens resident in the cache times the time of the row
+-- out  kv_max_tokens   BIGINT   most resident tokens
+-- out  kv_preemptions  BIGINT   preemptions in the rows that say how full the cache was; NULL when not recorded
+-- grain: one row per engine, bucket with a row in it and is_timed
+SELECT
+    worker_id,
+    $origin_ns + (start_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,
+    end_ns > start_ns AS is_timed,
+    sum(end_ns - start_ns)::BIGINT AS row_ns,
+    sum(busy_ns)::BIGINT AS busy_ns,
+    sum(decode_tokens)::BIGINT AS decode_tokens,
+    sum(running * (end_ns - start_ns))::BIGINT AS running_ns,
+    sum(forward_passes::BIGINT * running)::BIGINT AS running_passes,
+    max(running) AS running_max,
+    sum(waiting * (end_ns - start_ns))::BIGINT AS waiting_ns,
+    max(waiting) AS waiting_max,
+    sum(if(kv_used_tokens IS NULL, NULL, end_ns - start_ns))::BIGINT AS kv_row_ns,
+    sum(kv_used_tokens * (end_ns - start_ns))::DOUBLE AS kv_token_ns,
+    max(kv_used_tokens) AS kv_max_tokens,
+    sum(if(kv_used_tokens IS NULL, NULL, preemptions))::BIGINT AS kv_preemptions
+FROM engine_steps
+GROUP BY worker_id, bucket_start_ns, is_timed
+ORDER BY worker_id, bucket_start_ns, is_timed

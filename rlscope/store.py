@@ -118,7 +118,7 @@ def open_empty() -> DuckDBPyConnection:
 def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
     """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
     (scratch / "run").symlink_to(folder, target_is_directory=True)
-    return duckdb.connect(
+    connection = duckdb.connect(
         config={
             "memory_limit": MEMORY_LIMIT,
             "temp_directory": str(scratch / "spill"),
@@ -127,6 +127,8 @@ def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
             "python_enable_replacements": "false",
         }
     )
+    connection.execute("SET enable_progress_bar = false")
+    return connection
 
 
 def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]) -> None:

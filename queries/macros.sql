@@ -12,10 +12,11 @@ CASE
 END;
 
 -- What was each worker doing, by its own spans, clipped to its extent? The extent itself is the outermost span.
+-- An engine that applies weights without a pause goes on generating: its rows say what it did, the update takes no time.
 -- layer breaks a tie between spans with the same start and end: the higher one is inside.
 CREATE MACRO coarse_spans() AS TABLE
 WITH extents AS (
-    SELECT worker_id, role, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents WHERE gpu_count > 0
+    SELECT worker_id, role, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents WHERE gpu_count > 0
 ),
 named AS (
     SELECT
@@ -37,7 +38,8 @@ named AS (
             WHEN 'transfer' THEN 'transferring_weights'
             ELSE 'applying_weights'
         END
-    FROM weight_updates
+    FROM weight_updates JOIN extents USING (worker_id)
+    WHERE NOT (phase = 'apply' AND paused IS FALSE AND has_rows)
     UNION ALL
     SELECT worker_id, from_ns, to_ns, NULL, 0, 'unattributed' FROM extents
 )

@@ -8,6 +8,7 @@
 -- out  start_ns   BIGINT   its start, UTC epoch
 -- out  end_ns     BIGINT   its end; for a worker that never said it stopped, its last flush or its last row if later
 -- out  has_end    BOOLEAN  whether it said that it stopped
+-- out  has_rows   BOOLEAN  whether it recorded engine rows
 -- grain: one row per worker
 WITH row_ends AS (
     SELECT worker_id, max(end_ns) AS last_ns FROM engine_steps GROUP BY worker_id
@@ -29,7 +30,8 @@ SELECT
         workers.started_ns,
         coalesce(workers.stopped_ns, greatest(workers.last_flush_ns, last_rows.last_ns))
     ) AS end_ns,
-    workers.stopped_ns IS NOT NULL AS has_end
+    workers.stopped_ns IS NOT NULL AS has_end,
+    workers.worker_id IN (SELECT worker_id FROM engine_steps) AS has_rows
 FROM workers
 LEFT JOIN last_rows USING (worker_id)
 ORDER BY workers.worker_id

@@ -1,6 +1,7 @@
 """The whole pipeline on one screen: open, ask, add up, judge."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -9,15 +10,14 @@ import polars as pl
 from rlscope.analysis import Analysis
 from rlscope.data_quality import assess_quality
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.overproduction import dropped_tokens_ratio
 from rlscope.diagnose.rules import find_illnesses
 from rlscope.errors import UnreadableDataError
 from rlscope.ledger import close_ledger, ledger_timeline
-from rlscope.query import ask, standard_arguments
-from rlscope.run_facts import gather_facts, measure_throughput
+from rlscope.query import Grid, ask, make_grid
+from rlscope.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.staleness import summarise_staleness
 from rlscope.store import Run, open_run
-from rlscope.verdict import judge
+from rlscope.verdict import Interval, dropped_ratio, judge, judged_interval
 
 QUESTIONS: Final = (
     "worker_extents",
@@ -40,6 +40,7 @@ QUESTIONS: Final = (
     "step_waits",
     "delivery_outcomes",
     "token_balance",
+    "judged_outcomes",
     "throughput",
     "gpu_agreement",
     "version_moments",
@@ -69,7 +70,8 @@ def analyze(folder: Path | str, *, progress: Callable[[str], None] = _say_nothin
 
 def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Analysis:
     """Analyse an open run."""
-    answers = _ask_all(run, progress)
+    grid = focused_grid(run)
+    answers = _ask_all(run, grid, progress)
     progress("adding up")
     facts = gather_facts(run, answers)
     ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
@@ -79,7 +81,13 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Ana
     evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
     return Analysis(
         run=facts,
-        verdict=judge(facts, answers["ledger_timeline"], answers["training_steps"], dropped_tokens_ratio(evidence)),
+        verdict=judge(
+            facts,
+            answers["ledger_timeline"],
+            grid.bucket_ns,
+            Interval(grid.from_ns, grid.to_ns),
+            dropped_ratio(answers["judged_outcomes"]),
+        ),
         throughput=measure_throughput(facts, answers),
         ledger=ledger,
         staleness=staleness,
@@ -89,9 +97,16 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Ana
     )
 
 
-def _ask_all(run: Run, progress: Callable[[str], None]) -> dict[str, pl.DataFrame]:
-    progress("looking at the engines' rows")
-    arguments = standard_arguments(run)
+def focused_grid(run: Run) -> Grid:
+    """The grid of a run, with buckets that begin and end with the stretch that is judged."""
+    steps = ask(run, "training_steps")
+    extents = ask(run, "worker_extents")
+    whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))
+    return make_grid(run, *judged_interval(steady_window(steps), steps, whole))
+
+
+def _ask_all(run: Run, grid: Grid, progress: Callable[[str], None]) -> dict[str, pl.DataFrame]:
+    arguments = asdict(grid)
     answers: dict[str, pl.DataFrame] = {}
     for name in QUESTIONS:
         progress(name.replace("_", " "))

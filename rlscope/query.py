@@ -21,6 +21,8 @@ Argument = int | float | str | bool
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a page can show."""
+MOST_BUCKETS: Final = 4096
+"""Buckets of a run of which only a short stretch is judged."""
 _CELLS_PER_BUCKET: Final = 16
 """Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
 _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
@@ -39,6 +41,9 @@ class Grid:
 
     origin_ns: int
     end_ns: int
+    from_ns: int
+    """Start of the stretch that is looked at most closely."""
+    to_ns: int
     bucket_ns: int
     cell_ns: int
     cells_per_bucket: int
@@ -46,18 +51,25 @@ class Grid:
     bins: int = 40
 
 
-def grid(run: Run) -> Grid:
-    """The grid of a run: from the first worker's start to the last one's end, in at most BUCKETS buckets."""
+def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:
+    """A grid over the whole run in which the stretch [from_ns, to_ns) is a whole number of buckets, to a microsecond.
+
+    The buckets are about as long as BUCKETS of them need, or as the stretch where that is shorter, down to
+    1 / MOST_BUCKETS of the run.
+    """
     extents = ask(run, "worker_extents")
-    starts, ends = extents["start_ns"], extents["end_ns"]
-    origin_ns = int(starts.min()) if len(starts) else 0  # type: ignore[arg-type]
-    end_ns = int(ends.max()) if len(ends) else 0  # type: ignore[arg-type]
-    cell_ns = max(1, -(-(end_ns - origin_ns) // (BUCKETS * _CELLS_PER_BUCKET)))
+    start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
+    stretch_ns = max(to_ns - from_ns, (end_ns - start_ns) // MOST_BUCKETS, 1)
+    buckets = max(1, round(stretch_ns * BUCKETS / max(1, end_ns - start_ns)))
+    cell_ns = max(1, -(-stretch_ns // (buckets * _CELLS_PER_BUCKET)))
+    bucket_ns = cell_ns * _CELLS_PER_BUCKET
     order = ask(run, "engine_row_order")
     return Grid(
-        origin_ns=origin_ns,
+        origin_ns=from_ns - max(0, -(-(from_ns - start_ns) // bucket_ns)) * bucket_ns,
         end_ns=end_ns,
-        bucket_ns=cell_ns * _CELLS_PER_BUCKET,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        bucket_ns=bucket_ns,
         cell_ns=cell_ns,
         cells_per_bucket=_CELLS_PER_BUCKET,
         rows_disjoint=bool(order["rows_disjoint"][0]),
@@ -65,8 +77,9 @@ def grid(run: Run) -> Grid:
 
 
 def standard_arguments(run: Run) -> dict[str, Argument]:
-    """What every question is asked with unless the caller says otherwise."""
-    return asdict(grid(run))
+    """What every question is asked with unless the caller says otherwise: the stretch is the whole run."""
+    extents = ask(run, "worker_extents")
+    return asdict(make_grid(run, min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)))
 
 
 def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:

@@ -1,6 +1,7 @@
 """Who ran, how long, how much came of it, and over which stretch its rates are steady."""
 
 from collections.abc import Mapping
+from itertools import accumulate
 
 import polars as pl
 
@@ -12,7 +13,7 @@ from rlscope.store import Run
 def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
     """The facts from worker_extents, training_steps and token_staleness."""
     extents, steps = answers["worker_extents"], answers["training_steps"]
-    gpus = {role: int(extents.filter(role=role)["gpu_count"].sum()) for role in ("trainer", "sampler", "colocated")}
+    gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated")}
     window = steady_window(steps)
     started_ns = min(extents["start_ns"], default=run.created_ns or 0)
     trained = answers["delivery_outcomes"].filter(outcome="trained")
@@ -31,6 +32,13 @@ def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         window=window,
         window_reason=_window_reason(window, len(steps)),
     )
+
+
+def most_gpus(extents: pl.DataFrame) -> int:
+    """Most GPUs that these workers owned at once: a worker that was started again owns what it owned before."""
+    edges = [(row["start_ns"], 1, row["gpu_count"]) for row in extents.iter_rows(named=True)]
+    edges += [(row["end_ns"], 0, -row["gpu_count"]) for row in extents.iter_rows(named=True)]
+    return max(accumulate(change for _, _, change in sorted(edges)), default=0)
 
 
 def steady_window(steps: pl.DataFrame) -> Window | None:
@@ -55,7 +63,10 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
-        steady = int(inside["response_tokens"].sum()) / ((facts.window.end_ns - facts.window.start_ns) / 1e9)
+        delivered = int(inside["response_tokens"].sum())
+        # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
+        named = delivered > 0 or not facts.tokens_trained
+        steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
     generated = int(answers["token_balance"]["generated_tokens"].sum())
     return Throughput(
         achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and facts.steps else None,
@@ -68,4 +79,6 @@ def _window_reason(window: Window | None, steps: int) -> str:
     if window is not None:
         count = window.last_step - window.first_step + 1
         return f"the last stretch, {count} of {steps} steps, over which the step period keeps one level"
+    if steps > LEAST_STEPS:
+        return f"the step period keeps no level for {LEAST_STEPS} of the {steps} steps"
     return f"{steps} steps are too few: a level needs {LEAST_STEPS} step periods to tell it from noise"

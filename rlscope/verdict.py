@@ -9,11 +9,11 @@ The losses are taken over the stable window of the run, or from the end of its f
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
-from rlscope.analysis import Bottleneck, Loss, RunFacts, Verdict
+from rlscope.analysis import Bottleneck, Loss, RunFacts, Verdict, Window
 from rlscope.diagnose.overproduction import GENERATING
 
 # One GPU in ten: below this no change of layout pays for itself.
@@ -23,6 +23,14 @@ UNEXPLAINED_SHARE_RATIO: Final = 0.50
 # One step has no step before it to wait after; two have one wait, which may be the first fill of the queue.
 LEAST_STEPS: Final = 3
 
+
+class Interval(NamedTuple):
+    """A stretch of the run, UTC epoch, its end not included."""
+
+    start_ns: int
+    end_ns: int
+
+
 _SIDES: Final[Mapping[str, tuple[str, ...]]] = {
     "trainers": ("trainer", "colocated"),
     "samplers": ("sampler", "colocated"),
@@ -31,27 +39,51 @@ _HELD_BACK: Final = ("backpressure", "barrier", "requests")
 _UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
 
-def judge(run: RunFacts, timeline: pl.DataFrame, steps: pl.DataFrame, dropped_tokens_ratio: float) -> Verdict:
+def judge(
+    run: RunFacts, timeline: pl.DataFrame, bucket_ns: int, interval: Interval, dropped_tokens_ratio: float
+) -> Verdict:
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
-    steps is the answer of training_steps; dropped_tokens_ratio the share of generated tokens dropped for their age.
+    bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
+    dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped for their age.
     """
-    start_ns, end_ns = _interval(run, steps)
-    inside = timeline.filter((pl.col("bucket_start_ns") >= start_ns) & (pl.col("bucket_start_ns") < end_ns))
+    inside = _within(timeline, bucket_ns, interval)
     losses = _losses(inside, dropped_tokens_ratio)
-    unknown_reason = _unknown_reason(run, inside, len(steps))
+    unknown_reason = _unknown_reason(run, inside)
     bottleneck: Bottleneck = "unknown"
-    if unknown_reason is None:
-        bottleneck = "balanced" if _is_balanced(inside, losses) else losses[0].cause
-    return Verdict(bottleneck, losses, unknown_reason, start_ns, end_ns)
+    if unknown_reason is None and _is_balanced(inside, losses):
+        bottleneck = "balanced"
+    elif unknown_reason is None:
+        unknown_reason = _uncovered_reason(inside, losses[0])
+        bottleneck = losses[0].cause if unknown_reason is None else "unknown"
+    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns)
 
 
-def _interval(run: RunFacts, steps: pl.DataFrame) -> tuple[int, int]:
-    if run.window is not None:
-        return run.window.start_ns, run.window.end_ns
+def judged_interval(window: Window | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
+    """The stable window; else from the end of the first step to the end of the last; else the whole run.
+
+    steps is the answer of training_steps.
+    """
+    if window is not None:
+        return Interval(window.start_ns, window.end_ns)
     if len(steps) >= LEAST_STEPS:
-        return int(steps["end_ns"][0]), int(steps["end_ns"][-1])
-    return run.started_ns, run.started_ns + round(run.duration_s * 1e9)
+        return Interval(int(steps["end_ns"][0]), int(steps["end_ns"][-1]))
+    return run_ns
+
+
+def dropped_ratio(outcomes: pl.DataFrame) -> float:
+    """Share of the tokens that were dropped as stale or abandoned, 0..1; outcomes is the answer of judged_outcomes."""
+    tokens = int(outcomes["tokens"].sum())
+    dropped = outcomes.filter(pl.col("outcome").is_in(("dropped_stale", "abandoned")))
+    return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
+
+
+def _within(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> pl.DataFrame:
+    start_ns = pl.col("bucket_start_ns")
+    overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(interval.end_ns)) - pl.max_horizontal(
+        start_ns, pl.lit(interval.start_ns)
+    )
+    return timeline.filter(overlap_ns > 0).with_columns(pl.col("gpu_s") * overlap_ns / bucket_ns)
 
 
 def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ...]:
@@ -93,11 +125,24 @@ def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     return held_back.side_share_ratio <= BALANCED_SHARE_RATIO
 
 
-def _unknown_reason(run: RunFacts, inside: pl.DataFrame, steps: int) -> str | None:
+def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
+    """Set when more GPU-seconds wait for something that no cause covers than for the largest cause."""
+    covered = pl.col("reason").is_in(("weights", "staleness_cap", "environment")).fill_null(False)
+    waiting = inside.filter((pl.col("state") == "waiting") & ~covered)
+    gpu_s = float(waiting["gpu_s"].sum())
+    if gpu_s < first.gpu_s:
+        return None
+    reasons = ", ".join(sorted({reason or "no reason given" for reason in waiting["reason"]}))
+    return (
+        f"{gpu_s:.3g} GPU-seconds waited for what no verdict covers ({reasons}), more than for any cause that it knows"
+    )
+
+
+def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
     if run.n_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
-    if steps < LEAST_STEPS:
-        return f"{steps} train steps were recorded; {LEAST_STEPS} are the least that a verdict needs"
+    if run.steps < LEAST_STEPS:
+        return f"{run.steps} train steps were recorded; {LEAST_STEPS} are the least that a verdict needs"
     for side in _SIDES:
         side_gpu_s = _side_gpu_s(inside, side)
         if not side_gpu_s:

@@ -5,8 +5,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from rlscope.analysis import RunFacts, Window
-from rlscope.verdict import judge
+from rlscope.analysis import RunFacts, Verdict, Window
+from rlscope.verdict import Interval, dropped_ratio, judge, judged_interval
 
 SECOND = 10**9
 FACTS: dict[str, Any] = {
@@ -50,8 +50,14 @@ def filled(*lost: State) -> list[State]:
     return [*lost, ("trainer", "train", None, 100.0 - trainer), ("sampler", "decoding", None, 100.0 - sampler)]
 
 
+def judged(states: pl.DataFrame, dropped_tokens_ratio: float = 0.0, **changes: Any) -> Verdict:
+    """Buckets of ten seconds, judged from second 10 to second 100."""
+    interval = Interval(10 * SECOND, 100 * SECOND)
+    return judge(run_facts(**changes), states, 10 * SECOND, interval, dropped_tokens_ratio)
+
+
 def word(states: list[State], dropped_tokens_ratio: float = 0.0, **changes: Any) -> str:
-    return judge(run_facts(**changes), timeline(states), steps(10, 50, 100), dropped_tokens_ratio).bottleneck
+    return judged(timeline(states), dropped_tokens_ratio, **changes).bottleneck
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first(
         ("sampler", "no_requests", "staleness_cap", 30.0),
         ("sampler", "applying_weights", None, 10.0),
     )
-    verdict = judge(run_facts(), timeline(states), steps(10, 50, 100), 0.0)
+    verdict = judged(timeline(states))
     assert verdict.bottleneck == "staleness_cap"
     assert [(loss.cause, loss.gpu_s, loss.side_share_ratio) for loss in verdict.losses] == [
         ("staleness_cap", 30.0, 0.15),
@@ -122,38 +128,55 @@ def test_colocated_workers_belong_to_both_sides() -> None:
     assert word(states) == "samplers"
 
 
-def test_only_the_buckets_that_start_in_the_interval_count() -> None:
-    waits = timeline([("trainer", "waiting_for_samples", "samples", 90.0)], bucket_start_ns=9 * SECOND)
-    after = timeline([("trainer", "waiting_for_samples", "samples", 90.0)], bucket_start_ns=90 * SECOND)
-    inside = timeline(BUSY, bucket_start_ns=10 * SECOND)
-    verdict = judge(run_facts(), pl.concat([waits, inside, after]), steps(10, 50, 90), 0.0)
-    assert (verdict.bottleneck, verdict.start_ns, verdict.end_ns) == ("balanced", 10 * SECOND, 90 * SECOND)
+def test_a_bucket_counts_by_its_share_inside_the_interval() -> None:
+    waits: list[State] = [("trainer", "waiting_for_samples", "samples", 90.0)]
+    before, edge, after = timeline(waits, 0), timeline(waits, 95 * SECOND), timeline(waits, 100 * SECOND)
+    verdict = judged(pl.concat([before, timeline(BUSY), edge, after]))
+    assert (verdict.losses[0].cause, verdict.losses[0].gpu_s) == ("samplers", 45.0)
 
 
-def test_the_interval_is_the_window_where_there_is_one() -> None:
+def test_the_window_is_judged_else_what_lies_between_the_first_and_the_last_step_else_the_run() -> None:
     window = Window(start_ns=20 * SECOND, end_ns=60 * SECOND, first_step=1, last_step=20)
-    verdict = judge(run_facts(window=window), timeline(BUSY, 20 * SECOND), steps(10, 50, 100), 0.0)
-    assert (verdict.bottleneck, verdict.start_ns, verdict.end_ns) == ("balanced", 20 * SECOND, 60 * SECOND)
+    whole = Interval(0, 200 * SECOND)
+    assert judged_interval(window, steps(10, 50, 100), whole) == (20 * SECOND, 60 * SECOND)
+    assert judged_interval(None, steps(10, 50, 100), whole) == (10 * SECOND, 100 * SECOND)
+    assert judged_interval(None, steps(10, 50), whole) == whole
+
+
+def test_what_no_cause_covers_makes_the_verdict_unknown_when_it_is_the_larger_part() -> None:
+    barrier: State = ("trainer", "waiting", "barrier", 30.0)
+    verdict = judged(timeline(filled(barrier)))
+    assert verdict.bottleneck == "unknown"
+    assert verdict.unknown_reason is not None and "(barrier)" in verdict.unknown_reason
+    assert word(filled(barrier, ("trainer", "waiting_for_samples", "samples", 30.0))) == "unknown"
+    assert word(filled(barrier, ("trainer", "waiting_for_samples", "samples", 31.0))) == "samplers"
+    assert word(filled(("trainer", "waiting", None, 10.0))) == "balanced"
+    assert word(filled(("trainer", "waiting", "weights", 30.0))) == "weight_updates"
+
+
+def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_queue() -> None:
+    outcomes = pl.DataFrame({"outcome": ["abandoned", "dropped_stale", "filtered", "trained"], "tokens": [1, 2, 3, 4]})
+    assert dropped_ratio(outcomes) == 0.3
+    assert dropped_ratio(outcomes.clear()) == 0.0
 
 
 @pytest.mark.parametrize(
-    ("states", "ends_s", "changes", "reason"),
+    ("states", "changes", "reason"),
     [
-        (BUSY, (10, 50, 100), {"n_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
-        (BUSY, (50, 100), {}, "2 train steps were recorded; 3 are the least that a verdict needs"),
-        (BUSY, (), {}, "0 train steps were recorded; 3 are the least that a verdict needs"),
-        (BUSY[:1], (10, 50, 100), {}, "no GPU-second of the samplers was recorded in the stretch that is judged"),
-        (BUSY[1:], (10, 50, 100), {}, "no GPU-second of the trainers was recorded in the stretch that is judged"),
+        (BUSY, {"n_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
+        (BUSY, {"steps": 2}, "2 train steps were recorded; 3 are the least that a verdict needs"),
+        (BUSY, {"steps": 0}, "0 train steps were recorded; 3 are the least that a verdict needs"),
+        (BUSY[:1], {}, "no GPU-second of the samplers was recorded in the stretch that is judged"),
+        (BUSY[1:], {}, "no GPU-second of the trainers was recorded in the stretch that is judged"),
         (
             filled(("sampler", "unattributed", None, 51.0)),
-            (10, 50, 100),
             {},
             "nothing explains 51% of the samplers' GPU-seconds",
         ),
     ],
 )
-def test_unknown_says_why(states: list[State], ends_s: tuple[int, ...], changes: dict[str, Any], reason: str) -> None:
-    verdict = judge(run_facts(**changes), timeline(states), steps(*ends_s), 0.0)
+def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: str) -> None:
+    verdict = judged(timeline(states), **changes)
     assert (verdict.bottleneck, verdict.unknown_reason) == ("unknown", reason)
 
 
@@ -162,4 +185,4 @@ def test_a_side_of_which_half_is_unexplained_is_still_judged() -> None:
 
 
 def test_a_known_verdict_has_no_reason_to_be_unknown() -> None:
-    assert judge(run_facts(), timeline(BUSY), steps(10, 50, 100), 0.0).unknown_reason is None
+    assert judged(timeline(BUSY)).unknown_reason is None

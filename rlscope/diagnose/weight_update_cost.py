@@ -5,8 +5,8 @@ Evidence: GPU-seconds in publishing, transferring and applying, and waiting for 
 Threshold: 5 % of all GPU-seconds: updates through fast links take 1 to 3 %; critical from 15 %.
 Remedy: publish less often (several optimizer steps to a version), overlap the transfer with generation, send only
 what changed, use a faster link.
-When it is wrong: an update that overlaps generation counts as applying only where no engine row covers it, so a hook
-that wraps a non-blocking transfer in one span overstates nothing.
+When it is wrong: an engine that applies weights without pausing generation is counted by its rows, not as applying;
+a hook that does not say `paused=False` for such an update makes it look as if it stood still.
 """
 
 from typing import Final

@@ -42,7 +42,8 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
     levels = [math.log(max(period_s, 1e-9)) for period_s in periods_s]
     edges = [0, *sorted(_cuts(levels, 0, len(levels), _noise(levels) ** 2)), len(levels)]
     stretches = [Stretch(first, after - 1) for first, after in pairwise(edges)]
-    return max(stretches, key=lambda stretch: (stretch.last - stretch.first + 1 >= LEAST_STEPS, stretch.last))
+    long_enough = [stretch for stretch in stretches if stretch.last - stretch.first + 1 >= LEAST_STEPS]
+    return long_enough[-1] if long_enough else None
 
 
 def _noise(levels: Sequence[float]) -> float:

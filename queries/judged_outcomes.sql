@@ -1,0 +1,14 @@
+-- What became of the samples that left the queue in the stretch that is judged?
+--
+-- in   deliveries, sample_totals
+-- arg  from_ns  BIGINT   start of the stretch, UTC epoch
+-- arg  to_ns    BIGINT   its end, not included
+-- out  outcome  VARCHAR  trained, dropped_stale, filtered or abandoned
+-- out  tokens   BIGINT   response tokens, once per delivery
+-- grain: one row per outcome
+SELECT outcome, coalesce(sum(output_tokens), 0)::BIGINT AS tokens
+FROM deliveries
+LEFT JOIN sample_totals USING (sample_id)
+WHERE taken_ns >= $from_ns AND taken_ns < $to_ns
+GROUP BY outcome
+ORDER BY outcome

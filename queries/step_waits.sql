@@ -5,6 +5,7 @@
 -- out  wait_from_ns BIGINT start of the first of those waits, UTC epoch
 -- out  wait_to_ns  BIGINT  end of the last of them, UTC epoch
 -- out  wait_s      DOUBLE  waits of all trainers that ended between the last step's start and this one's, seconds
+-- out  longest_wait_s DOUBLE longest single one of those waits, seconds
 -- grain: one row per step that was waited for
 WITH waits AS (
     SELECT worker_id, start_ns, end_ns FROM activities WHERE activity = 'wait' AND reason = 'samples'
@@ -21,7 +22,8 @@ SELECT
     step,
     min(start_ns) AS wait_from_ns,
     max(end_ns) AS wait_to_ns,
-    sum(end_ns - start_ns) / 1e9 AS wait_s
+    sum(end_ns - start_ns) / 1e9 AS wait_s,
+    max(end_ns - start_ns) / 1e9 AS longest_wait_s
 FROM placed
 GROUP BY step
 ORDER BY step

@@ -36,7 +36,7 @@ def find(evidence: Evidence) -> Finding | None:
         evidence={
             "waiting_gpu_s": waiting_gpu_s,
             "waiting_share_ratio": share_ratio,
-            "longest_wait_s": waits["wait_s"].max() if len(waits) else None,  # type: ignore[dict-item]
+            "longest_wait_s": waits["longest_wait_s"].max() if len(waits) else None,  # type: ignore[dict-item]
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,

@@ -3,9 +3,9 @@
 -- in   workers, weight_updates, samples, deliveries
 -- out  host      VARCHAR  host of the samplers
 -- out  against   VARCHAR  host of the trainers
--- out  least_ns  BIGINT   the host's clock is at least this far ahead: a sample was finished before it was taken
+-- out  least_ns  BIGINT   the host's clock is at least this far ahead: a sample was finished before it was taken to be trained on
 -- out  most_ns   BIGINT   and at most this far: a version was published before it was applied
--- grain: one row per pair of hosts with evidence; 0 between the two means no sign of a difference
+-- grain: one row per pair of different hosts with evidence; 0 between the two means no sign of a difference
 WITH published AS (
     SELECT version, host, min(start_ns) AS start_ns
     FROM weight_updates JOIN workers USING (worker_id)
@@ -21,6 +21,7 @@ applied AS (
 most AS (
     SELECT applied.host, published.host AS against, min(applied.end_ns - published.start_ns) AS most_ns
     FROM applied JOIN published USING (version)
+    WHERE applied.host <> published.host
     GROUP BY applied.host, published.host
 ),
 least AS (
@@ -29,10 +30,11 @@ least AS (
     JOIN samples USING (sample_id)
     JOIN workers AS engines ON samples.worker_id = engines.worker_id
     JOIN workers AS takers ON deliveries.worker_id = takers.worker_id
+    -- an abandoned sample may end after it was given up
+    WHERE deliveries.outcome = 'trained' AND engines.host <> takers.host
     GROUP BY engines.host, takers.host
 )
 SELECT host, against, least_ns, most_ns
 FROM most
 FULL JOIN least USING (host, against)
-WHERE host IS NOT NULL AND against IS NOT NULL
 ORDER BY host, against

@@ -45,6 +45,12 @@ faults AS (
     UNION ALL
     SELECT 'deliveries', 'were trained without a consumer version', count(*)
     FROM delivered_samples WHERE outcome = 'trained' AND consumer_version IS NULL
+    UNION ALL
+    SELECT 'deliveries', 'were trained without a step', count(*)
+    FROM delivered_samples WHERE outcome = 'trained' AND step IS NULL
+    UNION ALL
+    SELECT 'deliveries', 'were trained before their version was published (negative staleness)', count(*)
+    FROM delivered_samples WHERE outcome = 'trained' AND newest_version > consumer_version
 )
 SELECT table_name, fault, rows::BIGINT AS rows
 FROM faults

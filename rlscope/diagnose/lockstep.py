@@ -22,7 +22,7 @@ CRITICAL_SHARE_RATIO: Final = 0.50
 
 def find(evidence: Evidence) -> Finding | None:
     """The finding, or None when either side hardly waits for the other."""
-    barrier_gpu_s = evidence.state_gpu_s("no_requests", reason="barrier")
+    barrier_gpu_s = evidence.state_gpu_s("no_requests", reason="barrier", roles=("sampler",))
     waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=("trainer",))
     sampler_gpu_s, trainer_gpu_s = evidence.role_gpu_s("sampler"), evidence.role_gpu_s("trainer")
     if not sampler_gpu_s or not trainer_gpu_s:

@@ -37,7 +37,7 @@ docs: $(VENV)/.installed ## rewrite the pages made from the code
 
 bench: $(VENV)/.installed ## cost of capture and speed of analysis; figures are kept beside the scripts
 	$(BIN)/python benchmarks/capture_cost.py
-	$(BIN)/python benchmarks/analysis_speed.py
+	$(BIN)/python benchmarks/analysis_speed.py --out benchmarks
 
 $(VENV)/.torch: $(VENV)/.installed examples/pipeline_rl/requirements.txt
 	$(BIN)/python -m pip install --quiet -r examples/pipeline_rl/requirements.txt

@@ -38,10 +38,10 @@ def print_card(analysis: Analysis, console: Console) -> None:
     if gaps:
         blocks.append(_gaps(gaps))
     blocks += [
-        _section("Where the GPU time went", _ledger(analysis, width)),
+        _section("Where the GPU time went, whole run", _ledger(analysis, width)),
         _section("Throughput", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
-        _section("Findings", _findings(analysis)),
+        _section("Findings, whole run", _findings(analysis)),
     ]
     if not gaps:
         blocks.append(

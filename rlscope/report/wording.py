@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rlscope.analysis import Analysis, Bottleneck, Loss
+from rlscope.analysis import Analysis, Bottleneck, ClockOffset, Loss
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings, numbers
 
@@ -164,12 +164,7 @@ def gap_lines(analysis: Analysis) -> list[str]:
         lines.append(
             f"Never said that they stopped (killed, or still running): {names}. They count up to their last flush."
         )
-    for offset in quality.clock_offsets:
-        spread = "" if offset.uncertainty_s is None else f" ± {numbers.duration(offset.uncertainty_s)}"
-        lines.append(
-            f"The clock of {offset.host} is off by {numbers.duration(offset.offset_s)}{spread} "
-            f"against {offset.against}."
-        )
+    lines += [_clock_sentence(offset) for offset in quality.clock_offsets]
     return [*lines, *(gap if gap.endswith(".") else f"{gap}." for gap in quality.gaps)]
 
 
@@ -183,6 +178,12 @@ def window_sentence(analysis: Analysis) -> str:
     return (
         f"Steps {numbers.count(window.first_step)} to {numbers.count(window.last_step)}, {lasting}. {reason}".rstrip()
     )
+
+
+def _clock_sentence(offset: ClockOffset) -> str:
+    size = numbers.duration(offset.offset_s)
+    amount = f"at least {size}" if offset.uncertainty_s is None else f"{size} ± {numbers.duration(offset.uncertainty_s)}"
+    return f"The clock of {offset.host} is off by {amount} against {offset.against}; times are not corrected."
 
 
 def _main_loss(analysis: Analysis) -> Loss | None:

@@ -44,6 +44,7 @@ from examples.pipeline_rl.trainer import Trainer  # noqa: E402
 
 PASSES_PER_BLOCK = 100
 STEPS_PER_BLOCK = 3
+HOOK_ROUNDS = 100_000
 UNLIMITED = 10**9
 
 
@@ -122,6 +123,26 @@ def measure_sampler(options: Options, run: rlscope_otel.Run, blocks: int) -> tup
     return take_turns(lambda: passes_of(recorded), lambda: passes_of(plain), blocks), groups
 
 
+def measure_hook_calls(options: Options, run: rlscope_otel.Run, rounds: int) -> float:
+    """Processor seconds of the hooks of one decode pass: the same calls without the model, live less inert."""
+
+    def calls_under(hooks: rlscope_otel.Run) -> None:
+        handles = [hooks.sample(str(slot), "group", prompt_tokens=5) for slot in range(options.slots)]
+        for call in range(rounds):
+            now_ns = hooks.now_ns()
+            for handle in handles:
+                handle.tokens(1, 0)
+            # One sample starts and one finishes per pass; in the recorded runs it is less than that.
+            handles[call % options.slots].finish("stop")
+            handles[call % options.slots] = hooks.sample(str(call), "group", prompt_tokens=5, submitted_ns=now_ns)
+            handles[call % options.slots].started(now_ns)
+            hooks.engine_step(now_ns, hooks.now_ns(), 0, 1, options.slots, 0, options.slots, 0, 0)
+        hooks.flush()
+
+    live, inert = take_turn(lambda: calls_under(run)), take_turn(lambda: calls_under(rlscope_otel.start_run(None)))
+    return (live.processor_s - inert.processor_s) / rounds
+
+
 def measure_trainer(options: Options, run: rlscope_otel.Run, groups: list[FinishedGroup], blocks: int) -> list[Pair]:
     """Pairs of blocks of optimizer steps, all on the same batch."""
     batch = [
@@ -151,6 +172,13 @@ def line_of(name: str, clock: str, pairs: list[Pair], rounds_per_block: int) -> 
     )
 
 
+def hook_line(hook_calls_s: float, sampler_pairs: list[Pair]) -> str:
+    """The hooks' own time against a pass without them."""
+    pass_s = median(pair.plain.processor_s for pair in sampler_pairs) / PASSES_PER_BLOCK
+    ratio = hook_calls_s / pass_s
+    return f"hooks of one pass alone, and writing what they keep: {hook_calls_s * 1e6:.1f} us, {ratio:.4f} of the pass"
+
+
 def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -163,10 +191,12 @@ def main() -> None:
         with rlscope_otel.start_run(scratch, "colocated", "worker", gpu_count=1) as run:
             sampler_pairs, groups = measure_sampler(options, run, blocks)
             trainer_pairs = measure_trainer(options, run, groups, blocks)
+            hook_calls_s = measure_hook_calls(options, run, HOOK_ROUNDS)
     lines = [
         f"{blocks} pairs of blocks; {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()},"
         f" load at the end {os.getloadavg()[0]:.1f}",
         *(line_of("decode pass, 32 running", clock, sampler_pairs, PASSES_PER_BLOCK) for clock in Turn._fields),
+        hook_line(hook_calls_s, sampler_pairs),
         *(line_of("train step, 64 samples ", clock, trainer_pairs, STEPS_PER_BLOCK) for clock in Turn._fields),
     ]
     FIGURES.write_text("\n".join(lines) + "\n")

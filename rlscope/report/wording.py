@@ -181,9 +181,11 @@ def window_sentence(analysis: Analysis) -> str:
 
 
 def _clock_sentence(offset: ClockOffset) -> str:
-    size = numbers.duration(offset.offset_s)
-    amount = f"at least {size}" if offset.uncertainty_s is None else f"{size} ± {numbers.duration(offset.uncertainty_s)}"
-    return f"The clock of {offset.host} is off by {amount} against {offset.against}; times are not corrected."
+    size = numbers.duration(abs(offset.offset_s))
+    spread_s = offset.uncertainty_s
+    amount = f"at least {size}" if spread_s is None else f"{size} ± {numbers.duration(spread_s)}"
+    direction = "behind" if offset.offset_s < 0 else "ahead of"
+    return f"The clock of {offset.host} is {amount} {direction} that of {offset.against}; times are not corrected."
 
 
 def _main_loss(analysis: Analysis) -> Loss | None:

@@ -3,10 +3,12 @@ from dataclasses import replace
 import pytest
 from analysis_fixture import empty_analysis, full_analysis
 
-from rlscope.analysis import Loss, Verdict
+from rlscope.analysis import ClockOffset, Loss, Verdict
+from rlscope.analyze import analyze
 from rlscope.diagnose.finding import Finding
 from rlscope.diagnose.rules import RULES
 from rlscope.report import findings, wording
+from tests.trace_folder import delivery_row, sample_row, worker, write_run
 
 EVIDENCE = {
     "starved_trainer": {"waiting_gpu_s": 1.0, "waiting_share_ratio": 0.5, "longest_wait_s": 2.0},
@@ -87,3 +89,25 @@ def test_gaps_name_each_kind_once_and_skip_tables_without_drops():
     assert len(lines) == 5
     assert "812 rows of engine_steps" in lines[1]
     assert wording.gap_lines(empty_analysis()) == []
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "uncertainty_s", "words"),
+    [
+        (0.03, None, "at least 30 ms ahead of"),
+        (-0.03, None, "at least 30 ms behind"),
+        (0.03, 0.002, "30 ms ± 2 ms ahead of"),
+    ],
+)
+def test_a_clock_with_one_bound_is_off_by_at_least_that(offset_s, uncertainty_s, words):
+    quality = replace(empty_analysis().data_quality, clock_offsets=(ClockOffset("b", "a", offset_s, uncertainty_s),))
+    (line,) = wording.gap_lines(replace(empty_analysis(), data_quality=quality))
+    assert line == f"The clock of b is {words} that of a; times are not corrected."
+
+
+def test_a_clock_is_named_once_among_the_gaps_of_a_run(tmp_path):
+    workers = [worker("t0", host="a"), worker("e0", "sampler", host="b")]
+    samples = [sample_row("x", "e0", [(0, 0, 1)], finished_ns=90)]
+    write_run(tmp_path, workers, samples=samples, deliveries=[delivery_row("x", "t0", step=1)])
+    (line,) = [line for line in wording.gap_lines(analyze(tmp_path)) if "clock" in line]
+    assert "at least" in line

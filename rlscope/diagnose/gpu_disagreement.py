@@ -1,7 +1,8 @@
 """The hooks say busy, the GPU says idle.
 
 Symptom: in a state that counts as work, the GPU ran no kernel for a good part of the time.
-Evidence: GPU readings whose whole period lies in the state: the share of them without a kernel.
+Evidence: GPU readings whose whole period lies in the state: the share of them without a kernel; at least 10 readings
+that cover at least 1 % of the state's GPU-seconds.
 Threshold: 30 % idle: launch gaps and host work between kernels reach 10 to 20 % in healthy runs; critical from 60 %.
 Remedy: look for host work inside the phase (tokenizing, data loading, Python between passes), or hook it as its own.
 When it is wrong: a driver's utilisation counts any kernel, a polling one too, so a busy GPU proves little; an idle one
@@ -10,13 +11,21 @@ proves much.
 
 from typing import Final
 
-from rlscope.diagnose.evidence import Evidence
+import polars as pl
+
+from rlscope.analysis import LedgerState
+from rlscope.diagnose.evidence import Evidence, column_total
 from rlscope.diagnose.finding import Finding
+from rlscope.ledger import ENGINE_STATES
 
 # Above what launch gaps and host work between kernels reach in healthy runs.
 WARNING_IDLE_RATIO: Final = 0.30
 # More idle than busy by any reading.
 CRITICAL_IDLE_RATIO: Final = 0.60
+# One reading that fell into a gap between kernels moves the ratio by no more than a tenth.
+LEAST_READINGS: Final = 10
+# Readings of less than a hundredth of the state may all come from one unusual moment, such as a warm-up.
+LEAST_COVERED_RATIO: Final = 0.01
 
 
 def find(evidence: Evidence) -> Finding | None:
@@ -24,7 +33,9 @@ def find(evidence: Evidence) -> Finding | None:
     states = [
         (state.gpu_idle_ratio * state.gpu_s, state.gpu_idle_ratio, state)
         for state in evidence.ledger.states
-        if state.gpu_idle_ratio is not None and state.gpu_idle_ratio >= WARNING_IDLE_RATIO
+        if state.gpu_idle_ratio is not None
+        and state.gpu_idle_ratio >= WARNING_IDLE_RATIO
+        and _is_read_enough(state, evidence)
     ]
     if not states:
         return None
@@ -36,4 +47,19 @@ def find(evidence: Evidence) -> Finding | None:
         evidence={"state": state.state, "role": state.role, "gpu_idle_ratio": idle_ratio, "gpu_s": state.gpu_s},
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
+    )
+
+
+def _is_read_enough(state: LedgerState, evidence: Evidence) -> bool:
+    """Whether the readings in the state are enough to speak for it; the passes of an engine are read as one state."""
+    together = ENGINE_STATES if state.state in ENGINE_STATES else (state.state,)
+    read_as = "engine_rows" if state.state in ENGINE_STATES else state.state
+    workers = evidence.answers["worker_extents"].filter(role=state.role)["worker_id"]
+    read = evidence.answers["gpu_agreement"].filter(
+        pl.col("busy_ratio").is_not_null(), pl.col("worker_id").is_in(workers.implode()), state=read_as
+    )
+    state_gpu_s = evidence.state_gpu_s(*together, roles=(state.role,))
+    return (
+        column_total(read, "readings") >= LEAST_READINGS
+        and column_total(read, "read_s") >= LEAST_COVERED_RATIO * state_gpu_s
     )

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import get_args, get_type_hints
 
+from rlscope.run_files import is_integer
+
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
@@ -28,7 +30,7 @@ class RunConfig:
 
 
 def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
-    """The config, and one sentence for each entry whose type is not the contract's (it is then left out)."""
+    """The config, and one sentence for each entry that is not what the contract says (it is then left out)."""
     known: dict[str, object] = {}
     gaps: list[str] = []
     for name, hint in get_type_hints(RunConfig).items():
@@ -39,12 +41,17 @@ def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
         if _fits(value, kind):
             known[name] = value
         else:
-            expected = kind.__name__ if isinstance(kind, type) else "object"
-            gaps.append(f"run.json: config.{name} is {value!r}, expected {expected}; it is ignored")
+            gaps.append(f"run.json: config.{name} is {value!r}, expected {_expected(value, kind)}; it is ignored")
     return RunConfig(**known), tuple(gaps)  # type: ignore[arg-type]
 
 
 def _fits(value: object, kind: object) -> bool:
     if kind is int or kind is float:
-        return isinstance(value, int | float if kind is float else int) and not isinstance(value, bool)
+        return is_integer(value) or (kind is float and isinstance(value, float))
     return isinstance(value, str if kind is str else dict)
+
+
+def _expected(value: object, kind: object) -> str:
+    name = kind.__name__ if isinstance(kind, type) else "object"
+    too_large = isinstance(value, int) and not is_integer(value) and not isinstance(value, bool)
+    return f"{name} of 64 bits" if too_large and kind in (int, float) else name

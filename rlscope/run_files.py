@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, TypeGuard, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +19,8 @@ from rlscope.errors import RunFolderError
 
 _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
+_IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
+"""The whole numbers that a worker file must hold, and the width of their column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +88,14 @@ def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
     created_ns = document.get("created_ns")
     return RunManifest(
         run_id=str(document.get("run_id") or path.parent.name),
-        created_ns=created_ns if isinstance(created_ns, int) else None,
+        created_ns=created_ns if is_integer(created_ns) else None,
         config=cast("Mapping[str, object]", config) if isinstance(config, dict) else {},
     )
+
+
+def is_integer(value: object, bits: int = 64) -> TypeGuard[int]:
+    """Whether a value of a JSON file is a whole number that a signed column of that width can hold."""
+    return isinstance(value, int) and not isinstance(value, bool) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)
 
 
 def read_workers(folder: Path) -> tuple[list[dict[str, object]], list[SkippedFile]]:
@@ -114,14 +121,14 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
         return f"worker_id is {document.get('worker_id')!r}, expected {path.stem!r}, the name of the file"
     if document.get("role") not in ROLES:
         return f"role is {document.get('role')!r}, expected one of {', '.join(ROLES)}"
-    for key in ("started_ns", "gpu_count"):
+    for key, bits in _IDENTITY_BITS.items():
         value = document.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            return f"{key} is {value!r}, expected a whole number, at least 0"
+        if not is_integer(value, bits) or value < 0:
+            return f"{key} is {value!r}, expected a whole number, at least 0, of {bits} bits"
     for key in ("stopped_ns", "last_flush_ns"):
         value = document.get(key)
-        if value is not None and not isinstance(value, int):
-            return f"{key} is {value!r}, expected a whole number or null"
+        if value is not None and not is_integer(value):
+            return f"{key} is {value!r}, expected a whole number or null, of 64 bits"
     return None
 
 

@@ -20,7 +20,7 @@ from rlscope.analysis import SkippedFile
 from rlscope.errors import UnreadableDataError
 from rlscope.query_files import find_question, macros_sql
 from rlscope.run_config import RunConfig, read_config
-from rlscope.run_files import TableFiles, list_table, read_manifest, read_workers
+from rlscope.run_files import TableFiles, is_integer, list_table, read_manifest, read_workers
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""
@@ -196,10 +196,8 @@ def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
 
 
 def _typed(value: object, kind: pa.DataType) -> object:
-    """The value when it is of the column's type, else None: an optional entry that is wrong is as good as missing."""
-    fits = (
-        isinstance(value, str) if pa.types.is_string(kind) else isinstance(value, int) and not isinstance(value, bool)
-    )
+    """The value when the column can hold it, else None: an optional entry that is wrong is as good as missing."""
+    fits = isinstance(value, str) if pa.types.is_string(kind) else is_integer(value, kind.bit_width)
     return value if fits else None
 
 

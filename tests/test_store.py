@@ -246,6 +246,10 @@ def good_worker(**changes: Any) -> str:
         (good_worker(gpu_count=True), "gpu_count is True, expected"),
         (good_worker(stopped_ns="now"), "stopped_ns is 'now', expected a whole number or null"),
         (good_worker(last_flush_ns=0.5), "last_flush_ns is 0.5, expected a whole number or null"),
+        (good_worker(gpu_count=2**31), "gpu_count is 2147483648, expected a whole number, at least 0, of 32 bits"),
+        (good_worker(started_ns=2**63), "expected a whole number, at least 0, of 64 bits"),
+        (good_worker(stopped_ns=2**70), "expected a whole number or null, of 64 bits"),
+        (good_worker(last_flush_ns=-(2**63) - 1), "expected a whole number or null, of 64 bits"),
     ],
 )
 def test_a_worker_file_without_what_cannot_be_done_without_is_left_out(content: str, why: str, tmp_path: Path) -> None:
@@ -261,6 +265,31 @@ def test_optional_entries_of_a_worker_of_the_wrong_type_read_as_missing(tmp_path
     with open_run(tmp_path) as run:
         frame = ask_own(run, "SELECT max_running, device_name, host, kv_capacity_tokens FROM workers")
     assert frame.rows() == [(None, None, None, None)]
+
+
+def test_optional_entries_of_a_worker_that_no_column_can_hold_read_as_missing(tmp_path: Path) -> None:
+    workers = [worker("w", max_running=2**40, kv_capacity_tokens=2**63), worker("x", max_running=2**31 - 1)]
+    with open_run(write_run(tmp_path, workers)) as run:
+        frame = ask_own(run, "SELECT max_running, kv_capacity_tokens FROM workers ORDER BY worker_id")
+    assert frame.rows() == [(None, None), (2**31 - 1, None)]
+
+
+def test_a_cap_beyond_the_width_of_a_workers_own_is_compared_with_all_the_same(tmp_path: Path) -> None:
+    findings = analyze(small_run(tmp_path, None, max_running_per_engine=10**12)).findings
+    underfilled = next(finding for finding in findings if finding.rule == "underfilled_engines")
+    assert underfilled.evidence["running_cap"] == 10**12
+
+
+def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None:
+    small_run(tmp_path, None, max_running_per_engine=2**63, gpu_hour_price=10**400, n_gpus=2**63 - 1)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(manifest | {"created_ns": 2**70}))
+    with open_run(tmp_path) as run:
+        assert (run.config.n_gpus, run.created_ns) == (2**63 - 1, None)
+        assert run.gaps == (
+            f"run.json: config.max_running_per_engine is {2**63}, expected int of 64 bits; it is ignored",
+            f"run.json: config.gpu_hour_price is {10**400}, expected float of 64 bits; it is ignored",
+        )
 
 
 def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ WAITING_REQUESTS: Final = 1.0
 def find(evidence: Evidence) -> Finding | None:
     """The finding over all engines whose cap is known, or None."""
     engines = evidence.answers["engine_speed"].with_columns(
-        pl.coalesce("max_running", pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int32)).alias("cap")
+        pl.coalesce("max_running", pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int64)).alias("cap")
     )
     capped = engines.filter(pl.col("cap") > 0)
     if not column_total(capped, "row_s"):

@@ -3,7 +3,7 @@
 -- in   workers, weight_updates, samples, deliveries
 -- out  host      VARCHAR  host of the samplers
 -- out  against   VARCHAR  host of the trainers
--- out  least_ns  BIGINT   the host's clock is at least this far ahead: a sample was finished before it was taken to be trained on
+-- out  least_ns  BIGINT   the host's clock is at least this far ahead: a trained sample ended before it was taken
 -- out  most_ns   BIGINT   and at most this far: a version was published before it was applied
 -- grain: one row per pair of different hosts with evidence; 0 between the two means no sign of a difference
 WITH published AS (

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import polars as pl
 
 from rlscope.errors import QueryError
 from rlscope.query import Argument, ask, ask_own, standard_arguments
-from rlscope.query_files import find_question
+from rlscope.query_files import Question, find_question, questions
 from rlscope.store import open_run
+
+_AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bins"})
+"""Lengths and counts, which questions divide by."""
 
 
 def answer(folder: Path, name: str | None, file: Path | None, arguments: Mapping[str, Argument]) -> pl.DataFrame:
@@ -17,11 +21,11 @@ def answer(folder: Path, name: str | None, file: Path | None, arguments: Mapping
     arguments replace those that every question is asked with. Raises RunFolderError, QueryError or UnreadableDataError.
     """
     if name is not None:
-        find_question(name)
+        _check_arguments(find_question(name), arguments)
     with open_run(folder) as run:
         if name is None:
             assert file is not None
-            return ask_own(run, file.read_text(encoding="utf-8"))
+            return ask_own(run, _read_sql(file))
         return ask(run, name, standard_arguments(run) | dict(arguments))
 
 
@@ -36,6 +40,46 @@ def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
             )
         arguments[name] = _typed(value)
     return arguments
+
+
+def _check_arguments(question: Question, arguments: Mapping[str, Argument]) -> None:
+    names = _argument_names(question)
+    for name, value in arguments.items():
+        if name not in names:
+            raise QueryError.of(
+                f"query {question.name!r}",
+                found=f"argument {name}, which it does not have",
+                expected="one of " + ", ".join(names) if names else "no argument",
+                next_step="Its header, and those of the questions it stands on, in queries/ say what each means.",
+            )
+        if name in _AT_LEAST_1 and isinstance(value, int) and value < 1:
+            raise QueryError.of(
+                f"query {question.name!r}",
+                found=f"argument {name} = {value!r}",
+                expected="a whole number, at least 1",
+                next_step=f"Give it with --arg {name}=VALUE, or leave it out.",
+            )
+
+
+def _argument_names(question: Question) -> dict[str, None]:
+    """The arguments of the question and of those that it stands on, each once, in order."""
+    names = dict.fromkeys(arg.name for arg in question.args)
+    for table in question.tables:
+        if table in questions():
+            names |= _argument_names(find_question(table))
+    return names
+
+
+def _read_sql(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryError.of(
+            file,
+            found=f"what is not readable as text ({error})",
+            expected="a SELECT as UTF-8 text",
+            next_step="Save the file as UTF-8.",
+        ) from error
 
 
 def _typed(value: str) -> Argument:

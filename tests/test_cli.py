@@ -97,13 +97,26 @@ def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path) -> Non
         (("query", "{run}", "ledger", "--arg", "cell_ns"), "--arg cell_ns: found no NAME=VALUE"),
         (("query", "{run}", "ledger", "-o", "{tmp}/no/folder/x"), "expected a file that can be written"),
         (("query", "{run}", "-f", "{sql}"), "your SQL was refused: "),
+        (("query", "{run}", "-f", "{latin}"), "latin.sql: found what is not readable as text ('utf-8' codec"),
+        (("query", "{run}", "throughput", "--arg", "bucket_ns=0"), "bucket_ns = 0; expected a whole number, at least"),
+        (("query", "{run}", "ledger", "--arg", "cell_ns=-5"), "cell_ns = -5; expected a whole number, at least 1. "),
+        (
+            ("query", "{run}", "response_lengths", "--arg", "bins=0"),
+            "found argument bins = 0; expected a whole number, at",
+        ),
+        (
+            ("query", "{run}", "throughput", "--arg", "bukcet_ns=5"),
+            "found argument bukcet_ns, which it does not have; expected one of origin_ns, bucket_ns",
+        ),
+        (("query", "{run}", "batch_size", "--arg", "bins=5"), "found argument bins, which it does not have; expected "),
     ],
 )
 def test_what_the_user_can_mend_is_one_message_on_stderr_and_exit_code_1(
     arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.sql").write_text("SELECT nothing")
-    places = {"tmp": tmp_path, "run": run_dir, "sql": tmp_path / "bad.sql"}
+    (tmp_path / "latin.sql").write_bytes("SELECT 'é'".encode("latin-1"))
+    places = {"tmp": tmp_path, "run": run_dir, "sql": tmp_path / "bad.sql", "latin": tmp_path / "latin.sql"}
     done = execute(*(argument.format(**places) for argument in arguments))
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr

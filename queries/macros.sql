@@ -12,7 +12,7 @@ CASE
 END;
 
 -- What was each worker doing, by its own spans, clipped to its extent? The extent itself is the outermost span.
--- An engine that applies weights without a pause goes on generating: its rows say what it did, the update takes no time.
+-- An engine that applies weights without a pause goes on generating: its rows say what it did meanwhile.
 -- layer breaks a tie between spans with the same start and end: the higher one is inside.
 CREATE MACRO coarse_spans() AS TABLE
 WITH extents AS (

@@ -58,18 +58,22 @@ def steady_window(steps: pl.DataFrame) -> Window | None:
 
 
 def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
-    """Sums over sums: tokens over seconds, of the whole run and of the window. A rate over no time is None."""
+    """Sums over sums: tokens over seconds, of the whole run and of the window.
+
+    A rate over no time, or of deliveries that nobody recorded, is None.
+    """
     steps = answers["training_steps"]
+    recorded = len(answers["delivery_outcomes"]) > 0
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
         delivered = int(inside["response_tokens"].sum())
         # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
-        named = delivered > 0 or not facts.tokens_trained
+        named = recorded and (delivered > 0 or not facts.tokens_trained)
         steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
     generated = int(answers["token_balance"]["generated_tokens"].sum())
     return Throughput(
-        achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and facts.steps else None,
+        achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None,
         steady_tokens_per_s=steady,
         generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
     )

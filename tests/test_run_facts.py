@@ -54,3 +54,10 @@ def test_the_stretch_that_is_judged_is_a_whole_number_of_buckets(tmp_path: Path,
     assert grid.origin_ns <= 0
     buckets = round((to_ns - from_ns) / grid.bucket_ns)
     assert abs(buckets * grid.bucket_ns - (to_ns - from_ns)) <= 16 * buckets
+
+
+def test_without_recorded_deliveries_no_rate_of_training_is_known(tmp_path: Path) -> None:
+    steps = [train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in range(30)]
+    run = write_run(tmp_path, [worker("t", "trainer", 0, 30 * SECOND)], train_steps=steps)
+    throughput = analyze(run).throughput
+    assert (throughput.achieved_tokens_per_s, throughput.steady_tokens_per_s) == (None, None)

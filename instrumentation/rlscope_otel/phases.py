@@ -66,6 +66,17 @@ class Phase:
         except Exception as failure:  # Nothing of ours reaches the host.
             self._source.faults.note(self._name, failure)
 
+    def between(self, start_ns: int, end_ns: int) -> None:
+        """Record it as a stretch that has passed, in place of the block: for what a host tells only afterwards."""
+        tracer = self._source.tracer
+        if tracer is None:
+            return
+        try:
+            span = start_root_span(tracer, self._name, start_ns, self._attributes)
+            span.end(end_ns)
+        except Exception as error:  # Nothing of ours reaches the host.
+            self._source.faults.note(self._name, error)
+
     def _keep(self, values: Iterable[tuple[c.Attribute, object]]) -> None:
         """Hold attribute values of the convention's types; one that cannot be converted is left out and counted."""
         for attribute, value in values:

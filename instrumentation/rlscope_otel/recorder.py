@@ -11,6 +11,7 @@ from typing import Self
 from opentelemetry.sdk.trace import SpanProcessor
 
 from rlscope_otel import conventions, exits, schema
+from rlscope_otel.faults import Faults
 from rlscope_otel.phases import Phase, TrainStep, WeightUpdate
 from rlscope_otel.recording import Recording
 from rlscope_otel.samples import Sample
@@ -49,6 +50,11 @@ class Run:
     def worker_id(self) -> str | None:
         """The name recorded under, which differs from the wanted one when that was taken; None when inert."""
         return self._recording.worker_id
+
+    @property
+    def faults(self) -> Faults:
+        """What went wrong in the hooks of this run, counted by kind."""
+        return self._faults
 
     @property
     def span_processor(self) -> SpanProcessor:

@@ -1,0 +1,42 @@
+"""The run that a host process records under, when the host and not the user starts it.
+
+A plug-in is loaded by a host that knows nothing of it: unlike `start_run`, nothing here raises, and wrong settings are
+one warning and an inert run.
+"""
+
+import os
+from typing import Any
+
+from rlscope_otel import exits, settings
+from rlscope_otel.errors import SetupError
+from rlscope_otel.faults import Faults
+from rlscope_otel.recorder import Run
+from rlscope_otel.start import start_run
+
+
+def recording_wanted() -> bool:
+    """Whether the environment names a run folder: without one a plug-in does nothing at all."""
+    return settings.run_dir_of(None) is not None
+
+
+def host_run(role: str, worker_id: str | None = None, **identity: Any) -> Run:
+    """The run of this process: the one that is already recording, else one started from the environment.
+
+    RLSCOPE_ROLE goes before `role`, which is what the hook takes its host for; `identity` are further arguments of
+    `start_run`. A `worker_id` is for a process that holds several workers: each has a run of its own.
+    """
+    found = live_run(worker_id)
+    if found is not None:
+        return found
+    role = os.environ.get(settings.ROLE_VARIABLE, role)
+    try:
+        return start_run(role=role, worker_id=worker_id, **identity)
+    except SetupError as error:
+        Faults().note("start", error)
+        return start_run(run_dir="")
+
+
+def live_run(worker_id: str | None = None) -> Run | None:
+    """The run that this process is recording, of that worker when one is named; None without one."""
+    runs = (run for run in exits.live_runs() if isinstance(run, Run) and run.active)
+    return next((run for run in runs if worker_id in (None, run.worker_id)), None)

@@ -1,0 +1,32 @@
+"""A sample's name inside an engine's request id, so that rows of the engine and of the trainer speak of one sample.
+
+A trainer that sends its own request ids has the engine's hook record under the trainer's names. An id that was not made
+here is a sample of its own: one segment, no group.
+"""
+
+import re
+from typing import NamedTuple
+
+_PREFIX = "rlscope"
+_PATTERN = re.compile(rf"{_PREFIX}~(?P<group>[^~]*)~(?P<sample>[^~]+)~(?P<segment>\d+)")
+
+
+class RequestName(NamedTuple):
+    """Which segment of which sample a request generates."""
+
+    sample_id: str
+    group_id: str | None = None
+    segment: int = 0
+
+
+def request_id_of(name: RequestName) -> str:
+    """The request id to send. The names may hold any character that a header can, but `~`."""
+    return f"{_PREFIX}~{name.group_id or ''}~{name.sample_id}~{name.segment}"
+
+
+def name_of(request_id: str) -> RequestName:
+    """The name inside a request id, wherever an engine's own prefix and suffix (`cmpl-...-0`) leave it."""
+    found = _PATTERN.search(request_id)
+    if found is None:
+        return RequestName(request_id)
+    return RequestName(found["sample"], found["group"] or None, int(found["segment"]))

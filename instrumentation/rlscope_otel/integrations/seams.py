@@ -1,0 +1,162 @@
+"""Where a hook meets a host's code: a function of the host is watched from before its call to after it.
+
+The host's function runs with its own arguments, returns its own result and raises its own errors. What a watcher
+raises is counted and goes no further. A function that this version of the host does not have is counted too, and the
+trace has less detail.
+"""
+
+import functools
+import inspect
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+from rlscope_otel.faults import Faults
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a watched function, from before it to after it."""
+
+    args: tuple[Any, ...]
+    """Positional arguments, `self` of a method first."""
+    kwargs: dict[str, Any]
+    started_ns: int
+    result: Any = None
+    error: BaseException | None = None
+    memo: Any = None
+    """What `before` leaves for `after`."""
+
+
+Watcher = Callable[[Call], None]
+ItemWatcher = Callable[[Call, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What to do at a call: before it, at each item that a generator yields, and after it."""
+
+    before: Watcher | None = None
+    each: ItemWatcher | None = None
+    after: Watcher | None = None
+
+
+class Seams:
+    """The watched functions of one host, until `close` gives them back."""
+
+    def __init__(self, faults: Faults, now_ns: Callable[[], int]) -> None:
+        self._faults = faults
+        self._now_ns = now_ns
+        self._restores: list[Callable[[], None]] = []
+
+    def watch(self, owner: Any, name: str, watch: Watch) -> bool:
+        """Watch `owner.name`, a plain function of a class or a module, of any of Python's four kinds.
+
+        Returns False, and counts it, where the host has no such function.
+        """
+        found = inspect.getattr_static(owner, name, None)
+        if not isinstance(found, FunctionType):
+            self._faults.note(f"seam {name}", f"{owner!r} has no function {name}: less is recorded")
+            return False
+        own = name in vars(owner)
+        setattr(owner, name, self._watched(found, watch))
+        self._restores.append(lambda: setattr(owner, name, found) if own else delattr(owner, name))
+        return True
+
+    def close(self) -> None:
+        """Give every watched function back, last first."""
+        while self._restores:
+            self._restores.pop()()
+
+    def _watched(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
+        kinds: tuple[tuple[Callable[[Any], bool], Callable[..., Callable[..., Any]]], ...] = (
+            (inspect.iscoroutinefunction, self._coroutine),
+            (inspect.isasyncgenfunction, self._async_generator),
+            (inspect.isgeneratorfunction, self._generator),
+        )
+        wrap = next((wrap for is_kind, wrap in kinds if is_kind(host)), self._function)
+        return functools.wraps(host)(wrap(host, watch))
+
+    def _function(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            call = self._begin(watch, args, kwargs)
+            try:
+                call.result = host(*args, **kwargs)
+                return call.result
+            except BaseException as error:
+                call.error = error
+                raise
+            finally:
+                self._end(watch, call)
+
+        return watched
+
+    def _coroutine(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
+        async def watched(*args: Any, **kwargs: Any) -> Any:
+            call = self._begin(watch, args, kwargs)
+            try:
+                call.result = await host(*args, **kwargs)
+                return call.result
+            except BaseException as error:
+                call.error = error
+                raise
+            finally:
+                self._end(watch, call)
+
+        return watched
+
+    def _generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            call = self._begin(watch, args, kwargs)
+            items = host(*args, **kwargs)
+            try:
+                # Not `yield from`: each item is looked at. A host that sends into its generator is not watched.
+                for item in items:
+                    self._see(watch, call, item)
+                    yield item
+            except BaseException as error:
+                call.error = error
+                raise
+            finally:
+                items.close()
+                self._end(watch, call)
+
+        return watched
+
+    def _async_generator(self, host: FunctionType, watch: Watch) -> Callable[..., Any]:
+        async def watched(*args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+            call = self._begin(watch, args, kwargs)
+            items = host(*args, **kwargs)
+            try:
+                async for item in items:
+                    self._see(watch, call, item)
+                    yield item
+            except BaseException as error:
+                call.error = error
+                raise
+            finally:
+                await items.aclose()
+                self._end(watch, call)
+
+        return watched
+
+    def _begin(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        call = Call(args, kwargs, self._now_ns())
+        if watch.before is not None:
+            self._guard(watch.before, call)
+        return call
+
+    def _see(self, watch: Watch, call: Call, item: Any) -> None:
+        if watch.each is not None:
+            self._guard(watch.each, call, item)
+
+    def _end(self, watch: Watch, call: Call) -> None:
+        if watch.after is not None:
+            self._guard(watch.after, call)
+
+    def _guard(self, watcher: Callable[..., None], *arguments: object) -> None:
+        try:
+            watcher(*arguments)
+        except Exception as error:  # Nothing of ours reaches the host.
+            self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))

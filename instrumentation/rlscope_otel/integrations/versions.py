@@ -1,0 +1,33 @@
+"""What a framework calls a policy version, as the ordinal that the trace counts in.
+
+An engine knows a label and not the ordinal: an optimizer step, a count of updates, any string. The rule is one for all:
+a label that is a whole number is the ordinal; any other is numbered by the order in which this process first saw it
+taken into use, from 1. So a trainer that can choose the label gives the ordinal, and the engine's tokens join the
+trainer's publications; the hooks of this package do. `None`, the empty string and vLLM's and SGLang's "default" are 0,
+the weights that the run began with.
+"""
+
+INITIAL_LABELS = (None, "", "default")
+
+
+class VersionNames:
+    """The labels that one process has seen and the ordinal of each. Not for use by several threads at once."""
+
+    def __init__(self) -> None:
+        self._ordinals: dict[str, int] = {}
+        self.latest = 0
+        """The ordinal of the label that was taken into use last."""
+
+    def ordinal_of(self, label: object) -> int:
+        """The ordinal of a label; an unseen one that is not a number is the next."""
+        if label in INITIAL_LABELS:
+            return 0
+        text = str(label)
+        if text.isdecimal():
+            return int(text)
+        return self._ordinals.setdefault(text, max(self.latest, *self._ordinals.values(), 0) + 1)
+
+    def applied(self, label: object) -> int:
+        """The engine took a label into use: its ordinal, which is now the latest."""
+        self.latest = self.ordinal_of(label)
+        return self.latest

@@ -1,0 +1,129 @@
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.seams import Call, Seams, Watch
+
+CLOCK_NS = 7
+
+
+class Host:
+    def add(self, left: int, right: int = 1) -> int:
+        if right == 0:
+            raise ValueError("nothing to add")
+        return left + right
+
+    async def fetch(self, value: int) -> int:
+        return value * 2
+
+    def count(self, end: int) -> Iterator[int]:
+        yield from range(end)
+
+    async def stream(self, end: int) -> AsyncIterator[int]:
+        for item in range(end):
+            yield item
+
+    @classmethod
+    def made(cls) -> "Host":
+        return cls()
+
+
+class Child(Host):
+    pass
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def seams(faults: Faults) -> Iterator[Seams]:
+    held = Seams(faults, lambda: CLOCK_NS)
+    yield held
+    held.close()
+
+
+def test_a_call_is_seen_with_its_arguments_its_result_and_what_was_known_before_it(seams: Seams):
+    seen: list[Call] = []
+
+    def before(call: Call) -> None:
+        call.memo = "known before"
+
+    assert seams.watch(Host, "add", Watch(before=before, after=seen.append))
+    host = Host()
+    assert host.add(2, right=3) == 5
+    assert [(c.args, c.kwargs, c.started_ns, c.result, c.error, c.memo) for c in seen] == [
+        ((host, 2), {"right": 3}, CLOCK_NS, 5, None, "known before")
+    ]
+
+
+def test_the_host_s_own_error_passes_untouched_and_is_seen(seams: Seams):
+    seen: list[Call] = []
+    seams.watch(Host, "add", Watch(after=seen.append))
+    with pytest.raises(ValueError, match="nothing to add"):
+        Host().add(2, right=0)
+    assert isinstance(seen[0].error, ValueError)
+
+
+def test_what_a_watcher_raises_is_counted_and_goes_no_further(seams: Seams, faults: Faults):
+    def fails(call: Call, *item: object) -> None:
+        raise RuntimeError("ours")
+
+    seams.watch(Host, "add", Watch(before=fails, after=fails))
+    seams.watch(Host, "count", Watch(each=fails))
+    assert Host().add(2) == 3
+    assert list(Host().count(2)) == [0, 1]
+    assert sum(faults.counts.values()) == 4
+
+
+def test_a_coroutine_stays_one_and_is_seen_when_it_has_ended(seams: Seams):
+    seen: list[Call] = []
+    seams.watch(Host, "fetch", Watch(after=seen.append))
+    waiting = Host().fetch(4)
+    assert seen == []
+    assert asyncio.run(waiting) == 8
+    assert seen[0].result == 8
+
+
+def test_the_items_of_generators_are_seen_one_by_one(seams: Seams):
+    seen: list[object] = []
+
+    def each(call: Call, item: object) -> None:
+        seen.append(item)
+
+    watch = Watch(each=each, after=lambda call: seen.append("end"))
+    seams.watch(Host, "count", watch)
+    seams.watch(Host, "stream", watch)
+
+    async def first_of_two() -> None:
+        stream = Host().stream(2)
+        async for _ in stream:
+            break
+        await stream.aclose()
+
+    assert list(Host().count(2)) == [0, 1]
+    assert seen == [0, 1, "end"]
+    asyncio.run(first_of_two())
+    assert seen == [0, 1, "end", 0, "end"]
+
+
+def test_a_function_that_the_host_lacks_or_that_cannot_be_watched_is_counted_and_less_is_recorded(
+    seams: Seams, faults: Faults
+):
+    assert not seams.watch(Host, "renamed", Watch())
+    assert not seams.watch(Host, "made", Watch())
+    assert set(faults.counts) == {"seam renamed", "seam made"}
+
+
+def test_closing_gives_the_host_back_as_it_was(seams: Seams):
+    own, inherited = Host.add, Child.count
+    seams.watch(Host, "add", Watch())
+    seams.watch(Host, "add", Watch())
+    seams.watch(Child, "count", Watch())
+    assert Host.add is not own
+    seams.close()
+    assert Host.add is own
+    assert Child.count is inherited
+    assert "count" not in vars(Child)

@@ -1,0 +1,132 @@
+"""A run in steady state, in the terms that the closed forms and the event simulator share. No behaviour.
+
+Everything is per engine and not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.lengths import LengthLaw
+
+Reals = npt.NDArray[np.float64]
+
+QueuePolicy = Literal["wait", "drop_oldest", "drop_by_age"]
+"""What happens to a sample that a full queue, or the staleness cap, has no place for."""
+
+
+class DecodeCurve(Protocol):
+    """Seconds of one decode pass of one engine: `pass_s(b) + kv_s_per_token * K`, affine in the resident tokens K."""
+
+    @property
+    def kv_s_per_token(self) -> float:
+        """Seconds that each token resident in the KV cache adds to a pass."""
+        ...
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV; grows with `running`. Broadcasts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What one training step needs."""
+
+    lengths: LengthLaw
+    prompt_tokens: float
+    """Mean prompt length."""
+    group_size: int
+    samples_per_step: int
+    """Samples between two publications."""
+    trained_prompt_tokens: float = 0.0
+    """Prompt tokens of a sample that the trainer's token count includes: 0 where it counts responses only."""
+    kept_ratio: float = 1.0
+    """Samples trained over samples that are neither dropped for age nor lost: below 1 where groups are filtered."""
+    environment_s: float = 0.0
+    """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the run's concurrency."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One engine of the run; all are taken to be alike."""
+
+    gpus: int
+    curve: DecodeCurve
+    max_running: int
+    """Most requests in its batch: the setting, or what the run showed."""
+    kv_capacity_tokens: float | None = None
+    prefill_tokens_per_s: float | None = None
+    """Prompt tokens per second while it prefills; None: prefill is taken as free."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerPhase:
+    """Time of a trainer's step that is not the forward and backward pass: log-probabilities, a checkpoint, ..."""
+
+    name: str
+    step_s: float
+    """Seconds a step, with the trainer GPUs of the run."""
+    shrinks_with_gpus: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Trainer:
+    """The trainer side as it was seen, and how it is taken to scale."""
+
+    tokens_per_gpu_s: float
+    """Tokens per second and GPU of the forward and backward pass, with `seen_gpus` GPUs."""
+    seen_gpus: int
+    scaling_exponent: float = 1.0
+    """g in: all trainers' rate = tokens_per_gpu_s * seen_gpus * (gpus / seen_gpus) ** g."""
+    overhead_s: float = 0.0
+    """Seconds of a step that do not depend on its tokens or GPUs."""
+    phases: tuple[TrainerPhase, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightUpdate:
+    """What one publication costs."""
+
+    engine_pause_s: float = 0.0
+    """Each engine generates nothing for so long."""
+    trainer_blocked_s: float = 0.0
+    """The trainer cannot take the next batch for so long."""
+    delay_s: float = 0.0
+    """From the end of the trainer's step to the first token of the new version, besides the pause."""
+    kv_kept: bool = True
+    """False: the resident KV is computed again, at the prefill rate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """What holds the samplers back, or throws samples away. None: no such limit."""
+
+    queue_capacity_samples: int | None = None
+    queue_policy: QueuePolicy = "wait"
+    max_staleness: int | None = None
+    """Cap on the staleness of a sample's oldest token, in versions."""
+    max_in_flight_samples: int | None = None
+    """Cap on running and queued samples together."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    """All that a layout does not change."""
+
+    workload: Workload
+    engine: Engine
+    trainer: Trainer
+    update: WeightUpdate = WeightUpdate()
+    admission: Admission = Admission()
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the GPUs are split, and how many requests an engine may run at once."""
+
+    trainer_gpus: int
+    sampler_gpus: int
+    running_per_engine: int
+    """The limit set; the running count may be less."""

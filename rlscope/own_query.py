@@ -18,10 +18,18 @@ _AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bin
 def answer(folder: Path, name: str | None, file: Path | None, arguments: Mapping[str, Argument]) -> pl.DataFrame:
     """The table that answers the question `name`, or the SELECT in `file`.
 
-    arguments replace those that every question is asked with. Raises RunFolderError, QueryError or UnreadableDataError.
+    arguments replace those that every question is asked with; a SELECT takes none. Raises RunFolderError, QueryError or
+    UnreadableDataError.
     """
     if name is not None:
         _check_arguments(find_question(name), arguments)
+    elif arguments:
+        raise QueryError.of(
+            "--arg with -f",
+            found="arguments " + ", ".join(arguments),
+            expected="none: only the questions of `rlscope queries` have arguments",
+            next_step="Write the values into the file.",
+        )
     with open_run(folder) as run:
         if name is None:
             assert file is not None

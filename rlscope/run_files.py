@@ -21,6 +21,9 @@ _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
+_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
+_LATEST_NS: Final = 1 << 62
+"""In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,16 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
         value = document.get(key)
         if value is not None and not is_integer(value):
             return f"{key} is {value!r}, expected a whole number or null, of 64 bits"
-    return None
+    return next((_late_fault(key, document[key]) for key in _TIMES if _is_too_late(document.get(key))), None)
+
+
+def _is_too_late(value: object) -> bool:
+    return isinstance(value, int) and value >= _LATEST_NS
+
+
+def _late_fault(key: str, value: object) -> str:
+    mend = "correct the time" if key == "started_ns" else "correct it, or write null where it is not known"
+    return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {mend}"
 
 
 def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:

@@ -109,14 +109,20 @@ def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path) -> Non
             "found argument bukcet_ns, which it does not have; expected one of origin_ns, bucket_ns",
         ),
         (("query", "{run}", "batch_size", "--arg", "bins=5"), "found argument bins, which it does not have; expected "),
+        (
+            ("query", "{run}", "-f", "{own}", "--arg", "a=1", "--arg", "b=2"),
+            "--arg with -f: found arguments a, b; expe",
+        ),
     ],
 )
 def test_what_the_user_can_mend_is_one_message_on_stderr_and_exit_code_1(
     arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.sql").write_text("SELECT nothing")
+    (tmp_path / "own.sql").write_text("SELECT 1")
     (tmp_path / "latin.sql").write_bytes("SELECT 'é'".encode("latin-1"))
     places = {"tmp": tmp_path, "run": run_dir, "sql": tmp_path / "bad.sql", "latin": tmp_path / "latin.sql"}
+    places["own"] = tmp_path / "own.sql"
     done = execute(*(argument.format(**places) for argument in arguments))
     assert (done.returncode, done.stdout) == (1, "")
     assert message in done.stderr

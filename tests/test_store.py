@@ -250,6 +250,13 @@ def good_worker(**changes: Any) -> str:
         (good_worker(started_ns=2**63), "expected a whole number, at least 0, of 64 bits"),
         (good_worker(stopped_ns=2**70), "expected a whole number or null, of 64 bits"),
         (good_worker(last_flush_ns=-(2**63) - 1), "expected a whole number or null, of 64 bits"),
+        (
+            good_worker(stopped_ns=2**63 - 1),
+            f"stopped_ns is {2**63 - 1}, expected nanoseconds since 1970, before the year 2116 (2^62); correct it, or "
+            "write null where it is not known",
+        ),
+        (good_worker(last_flush_ns=2**62), f"last_flush_ns is {2**62}, expected nanoseconds since 1970, before the"),
+        (good_worker(started_ns=2**62), "before the year 2116 (2^62); correct the time"),
     ],
 )
 def test_a_worker_file_without_what_cannot_be_done_without_is_left_out(content: str, why: str, tmp_path: Path) -> None:
@@ -258,6 +265,11 @@ def test_a_worker_file_without_what_cannot_be_done_without_is_left_out(content: 
     files = skipped(tmp_path)
     assert list(files) == ["workers/w.json"]
     assert why in files["workers/w.json"]
+
+
+def test_a_run_that_lasts_until_the_latest_time_that_is_taken_is_analysed(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("t0", stop_ns=2**62 - 1)], train_steps=[train_row("t0", 0, 100)])
+    assert analyze(tmp_path).ledger.total_gpu_ns == 2**62 - 1
 
 
 def test_optional_entries_of_a_worker_of_the_wrong_type_read_as_missing(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+-- What did forward passes cost in the stretch that is looked at, by batch size and by how full the KV cache was?
+--
+-- in   engine_steps
+-- arg  from_ns         BIGINT   start of the stretch, UTC epoch
+-- arg  to_ns           BIGINT   its end, not included
+-- out  worker_id       VARCHAR  engine
+-- out  running         INTEGER  requests in the batch
+-- out  prefills        BOOLEAN  whether the passes computed prompt tokens too
+-- out  kv_level        INTEGER  resident tokens in steps of an eighth of a doubling; NULL when not recorded
+-- out  rows            BIGINT   engine rows
+-- out  passes          BIGINT   forward passes
+-- out  busy_s          DOUBLE   time inside them, seconds
+-- out  between_s       DOUBLE   time between passes inside the rows, seconds
+-- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds
+-- out  decode_tokens   BIGINT   tokens produced
+-- out  prefill_tokens  BIGINT   prompt tokens computed
+-- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL when not recorded
+-- grain: one row per engine, batch size, prefills and kv_level
+SELECT
+    worker_id,
+    running,
+    prefill_tokens > 0 AS prefills,
+    floor(8 * log2(if(kv_used_tokens < 1, 1, kv_used_tokens)))::INTEGER AS kv_level,
+    count(*) AS rows,
+    sum(forward_passes)::BIGINT AS passes,
+    sum(busy_ns) / 1e9 AS busy_s,
+    sum(end_ns - start_ns - busy_ns) / 1e9 AS between_s,
+    quantile_cont(busy_ns / forward_passes, 0.5) / 1e9 AS pass_p50_s,
+    sum(decode_tokens)::BIGINT AS decode_tokens,
+    sum(prefill_tokens)::BIGINT AS prefill_tokens,
+    sum(kv_used_tokens * forward_passes) / sum(forward_passes)::DOUBLE AS kv_used_tokens
+FROM engine_steps
+WHERE start_ns >= $from_ns AND start_ns < $to_ns AND forward_passes > 0 AND end_ns > start_ns
+GROUP BY worker_id, running, prefills, kv_level
+ORDER BY worker_id, running, prefills, kv_level

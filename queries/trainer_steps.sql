@@ -1,0 +1,76 @@
+-- What did each optimizer step cost the trainers, phase by phase?
+--
+-- in   train_steps, activities, weight_updates, workers
+-- out  step           BIGINT  optimizer step
+-- out  start_ns       BIGINT  first worker's start of compute, UTC epoch
+-- out  end_ns         BIGINT  last worker's end of compute, UTC epoch
+-- out  trainer_gpus   BIGINT  GPUs of the workers that took part
+-- out  train_gpu_s    DOUBLE  compute, GPU-seconds
+-- out  logprobs_gpu_s DOUBLE  log-probabilities since the step before, GPU-seconds
+-- out  wait_gpu_s     DOUBLE  waits since the step before, whatever for, GPU-seconds
+-- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the step before, GPU-seconds
+-- out  publish_gpu_s  DOUBLE  publications and transfers since the step before, GPU-seconds
+-- out  samples        BIGINT  samples, all workers together
+-- out  tokens         BIGINT  prompt and response tokens, all workers together
+-- out  published      BIGINT  versions published from it
+-- grain: one row per step
+--
+-- A span belongs to the first step of its worker that ends at or after it does; spans inside a step's compute take no
+-- time from it here.
+WITH steps AS (
+    SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count
+    FROM train_steps JOIN workers USING (worker_id)
+),
+spans AS (
+    SELECT worker_id, end_ns, end_ns - start_ns AS span_ns,
+        CASE activity
+            WHEN 'logprobs' THEN 'logprobs'
+            WHEN 'wait' THEN 'wait'
+            WHEN 'weight_update' THEN 'publish'
+            WHEN 'train' THEN NULL
+            WHEN 'startup' THEN NULL
+            ELSE 'other'
+        END AS kind
+    FROM activities
+    UNION ALL
+    SELECT worker_id, end_ns, end_ns - start_ns, 'publish' FROM weight_updates WHERE phase IN ('publish', 'transfer')
+),
+placed AS (
+    SELECT steps.step, kind, span_ns * gpu_count / 1e9 AS gpu_s
+    FROM spans
+    ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
+    WHERE kind IS NOT NULL
+),
+costs AS (
+    SELECT
+        step,
+        sum(gpu_s) FILTER (kind = 'logprobs') AS logprobs_gpu_s,
+        sum(gpu_s) FILTER (kind = 'wait') AS wait_gpu_s,
+        sum(gpu_s) FILTER (kind = 'other') AS other_gpu_s,
+        sum(gpu_s) FILTER (kind = 'publish') AS publish_gpu_s
+    FROM placed
+    GROUP BY step
+),
+totals AS (
+    SELECT
+        step,
+        min(start_ns) AS start_ns,
+        max(end_ns) AS end_ns,
+        sum(gpu_count)::BIGINT AS trainer_gpus,
+        sum((end_ns - start_ns) * gpu_count) / 1e9 AS train_gpu_s,
+        sum(samples)::BIGINT AS samples,
+        sum(tokens)::BIGINT AS tokens,
+        max(version_out) - max(version_in) AS published
+    FROM steps
+    GROUP BY step
+)
+SELECT
+    totals.step, start_ns, end_ns, trainer_gpus, train_gpu_s,
+    coalesce(logprobs_gpu_s, 0) AS logprobs_gpu_s,
+    coalesce(wait_gpu_s, 0) AS wait_gpu_s,
+    coalesce(other_gpu_s, 0) AS other_gpu_s,
+    coalesce(publish_gpu_s, 0) AS publish_gpu_s,
+    samples, tokens, published
+FROM totals
+LEFT JOIN costs USING (step)
+ORDER BY totals.step

@@ -1,0 +1,203 @@
+"""How long responses are: a discrete law of generated tokens, with the cap as an atom and unfinished samples counted.
+
+Answers: moments, tails, quantiles, the longest of a group, draws, and what the law becomes when responses are scaled
+or cut. Not covered: prompts; lengths that drift while they are sampled; how a length depends on its prompt, other than
+through what was measured over whole groups (`group_lengths.py`).
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtr, ndtri
+
+from rlscope.model.group_lengths import GroupLengths
+
+Reals = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+_FINEST_STEP_TOKENS: Final = 0.5
+"""Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
+_MOST_POINTS: Final = 65_536
+"""Points of a parametric law; a longer law has a coarser grid."""
+_UNCAPPED_TAIL: Final = 1e-9
+"""Mass of a law without a cap that is put on its last point."""
+_SUM_TOLERANCE: Final = 1e-6
+"""Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LengthLaw:
+    """A discrete law of response lengths. Both arrays are copied and can not be written."""
+
+    support: Reals
+    """Lengths, tokens, increasing. Whole for observed samples; a parametric law has a finer grid."""
+    probabilities: Reals
+    """Of each length; their sum is 1."""
+    cap_tokens: int | None = None
+    """Where generation is cut; None: nowhere."""
+    unseen_ratio: float = 0.0
+    """Mass beyond every sample seen to finish: it stands on the last point, so tails are at least what the law says."""
+    groups: GroupLengths | None = None
+    """What was measured over whole groups; None: members of a group are taken to be independent."""
+    _below: Reals = field(init=False, repr=False)
+    """P(length <= support)."""
+    _tokens_below: Reals = field(init=False, repr=False)
+    """E[length; length <= support], tokens."""
+
+    def __post_init__(self) -> None:
+        support = np.array(self.support, dtype=np.float64)
+        probabilities = np.array(self.probabilities, dtype=np.float64)
+        _check(support, probabilities, self.cap_tokens)
+        probabilities = probabilities / probabilities.sum()
+        below = np.minimum(np.cumsum(probabilities), 1.0)
+        below[-1] = 1.0
+        held = {
+            "support": support,
+            "probabilities": probabilities,
+            "_below": below,
+            "_tokens_below": np.cumsum(probabilities * support),
+        }
+        for name, values in held.items():
+            values.flags.writeable = False
+            object.__setattr__(self, name, values)
+
+    @classmethod
+    def from_samples(cls, lengths: npt.ArrayLike, finished: npt.ArrayLike, cap_tokens: int | None = None) -> Self:
+        """Product-limit law of samples, some unfinished (Kaplan and Meier 1958).
+
+        lengths: tokens generated so far, one per sample, of all samples that started in a stretch of the run: those
+        that finished alone are biased short. finished: whether each ended by itself or at the cap. Mass that no
+        finished sample covers goes to the cap, without a cap to the longest sample (Efron 1967), and is kept as
+        `unseen_ratio`. ValueError: no samples, or one longer than the cap.
+        """
+        tokens = np.asarray(lengths, dtype=np.float64)
+        if tokens.ndim != 1 or tokens.size == 0:
+            raise ValueError("a law of lengths needs at least one sample")
+        if cap_tokens is not None and tokens.max() > cap_tokens:
+            raise ValueError(f"a response of {tokens.max():.0f} tokens is longer than the cap of {cap_tokens}")
+        ended = np.asarray(finished, dtype=np.bool_) | (tokens == (math.inf if cap_tokens is None else cap_tokens))
+        support, masses, unseen = _product_limit(tokens, ended)
+        if unseen > 0.0:
+            support, masses = np.append(support, cap_tokens or tokens.max()), np.append(masses, unseen)
+        return cls(*_merged(support, masses), cap_tokens, unseen_ratio=unseen)
+
+    @classmethod
+    def lognormal(cls, median_tokens: float, sigma: float, cap_tokens: int | None = None) -> Self:
+        """Lognormal law cut at the cap, on a grid of bin midpoints; sigma is the deviation of the log length."""
+        last = float(cap_tokens) if cap_tokens else median_tokens * math.exp(sigma * float(ndtri(1.0 - _UNCAPPED_TAIL)))
+        step = _FINEST_STEP_TOKENS * 2.0 ** max(0, math.ceil(math.log2(last / _FINEST_STEP_TOKENS / _MOST_POINTS)))
+        edges = np.append(np.arange(0.0, last, step), last)
+        with np.errstate(divide="ignore"):
+            below = ndtr((np.log(edges) - math.log(median_tokens)) / sigma)
+        support = np.append((edges[:-1] + edges[1:]) / 2.0, last)
+        return cls(support, np.append(np.diff(below), 1.0 - below[-1]), cap_tokens)
+
+    @property
+    def mean_tokens(self) -> float:
+        """E[L], tokens."""
+        return float(self._tokens_below[-1])
+
+    @property
+    def second_moment(self) -> float:
+        """E[L^2], tokens squared."""
+        return float(self.probabilities @ self.support**2)
+
+    @property
+    def third_moment(self) -> float:
+        """E[L^3], tokens cubed."""
+        return float(self.probabilities @ self.support**3)
+
+    @property
+    def cv2(self) -> float:
+        """Squared coefficient of variation: variance over squared mean."""
+        return self.second_moment / self.mean_tokens**2 - 1.0
+
+    @property
+    def max_tokens(self) -> float:
+        """The longest length that can happen, tokens."""
+        return float(self.support[-1])
+
+    @property
+    def capped_ratio(self) -> float:
+        """Share of the samples that run into the cap, 0..1; 0 without a cap."""
+        at_cap = self.cap_tokens is not None and self.support[-1] >= self.cap_tokens
+        return float(self.probabilities[-1]) if at_cap else 0.0
+
+    def survival(self, tokens: npt.ArrayLike) -> Reals:
+        """P(L > tokens)."""
+        return 1.0 - np.append(0.0, self._below)[np.searchsorted(self.support, np.asarray(tokens), side="right")]
+
+    def excess_tokens(self, tokens: npt.ArrayLike) -> Reals:
+        """E[max(L - tokens, 0)]: what a sample generates beyond so many tokens, on average over all samples."""
+        at = np.searchsorted(self.support, np.asarray(tokens), side="right")
+        tokens_above = self.mean_tokens - np.append(0.0, self._tokens_below)[at]
+        return np.maximum(tokens_above - np.asarray(tokens) * (1.0 - np.append(0.0, self._below)[at]), 0.0)
+
+    def quantile(self, q: npt.ArrayLike) -> Reals:
+        """The smallest length with P(L <= length) >= q, tokens; q in 0..1."""
+        at = np.searchsorted(self._below, np.asarray(q), side="left")
+        return self.support[np.minimum(at, self.support.size - 1)]
+
+    def longest_of(self, group_size: int) -> Self:
+        """Law of the longest of independent samples: F(x) ** group_size."""
+        below = self._below**group_size
+        return replace(self, probabilities=np.diff(below, prepend=0.0), unseen_ratio=0.0, groups=None)
+
+    def group_tail_ratio(self, group_size: int) -> float:
+        """E[longest of a group] over E[L]: as measured for groups of this size, else for independent members."""
+        if self.groups is not None and self.groups.group_size == group_size:
+            return self.groups.tail_ratio
+        return self.longest_of(group_size).mean_tokens / self.mean_tokens
+
+    def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> Counts:
+        """Independent lengths in whole tokens, at least 1."""
+        return np.maximum(np.rint(self.quantile(rng.random(shape))), 1.0).astype(np.int64)
+
+    def scaled(self, factor: float) -> Self:
+        """The law when every response is `factor` times as long; what passes the cap becomes the atom there.
+
+        Of the samples at the cap it is known only that they are no shorter than it. Below 1 they are put at
+        factor * cap, which is the least they can be. Measured group tails are kept: they are ratios.
+        """
+        return self._moved(self.support * factor, self.cap_tokens)
+
+    def with_cap(self, cap_tokens: int) -> Self:
+        """The law under another cap. A higher one leaves the old atom where it is, the least it can be."""
+        return self._moved(self.support, cap_tokens)
+
+    def _moved(self, lengths: Reals, cap_tokens: int | None) -> Self:
+        ends = lengths if cap_tokens is None else np.minimum(lengths, float(cap_tokens))
+        support, masses = _merged(ends, self.probabilities)
+        return replace(self, support=support, probabilities=masses, cap_tokens=cap_tokens)
+
+
+def _check(support: Reals, probabilities: Reals, cap_tokens: int | None) -> None:
+    """ValueError for what is no law of lengths."""
+    if support.ndim != 1 or support.size == 0 or support.shape != probabilities.shape:
+        raise ValueError("support and probabilities must be two equally long, non-empty lists")
+    if not np.all(np.isfinite(support)) or support[0] < 0.0 or np.any(np.diff(support) <= 0.0) or support[-1] == 0.0:
+        raise ValueError("lengths must be finite, not negative, increasing, and not all 0")
+    if np.any(probabilities < 0.0) or abs(probabilities.sum() - 1.0) > _SUM_TOLERANCE:
+        raise ValueError(f"probabilities must not be negative and must sum to 1, not {probabilities.sum()}")
+    if cap_tokens is not None and support[-1] > cap_tokens:
+        raise ValueError(f"a length of {support[-1]} tokens is beyond the cap of {cap_tokens}")
+
+
+def _merged(lengths: Reals, masses: Reals) -> tuple[Reals, Reals]:
+    """Each length once, with all its mass."""
+    support, where = np.unique(lengths, return_inverse=True)
+    return support, np.bincount(where, weights=masses).astype(np.float64)
+
+
+def _product_limit(tokens: Reals, ended: npt.NDArray[np.bool_]) -> tuple[Reals, Reals, float]:
+    """Lengths at which samples ended, the mass of each, and the mass left beyond them."""
+    lengths, where = np.unique(tokens, return_inverse=True)
+    ends = np.bincount(where, weights=ended)
+    leaves = np.bincount(where)
+    at_risk = leaves[::-1].cumsum()[::-1]
+    alive = np.cumprod(1.0 - ends / at_risk)
+    masses = (-np.diff(alive, prepend=1.0)).astype(np.float64)
+    return lengths[ends > 0], masses[ends > 0], float(alive[-1])

@@ -1,0 +1,140 @@
+"""Seconds of one decode pass by batch size: the forms that a run's passes are fitted with.
+
+Each is a frozen dataclass of the `DecodeCurve` kind: work by batch size, plus a constant overhead, plus a term for the
+tokens resident in the KV cache. The equations stand alone as functions of arrays, so that a fit can try many
+parameters at once. Not covered: prefill, and passes that verify several drafted tokens.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from scipy.special import expit
+
+from rlscope.model.system import Reals
+
+Form = Literal["pnorm", "softplus", "sigmoid", "expert_hit"]
+
+Numbers = Reals | float
+
+
+def pnorm_s(running: Numbers, flat_s: Numbers, hinge: Numbers, sharpness: Numbers) -> Reals:
+    """(a^p + (c b)^p)^(1/p) with c = a / hinge: weights streamed once, or computed for each request.
+
+    A smooth roofline (Williams, Waterman and Patterson 2009; the p-norm as its smoothing is our derivation): never
+    below max(a, c b), and grows with b. running: requests; flat_s: seconds; the result is in seconds.
+    """
+    log_ratio = sharpness * (np.log(running) - np.log(hinge))
+    return flat_s * np.exp(np.logaddexp(0.0, log_ratio) / sharpness)
+
+
+def softplus_s(running: Numbers, flat_s: Numbers, hinge: Numbers, width: Numbers, rise: Numbers) -> Reals:
+    """a (1 + r w ln(1 + e^((b / hinge - 1) / w))): flat, then affine with slope r a / hinge. Own derivation.
+
+    width and rise are ratios: of the hinge, and of the slope to that of a line through the origin.
+    """
+    return flat_s * (1 + rise * width * np.logaddexp(0.0, (running / hinge - 1) / width))
+
+
+def sigmoid_s(running: Numbers, flat_s: Numbers, hinge: Numbers, width: Numbers, rise: Numbers, step: Numbers) -> Reals:
+    """(1 - s) a + s a (1 + e + r (b / hinge - 1)), s = logistic((b / hinge - 1) / w): flat and affine, blended.
+
+    The form of Applied Compute's talk on asynchronous RL (2025), where r is 1 and e is 0; here hinge and branch are
+    free. It dips below the flat branch before the hinge, by 0.28 r a w at most, so it does not grow everywhere.
+    """
+    past = running / hinge - 1
+    return flat_s * (1 + expit(past / width) * (step + rise * past))
+
+
+def expert_hit_s(
+    running: Numbers, flat_s: Numbers, experts_s: Numbers, hit_rate: Numbers, per_request_s: Numbers
+) -> Reals:
+    """a0 + a1 (1 - e^(-r b)) + c b: every expert that a token is routed to is read once.
+
+    k of E experts drawn by each of b tokens leave 1 - (1 - k/E)^b of them hit when tokens choose independently, so
+    r = -ln(1 - k/E) then, and more or less where they do not. Own derivation from the expectation of distinct draws.
+    """
+    return flat_s - experts_s * np.expm1(-hit_rate * running) + per_request_s * running
+
+
+@dataclass(frozen=True, slots=True)
+class PNormCurve:
+    """The default: `pnorm_s`, an overhead, and the KV term."""
+
+    flat_s: float
+    """Seconds to stream the weights: a pass over few requests."""
+    per_request_s: float
+    """Seconds that each request adds where computing binds."""
+    sharpness: float
+    """p: 1 adds the two, larger is nearer to their maximum."""
+    overhead_s: float = 0.0
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV."""
+        hinge = self.flat_s / self.per_request_s
+        return pnorm_s(_at_least_one_part(running), self.flat_s, hinge, self.sharpness) + self.overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class SoftplusCurve:
+    """Flat, then affine, with a soft hinge: a second opinion on the p-norm."""
+
+    flat_s: float
+    hinge: float
+    """Requests where the branches meet."""
+    width_ratio: float
+    rise_ratio: float
+    """Slope of the affine branch over flat_s / hinge."""
+    overhead_s: float = 0.0
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV."""
+        return softplus_s(running, self.flat_s, self.hinge, self.width_ratio, self.rise_ratio) + self.overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class SigmoidCurve:
+    """The talk's form, kept to compare with: see `sigmoid_s` for where it falls."""
+
+    flat_s: float
+    hinge: float
+    """Requests where the branches meet."""
+    width_ratio: float
+    rise_ratio: float
+    """Slope of the affine branch over flat_s / hinge."""
+    step_ratio: float = 0.0
+    """How far the affine branch is above the flat one at the hinge, over flat_s."""
+    overhead_s: float = 0.0
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV."""
+        shape = (self.flat_s, self.hinge, self.width_ratio, self.rise_ratio, self.step_ratio)
+        return sigmoid_s(running, *shape) + self.overhead_s
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertHitCurve:
+    """Mixtures of experts: a pass reads the experts that its tokens hit."""
+
+    flat_s: float
+    """Seconds of what every pass reads: attention, shared and dense layers."""
+    experts_s: float
+    """Seconds to read all experts."""
+    hit_rate: float
+    """r in 1 - e^(-r b): share of the experts not hit yet that one more token hits."""
+    per_request_s: float
+    overhead_s: float = 0.0
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV."""
+        shape = (self.flat_s, self.experts_s, self.hit_rate, self.per_request_s)
+        return expert_hit_s(running, *shape) + self.overhead_s
+
+
+def _at_least_one_part(running: Numbers) -> Reals:
+    """No request at all costs the flat branch: log 0 stays out of it."""
+    return np.maximum(running, 1e-9)

@@ -1,0 +1,185 @@
+"""What the device and the model's shape say before anything is measured: peaks, weights, KV bytes, a least pass time.
+
+The peaks are those of the vendors' data sheets, dense bf16; a name that is no whole device (a MIG slice) or no known
+one has none. Not covered: interconnects, power limits, and formats below 8 bits that are unpacked on the way.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_READ_RATIO: Final = 0.9
+"""Least share of the weights that a dense pass must read: an input embedding that is not shared with the output is
+looked up and not streamed, and it is at most about a tenth of models of a billion parameters and more."""
+_CACHEABLE_BYTES: Final = 2_000_000_000
+"""Weights of a GPU below this may stay in its caches in part (at most 256 MB on the devices listed), so that memory
+bandwidth bounds no pass."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU at its peak."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+    bf16_flop_per_s: float
+    """Dense, without sparsity."""
+    memory_bytes: float
+    """As sold, in powers of ten; what the driver reports counts, where it is known."""
+    words: frozenset[str]
+    """All of them are in the name that the driver gives."""
+
+
+def _device(name: str, words: str, *, terabytes_per_s: float, teraflop_per_s: float, gigabytes: float) -> Device:
+    return Device(name, terabytes_per_s * 1e12, teraflop_per_s * 1e12, gigabytes * 1e9, frozenset(words.split()))
+
+
+DEVICES: Final = (
+    _device("A100 SXM 80 GB", "A100 SXM4 80GB", terabytes_per_s=2.039, teraflop_per_s=312, gigabytes=80),
+    _device("A100 SXM 40 GB", "A100 SXM4 40GB", terabytes_per_s=1.555, teraflop_per_s=312, gigabytes=40),
+    _device("H100 SXM", "H100 80GB HBM3", terabytes_per_s=3.35, teraflop_per_s=989, gigabytes=80),
+    _device("H100 NVL", "H100 NVL", terabytes_per_s=3.9, teraflop_per_s=835, gigabytes=94),
+    _device("H100 PCIe", "H100 PCIE", terabytes_per_s=2.0, teraflop_per_s=756, gigabytes=80),
+    _device("H800 SXM", "H800", terabytes_per_s=3.35, teraflop_per_s=989, gigabytes=80),
+    _device("H200", "H200", terabytes_per_s=4.8, teraflop_per_s=989, gigabytes=141),
+    _device("H20", "H20", terabytes_per_s=4.0, teraflop_per_s=148, gigabytes=96),
+    _device("B200", "B200", terabytes_per_s=8.0, teraflop_per_s=2250, gigabytes=180),
+    _device("GB200", "GB200", terabytes_per_s=8.0, teraflop_per_s=2500, gigabytes=186),
+    _device("L40S", "L40S", terabytes_per_s=0.864, teraflop_per_s=362, gigabytes=48),
+    _device("MI300X", "MI300X", terabytes_per_s=5.3, teraflop_per_s=1307, gigabytes=192),
+)
+"""Data sheets of NVIDIA (A100, H100, H200, HGX B200, GB200 NVL72, L40S) and AMD (MI300X); the H800 is an H100 with
+slower links, and the H20 is as the AIConfigurator project describes it."""
+_VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
+"""Words that make another device of the same chip: they must be asked for."""
+
+
+def find_device(driver_name: str | None) -> Device | None:
+    """The device that the driver calls so ("NVIDIA H100 80GB HBM3"), or None when it is not listed."""
+    if driver_name is None:
+        return None
+    words = frozenset(re.findall(r"[A-Z0-9]+", driver_name.upper()))
+    fitting = [device for device in DEVICES if device.words <= words and not words & _VARIANTS - device.words]
+    return max(fitting, key=lambda device: len(device.words), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """The model as far as run.json describes it; None where it says nothing."""
+
+    parameters: int | None = None
+    active_parameters: int | None = None
+    """Parameters that one token uses; None for a dense model, where it is all of them."""
+    layers: int | None = None
+    kv_heads: int | None = None
+    head_dim: int | None = None
+    bytes_per_weight: float | None = None
+    bytes_per_kv: float | None = None
+    experts: int | None = None
+    """Experts of one layer that tokens are routed to; None or 0: a dense model."""
+    experts_per_token: int | None = None
+    kv_latent_dim: int | None = None
+    """Values per token and layer of a compressed cache (MLA): the latent and the rotary part together."""
+    sliding_window_tokens: int | None = None
+    full_attention_layers: int | None = None
+    """Layers whose cache grows with the context, where the others hold a window or a state; None: all, or unknown
+    where there is a window."""
+
+    @classmethod
+    def of(cls, entries: Mapping[str, object] | None) -> "ModelShape":
+        """Read the `model` entry of run.json; what is no positive number counts as missing."""
+        given = entries or {}
+        return cls(
+            parameters=_count(given.get("parameters")),
+            active_parameters=_count(given.get("active_parameters")),
+            layers=_count(given.get("layers")),
+            kv_heads=_count(given.get("kv_heads")),
+            head_dim=_count(given.get("head_dim")),
+            bytes_per_weight=_positive(given.get("bytes_per_weight")),
+            bytes_per_kv=_positive(given.get("bytes_per_kv")),
+            experts=_count(given.get("experts")),
+            experts_per_token=_count(given.get("experts_per_token")),
+            kv_latent_dim=_count(given.get("kv_latent_dim")),
+            sliding_window_tokens=_count(given.get("sliding_window_tokens")),
+            full_attention_layers=_count(given.get("full_attention_layers"), least=0),
+        )
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether the model is known to be a mixture of experts."""
+        routed = self.experts is not None and self.experts > 1
+        return routed or (self.active_parameters is not None and self.active_parameters < (self.parameters or 0))
+
+    @property
+    def parameters_per_token(self) -> int | None:
+        """Parameters that one token is multiplied with; None where that is not known."""
+        if self.active_parameters is not None:
+            return self.active_parameters
+        return None if self.has_experts else self.parameters
+
+    @property
+    def weight_bytes(self) -> float | None:
+        """Bytes of all weights."""
+        if self.parameters is None or self.bytes_per_weight is None:
+            return None
+        return self.parameters * self.bytes_per_weight
+
+    def kv_bytes_per_token(self, gpus: int = 1) -> float | None:
+        """Bytes that one more token of context takes in an engine of `gpus` GPUs, on all of them together.
+
+        2 * layers * kv_heads * head_dim * bytes, keys and values (Ainslie et al. 2023, grouped-query attention); heads
+        fewer than the GPUs are replicated. A compressed cache has layers * latent * bytes (DeepSeek-V2, 2024), a whole
+        one on every GPU. Layers with a sliding window do not grow.
+        """
+        growing, per_layer = self._growing_layers, self._kv_bytes_per_layer(gpus)
+        return None if growing is None or per_layer is None else growing * per_layer
+
+    def kv_bytes(self, context_tokens: float, gpus: int = 1) -> float | None:
+        """Bytes of a request of so many tokens in an engine of `gpus` GPUs: growing layers, and windows that fill."""
+        growing, per_layer = self._growing_layers, self._kv_bytes_per_layer(gpus)
+        if growing is None or per_layer is None or self.layers is None:
+            return None
+        held = min(context_tokens, self.sliding_window_tokens or 0)
+        return per_layer * (growing * context_tokens + (self.layers - growing) * held)
+
+    @property
+    def _growing_layers(self) -> int | None:
+        if self.full_attention_layers is not None:
+            return self.full_attention_layers
+        return self.layers if self.sliding_window_tokens is None else None
+
+    def _kv_bytes_per_layer(self, gpus: int) -> float | None:
+        """Bytes of one token in one layer."""
+        if self.bytes_per_kv is None:
+            return None
+        if self.kv_latent_dim is not None:
+            return self.kv_latent_dim * gpus * self.bytes_per_kv
+        if self.kv_heads is None or self.head_dim is None:
+            return None
+        return 2 * max(self.kv_heads, gpus) * self.head_dim * self.bytes_per_kv
+
+
+def least_pass_s(shape: ModelShape, device: Device | None, gpus: int) -> float | None:
+    """Seconds below which no pass of an engine of `gpus` GPUs can be: its weights at peak bandwidth.
+
+    None where it is not known, or where the weights are so few that caches may hold them. A mixture of experts needs
+    only what one token uses. Roofline (Williams, Waterman and Patterson 2009).
+    """
+    parameters = shape.parameters_per_token
+    if device is None or parameters is None or shape.bytes_per_weight is None or gpus < 1:
+        return None
+    read_bytes = _READ_RATIO * parameters * shape.bytes_per_weight / gpus
+    return read_bytes / device.bandwidth_bytes_per_s if read_bytes >= _CACHEABLE_BYTES else None
+
+
+def _positive(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return value if 0 < value < float("inf") else None
+
+
+def _count(value: object, *, least: int = 1) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 2**63:
+        return None
+    return int(value)

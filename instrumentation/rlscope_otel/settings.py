@@ -1,5 +1,7 @@
 """What a run is started with: arguments first, then the environment. Wrong ones are refused here, loudly.
 
+A variable that is empty counts as not set: a launcher can so keep a child from inheriting it.
+
 | variable | argument |
 |---|---|
 | RLSCOPE_RUN_DIR | run_dir: without it the run is inert |
@@ -72,7 +74,7 @@ def run_dir_of(run_dir: str | os.PathLike[str] | None) -> Path | None:
 
 def role_of(role: str | None) -> str:
     """The role from the argument or the environment. Raises SetupError when it is not one of the format's."""
-    found = role if role is not None else os.environ.get(ROLE_VARIABLE)
+    found = role if role is not None else os.environ.get(ROLE_VARIABLE) or None
     if found not in schema.ROLES:
         raise SetupError.unknown_value("role", found, schema.ROLES, f"Pass role= or set {ROLE_VARIABLE}.")
     return found
@@ -80,7 +82,7 @@ def role_of(role: str | None) -> str:
 
 def worker_id_of(worker_id: str | None, role: str) -> str:
     """The worker's name. Raises SetupError when it cannot be a file name of the format."""
-    found = worker_id if worker_id is not None else os.environ.get(WORKER_ID_VARIABLE)
+    found = worker_id if worker_id is not None else os.environ.get(WORKER_ID_VARIABLE) or None
     if found is None:
         name = f"{role}-{socket.gethostname()}-{os.getpid()}"
         return re.sub(r"[^A-Za-z0-9_.-]", "-", name)[:_DEFAULT_ID_CHARACTERS]

@@ -28,7 +28,7 @@ def host_run(role: str, worker_id: str | None = None, **identity: Any) -> Run:
     found = live_run(worker_id)
     if found is not None:
         return found
-    role = os.environ.get(settings.ROLE_VARIABLE, role)
+    role = os.environ.get(settings.ROLE_VARIABLE) or role
     try:
         return start_run(role=role, worker_id=worker_id, **identity)
     except SetupError as error:

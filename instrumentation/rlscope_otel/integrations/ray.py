@@ -1,0 +1,74 @@
+"""Ray: the run folder and the trace context of a driver reach the actors that it starts.
+
+    ray.init(runtime_env=rlscope_ray.runtime_env())          # every actor records into RLSCOPE_RUN_DIR
+    Sampler.options(runtime_env=rlscope_ray.runtime_env(role="sampler", worker_id="sampler-0")).remote()
+
+Records nothing by itself: an actor records once it calls `rlscope_otel.start_run()` or loads a hook. What it adds:
+
+- Actors of a local cluster inherit the driver's environment, and so would take the driver's role, name and GPU count
+  for their own. Here they get what they were given or none, and a name of their own (`<role>-<host>-<pid>`).
+- `continued` puts the spans that an actor's own OpenTelemetry code starts under the driver's current span (W3C Trace
+  Context). The recorder's phases are joined by worker, step and version, and need no parent.
+
+What is lost: `ray.kill`, `ray.shutdown` in the driver and a lost node end an actor without any exit hook, so the rows of
+its last flush interval (2 s) and what was still open are gone, and the worker is shown as one that never said it stopped.
+An actor that is let go (its last handle goes, `ray.actor.exit_actor()`) runs its exit hooks and loses nothing.
+
+Run with ray 2.60.0 on one machine. A cluster of several nodes was not run: there the run folder must be on a file
+system that all of them see.
+"""
+
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from opentelemetry import context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from rlscope_otel import settings
+
+# How a W3C trace context is named in an environment.
+_CARRIED = {"traceparent": "TRACEPARENT", "tracestate": "TRACESTATE"}
+
+
+def runtime_env(
+    base: Mapping[str, Any] | None = None,
+    *,
+    role: str | None = None,
+    worker_id: str | None = None,
+    gpu_count: int | None = None,
+) -> dict[str, Any]:
+    """Ray's `runtime_env` with what an actor needs to record beside this process; `base` and its variables win.
+
+    Without a run folder in RLSCOPE_RUN_DIR it is a copy of `base`, and the actors record nothing.
+    """
+    wanted = dict(base or {})
+    folder = settings.run_dir_of(None)
+    if folder is None:
+        return wanted
+    variables = {
+        settings.RUN_DIR_VARIABLE: str(folder),
+        settings.ROLE_VARIABLE: role or "",
+        settings.WORKER_ID_VARIABLE: worker_id or "",
+        settings.GPU_COUNT_VARIABLE: "" if gpu_count is None else str(gpu_count),
+        **_present_trace(),
+    }
+    return {**wanted, "env_vars": {**variables, **(wanted.get("env_vars") or {})}}
+
+
+@contextmanager
+def continued() -> Generator[None]:
+    """In an actor: spans that start in the block are children of the span in which the driver called `runtime_env`."""
+    carrier = {name: os.environ[variable] for name, variable in _CARRIED.items() if os.environ.get(variable)}
+    token = context.attach(TraceContextTextMapPropagator().extract(carrier))
+    try:
+        yield
+    finally:
+        context.detach(token)
+
+
+def _present_trace() -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(carrier)
+    return {_CARRIED[name]: value for name, value in carrier.items() if name in _CARRIED}

@@ -1,0 +1,73 @@
+from pathlib import Path
+
+import pytest
+import rlscope_otel
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from rlscope_otel.integrations import ray as rlscope_ray
+
+NAMED = {"RLSCOPE_ROLE": "", "RLSCOPE_WORKER_ID": "", "RLSCOPE_GPU_COUNT": ""}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_without_a_run_folder_the_runtime_environment_is_what_it_was():
+    assert rlscope_ray.runtime_env({"pip": ["x"], "env_vars": {"A": "1"}}) == {"pip": ["x"], "env_vars": {"A": "1"}}
+    assert rlscope_ray.runtime_env() == {}
+
+
+def test_an_actor_gets_the_folder_whole_and_not_the_driver_s_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.chdir(tmp_path)
+    for name, value in (("RUN_DIR", "runs/monday"), ("ROLE", "trainer"), ("WORKER_ID", "driver"), ("GPU_COUNT", "8")):
+        monkeypatch.setenv(f"RLSCOPE_{name}", value)
+    assert rlscope_ray.runtime_env() == {"env_vars": {"RLSCOPE_RUN_DIR": str(tmp_path / "runs/monday"), **NAMED}}
+
+
+def test_an_actor_gets_the_role_name_and_gpus_that_it_is_given(run_dir: Path):
+    given = rlscope_ray.runtime_env(role="sampler", worker_id="sampler-3", gpu_count=0)["env_vars"]
+    assert given == {
+        "RLSCOPE_RUN_DIR": str(run_dir),
+        "RLSCOPE_ROLE": "sampler",
+        "RLSCOPE_WORKER_ID": "sampler-3",
+        "RLSCOPE_GPU_COUNT": "0",
+    }
+
+
+def test_the_user_s_runtime_environment_is_kept_and_goes_first(run_dir: Path):
+    mine = {"working_dir": ".", "env_vars": {"RLSCOPE_ROLE": "controller", "A": "1"}}
+    assert rlscope_ray.runtime_env(mine, role="sampler") == {
+        "working_dir": ".",
+        "env_vars": {"RLSCOPE_RUN_DIR": str(run_dir), **NAMED, "RLSCOPE_ROLE": "controller", "A": "1"},
+    }
+    assert mine["env_vars"] == {"RLSCOPE_ROLE": "controller", "A": "1"}
+
+
+@pytest.mark.usefixtures("run_dir")
+def test_the_spans_of_an_actor_continue_the_driver_s_trace(monkeypatch: pytest.MonkeyPatch):
+    tracer = TracerProvider().get_tracer("host")
+    with tracer.start_as_current_span("driver") as driver:
+        variables = rlscope_ray.runtime_env()["env_vars"]
+    monkeypatch.setenv("TRACEPARENT", variables["TRACEPARENT"])
+    with rlscope_ray.continued():
+        span = tracer.start_span("actor")
+    assert span.parent is not None
+    assert (span.parent.trace_id, span.parent.span_id) == (driver.context.trace_id, driver.context.span_id)
+    assert not trace.get_current_span().get_span_context().is_valid
+
+
+def test_without_a_trace_to_continue_a_span_begins_its_own():
+    with rlscope_ray.continued():
+        assert TracerProvider().get_tracer("host").start_span("actor").parent is None
+
+
+def test_a_variable_that_is_empty_counts_as_not_set(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in NAMED:
+        monkeypatch.setenv(name, "")
+    with pytest.raises(rlscope_otel.SetupError, match="role is None"):
+        rlscope_otel.start_run()
+    run = rlscope_otel.start_run(role="controller")
+    assert (run.worker_id or "").startswith("controller-")

@@ -49,6 +49,7 @@ class Grid:
     cells_per_bucket: int
     rows_disjoint: bool
     bins: int = 40
+    most_groups: int = 2000
 
 
 def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:

@@ -22,6 +22,7 @@ LAYERS = (
     {"ledger", "staleness", "run_facts", "data_quality"},
     {"diagnose"},
     {"verdict", "own_query", "table_output"},
+    {"observation"},
     {"analyze"},
     {"report"},
     {"cli"},

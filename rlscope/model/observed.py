@@ -1,0 +1,104 @@
+"""What one stretch of a run shows of the quantities that the model is about. Facts as arrays; no fit, no judgement."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.lengths import LengthLaw
+
+Reals = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainerSteps:
+    """The optimizer steps of the stretch, in order. Seconds are per trainer GPU, so they add up to the period."""
+
+    period_s: Reals
+    """End of the step before to the end of this one."""
+    train_s: Reals
+    logprobs_s: Reals
+    publish_s: Reals
+    """Publications and transfers that the trainers did themselves."""
+    other_s: Reals
+    """Checkpoints, evaluations, rewards."""
+    wait_s: Reals
+    samples: Counts
+    tokens: Counts
+    """Prompt and response tokens processed."""
+    response_tokens: Counts
+    published: Counts
+    """Versions published from the step: 0 or 1."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PassCosts:
+    """Forward passes of all engines, gathered by batch size and by how full the KV cache was."""
+
+    running: Counts
+    kv_tokens: Reals
+    """Resident tokens, mean over the passes; NaN where not recorded."""
+    prefills: npt.NDArray[np.bool_]
+    passes: Counts
+    busy_s: Reals
+    between_s: Reals
+    """Time between passes inside the rows."""
+    pass_p50_s: Reals
+    decode_tokens: Counts
+    prefill_tokens: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Response tokens that left the queue in the stretch, once per delivery."""
+
+    trained_tokens: int
+    dropped_tokens: int
+    """For their age, or abandoned."""
+    filtered_tokens: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observed:
+    """One stretch of a run."""
+
+    start_ns: int
+    end_ns: int
+    trainer_gpus: int
+    engines: int
+    gpus_per_engine: int
+    max_running: int | None
+    """Most requests an engine may run, the setting; None when not recorded."""
+    kv_capacity_tokens: int | None
+    """Of one engine; None when not recorded."""
+    device_name: str | None
+    steps: TrainerSteps
+    passes: PassCosts
+    engine_state_s: Mapping[tuple[str, str | None], float]
+    """Engine-seconds by ledger state and reason; they add up to engines * seconds."""
+    lengths: LengthLaw
+    prompt_tokens: float
+    group_size: int
+    in_flight_samples: float
+    """Samples between first schedule and last token, mean over the stretch."""
+    environment_samples: float
+    """Of those, samples outside the engine."""
+    delivered: Delivered
+    apply_s: float | None
+    """Seconds that an engine does not generate for one version's sake; None when none was applied."""
+    update_delay_s: float | None
+    """From the start of a publication to the end of its application, mean; None when not recorded."""
+    staleness: tuple[tuple[int, int], ...]
+    """(staleness, response tokens trained in the stretch), by staleness."""
+
+    @property
+    def seconds(self) -> float:
+        """Length of the stretch."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def trained_tokens_per_s(self) -> float:
+        """Response tokens trained per second, over the steps of the stretch: sum over sum."""
+        return float(self.steps.response_tokens.sum() / self.steps.period_s.sum())

@@ -1,0 +1,184 @@
+"""What one stretch of a run shows the model: answers of queries become `Observed`. No fit, no judgement."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from rlscope.model.group_lengths import measure_groups
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
+from rlscope.run_config import RunConfig
+from rlscope.verdict import Interval
+
+ASKED_OF_A_STRETCH: Final = (
+    "pass_costs",
+    "length_counts",
+    "group_members",
+    "samples_in_flight",
+    "judged_outcomes",
+)
+"""Questions whose answer depends on the stretch; the others are asked once of a run."""
+LEAST_STEPS: Final = 3
+"""Fewer steps give no spread at all."""
+
+
+class UnobservableError(Exception):
+    """The run does not show what the model needs. The message says what is missing."""
+
+
+def observe(
+    config: RunConfig,
+    sampler_gpus: int,
+    answers: Mapping[str, pl.DataFrame],
+    timeline: pl.DataFrame,
+    bucket_ns: int,
+    stretch: Interval,
+) -> Observed:
+    """What the stretch shows.
+
+    sampler_gpus: GPUs that samplers owned at once; answers: of ASKED_OF_A_STRETCH for this stretch, and of
+    worker_devices, trainer_steps, training_steps, token_staleness and weight_update_latency for the run; timeline: the
+    ledger over time, in buckets of bucket_ns. Raises UnobservableError with what is missing.
+    """
+    gpus_per_engine = _gpus_per_engine(answers["worker_devices"])
+    steps, step_numbers = _steps(answers, stretch)
+    samplers = answers["worker_devices"].filter(role="sampler")
+    lengths = answers["length_counts"]
+    updates = answers["weight_update_latency"].filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
+    state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
+    in_flight = answers["samples_in_flight"].row(0, named=True)
+    return Observed(
+        start_ns=stretch.start_ns,
+        end_ns=stretch.end_ns,
+        trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
+        engines=sampler_gpus // gpus_per_engine,
+        gpus_per_engine=gpus_per_engine,
+        max_running=config.max_running_per_engine or _least(samplers["max_running"]),
+        kv_capacity_tokens=_least(samplers["kv_capacity_tokens"]),
+        device_name=next((name for name in samplers["device_name"] if name), None),
+        steps=steps,
+        passes=_passes(answers["pass_costs"]),
+        engine_state_s=state_s,
+        lengths=_length_law(lengths, answers["group_members"], config.max_output_tokens),
+        prompt_tokens=int(lengths["prompt_tokens"].sum()) / int(lengths["samples"].sum()),
+        group_size=config.group_size or 1,
+        in_flight_samples=in_flight["in_flight_mean"],
+        environment_samples=in_flight["environment_mean"],
+        delivered=_delivered(answers["judged_outcomes"]),
+        apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
+        update_delay_s=_mean(updates["publish_to_applied_s"]),
+        staleness=_staleness(answers["token_staleness"], step_numbers),
+    )
+
+
+def _gpus_per_engine(devices: pl.DataFrame) -> int:
+    sizes = devices.filter((pl.col("role") == "sampler") & (pl.col("gpu_count") > 0))["gpu_count"].unique().sort()
+    if sizes.is_empty():
+        raise UnobservableError("no worker with the role sampler owns a GPU: there is no split of GPUs to model")
+    if len(sizes) > 1:
+        raise UnobservableError(f"the engines differ: they have {', '.join(map(str, sizes))} GPUs each")
+    return int(sizes[0])
+
+
+def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
+    return int(steps.filter(pl.col("step").is_in(numbers.implode()))["trainer_gpus"].max() or 0)  # type: ignore[arg-type]
+
+
+def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
+    """The steps that begin and end in the stretch, counted from the end of the step before."""
+    wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
+    begins_ns = pl.col("end_ns") - pl.col("period_s") * 1e9
+    inside = (
+        answers["trainer_steps"]
+        .join(wanted, on="step")
+        .filter((begins_ns >= stretch.start_ns - 1) & (pl.col("end_ns") <= stretch.end_ns) & (pl.col("period_s") > 0))
+        .sort("step")
+    )
+    if len(inside) < LEAST_STEPS:
+        raise UnobservableError(
+            f"{len(inside)} steps lie in the stretch; {LEAST_STEPS} are the least that show a spread"
+        )
+    if not inside["trainer_gpus"].min():
+        raise UnobservableError("the workers that trained own no GPU")
+    per_gpu = {
+        name: (inside[f"{name}_gpu_s"] / inside["trainer_gpus"]).to_numpy()
+        for name in ("train", "logprobs", "publish", "other", "wait")
+    }
+    steps = TrainerSteps(
+        period_s=inside["period_s"].to_numpy(),
+        **{f"{name}_s": seconds for name, seconds in per_gpu.items()},
+        **{name: inside[name].to_numpy() for name in ("samples", "tokens", "response_tokens", "published")},
+    )
+    return steps, inside["step"]
+
+
+def _passes(costs: pl.DataFrame) -> PassCosts:
+    if costs["passes"].sum() == 0:
+        raise UnobservableError("no forward pass was recorded in the stretch: what a pass costs is unknown")
+    columns = ("running", "prefills", "passes", "busy_s", "between_s", "pass_p50_s", "decode_tokens", "prefill_tokens")
+    return PassCosts(
+        kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
+        **{name: costs[name].to_numpy() for name in columns},
+    )
+
+
+def _length_law(counts: pl.DataFrame, members: pl.DataFrame, cap_tokens: int | None) -> LengthLaw:
+    if counts.is_empty() or not int((counts["output_tokens"] * counts["samples"]).sum()):
+        raise UnobservableError("no sample with a token began in the stretch: how long responses are is unknown")
+    longest = int(counts["output_tokens"].max())  # type: ignore[arg-type]  # an integer column that is not empty
+    weights = counts["samples"].to_numpy()
+    law = LengthLaw.from_samples(
+        np.repeat(counts["output_tokens"].to_numpy(), weights),
+        np.repeat((counts["ending"] != "censored").to_numpy(), weights),
+        # A sample of several segments may be longer than the cap of one: the cap then is no atom of the law.
+        cap_tokens if cap_tokens is not None and longest <= cap_tokens else None,
+    )
+    groups = measure_groups(
+        members["output_tokens"].to_numpy(), members["is_ended"].to_numpy(), members["group_id"].to_list()
+    )
+    return replace(law, groups=groups)
+
+
+def _engine_states(
+    timeline: pl.DataFrame, bucket_ns: int, stretch: Interval, gpus_per_engine: int
+) -> dict[tuple[str, str | None], float]:
+    """Engine-seconds by state; a bucket that reaches over an edge of the stretch counts by its share inside."""
+    start_ns = pl.col("bucket_start_ns")
+    overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(stretch.end_ns)) - pl.max_horizontal(
+        start_ns, pl.lit(stretch.start_ns)
+    )
+    totals = (
+        timeline.filter((pl.col("role") == "sampler") & (overlap_ns > 0))
+        .group_by("state", "reason")
+        .agg((pl.col("gpu_s") * overlap_ns / bucket_ns).sum().alias("gpu_s"))
+    )
+    return {(row["state"], row["reason"]): row["gpu_s"] / gpus_per_engine for row in totals.iter_rows(named=True)}
+
+
+def _delivered(outcomes: pl.DataFrame) -> Delivered:
+    tokens = dict(zip(outcomes["outcome"], outcomes["tokens"], strict=True))
+    return Delivered(
+        trained_tokens=tokens.get("trained", 0),
+        dropped_tokens=tokens.get("dropped_stale", 0) + tokens.get("abandoned", 0),
+        filtered_tokens=tokens.get("filtered", 0),
+    )
+
+
+def _staleness(tokens: pl.DataFrame, steps: pl.Series) -> tuple[tuple[int, int], ...]:
+    """Tokens trained in those steps by staleness."""
+    inside = tokens.filter(pl.col("step").is_in(steps.implode()))
+    counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).filter(pl.col("tokens") > 0).sort("staleness")
+    return tuple((row["staleness"], row["tokens"]) for row in counts.iter_rows(named=True))
+
+
+def _least(values: pl.Series) -> int | None:
+    found = values.min()
+    return int(found) if found is not None else None  # type: ignore[arg-type]  # an integer column
+
+
+def _mean(values: pl.Series) -> float | None:
+    found = values.mean()
+    return float(found) if found is not None else None  # type: ignore[arg-type]  # a column of floats

@@ -1,0 +1,300 @@
+"""Continuous batching of transformers as an engine: its passes, its samples, and the weights that it takes into use.
+
+    engine = rlscope_otel.integrations.transformers_cb.instrument(manager)
+    with manager.pause(), engine.apply(version):
+        ...  # write the new weights into manager.model
+
+Recorded: one engine step for each generation step, with the batch that was really in it; one sample for each request,
+with the version in force at each token; when the engine had no request; and each weight update, from the first instant
+of its pause to the last.
+
+`busy_ns` is the time inside `_generation_step`: the forward pass, sampling, and the copy of the tokens to the host.
+With `use_async_batching` that call only launches; a row then reaches from the launch, or from the end of the pass
+before, to the moment its tokens were there, and is busy all along, which is an upper bound.
+
+`kv_used_tokens` counts whole blocks. A token of an update without a pause carries the version before it and is counted
+as torn. Not seen: requests in the manager's queue that the loop has not fetched yet, and how several managers that one
+model has at one time share it.
+
+Run with transformers 5.23.0 on CPU (sdpa): pauses, updates without one, preemption by reset, cancellation, forks,
+prefix sharing. Not run: a GPU, and with it `use_async_batching` and offloading to the host; tensor parallelism.
+"""
+
+import importlib
+import sys
+from collections import deque
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.host import host_run
+from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
+from rlscope_otel.integrations.transformers_requests import Request, Requests
+from rlscope_otel.integrations.transformers_weights import Apply, Weights
+from rlscope_otel.recorder import Run
+
+_API = "transformers.generation.continuous_batching.continuous_api"
+_HARD_STOP = 2  # BackgroundThreadStatus.HARD_STOP
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One generation step, from its preparation on."""
+
+    start_ns: int
+    requests: list[tuple[Request, Any]]
+    prefill_tokens: int
+    waiting: int
+    kv_used_tokens: int | None
+    preemptions: int
+    version: int = 0
+    launched_ns: int = 0
+    computed_ns: int = 0
+    torn: bool = False
+
+
+@dataclass(slots=True)
+class _Loop:
+    """Where the generation loop is."""
+
+    round_ns: int = 0
+    """Start of its present round."""
+    idle_ns: int | None = None
+    """Since when it has no request."""
+    row_end_ns: int = 0
+    results_ns: int = 0
+    preemptions: int = 0  # since the last pass was prepared
+    passes: deque[_Pass] = field(default_factory=deque[_Pass])
+
+
+class Engine:
+    """One manager under watch. All but `apply`, `close` and what they call runs on the generation loop's thread."""
+
+    def __init__(self, run: Run, target: Any) -> None:
+        self.run = run
+        self.target = target
+        self._requests = Requests(run)
+        self._weights = Weights(run)
+        self._loop = _Loop()
+        self._processor: Any = None
+        self._capacity_tokens: int | None = None
+
+    @property
+    def version(self) -> int:
+        """The policy version in force."""
+        return self._weights.version
+
+    def apply(self, version: int, label: str | None = None) -> Apply:
+        """The block writes the weights of a version; from its end on tokens are of that version.
+
+        Inside `manager.pause()` the update lasts as long as the pause does.
+        """
+        return Apply(self._weights, version, label)
+
+    def close(self) -> None:
+        """Watch no more; requests that are not finished are recorded as such when the run stops."""
+        for key in [key for key, engine in _engines.items() if engine is self]:
+            del _engines[key]
+        if not _engines and _seams:
+            _seams.pop().close()
+
+    def bind(self, manager: Any, processor: Any) -> None:
+        """Know a manager's parts, from its start to its stop."""
+        self._unbind()
+        self._processor, self._weights.status = processor, manager.background_thread_status
+        blocks, page_tokens = getattr(processor.cache, "num_blocks", None), getattr(processor.cb_config, "page_size", 0)
+        self._capacity_tokens = blocks * page_tokens if blocks and page_tokens else None
+        running = getattr(processor.scheduler, "max_requests_per_batch", None)
+        self.run.describe(kv_capacity_tokens=self._capacity_tokens, max_running=running)
+        for part in (processor, processor.scheduler, processor.inputs_and_outputs, self._weights.status):
+            _engines[id(part)] = self
+
+    def _unbind(self) -> None:
+        for key in [key for key, engine in _engines.items() if engine is self and key != id(self.target)]:
+            del _engines[key]
+        self._processor = self._weights.status = None
+
+    def creating(self, call: Call) -> None:
+        """The manager makes its cache and its processor."""
+        call.memo = self.run.startup().__enter__()
+
+    def created(self, call: Call) -> None:
+        """The manager has its processor."""
+        call.memo.__exit__(None, None, None)
+        if call.result is not None:
+            self.bind(call.args[0], call.result)
+
+    def submitted(self, call: Call) -> None:
+        """A request comes into the scheduler, for the first time or again."""
+        self._loop.preemptions += self._requests.submit(call.args[1])
+
+    def preparing(self, call: Call) -> None:
+        """A round begins."""
+        self._loop.round_ns = call.started_ns
+
+    def prepared(self, call: Call) -> None:
+        """There is a batch, or nothing to do."""
+        loop = self._loop
+        if not call.result:
+            if loop.idle_ns is None and call.error is None:
+                loop.idle_ns = loop.round_ns
+            return
+        self._end_idle(loop.round_ns)
+        requests, prefill_tokens = self._requests.schedule(_host_side(self._processor).requests_in_batch)
+        waiting = len(self._processor.scheduler.waiting_requests)
+        kv_tokens = self._kv_used_tokens()
+        loop.passes.append(_Pass(loop.round_ns, requests, prefill_tokens, waiting, kv_tokens, loop.preemptions))
+        loop.preemptions = 0
+
+    def launching(self, call: Call) -> None:
+        """The forward pass of the newest batch begins."""
+        newest = self._loop.passes[-1]
+        newest.launched_ns, newest.version = call.started_ns, self._weights.version
+        newest.torn, call.memo = self._weights.is_applying, self._weights.unpaused_applies
+
+    def launched(self, call: Call) -> None:
+        """The forward pass has ended, or is on its way when batching is asynchronous."""
+        newest = self._loop.passes[-1]
+        newest.computed_ns = self.run.now_ns()
+        newest.torn |= self._weights.is_applying or call.memo != self._weights.unpaused_applies
+
+    def results_came(self, call: Call) -> None:
+        """The tokens of an asynchronous pass are on the host."""
+        self._loop.results_ns = self.run.now_ns()
+
+    def updated(self, call: Call) -> None:
+        """The tokens of the oldest pass are with their requests."""
+        loop = self._loop
+        if not loop.passes:
+            return
+        done = loop.passes.popleft()
+        if getattr(self._processor, "use_async_batching", False):
+            done.computed_ns = end_ns = loop.results_ns
+            done.start_ns = max(done.launched_ns, loop.row_end_ns)
+            busy_ns = end_ns - done.start_ns
+        else:
+            end_ns, busy_ns = self.run.now_ns(), done.computed_ns - done.launched_ns
+        loop.row_end_ns = end_ns
+        tokens = self._requests.give_tokens(done.requests, done.version, done.torn, done.launched_ns, done.computed_ns)
+        self.run.engine_step(
+            done.start_ns,
+            end_ns,
+            busy_ns=busy_ns,
+            running=len(done.requests),
+            waiting=done.waiting,
+            decode_tokens=tokens,
+            prefill_tokens=done.prefill_tokens,
+            kv_used_tokens=done.kv_used_tokens,
+            preemptions=done.preemptions,
+        )
+
+    def failed(self, call: Call) -> None:
+        """A request ends with an error; one that a hard stop cuts off has none of its own."""
+        is_cut_off = getattr(self._weights.status, "tp_status", None) == _HARD_STOP
+        self._requests.finish(call.args[2], "unfinished" if is_cut_off else "error")
+
+    def cancelled(self, call: Call) -> None:
+        """Requests were cancelled."""
+        for state in call.result or ():
+            self._requests.finish(state, "abort")
+
+    def pausing(self, call: Call) -> None:
+        """The loop stands still from now on."""
+        self._end_idle(call.started_ns)
+        self._weights.pausing(call.started_ns)
+
+    def resumed(self, call: Call) -> None:
+        """The loop goes on."""
+        self._loop.round_ns = self.run.now_ns()
+        self._weights.resumed(self._loop.round_ns)
+
+    def stopped(self, call: Call) -> None:
+        """The loop has ended."""
+        self._end_idle(self.run.now_ns())
+        self._unbind()
+
+    def _end_idle(self, at_ns: int) -> None:
+        since_ns, self._loop.idle_ns = self._loop.idle_ns, None
+        if since_ns is not None:
+            self.run.wait("requests").between(since_ns, at_ns)
+
+    def _kv_used_tokens(self) -> int | None:
+        if self._capacity_tokens is None:
+            return None
+        return round((1 - self._processor.cache.compute_free_capacity()) * self._capacity_tokens)
+
+
+_engines: dict[int, Engine] = {}
+"""By identity, whose engine a manager, a model, or a running manager's part is."""
+_seams: list[Seams] = []
+"""The watched functions of transformers, while there is an engine."""
+
+
+def instrument(target: Any, run: Run | None = None) -> Engine:
+    """Record a `ContinuousBatchingManager`, or every manager that a model makes; once each, and inert without a run.
+
+    The run is the given one, else the one of this process, else one that the environment starts, as a sampler.
+    """
+    if id(target) in _engines:
+        return _engines[id(target)]
+    run = host_run("sampler", framework="transformers", framework_version=_version()) if run is None else run
+    engine = Engine(run, target)
+    if not run.active:
+        return engine
+    try:
+        _watch(_api_of(target), run)
+        _engines[id(target)] = engine
+        if getattr(target, "batch_processor", None) is not None:
+            engine.bind(target, target.batch_processor)
+    except Exception as error:  # Another version's parts may be anything.
+        run.faults.note("continuous batching", repr(error))
+    return engine
+
+
+def _watch(api: ModuleType, run: Run) -> None:
+    """Watch transformers' classes, once for all engines."""
+    if _seams:
+        return
+    seams = Seams(Faults(), run.now_ns)
+    _seams.append(seams)
+    processor, status = api.ContinuousBatchProcessor, api.BackgroundThreadStatus
+    seams.watch(api.ContinuousBatchingManager, "_create_batch_processor", Watch(_of("creating"), after=_of("created")))
+    seams.watch(processor, "prepare_next_batch", Watch(_of("preparing"), after=_of("prepared")))
+    seams.watch(processor, "_generation_step", Watch(_of("launching"), after=_of("launched")))
+    seams.watch(processor, "update_batch", Watch(after=_of("updated")))
+    seams.watch(processor, "_handle_request_error", Watch(_of("failed")))
+    seams.watch(api.Scheduler, "add_waiting_request", Watch(_of("submitted")))
+    seams.watch(api.Scheduler, "clear_cancelled_requests", Watch(after=_of("cancelled")))
+    seams.watch(status, "pause_and_wait", Watch(_of("pausing"), after=_of("resumed")))
+    seams.watch(status, "mark_as_stopped", Watch(after=_of("stopped")))
+    seams.watch(api.ContinuousBatchingAsyncIOs, "prepare_batch_update", Watch(after=_of("results_came")))
+
+
+def _of(method: str) -> Watcher:
+    """Tell the engine that the called object belongs to."""
+
+    def watcher(call: Call) -> None:
+        host = call.args[0]
+        engine = _engines.get(id(host)) or _engines.get(id(getattr(host, "model", None)))
+        if engine is not None:
+            getattr(engine, method)(call)
+
+    watcher.__qualname__ = method
+    return watcher
+
+
+def _api_of(target: Any) -> ModuleType:
+    is_manager = hasattr(target, "batch_processor")
+    return sys.modules[type(target).__module__] if is_manager else importlib.import_module(_API)
+
+
+def _version() -> str | None:
+    return getattr(sys.modules.get("transformers"), "__version__", None)
+
+
+def _host_side(processor: Any) -> Any:
+    """The half of the inputs and outputs that the next pass is prepared in."""
+    both = processor.inputs_and_outputs
+    pairs = getattr(both, "io_pairs", None)
+    return both if pairs is None else pairs[both.current_pair].host_io

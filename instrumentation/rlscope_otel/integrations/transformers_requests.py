@@ -1,0 +1,128 @@
+"""The requests of transformers' continuous batching as samples, whatever the engine does to them on their way.
+
+A request that was preempted (offloaded, or reset and computed again) stays one sample. A fork of a request is a sample
+of its group. What a pass is and when it ran is not known here: that is `transformers_cb.py`.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from rlscope_otel.integrations.request_ids import RequestName, name_of
+from rlscope_otel.recorder import Run
+from rlscope_otel.samples import Sample
+
+_FINISHED = 3
+"""`RequestStatus.FINISHED`; FAILED is above it."""
+_CHILD_MARK = "__child#"
+"""Stands between a request's id and a fork's number."""
+
+
+@dataclass(slots=True)
+class Request:
+    """One request that is not finished, and what of it is recorded already."""
+
+    sample: Sample
+    state: Any
+    """transformers' `RequestState`: another object after a reset."""
+    seen_tokens: int = 0
+    is_prefilled: bool = False
+    preemptions: int = 0
+    cached_tokens: int | None = None
+
+
+class Requests:
+    """The unfinished requests of one engine. Used by the generation loop's thread only."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._open: dict[str, Request] = {}
+
+    def submit(self, state: Any) -> bool:
+        """A request comes into the scheduler; returns whether it comes back because it was preempted."""
+        request = self._open.get(state.request_id)
+        if request is None:
+            self.of(state)
+            return False
+        request.preemptions += 1
+        if request.state is not state:
+            request.state, request.seen_tokens, request.is_prefilled = state, 0, False
+        return True
+
+    def of(self, state: Any) -> Request:
+        """The request of a state, seen now for the first time or not."""
+        request = self._open.get(state.request_id)
+        if request is None:
+            name = _name_of(state)
+            sample = self._run.sample(
+                name.sample_id,
+                name.group_id,
+                name.segment,
+                prompt_tokens=len(state.initial_tokens),
+                submitted_ns=self._run.now_ns() - int((time.perf_counter() - state.created_time) * 1e9),
+            )
+            request = self._open[state.request_id] = Request(sample, state)
+        return request
+
+    def schedule(self, batch: Iterable[Any]) -> tuple[list[tuple[Request, Any]], int]:
+        """The requests of a batch, and how many prompt tokens it computes."""
+        scheduled: list[tuple[Request, Any]] = []
+        prefill_tokens = 0
+        for future in batch:
+            request = self.of(future.state)
+            if not request.is_prefilled:
+                prefill_tokens += _prefill(request, future.state, future.query_length)
+            scheduled.append((request, future.state))
+        return scheduled, prefill_tokens
+
+    def give_tokens(
+        self, scheduled: list[tuple[Request, Any]], version: int, torn: bool, launched_ns: int, computed_ns: int
+    ) -> int:
+        """A pass has ended: its new tokens go to their samples; returns how many there were."""
+        total = 0
+        for request, state in scheduled:
+            if state is not request.state:
+                continue  # It was reset after the pass began: the token is thrown away and computed again.
+            count = len(state.generated_tokens) - request.seen_tokens
+            request.sample.started(launched_ns)
+            if count > 0:
+                total += count
+                request.seen_tokens += count
+                request.sample.tokens(count, version)
+                if torn:
+                    request.sample.torn(count)
+            if state.status >= _FINISHED:
+                self.finish(state, _reason_of(state), computed_ns)
+        return total
+
+    def finish(self, state: Any, reason: str, at_ns: int | None = None) -> None:
+        """A request is over, now unless a time is given."""
+        request = self.of(state)
+        del self._open[state.request_id]
+        request.sample.finish(reason, at_ns, preemptions=request.preemptions, cached_tokens=request.cached_tokens)
+
+
+def _prefill(request: Request, state: Any, query_tokens: int) -> int:
+    """Prompt tokens among those that a pass computes; what lies before them was cached or computed before."""
+    prompt_tokens, end = len(state.initial_tokens), state.position_offset
+    begin = end - query_tokens
+    if request.cached_tokens is None:
+        request.cached_tokens = begin
+    request.is_prefilled = end >= prompt_tokens
+    return max(0, min(end, prompt_tokens) - begin)
+
+
+def _name_of(state: Any) -> RequestName:
+    request_id, mark, child = state.request_id.partition(_CHILD_MARK)
+    name = name_of(request_id)
+    if mark:
+        return RequestName(f"{name.sample_id}.{child}", name.group_id or name.sample_id, name.segment)
+    if state.num_children and name.group_id is None:
+        return RequestName(name.sample_id, name.sample_id, name.segment)
+    return name
+
+
+def _reason_of(state: Any) -> str:
+    ended = state.generated_tokens and state.generated_tokens[-1] in state._eos_token_ids
+    return "stop" if ended else "length"

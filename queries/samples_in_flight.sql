@@ -1,4 +1,4 @@
--- How many samples were with the engines at once in the stretch that is looked at, and how many of those were elsewhere?
+-- How many samples were with the engines at once in the stretch that is looked at, and how many were elsewhere?
 --
 -- in   samples
 -- arg  from_ns             BIGINT  start of the stretch, UTC epoch

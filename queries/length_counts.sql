@@ -4,7 +4,7 @@
 -- arg  from_ns        BIGINT   start of the stretch, UTC epoch
 -- arg  to_ns          BIGINT   its end, not included
 -- out  output_tokens  BIGINT   response length, tokens
--- out  ending         VARCHAR  finished, capped, or censored: aborted, failed or still running, so its length is a least
+-- out  ending         VARCHAR  finished, capped, or censored: aborted, failed or still running, at least that long
 -- out  samples        BIGINT   samples
 -- out  prompt_tokens  BIGINT   tokens of their prompts, all together
 -- grain: one row per length and ending

@@ -24,6 +24,9 @@ _MOST_POINTS: Final = 65_536
 """Points of a parametric law; a longer law has a coarser grid."""
 _UNCAPPED_TAIL: Final = 1e-9
 """Mass of a law without a cap that is put on its last point."""
+_MOST_MEMBERS_RATIO: Final = 4.0
+"""A measured tail is matched by at most so many times the group's size: noise can take it beyond independence."""
+_BISECTIONS: Final = 30
 _SUM_TOLERANCE: Final = 1e-6
 """Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
 
@@ -103,12 +106,12 @@ class LengthLaw:
     @property
     def second_moment(self) -> float:
         """E[L^2], tokens squared."""
-        return float(self.probabilities @ self.support**2)
+        return float((self.probabilities * self.support**2).sum())
 
     @property
     def third_moment(self) -> float:
         """E[L^3], tokens cubed."""
-        return float(self.probabilities @ self.support**3)
+        return float((self.probabilities * self.support**3).sum())
 
     @property
     def cv2(self) -> float:
@@ -141,9 +144,9 @@ class LengthLaw:
         at = np.searchsorted(self._below, np.asarray(q), side="left")
         return self.support[np.minimum(at, self.support.size - 1)]
 
-    def longest_of(self, group_size: int) -> Self:
-        """Law of the longest of independent samples: F(x) ** group_size."""
-        below = self._below**group_size
+    def longest_of(self, members: float) -> Self:
+        """Law of the longest of independent samples, F(x) ** members; their number need not be whole."""
+        below = self._below**members
         return replace(self, probabilities=np.diff(below, prepend=0.0), unseen_ratio=0.0, groups=None)
 
     def group_tail_ratio(self, group_size: int) -> float:
@@ -151,6 +154,17 @@ class LengthLaw:
         if self.groups is not None and self.groups.group_size == group_size:
             return self.groups.tail_ratio
         return self.longest_of(group_size).mean_tokens / self.mean_tokens
+
+    def independent_members(self, group_size: int) -> float:
+        """How many independent samples have a group's tail: the group's size, less where its members are alike."""
+        if self.groups is None or self.groups.group_size != group_size:
+            return float(group_size)
+        fewest, most = 0.0, math.log(_MOST_MEMBERS_RATIO * group_size)
+        for _ in range(_BISECTIONS):
+            middle = (fewest + most) / 2.0
+            short = self.longest_of(math.exp(middle)).mean_tokens < self.groups.tail_ratio * self.mean_tokens
+            fewest, most = (middle, most) if short else (fewest, middle)
+        return math.exp(most)
 
     def draw(self, rng: np.random.Generator, shape: int | tuple[int, ...]) -> Counts:
         """Independent lengths in whole tokens, at least 1."""

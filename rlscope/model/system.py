@@ -45,7 +45,7 @@ class Workload:
     kept_ratio: float = 1.0
     """Samples trained over samples that are neither dropped for age nor lost: below 1 where groups are filtered."""
     environment_s: float = 0.0
-    """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the run's concurrency."""
+    """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
 
 
 @dataclass(frozen=True, slots=True)

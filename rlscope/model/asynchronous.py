@@ -1,0 +1,225 @@
+"""The steady state of an asynchronous run: which side sets the pace of a layout, and what each side loses, by cause.
+
+Two invariants hold it: the trainers consume what the engines produce, and tokens are as old as the concurrency makes
+them (Applied Compute's talk on asynchronous RL, 2025, for the idea; weight updates, prefill, the KV cache, limits and
+waits are own additions). The form is a fluid one: mean lengths, mean loads, a period that does not vary. It errs where
+`SteadyState.caveats` says so; there the event simulator judges. Not covered: engines that drain before they take new
+weights, engines that differ, and the tail of a step.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.layout_limits import Refused, refused
+from rlscope.model.losses import Regime, SideLosses, regime_of, sampler_losses, trainer_losses
+from rlscope.model.queue_age import offset_versions, surplus_of
+from rlscope.model.sampler_limits import Fleet, Levels, sampler_levels
+from rlscope.model.sampler_period import Sampling, first_running, sampling_of
+from rlscope.model.staleness_forms import StalenessTerms
+from rlscope.model.system import Layout, Reals, System
+from rlscope.model.trainer_step import trainer_step
+
+Caveat = Literal["in_flight_cap", "staleness_cap", "samples_age_out", "queue_grows", "few_requests"]
+"""Why the closed form is off: the cap on samples in flight, or on staleness, binds; samples are dropped for their age;
+the queue grows for ever, and staleness with it; engines run so few requests that their number varies a lot."""
+
+_FEW_RUNNING: Final = 4.0
+"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
+_AGED_RATIO: Final = 0.001
+"""Dropping one sample in a thousand is taken for dropping none."""
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """One layout in steady state."""
+
+    layout: Layout
+    regime: Regime
+    step_s: float
+    """Period of the versions."""
+    trained_tokens_per_s: float
+    """Response tokens."""
+    train_s: float
+    """Of step_s, what the trainers need themselves, a blocking publication included."""
+    load_ratio: float
+    """What the samplers could make over what the trainers could take: below 1 the trainers wait."""
+    engines: int
+    running: float
+    """Requests in an engine's batch; below 1 the share of the time that it has one."""
+    running_limit: float
+    """The least of the layout's limit, the engine's own, and the KV cache's."""
+    pass_s: float
+    resident_tokens: float
+    """KV tokens on an engine."""
+    sample_s: float
+    """From a sample's first pass to its last token, waits for its environment included."""
+    sampler_idle_ratio: float
+    """Share of the engines' time without a pass, 0..1."""
+    trainer_losses: SideLosses
+    sampler_losses: SideLosses
+    dropped_ratio: float
+    """Share of the finished samples that are thrown away for their age, or by a full queue."""
+    staleness: StalenessTerms | None
+    """Of what the queue is offered, before any drop by age; None where the queue grows."""
+    caveats: tuple[Caveat, ...]
+
+    @property
+    def concurrency(self) -> float:
+        """Requests that run, over all engines."""
+        return self.running * self.engines
+
+    @property
+    def trainer_idle_ratio(self) -> float:
+        """Share of the trainers' time in which they do not work on a batch, 0..1."""
+        return self.trainer_losses.total_ratio
+
+
+def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
+    """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
+
+    A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
+    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. Without a
+    cap on samples in flight, a sample that waits for its environment holds one of the engine's places.
+    """
+    sampling = sampling_of(system)
+    verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
+    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
+    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
+    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
+
+
+def balancing_running(system: System, layouts: Sequence[Layout]) -> Reals:
+    """The smallest batch per engine with which the samplers keep up with the trainers, at most the layout's limit.
+
+    NaN where none does, or where the layout cannot run. Other limits are not put on.
+    """
+    sampling = sampling_of(system)
+    balancing = np.full(len(layouts), np.nan)
+    runs = np.array([refused(system, sampling, layout) is None for layout in layouts], dtype=np.bool_)
+    if runs.any():
+        fleet = _fleet(system, sampling, [layout for layout, each in zip(layouts, runs, strict=True) if each])
+        limit = min(system.engine.max_running, sampling.kv_running)
+        balancing[runs] = _keeping_up(fleet, np.minimum(fleet.places, limit))
+    return balancing
+
+
+def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Fleet:
+    gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
+    return Fleet(
+        system,
+        sampling,
+        engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
+        places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
+        trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
+    )
+
+
+def _keeping_up(fleet: Fleet, most: Reals) -> Reals:
+    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
+    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
+
+
+def _states(fleet: Fleet, layouts: Sequence[Layout]) -> list[SteadyState]:
+    levels = sampler_levels(fleet)
+    train_s = fleet.trainers.total_s
+    step_s = np.maximum(levels.staleness_s, train_s)
+    running = levels.running
+    if surplus_of(fleet.system.admission) == "held":
+        running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
+    made_in_s = fleet.period_s(running)
+    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
+    by_samplers = sampler_losses(levels, step_s)
+    numbers = np.stack(
+        [
+            step_s,
+            train_s,
+            train_s / levels.staleness_s,
+            running,
+            levels.hardware_running,
+            fleet.sampling.pass_s(running),
+            _sample_s(fleet, running, made_in_s),
+            1.0 - _busy_ratio(fleet, running, made_in_s),
+            _dropped_ratio(fleet, made_in_s, step_s),
+            fleet.versions_per_token(running) * made_in_s / step_s,
+            offset_versions(fleet, levels, running, step_s),
+        ]
+    ).T.tolist()
+    caveats = _caveats(fleet, levels, running, step_s)
+    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, caveats, strict=True)]
+
+
+def _state(
+    fleet: Fleet,
+    layout: Layout,
+    numbers: Sequence[float],
+    by_trainers: SideLosses,
+    by_samplers: SideLosses,
+    caveats: tuple[Caveat, ...],
+) -> SteadyState:
+    step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
+    workload = fleet.system.workload
+    terms = StalenessTerms(rate, offset, workload.environment_s / step_s)
+    return SteadyState(
+        layout=layout,
+        regime=regime_of(layout, by_trainers, by_samplers),
+        step_s=step_s,
+        trained_tokens_per_s=workload.samples_per_step * fleet.sampling.mean_tokens / step_s,
+        train_s=train_s,
+        load_ratio=load,
+        engines=layout.sampler_gpus // fleet.system.engine.gpus,
+        running=running,
+        running_limit=limit,
+        pass_s=pass_s,
+        resident_tokens=running * fleet.sampling.resident_tokens,
+        sample_s=sample_s,
+        sampler_idle_ratio=idle,
+        trainer_losses=by_trainers,
+        sampler_losses=by_samplers,
+        dropped_ratio=dropped,
+        staleness=None if np.isnan(offset) else terms,
+        caveats=caveats,
+    )
+
+
+def _sample_s(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
+    """Little's law: requests that run over samples finished per second; and the wait outside."""
+    finished_per_s = fleet.sampling.samples_per_step / made_in_s
+    return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
+
+
+def _busy_ratio(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
+    """Share of the engines' time in passes and prefill."""
+    sampling = fleet.sampling
+    one_s = sampling.mean_tokens * sampling.pass_s(running) / np.maximum(running, 1.0) + sampling.prefill_s
+    return sampling.samples_per_step / fleet.engines * one_s / made_in_s
+
+
+def _dropped_ratio(fleet: Fleet, made_in_s: Reals, step_s: Reals) -> Reals:
+    if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
+        return np.zeros_like(step_s)
+    return np.maximum(1.0 - made_in_s / step_s, 0.0)
+
+
+def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
+    surplus = surplus_of(fleet.system.admission)
+    slower = levels.staleness_s < step_s
+    loose = running < levels.hardware_running * (1.0 - _ROUNDING)
+    train_s = fleet.trainers.total_s
+
+    def binds(limit_s: Reals, before_s: Reals) -> npt.NDArray[np.bool_]:
+        return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
+
+    found: dict[Caveat, npt.NDArray[np.bool_]] = {
+        "in_flight_cap": binds(levels.admission_s, levels.updates_s),
+        "staleness_cap": binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0),
+        "samples_age_out": (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
+        "queue_grows": slower & (surplus == "grows"),
+        "few_requests": loose & (running < _FEW_RUNNING),
+    }
+    rows = zip(*(mask.tolist() for mask in found.values()), strict=True)
+    return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]

@@ -1,0 +1,168 @@
+"""What the samplers could do, limit by limit: how long they need for a step as one thing after the other holds them.
+
+The limits are put on in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
+staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then, because
+the load varies, and the shorter lengths of what a drop by age leaves; only the event simulator sees those.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.sampler_period import Sampling, first_running
+from rlscope.model.staleness_forms import clipped_mean, oldest_token_law
+from rlscope.model.system import Reals, System
+from rlscope.model.trainer_step import TrainerStep
+
+_MEAN_QUEUED: Final = 0.5
+"""Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
+_HALVINGS: Final = 40
+"""Of the range 0..1 in which the share of aged samples lies."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """A system laid out in several ways at once; the arrays have one entry per layout, and all can run."""
+
+    system: System
+    sampling: Sampling
+    engines: Reals
+    places: Reals
+    """Limit on the requests of an engine, as set."""
+    trainers: TrainerStep
+
+    def period_s(self, running: Reals) -> Reals:
+        """Seconds of a step if engines with so many requests set its pace."""
+        return self.sampling.period_s(running, self.engines)
+
+    def step_s(self, running: Reals) -> Reals:
+        """Seconds of a step: the slower side's."""
+        return np.maximum(self.period_s(running), self.trainers.total_s)
+
+    def versions_per_token(self, running: Reals) -> Reals:
+        """By Little's law, when every sample that finishes is used: C / (samples per step * mean length)."""
+        return running * self.engines / (self.sampling.samples_per_step * self.sampling.mean_tokens)
+
+    def update_lag_s(self) -> Reals:
+        """From taking a batch to the first token of the version that its step makes."""
+        update = self.system.update
+        return self.trainers.work_s + update.delay_s + update.engine_pause_s
+
+    def mean_queued(self) -> float:
+        """Samples in the queue, on average, when the trainers wait for them."""
+        admission = self.system.admission
+        most = (self.sampling.samples_per_step, admission.queue_capacity_samples, admission.max_in_flight_samples)
+        return _MEAN_QUEUED * min(samples for samples in most if samples is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """Seconds of a step if the samplers alone set its pace, under more and more limits; each holds those before it."""
+
+    hardware_s: Reals
+    updates_s: Reals
+    admission_s: Reals
+    environment_s: Reals
+    staleness_s: Reals
+    """Under all limits."""
+    hardware_running: Reals
+    """Running batch under the limit that is set, the engine's own, and the KV cache's."""
+    running: Reals
+    """Running batch under all limits."""
+    aged_ratio: Reals
+    """Share of the finished samples that are dropped for their age, before any surplus is."""
+
+
+def sampler_levels(fleet: Fleet) -> Levels:
+    """Put the limits on, one after the other."""
+    sampling = fleet.sampling
+    hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, sampling.kv_running))
+    admission = _under_admission(fleet, hardware)
+    environment = _under_environment(fleet, admission)
+    running = _under_staleness(fleet, environment)
+    aged_ratio = _aged_ratio(fleet, running)
+    free = replace(sampling, pause_s=0.0, recompute_s=0.0)
+    periods = [free.period_s(hardware, fleet.engines)]
+    periods += [fleet.period_s(batch) for batch in (hardware, admission, environment, running)]
+    periods[-1] = periods[-1] / (1.0 - aged_ratio)
+    # A smaller batch can be the faster one where its KV is computed again: no limit is charged less than nothing.
+    held = np.minimum.accumulate(np.stack(periods)[::-1], axis=0)[::-1]
+    return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
+
+
+def _under_admission(fleet: Fleet, most: Reals) -> Reals:
+    """Running, waiting for their group, and queued: together at most the cap."""
+    cap = fleet.system.admission.max_in_flight_samples
+    if cap is None:
+        return most
+    return np.minimum(most, (cap - fleet.mean_queued()) / (_group_tail(fleet) * fleet.engines))
+
+
+def _under_environment(fleet: Fleet, most: Reals) -> Reals:
+    """Samples outside hold a place: one of those in flight where they are capped, else one of an engine's."""
+    environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
+    if environment_s == 0.0:
+        return most
+    samples = fleet.sampling.samples_per_step
+    held, places = 1.0, fleet.places
+    if cap is not None:
+        held, places = _group_tail(fleet), (cap - fleet.mean_queued()) / fleet.engines
+
+    def is_full(running: Reals) -> npt.NDArray[np.bool_]:
+        outside = environment_s * samples / (fleet.engines * fleet.period_s(running))
+        return held * running + outside > places
+
+    return _until(is_full, most)
+
+
+def _under_staleness(fleet: Fleet, most: Reals) -> Reals:
+    """With a cap that is waited for: the longest sample of a step is, at its end, no older than the cap.
+
+    It generates for longest * versions per token, and is then as old as the update lag; trainers that wait for it
+    before they publish, and samplers that are held back until they publish, both settle there.
+    """
+    workload, admission = fleet.system.workload, fleet.system.admission
+    cap = admission.max_staleness
+    if cap is None or admission.queue_policy != "wait":
+        return most
+    longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
+    constant_s = workload.environment_s + fleet.update_lag_s()
+
+    def is_too_old(running: Reals) -> npt.NDArray[np.bool_]:
+        return longest_tokens * fleet.versions_per_token(running) + constant_s / fleet.step_s(running) > cap
+
+    return _until(is_too_old, most)
+
+
+def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
+    """With drops by age: the share of samples whose oldest token is beyond the cap when a batch is taken.
+
+    What is dropped is made again, which lengthens the step and makes tokens younger: the share at which both agree.
+    """
+    workload, admission = fleet.system.workload, fleet.system.admission
+    cap = admission.max_staleness
+    if cap is None or admission.queue_policy != "drop_by_age":
+        return np.zeros_like(running)
+    law = oldest_token_law(workload.lengths, workload.group_size)
+    period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
+    low, high = np.zeros_like(running), np.ones_like(running)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        step_s = np.maximum(period_s / (1.0 - middle), fleet.trainers.total_s)
+        constant = (workload.environment_s + fleet.update_lag_s()) / step_s
+        more = clipped_mean(law, full_rate * period_s / step_s, cap - constant) > middle
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    return low
+
+
+def _until(is_over: Callable[[Reals], npt.NDArray[np.bool_]], most: Reals) -> Reals:
+    """The largest batch, up to `most`, before which a limit is not passed."""
+    return np.fmin(first_running(is_over, most), most)
+
+
+def _group_tail(fleet: Fleet) -> float:
+    """Samples running or waiting for their group, over those running."""
+    return fleet.system.workload.lengths.group_tail_ratio(fleet.system.workload.group_size)

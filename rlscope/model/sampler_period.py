@@ -1,0 +1,114 @@
+"""How long the engines need to make the samples of one step, by their running batch; and the batch that takes so long.
+
+The batch is a mean and need not be whole. Below one request it is the share of the time that an engine has one. Not
+covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.kv_memory import safe_batch, steady_kv_load
+from rlscope.model.system import Engine, Reals, System, WeightUpdate, Workload
+
+LEAST_RUNNING: Final = 1e-3
+"""Where searches for a running batch begin: an engine that has a request one part in a thousand of the time."""
+_SCAN_POINTS: Final = 33
+"""Points, evenly spaced in the logarithm, between which a condition is taken to change once."""
+_BISECTIONS: Final = 40
+"""Halvings of the interval found: 1e-13 of its width is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """The engines' side of a system, reduced to the numbers that its equations need."""
+
+    engine: Engine
+    mean_tokens: float
+    samples_per_step: float
+    """Samples that must finish for one step: those trained and those filtered."""
+    resident_tokens: float
+    """KV tokens that a running request holds on average."""
+    kv_running: float
+    """Requests that fit in the KV cache safely; infinite where no capacity is known."""
+    prefill_s: float
+    """Engine seconds to prefill one prompt."""
+    pause_s: float
+    """Engine seconds per publication in which nothing is generated."""
+    recompute_s: float
+    """Engine seconds per publication and running request to compute its KV again."""
+
+    def pass_s(self, running: Reals) -> Reals:
+        """Seconds of a decode pass over so many requests of average age; at least one request."""
+        batch = np.maximum(running, 1.0)
+        return self.engine.curve.pass_s(batch) + self.engine.curve.kv_s_per_token * self.resident_tokens * batch
+
+    def sample_s(self, running: Reals) -> Reals:
+        """Engine seconds that a sample takes, mu t(b) / b + P / r: the time of its passes shared by the batch, and
+        its prefill, in which the batch waits. Below one request the engine's idle time is counted in.
+        """
+        alone = np.minimum(running, 1.0)
+        return (self.mean_tokens * self.pass_s(running) / np.maximum(running, 1.0) + self.prefill_s) / alone
+
+    def stall_s(self, running: Reals) -> Reals:
+        """Engine seconds that a publication takes away."""
+        return self.pause_s + self.recompute_s * running
+
+    def period_s(self, running: Reals, engines: Reals) -> Reals:
+        """Seconds in which so many engines make the samples of a step, a publication included."""
+        return self.stall_s(running) + self.samples_per_step / engines * self.sample_s(running)
+
+
+def sampling_of(system: System) -> Sampling:
+    """Reduce a system to what the engines' equations need."""
+    workload, engine, update = system.workload, system.engine, system.update
+    lengths = workload.lengths
+    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
+    rate_per_s = engine.prefill_tokens_per_s
+    return Sampling(
+        engine=engine,
+        mean_tokens=lengths.mean_tokens,
+        samples_per_step=workload.samples_per_step / workload.kept_ratio,
+        resident_tokens=load.mean_tokens,
+        kv_running=_kv_running(workload, engine),
+        prefill_s=workload.prompt_tokens / rate_per_s if rate_per_s else 0.0,
+        pause_s=update.engine_pause_s,
+        recompute_s=_recompute_s(update, load.mean_tokens, rate_per_s),
+    )
+
+
+def first_running(holds: Callable[[Reals], npt.NDArray[np.bool_]], highest: Reals) -> Reals:
+    """The smallest batch in [LEAST_RUNNING, highest] for which a condition holds, one per entry; NaN where none does.
+
+    A scan finds the first interval at whose end the condition holds, halving finds where in it.
+    """
+    steps = np.linspace(0.0, 1.0, _SCAN_POINTS)[:, None]
+    scan = LEAST_RUNNING * (np.maximum(highest, LEAST_RUNNING) / LEAST_RUNNING) ** steps
+    found = np.stack([holds(row) for row in scan])
+    at, entry = found.argmax(axis=0), np.arange(highest.size)
+    low, high = scan[np.maximum(at - 1, 0), entry], scan[at, entry]
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2.0
+        below = holds(middle)
+        low, high = np.where(below, low, middle), np.where(below, middle, high)
+    return np.where(found.any(axis=0), high, np.nan)
+
+
+def _kv_running(workload: Workload, engine: Engine) -> float:
+    if engine.kv_capacity_tokens is None:
+        return np.inf
+    lengths, groups = workload.lengths, workload.lengths.groups
+    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
+    if groups is None:
+        return safe_batch(load, engine.kv_capacity_tokens)
+    correlation = max(groups.correlation_ratio, 0.0)
+    return safe_batch(load, engine.kv_capacity_tokens, group_size=workload.group_size, group_correlation=correlation)
+
+
+def _recompute_s(update: WeightUpdate, resident_tokens: float, prefill_tokens_per_s: float | None) -> float:
+    if update.kv_kept or prefill_tokens_per_s is None:
+        return 0.0
+    return resident_tokens / prefill_tokens_per_s

@@ -1,0 +1,147 @@
+"""How old tokens are in steady state, in closed form, when engines take new weights in flight.
+
+A token's staleness counts the steps between sampling it and training on it. With a constant period T it is
+floor(y - U) + 1, where U is uniform in 0..1 and y = (tokens until its group is whole) * versions_per_token + offset:
+so P(staleness >= n) = clip(y - n + 1, 0, 1) and its mean is y. All equations are own derivations from that, unless
+they say otherwise. Members of a group are taken to start together and to be independent (or as alike as their
+measured tail says). Not covered: periods and loads that vary, which lengthen the tails (a 99th percentile can be
+several times the mean), queues that grow, and caps, which need the event simulator.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import Reals
+
+_QUANTILE_POINTS: Final = 192
+_EVEN_POINTS: Final = 192
+"""Points by quantile and evenly spaced, on which the law of a token's wait stands: its mean is then within 0.1 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessTerms:
+    """What the staleness of every token of a layout follows from."""
+
+    versions_per_token: float
+    """Versions published while a sample generates one token: C / (samples per step * mean length), whatever the
+    latency (Little 1961)."""
+    offset_versions: float
+    """Mean staleness of the last token of a sample that completes its group: its wait in the queue, and the version
+    that is in the making or under way when it is sampled."""
+    environment_versions: float = 0.0
+    """Versions published during a sample's waits for its environment; counted for all its tokens, as if the wait
+    came last, which is the most it can be."""
+
+    @property
+    def constant_versions(self) -> float:
+        """What is added for every token."""
+        return self.offset_versions + self.environment_versions
+
+
+def token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
+    """Mean staleness over trained tokens, versions: E[L max - L^2 / 2] / E[L] tokens until the group is whole.
+
+    For groups of one it is (1 + cv^2) / 2 mean lengths.
+    """
+    return mean_tokens_to_group_end(lengths, group_size) * terms.versions_per_token + terms.constant_versions
+
+
+def in_flight_token_mean(terms: StalenessTerms, lengths: LengthLaw) -> float:
+    """The part of `token_mean` between a token and the end of its own sample: E[L^2] / (2 E[L]) tokens."""
+    return lengths.second_moment / (2.0 * lengths.mean_tokens) * terms.versions_per_token
+
+
+def oldest_token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
+    """Mean staleness of samples by their oldest token, and of groups by their first, versions."""
+    longest_tokens = lengths.group_tail_ratio(group_size) * lengths.mean_tokens
+    return longest_tokens * terms.versions_per_token + terms.constant_versions
+
+
+def newest_token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
+    """Mean staleness of samples by their last token, versions: what they wait for their group, and the offset."""
+    wait_tokens = (lengths.group_tail_ratio(group_size) - 1.0) * lengths.mean_tokens
+    return wait_tokens * terms.versions_per_token + terms.constant_versions
+
+
+def maximum(terms: StalenessTerms, lengths: LengthLaw) -> int:
+    """The most versions that the first token of the longest possible sample can be behind."""
+    return max(math.ceil(lengths.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
+
+
+def mean_updates_during_sample(terms: StalenessTerms, lengths: LengthLaw) -> float:
+    """Versions published while a sample is generated, mean over samples: C over samples per step (Little 1961)."""
+    return lengths.mean_tokens * terms.versions_per_token
+
+
+def updates_at_least(
+    terms: StalenessTerms, tokens_ahead: LengthLaw, least: npt.ArrayLike, *, constant: bool = True
+) -> Reals:
+    """P(staleness >= n) for every n of `least`, n >= 1.
+
+    tokens_ahead: tokens until the group is whole, `oldest_token_law` for samples by their oldest token,
+    `token_law` for tokens. constant=False with the law of lengths itself counts the updates during generation:
+    floor(x) or floor(x) + 1 for x versions, by the phase at which the sample starts.
+    """
+    behind = np.asarray(least, dtype=np.float64) - 1.0 - (terms.constant_versions if constant else 0.0)
+    return clipped_mean(tokens_ahead, terms.versions_per_token, behind)
+
+
+def clipped_mean(law: LengthLaw, versions_per_token: Reals | float, behind: Reals) -> Reals:
+    """E[clip(L * versions_per_token - behind, 0, 1)]; a rate of 0 leaves clip(-behind, 0, 1)."""
+    rate = np.maximum(versions_per_token, np.finfo(np.float64).tiny)
+
+    def excess(versions: Reals) -> Reals:
+        """E[max(L * rate - versions, 0)]: below 0 nothing is cut off."""
+        inside = rate * law.excess_tokens(np.minimum(np.maximum(versions, 0.0) / rate, law.max_tokens))
+        return np.where(versions < 0.0, law.mean_tokens * rate - versions, inside)
+
+    return np.clip(excess(behind) - excess(behind + 1.0), 0.0, 1.0)
+
+
+def percentile(terms: StalenessTerms, tokens_ahead: LengthLaw, q: float) -> int:
+    """The smallest staleness that at least q (0..1) of the tokens, or samples, do not exceed."""
+    most = max(math.ceil(tokens_ahead.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
+    above = updates_at_least(terms, tokens_ahead, np.arange(1, most + 1))
+    within = np.flatnonzero(1.0 - above >= q - 1e-12)
+    return int(within[0]) if within.size else most
+
+
+def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
+    """Tokens from the start of a sample until its group is whole: the law of the longest member."""
+    return lengths.longest_of(lengths.independent_members(group_size))
+
+
+def mean_tokens_to_group_end(lengths: LengthLaw, group_size: int) -> float:
+    """E[L max - L^2 / 2] / E[L], mean over tokens, with L max = L max(L, longest of the others)."""
+    others = lengths.longest_of(max(lengths.independent_members(group_size) - 1.0, 0.0))
+    longest = lengths.support + others.excess_tokens(lengths.support)
+    products = lengths.support * (longest - lengths.support / 2.0)
+    return float((lengths.probabilities * products).sum()) / lengths.mean_tokens
+
+
+def token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
+    """Tokens from a random token until its group is whole.
+
+    P(> r) = E[min(L, (max - r)+)] / E[L] = 1 / E[L] * integral over t of S(t) - (F(t + r) - F(t)) F(t + r)^(S - 1).
+    On a grid of a few hundred points; does not depend on the layout, so make it once per law of lengths.
+    """
+    grid = _grid(lengths)
+    middles, widths = (grid[1:] + grid[:-1]) / 2.0, np.diff(grid)
+    others = max(lengths.independent_members(group_size) - 1.0, 0.0)
+    start_below = 1.0 - lengths.survival(middles)
+    end_below = 1.0 - lengths.survival(middles + grid[:, None])
+    inside = 1.0 - start_below - (end_below - start_below) * end_below**others
+    above = inside @ widths / lengths.mean_tokens
+    above = np.minimum.accumulate(np.clip(above / above[0], 0.0, 1.0))
+    masses = -np.diff(np.append(above, 0.0))
+    return LengthLaw(np.append(middles, lengths.max_tokens), masses)
+
+
+def _grid(lengths: LengthLaw) -> Reals:
+    even = np.linspace(0.0, lengths.max_tokens, _EVEN_POINTS)
+    return np.unique(np.concatenate((even, lengths.quantile(np.linspace(0.0, 1.0, _QUANTILE_POINTS)))))

@@ -1,0 +1,180 @@
+"""All trainer GPUs as one: waits for a batch, computes, publishes, and keeps the cap on staleness.
+
+The ways to keep it are those of `examples/pipeline_rl`:
+- `drop`: a queued group with a token over the cap is thrown away;
+- `publication_waits`: before a step, wait for every group that this step is the last chance for; should more of them
+  be left than the batch holds, the next publication is skipped and they are trained on first.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+
+from .agenda import Agenda
+from .exchange import Exchange
+from .recording import Recording
+from .requests import Group
+from .world import World
+
+Publisher = Callable[[float, int], None]
+"""Told the time and the version that has been published."""
+
+
+class Trainer:
+    """A loop of steps. It waits, or it has exactly one thing on the agenda."""
+
+    def __init__(
+        self, world: World, gpus: int, steps: int, exchange: Exchange, agenda: Agenda, noise: Iterator[float]
+    ) -> None:
+        self._world, self._steps, self._exchange, self._agenda, self._noise = world, steps, exchange, agenda, noise
+        training = world.training
+        relative = (gpus / training.reference_gpus) ** training.scaling_exponent
+        self._tokens_per_s = training.tokens_per_gpu_s * training.reference_gpus * relative
+        self.recording: Recording | None = None
+        self.on_published: Publisher = lambda _now_s, _version: None
+        self._is_flat: Iterator[bool] = iter(())
+        self._batch: list[Group] = []
+        self._waits_for: str | None = None
+        self._waiting_since_s = 0.0
+        self.waits_s: defaultdict[str, float] = defaultdict(float)
+        self.step_ends_s: list[float] = []
+        self.step_response_tokens: list[int] = []
+        self.staleness_tokens: Counter[int] = Counter()
+        self.outcome_tokens: Counter[str] = Counter()
+
+    def start(self, now_s: float, flat: Iterator[bool]) -> None:
+        """Begin to wait for the first batch; `flat` says of each group taken whether it is thrown away."""
+        self._is_flat = flat
+        self._await_batch(now_s)
+
+    def look(self, now_s: float) -> None:
+        """Something has changed: if waiting, see whether a step can start."""
+        if self._waits_for is not None:
+            self._await_batch(now_s)
+
+    def throw_away(self, group: Group, outcome: str) -> None:
+        """A group that has left the queue is not trained on."""
+        self._exchange.discard(group)
+        self.outcome_tokens[outcome] += group.response_tokens
+        if self.recording is not None:
+            self.recording.thrown_away(group, outcome)
+
+    def _await_batch(self, now_s: float) -> None:
+        wanted = self._world.rollouts.samples_per_step // self._world.rollouts.group_size
+        while len(self._batch) < wanted:
+            self._drop_stale(now_s)
+            missing = wanted - len(self._batch)
+            reason = self._unready(missing)
+            if reason is not None:
+                return self._wait(now_s, reason)
+            for group in self._exchange.take_oldest(now_s, missing):
+                if next(self._is_flat):
+                    self.throw_away(group, "filtered")
+                else:
+                    self._batch.append(group)
+            self._note_depth(now_s)
+        self._wake(now_s)
+        self._step(now_s)
+
+    def _unready(self, missing: int) -> str | None:
+        """Why so many groups cannot be taken yet, as a wait reason."""
+        if len(self._exchange.queue) < missing:
+            return "samples"
+        limits, exchange = self._world.limits, self._exchange
+        if limits.staleness_policy != "publication_waits" or limits.max_staleness is None:
+            return None
+        oldest_kept = exchange.version + 1 - limits.max_staleness
+        if _is_older(exchange.oldest_generating(), oldest_kept):
+            return "staleness_cap"
+        # A group that a full queue holds back is not waited for: the publication is skipped instead.
+        held_back = _is_older(exchange.oldest_unqueued(), oldest_kept)
+        return "staleness_cap" if held_back and exchange.has_room() else None
+
+    def _drop_stale(self, now_s: float) -> None:
+        limits = self._world.limits
+        if limits.staleness_policy != "drop" or limits.max_staleness is None:
+            return
+        for group in self._exchange.take_older_than(now_s, self._exchange.version - limits.max_staleness):
+            self.throw_away(group, "dropped_stale")
+            self._note_depth(now_s)
+
+    def _step(self, now_s: float) -> None:
+        training, groups = self._world.training, self._batch
+        tokens = sum(group.response_tokens + group.prompt_tokens for group in groups)
+        compute_s = tokens / self._tokens_per_s
+        start_s = now_s + training.logprobs_ratio * compute_s * next(self._noise)
+        end_s = start_s + (training.overhead_s + compute_s) * next(self._noise)
+        if self.recording is not None and start_s > now_s:
+            self.recording.trainer_activity("logprobs", now_s, start_s)
+        self._count(groups)
+        self._agenda.schedule(end_s, lambda at_s: self._end_step(start_s, at_s))
+
+    def _end_step(self, start_s: float, now_s: float) -> None:
+        version = self._exchange.version
+        publishes = self._may_publish(version + 1)
+        self.step_ends_s.append(now_s)
+        self.step_response_tokens.append(sum(group.response_tokens for group in self._batch))
+        if self.recording is not None:
+            version_out = version + 1 if publishes else version
+            self.recording.train_step(len(self.step_ends_s), start_s, now_s, version, version_out, self._batch)
+        self._batch = []
+        if not publishes:
+            return self._end_publication(now_s)
+        end_s = now_s + self._world.updates.publish_s
+        if self.recording is not None:
+            self.recording.publication(version + 1, now_s, end_s)
+        self._agenda.schedule(end_s, self._published)
+
+    def _published(self, now_s: float) -> None:
+        self._exchange.version += 1
+        self.on_published(now_s, self._exchange.version)
+        self._exchange.announce(now_s)
+        self._end_publication(now_s)
+
+    def _end_publication(self, now_s: float) -> None:
+        training, step = self._world.training, len(self.step_ends_s)
+        if step == self._steps:
+            return self._agenda.close(now_s)
+        if not training.checkpoint_steps or step % training.checkpoint_steps:
+            return self._await_batch(now_s)
+        if self.recording is not None:
+            self.recording.trainer_activity("checkpoint", now_s, now_s + training.checkpoint_s)
+        self._agenda.schedule(now_s + training.checkpoint_s, self._await_batch)
+
+    def _may_publish(self, version: int) -> bool:
+        """Whether nothing that runs or is queued would be over a cap that publications wait for."""
+        limits = self._world.limits
+        if limits.staleness_policy != "publication_waits" or limits.max_staleness is None:
+            return True
+        oldest_kept = version - limits.max_staleness
+        queued = min((group.oldest_version for group in self._exchange.queue), default=None)
+        return not _is_older(queued, oldest_kept) and not _is_older(self._exchange.oldest_unqueued(), oldest_kept)
+
+    def _count(self, groups: list[Group]) -> None:
+        """Take note of what the step that begins is trained on."""
+        version = self._exchange.version
+        self.outcome_tokens["trained"] += sum(group.response_tokens for group in groups)
+        for run in (run for group in groups for request in group.requests for run in request.runs):
+            self.staleness_tokens[version - run.version] += run.end - run.start
+        if self.recording is not None:
+            self.recording.trained(len(self.step_ends_s) + 1, version, groups)
+
+    def _note_depth(self, now_s: float) -> None:
+        if self.recording is not None:
+            self.recording.depth(self.recording.trainers[0], now_s, self._exchange.depth_samples)
+
+    def _wait(self, now_s: float, reason: str) -> None:
+        if reason != self._waits_for:
+            self._wake(now_s)
+            self._waits_for, self._waiting_since_s = reason, now_s
+
+    def _wake(self, now_s: float) -> None:
+        if self._waits_for is None:
+            return
+        self.waits_s[self._waits_for] += now_s - self._waiting_since_s
+        if self.recording is not None:
+            self.recording.trainer_activity("wait", self._waiting_since_s, now_s, self._waits_for)
+        self._waits_for = None
+
+
+def _is_older(version: int | None, than: int) -> bool:
+    return version is not None and version < than

@@ -1,0 +1,152 @@
+"""The hidden truth of a simulated run: what everything costs. Seconds, tokens, GPUs; nothing here acts.
+
+A world says what a real system would only show through its trace. The layout, how its GPUs are split, is not part of
+it: one world is simulated at many layouts, and what a layout yields is then known and not estimated.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+StalenessPolicy = Literal["none", "drop", "publication_waits", "admission"]
+FullQueue = Literal["wait", "drop_oldest"]
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """What the forward passes of one engine cost.
+
+    A decode pass over b requests that hold K tokens takes
+    `(weights_s^h + (request_s b)^h)^(1/h) + experts_s (1 - (1 - expert_ratio)^b) + kv_token_s K`, h being the
+    sharpness, with b rounded up to a multiple of `padded_to` everywhere: engines replay graphs of fixed batch sizes.
+    """
+
+    weights_s: float
+    request_s: float
+    sharpness: float = 3.0
+    experts_s: float = 0.0
+    """Reading all experts of a mixture once."""
+    expert_ratio: float = 0.0
+    """Share of the experts that one token needs."""
+    kv_token_s: float = 0.0
+    padded_to: int = 1
+    between_s: float = 0.0
+    """After each pass, outside of it: scheduling, sampling, detokenizing."""
+    prefill_tokens_per_s: float = 50_000.0
+    mixes_prefill: bool = False
+    """Prompts ride on a decode pass and lengthen it; else they have passes of their own while decoding stands still."""
+    noise_sd: float = 0.0
+    """Standard deviation of the logarithm of a pass's length; the mean length does not change."""
+    hiccup_ratio: float = 0.0
+    """Share of the passes that take ten times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Responses:
+    """How long prompts and responses are: lognormal, some of them longer by a factor, cut at the cap."""
+
+    median_tokens: float
+    sigma: float
+    cap_tokens: int
+    group_share_ratio: float = 0.0
+    """Share of the variance of the logarithm that the samples of one prompt have in common."""
+    long_ratio: float = 0.0
+    """Share of the samples that are `long_factor` times as long."""
+    long_factor: float = 1.0
+    growth_ratio: float = 0.0
+    """Lengths grow by this share with every version."""
+    prompt_tokens: int = 50
+    """Mean; a prompt has half of it to one and a half, evenly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """How samples are asked for, and what they meet on the way."""
+
+    samples_per_step: int
+    group_size: int
+    filtered_ratio: float = 0.0
+    """Share of the groups that the trainer throws away because all their rewards are equal."""
+    environment_ratio: float = 0.0
+    """Share of the samples that leave the engine once, in mid-response, to wait for an environment."""
+    environment_s: float = 0.0
+    """Mean of that wait, exponentially distributed. The sample keeps its slot and its KV."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """What a step of all trainers together costs: `overhead_s + tokens / rate(gpus)`, prompts included."""
+
+    tokens_per_gpu_s: float
+    """With `reference_gpus` trainer GPUs."""
+    reference_gpus: int
+    scaling_exponent: float = 1.0
+    """g in `rate(gpus) = tokens_per_gpu_s reference_gpus (gpus / reference_gpus)^g`."""
+    overhead_s: float = 0.0
+    logprobs_ratio: float = 0.0
+    """A log-probability pass before the step, as a share of `tokens / rate(gpus)`."""
+    noise_sd: float = 0.0
+    checkpoint_steps: int = 0
+    """Steps between checkpoints; 0: none."""
+    checkpoint_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Updates:
+    """What a new policy version costs."""
+
+    publish_s: float = 0.0
+    """The trainers can do nothing else meanwhile."""
+    transfer_s: float = 0.0
+    """On its way to the engines; nobody stands still."""
+    apply_s: float = 0.0
+    """Each engine stands still, between two passes."""
+    kv_kept: bool = True
+    """False: the engine computes the KV of everything that runs again, at the speed of prefill."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds engines back or throws samples away. None: no such limit."""
+
+    queue_capacity_samples: int | None = None
+    full_queue: FullQueue = "wait"
+    max_staleness: int | None = None
+    staleness_policy: StalenessPolicy = "none"
+    """How the cap is kept; see `gate.py` and `trainer.py`."""
+    max_in_flight_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Everything about a system but its layout."""
+
+    name: str
+    gpus: int
+    passes: Passes
+    responses: Responses
+    rollouts: Rollouts
+    training: Training
+    updates: Updates = Updates()
+    limits: Limits = Limits()
+    gpus_per_engine: int = 1
+    gpus_per_trainer_replica: int = 1
+    kv_capacity_tokens: int | None = None
+    """Of one engine."""
+    engine_speed_sd: float = 0.0
+    """Standard deviation of the logarithm of the engines' speeds; an engine has one speed at every layout."""
+    startup_s: float = 1.0
+    most_passes_per_row: int = 1
+    """Like passes that a row of `engine_steps` may hold."""
+    device_name: str | None = None
+    model: Mapping[str, object] | None = None
+    """What run.json says of the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the GPUs are split, and how many requests an engine may have."""
+
+    trainer_gpus: int
+    sampler_gpus: int
+    running_per_engine: int

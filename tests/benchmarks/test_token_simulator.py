@@ -1,0 +1,388 @@
+"""The simulator that predictions are held to: runs made by hand, conservation, closed forms, what its traces say."""
+
+import ast
+import math
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import duckdb
+import pytest
+
+from benchmarks.token_simulator import (
+    Layout,
+    Limits,
+    Outcome,
+    Passes,
+    Responses,
+    Rollouts,
+    Training,
+    Updates,
+    World,
+    simulate_world,
+    true_tokens_per_s,
+)
+from benchmarks.token_simulator.batch import Batch
+from benchmarks.token_simulator.cases import BEST_ALREADY, NEGATIVE_CASES, PLAIN, Case
+from benchmarks.token_simulator.pass_cost import decode_s
+from benchmarks.token_simulator.requests import Group, Request
+from benchmarks.token_simulator.versions import VersionLog
+from rlscope.analyze import analyze
+
+UNHURRIED = math.inf
+"""Tokens per second at which a thing takes no time."""
+CLOCKWORK = World(
+    name="clockwork",
+    gpus=2,
+    passes=Passes(weights_s=1.0, request_s=0.0, prefill_tokens_per_s=UNHURRIED, mixes_prefill=True),
+    responses=Responses(median_tokens=3, sigma=0.0, cap_tokens=10),
+    rollouts=Rollouts(samples_per_step=2, group_size=1),
+    training=Training(tokens_per_gpu_s=UNHURRIED, reference_gpus=1, overhead_s=4.5),
+    startup_s=0.0,
+)
+"""A pass takes a second and a step 4.5 s; responses have 3 tokens."""
+SMALL = replace(
+    PLAIN,
+    name="small",
+    responses=Responses(median_tokens=40, sigma=0.7, cap_tokens=150, group_share_ratio=0.3, prompt_tokens=20),
+    rollouts=Rollouts(samples_per_step=32, group_size=4),
+    training=Training(tokens_per_gpu_s=6000, reference_gpus=4, overhead_s=0.02, noise_sd=0.05),
+    updates=Updates(publish_s=0.02, transfer_s=0.03, apply_s=0.02),
+    limits=Limits(),
+    kv_capacity_tokens=None,
+)
+BALANCED = Layout(3, 5, 8)
+CAPPED = Limits(queue_capacity_samples=64, max_staleness=2)
+VARIANTS = {
+    "no limits": (SMALL, BALANCED),
+    "stale groups are dropped": (replace(SMALL, limits=replace(CAPPED, staleness_policy="drop")), Layout(2, 6, 16)),
+    "publications wait": (
+        replace(SMALL, limits=replace(CAPPED, staleness_policy="publication_waits")),
+        Layout(4, 4, 8),
+    ),
+    "admission": (replace(SMALL, limits=replace(CAPPED, staleness_policy="admission")), BALANCED),
+    "a full queue loses its oldest": (
+        replace(SMALL, limits=Limits(queue_capacity_samples=32, full_queue="drop_oldest")),
+        Layout(2, 6, 16),
+    ),
+    "few in flight, some filtered": (
+        replace(SMALL, limits=Limits(max_in_flight_samples=40), rollouts=Rollouts(32, 4, filtered_ratio=0.3)),
+        Layout(4, 4, 16),
+    ),
+    "the cache overflows": (replace(SMALL, kv_capacity_tokens=400), Layout(5, 3, 16)),
+    "environments": (
+        replace(SMALL, rollouts=Rollouts(32, 4, environment_ratio=0.5, environment_s=0.4), kv_capacity_tokens=500),
+        Layout(4, 4, 8),
+    ),
+    "updates lose the cache, prompts ride on decode passes": (
+        replace(SMALL, passes=replace(SMALL.passes, mixes_prefill=True), updates=Updates(0.05, 0.0, 0.05, False)),
+        BALANCED,
+    ),
+    "replicas, rows of several passes, log-probabilities, checkpoints": (
+        replace(
+            SMALL,
+            gpus_per_engine=2,
+            gpus_per_trainer_replica=2,
+            engine_speed_sd=0.1,
+            most_passes_per_row=16,
+            training=replace(SMALL.training, logprobs_ratio=0.4, checkpoint_steps=5, checkpoint_s=0.2),
+        ),
+        Layout(4, 4, 4),
+    ),
+}
+
+
+def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:
+    # Two slots: samples of [0, 3), [3, 6), [6, 9) ... s. Steps start at 3, 7.5, 12 s. Version 1 is out at 7.5 s, in the
+    # middle of a pass; the third pair has two tokens of version 0 and one of version 1, and is trained after version 2.
+    outcome = simulate_world(CLOCKWORK, Layout(1, 1, 2), steps=3, seed=0)
+    assert outcome.step_ends_s == (7.5, 12.0, 16.5)
+    assert outcome.step_response_tokens == (6, 6, 6)
+    assert outcome.staleness_tokens == {0: 6, 1: 6 + 2, 2: 4}
+    assert outcome.trainer_waits_s == {"samples": 3.0}
+    assert outcome.running_mean == 2.0
+    assert outcome.generated_tokens == 2 * 17  # the pass under way at 16.5 s is finished
+
+
+def test_a_pass_that_ends_as_a_version_is_published_still_leaves_the_next_one_to_it() -> None:
+    half_a_second_sooner = replace(CLOCKWORK, training=replace(CLOCKWORK.training, overhead_s=4.0))
+    outcome = simulate_world(half_a_second_sooner, Layout(1, 1, 2), steps=3, seed=0)
+    assert outcome.step_ends_s == (7.0, 11.0, 15.0)
+    assert outcome.staleness_tokens == {0: 6, 1: 6 + 2, 2: 4}
+
+
+def test_a_decode_pass_costs_what_its_parts_say() -> None:
+    hinge = Passes(weights_s=3.0, request_s=1.0, sharpness=2.0)
+    assert decode_s(hinge, 4) == pytest.approx(5.0)
+    assert decode_s(replace(hinge, padded_to=4), 1) == pytest.approx(5.0)
+    assert decode_s(replace(hinge, padded_to=4), 5) == pytest.approx((9 + 64) ** 0.5)
+    experts = Passes(weights_s=0.0, request_s=0.0, sharpness=1.0, experts_s=2.0, expert_ratio=0.5)
+    assert [decode_s(experts, running) for running in (1, 2)] == [1.0, 1.5]
+
+
+def test_version_runs_follow_the_passes_across_stints() -> None:
+    log = VersionLog()
+    log.take(4, 1)
+    log.take(4, 2)  # taken twice between two passes: version 1 sampled nothing
+    log.take(9, 3)
+    assert log.runs_of([(0, 4)]) == [(0, 0, 4)]
+    assert log.runs_of([(2, 5), (7, 10)]) == [(0, 0, 2), (2, 2, 5), (3, 5, 6)]
+    assert log.runs_of([(4, 5), (6, 7)]) == [(2, 0, 2)]
+    assert log.runs_of([]) == []
+
+
+def request_of(length_tokens: int, pause_after_tokens: int | None = None) -> Request:
+    request = Request(Group("g", 0), 0, 10, length_tokens, is_capped=False, submitted_s=0.0)
+    request.pause_after_tokens = pause_after_tokens
+    return request
+
+
+def test_the_cache_takes_a_request_only_with_room_for_a_pass_and_puts_back_the_latest_when_it_overflows() -> None:
+    batch = Batch(slots=3, kv_capacity_tokens=25)
+    first, second = request_of(6), request_of(6)
+    batch.waiting += [first, second, request_of(6)]
+    assert batch.join() == [first, second]  # 10 + 10 held, 2 for the next pass; a third one has no place
+    assert [batch.preempt_overflow() for _ in range(2) if not batch.complete_pass()] == [0, 1]
+    assert (list(batch.running), batch.waiting[0], second.generated_tokens) == ([first], second, 2)
+    assert batch.join() == []  # 12 + 12 held, 1 + 1 for the next pass: one too many
+    batch.complete_pass()
+    assert batch.resident_tokens == 13
+    assert second.stints == [(0, 2)]
+
+
+def test_a_request_that_waits_for_its_environment_keeps_its_slot_and_its_cache_and_then_ends_where_it_must() -> None:
+    batch = Batch(slots=1, kv_capacity_tokens=None)
+    request = request_of(3, pause_after_tokens=2)
+    batch.waiting.append(request)
+    batch.join()
+    assert [batch.complete_pass(), batch.complete_pass()] == [[], [request]]
+    assert (batch.free_slots, batch.resident_tokens, len(batch.running)) == (0, 12, 0)
+    assert batch.complete_pass() == []
+    batch.note_back(request)
+    batch.rejoin()
+    assert batch.complete_pass() == [request]
+    assert request.stints == [(0, 2), (3, 4)]
+    assert (batch.free_slots, batch.resident_tokens) == (1, 0)
+
+
+def test_one_seed_gives_one_run() -> None:
+    runs = [simulate_world(SMALL, BALANCED, steps=4, seed=seed) for seed in (0, 0, 1)]
+    assert runs[0] == runs[1]
+    assert runs[0].step_ends_s != runs[2].step_ends_s
+
+
+def test_recording_changes_nothing(tmp_path: Path) -> None:
+    assert simulate_world(SMALL, BALANCED, 5, 0, tmp_path / "run") == simulate_world(SMALL, BALANCED, 5, 0)
+
+
+class Recorded(NamedTuple):
+    """A run, where it was recorded, and what the simulator counted."""
+
+    world: World
+    layout: Layout
+    folder: Path
+    outcome: Outcome
+
+    def ask(self, select: str) -> tuple[int, ...]:
+        """The one row of a SELECT in which `{table}` stands for the files of a table."""
+        tables = {table: f"'{self.folder}/{table}/*.parquet'" for table in ("engine_steps", "samples")}
+        return duckdb.sql(select.format(**tables)).fetchall()[0]
+
+
+@pytest.fixture(scope="module", params=VARIANTS.values(), ids=VARIANTS.keys())
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    world, layout = request.param
+    return Recorded(world, layout, folder, simulate_world(world, layout, 10, 0, folder))
+
+
+def test_the_analysis_of_a_recorded_run_finds_what_the_simulator_counted(recorded: Recorded) -> None:
+    outcome, analysis = recorded.outcome, analyze(recorded.folder)  # raises when the ledger does not close
+    assert analysis.data_quality.gaps == ()
+    assert {state.state for state in analysis.ledger.states} & {"unattributed", "waiting"} == set()
+    assert analysis.run.n_gpus == recorded.layout.trainer_gpus + recorded.layout.sampler_gpus
+    assert analysis.staleness.tokens is not None
+    assert dict(analysis.staleness.tokens.histogram) == outcome.staleness_tokens
+    balance = analysis.answers["token_balance"].row(0, named=True)
+    fates = ("trained", "dropped_stale", "filtered")
+    assert [balance[f"{fate}_tokens"] for fate in fates] == [outcome.outcome_tokens.get(fate, 0) for fate in fates]
+    steps = analysis.answers["training_steps"]
+    assert steps["response_tokens"].to_list() == list(outcome.step_response_tokens)
+    ends_s = ((steps["end_ns"] - analysis.run.started_ns) / 1e9).to_list()
+    assert ends_s == pytest.approx(list(outcome.step_ends_s), abs=2e-9)
+
+
+def test_no_token_is_made_or_lost(recorded: Recorded) -> None:
+    outcome = recorded.outcome
+    decoded, prefilled = recorded.ask("SELECT sum(decode_tokens), sum(prefill_tokens) FROM {engine_steps}")
+    assert (decoded, prefilled) == (outcome.generated_tokens, outcome.prefilled_tokens)
+    assert recorded.ask("SELECT sum(output_tokens) FROM {samples}") == (outcome.generated_tokens,)
+
+
+def test_no_pass_runs_more_than_slots_and_cache_hold(recorded: Recorded) -> None:
+    running, tokens = recorded.ask(
+        "SELECT max(running), max(kv_used_tokens + running) FROM {engine_steps} WHERE decode_tokens > 0"
+    )
+    assert running <= recorded.layout.running_per_engine
+    assert tokens <= (recorded.world.kv_capacity_tokens or tokens)
+
+
+def test_the_rate_of_a_stretch_is_that_of_the_analysis(tmp_path: Path) -> None:
+    outcome = simulate_world(SMALL, BALANCED, 20, 0, tmp_path / "run")
+    analysis = analyze(tmp_path / "run")
+    assert analysis.run.window is not None
+    first_step = analysis.run.window.first_step
+    assert analysis.throughput.steady_tokens_per_s == pytest.approx(outcome.tokens_per_s(first_step), rel=1e-8)
+
+
+def test_the_cache_that_overflows_preempts_and_the_one_that_does_not_never_does(tmp_path: Path) -> None:
+    counts: list[int] = []
+    for name in ("the cache overflows", "no limits"):
+        simulate_world(*VARIANTS[name], 6, 0, tmp_path / name)
+        counts += duckdb.sql(f"SELECT sum(preemptions) FROM '{tmp_path}/{name}/samples/*.parquet'").fetchall()[0]
+    assert counts[0] > 0
+    assert counts[1] == 0
+
+
+@pytest.mark.parametrize("policy", ["drop", "publication_waits"])
+def test_no_token_over_the_cap_is_trained_on(policy: str) -> None:
+    world, layout = VARIANTS["stale groups are dropped" if policy == "drop" else "publications wait"]
+    staleness = [max(simulate_world(world, layout, 20, seed).staleness_tokens) for seed in range(3)]
+    assert max(staleness) == world.limits.max_staleness
+
+
+def test_a_limit_on_what_is_in_flight_holds_at_every_moment(tmp_path: Path) -> None:
+    world, layout = VARIANTS["few in flight, some filtered"]
+    simulate_world(world, layout, 8, 0, tmp_path / "run")
+    submitted = duckdb.sql(f"SELECT submitted_ns, sample_id FROM '{tmp_path}/run/samples/*.parquet'").fetchall()
+    taken = dict(duckdb.sql(f"SELECT sample_id, taken_ns FROM '{tmp_path}/run/deliveries/*.parquet'").fetchall())
+    changes = [(at_ns, 1) for at_ns, _ in submitted] + [(at_ns, -1) for at_ns in taken.values()]
+    in_flight, most = 0, 0
+    for _, change in sorted(changes):
+        in_flight += change
+        most = max(most, in_flight)
+    assert most == 40
+
+
+NOISELESS = replace(
+    SMALL,
+    name="noiseless",
+    passes=Passes(weights_s=0.01, request_s=0.0, kv_token_s=1e-6, prefill_tokens_per_s=UNHURRIED, mixes_prefill=True),
+    training=Training(tokens_per_gpu_s=5000, reference_gpus=1),
+    updates=Updates(),
+)
+
+
+def test_samplers_that_are_always_full_yield_a_token_per_slot_and_pass() -> None:
+    # Length-biased, a running request is m2 / (2 m) tokens old (renewal theory); a pass takes 10 ms and 1 us a token
+    # resident. 100 steps of 32 samples whose mean has a relative error of 0.7 / sqrt(3200), 1.2 %, enter through K
+    # alone, which is a fifth of the pass.
+    layout, steps = Layout(6, 2, 8), 100
+    outcome = simulate_world(NOISELESS, layout, steps, 0)
+    lengths = [min(max(1, round(length)), 150) for length in _lengths(NOISELESS, 20_000)]
+    mean = sum(lengths) / len(lengths)
+    age = sum(length * (length - 1) for length in lengths) / len(lengths) / (2 * mean)
+    pass_s = 0.01 + 1e-6 * 8 * (20 + age)
+    assert outcome.running_mean == pytest.approx(8.0)
+    assert outcome.tokens_per_s(steps // 3) == pytest.approx(2 * 8 / pass_s, rel=0.01)
+
+
+def test_trainers_that_never_wait_train_at_their_rate() -> None:
+    limits = Limits(queue_capacity_samples=128)
+    outcome = simulate_world(replace(NOISELESS, limits=limits), Layout(1, 7, 16), 60, 0)
+    responses = sum(outcome.step_response_tokens[30:])
+    # Prompts have 20 tokens on average, 32 a step: they are trained on too.
+    prompts = 30 * 32 * 20
+    assert outcome.tokens_per_s(31) == pytest.approx(5000 * responses / (responses + prompts), rel=0.01)
+    assert set(outcome.trainer_waits_s) == {"samples"}
+    assert outcome.trainer_waits_s["samples"] < 0.02 * outcome.end_s
+
+
+def test_versions_that_pass_while_a_sample_runs_follow_littles_law(tmp_path: Path) -> None:
+    # Sampler-bound: 16 samples run at any time and a version is made of 32, so 0.5 versions pass during a sample. The
+    # number of versions in a sample is its versions less one; 3,000 samples give it a standard error under 0.02.
+    simulate_world(NOISELESS, Layout(6, 2, 8), 100, 0, tmp_path / "run")
+    spans = duckdb.sql(
+        f"""
+        SELECT avg(versions[-1].version - versions[1].version) FROM '{tmp_path}/run/samples/*.parquet'
+        WHERE finish_reason <> 'unfinished'
+        """
+    ).fetchall()[0][0]
+    assert spans == pytest.approx(16 / 32, abs=0.04)
+
+
+def test_trainers_scale_with_the_exponent_they_have() -> None:
+    # Nothing but training takes time: twice the GPUs at an exponent of 0.5 are 1.41 times as fast.
+    world = replace(NOISELESS, training=replace(NOISELESS.training, tokens_per_gpu_s=500, scaling_exponent=0.5))
+    rates = [true_tokens_per_s(world, Layout(gpus, 6, 16), steps=12) for gpus in (1, 2)]
+    assert rates[1] / rates[0] == pytest.approx(2**0.5, rel=0.01)
+
+
+def test_an_engine_is_as_slow_at_every_layout_and_seed() -> None:
+    from benchmarks.token_simulator.draws import slowness
+
+    uneven = replace(SMALL, engine_speed_sd=0.2)
+    factors = [slowness(uneven, engine) for engine in range(3)]
+    assert len(set(factors)) == 3
+    assert factors == [slowness(replace(uneven, gpus=16), engine) for engine in range(3)]
+    assert slowness(SMALL, 0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("world", "layout", "words"),
+    [
+        (SMALL, Layout(0, 8, 8), "leaves one side"),
+        (replace(SMALL, gpus_per_engine=2), Layout(3, 5, 8), "does not divide"),
+        (replace(SMALL, rollouts=Rollouts(30, 4)), BALANCED, "whole number of groups"),
+        (replace(SMALL, limits=Limits(queue_capacity_samples=31)), BALANCED, "never holds"),
+        (replace(SMALL, limits=Limits(max_in_flight_samples=31)), BALANCED, "never holds"),
+        (replace(SMALL, kv_capacity_tokens=181), BALANCED, "longest sample, 182 tokens"),
+    ],
+)
+def test_what_cannot_run_is_refused_by_name(world: World, layout: Layout, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulate_world(world, layout, 1, 0)
+
+
+def test_limits_that_just_reach_run(tmp_path: Path) -> None:
+    limits = Limits(queue_capacity_samples=32, max_in_flight_samples=32)
+    outcome = simulate_world(replace(SMALL, limits=limits, kv_capacity_tokens=182), BALANCED, 3, 0)
+    assert len(outcome.step_ends_s) == 3
+
+
+def test_the_simulator_imports_nothing_of_what_it_judges() -> None:
+    modules = sorted((Path(__file__).parents[2] / "benchmarks" / "token_simulator").glob("*.py"))
+    assert len(modules) > 8
+    for path in modules:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        names = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+        names |= {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and not node.level}
+        assert not {name for name in names if name.split(".")[0] == "rlscope"}, path
+
+
+@pytest.mark.parametrize("case", NEGATIVE_CASES[:3], ids=lambda case: case.world.name)
+def test_a_case_shows_the_analysis_what_it_is_named_for(case: Case, tmp_path: Path) -> None:
+    simulate_world(*case, seed=0, folder=tmp_path / "run")
+    analysis = analyze(tmp_path / "run")
+    expected = {"bound_by_updates": "weight_updates", "bound_by_environment": "environment"}
+    assert analysis.verdict.bottleneck == expected.get(case.world.name, "samplers")
+    if case.world.name == "one_batch_size":
+        rows = duckdb.sql(f"SELECT running, decode_tokens FROM '{tmp_path}/run/engine_steps/*.parquet'").fetchall()
+        visited = Counter(running for running, decoded in rows if decoded)
+        assert visited[16] > 0.99 * visited.total()
+
+
+def test_no_other_split_is_better_than_the_best_one() -> None:
+    world, best, _ = BEST_ALREADY
+    rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.running_per_engine), steps=20) for n in (2, 3, 4)}
+    assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)
+
+
+def _lengths(world: World, count: int) -> list[int]:
+    from benchmarks.token_simulator.draws import groups
+
+    stream, lengths = groups(world, 12345), list[int]()
+    while len(lengths) < count:
+        lengths += [request.length_tokens for request in next(stream).requests]
+    return lengths

@@ -44,6 +44,7 @@ QUESTIONS: Final = (
     "throughput",
     "gpu_agreement",
     "version_moments",
+    "fresh_gap",
     "clock_bounds",
     "row_faults",
 )

@@ -91,9 +91,14 @@ def test_a_skipped_file_is_a_gap_whatever_the_ledger_says(tmp_path: Path) -> Non
     assert (finding.rule, finding.severity, finding.evidence["skipped_files"]) == ("data_quality_gaps", "warning", 1)
 
 
-def test_findings_are_ordered_by_price_and_what_has_none_comes_last() -> None:
-    price = {"long_tail": 3.0, "overproduction": None, "capped_staleness": 9.0, "weight_update_cost": 3.0}
-    rules = {name: lambda _, n=name: Finding(n, "warning", price[n], {}, None, None) for name in price}
-    with patch("rlscope.diagnose.rules.RULES", rules):
+def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_when_it_is_critical() -> None:
+    given = [
+        Finding("long_tail", "warning", 3.0, {}, None, None),
+        Finding("overproduction", "warning", None, {}, None, None),
+        Finding("weights_not_applied", "critical", None, {}, None, None),
+        Finding("capped_staleness", "critical", 9.0, {}, None, None),
+        Finding("weight_update_cost", "warning", 3.0, {}, None, None),
+    ]
+    with patch("rlscope.diagnose.rules.RULES", {one.rule: lambda _, one=one: one for one in given}):
         names = [finding.rule for finding in find_illnesses(None)]  # type: ignore[arg-type]
-    assert names == ["capped_staleness", "long_tail", "weight_update_cost", "overproduction"]
+    assert names == ["weights_not_applied", "capped_staleness", "long_tail", "weight_update_cost", "overproduction"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +47,8 @@ class MicroBatch:
     mask: Tensor
     behaviour_logprobs: Tensor
     staleness: Tensor
+    fresh: Tensor
+    """Per row: whether the step's version sampled it from the first token on, and so computed its whole context."""
     advantages: Tensor
 
 
@@ -54,6 +57,14 @@ class Moment:
     """Importance ratios w of the tokens of one staleness."""
 
     staleness: int
+    tokens: int
+    sum_w: float
+    sum_w2: float
+
+
+class FreshMoment(NamedTuple):
+    """Importance ratios w of the fresh tokens: those alone are 1 but for rounding when the sampler has the weights."""
+
     tokens: int
     sum_w: float
     sum_w2: float
@@ -68,6 +79,7 @@ class StepOutcome:
     entropy: float
     clip_ratio: float
     moments: tuple[Moment, ...]
+    fresh: FreshMoment
 
 
 def micro_batches(groups: Sequence[ScoredGroup], version: int) -> list[MicroBatch]:
@@ -99,6 +111,7 @@ def _collate(rows: list[tuple[int, FinishedSample, float]], version: int) -> Mic
         mask=behind_prompt([(1.0,) * len(sample.tokens) for sample in samples], torch.float32),
         behaviour_logprobs=behind_prompt([sample.logprobs for sample in samples], torch.float32),
         staleness=behind_prompt([tuple(version - v for v in sample.versions) for sample in samples], torch.long),
+        fresh=torch.tensor([sample.versions[0] == version for sample in samples])[:, None],
         advantages=torch.tensor([advantage for _, _, advantage in rows])[:, None],
     )
 
@@ -137,7 +150,7 @@ def optimize(
         ratios.append((logprobs.detach() - batch.behaviour_logprobs).exp())
     grad_norm = float(clip_grad_norm_(model.parameters(), LARGEST_GRAD_NORM))
     optimizer.step()
-    return StepOutcome(loss, grad_norm, entropy, clipped, _moments(batches, ratios))
+    return StepOutcome(loss, grad_norm, entropy, clipped, _moments(batches, ratios), _fresh_moment(batches, ratios))
 
 
 def _clipped_objective(logprobs: Tensor, anchor: Tensor, batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -157,3 +170,9 @@ def _moments(batches: list[MicroBatch], ratios: list[Tensor]) -> tuple[Moment, .
     sum_w = torch.bincount(staleness, weights).tolist()
     sum_w2 = torch.bincount(staleness, weights**2).tolist()
     return tuple(Moment(age, tokens[age], sum_w[age], sum_w2[age]) for age in range(len(tokens)) if tokens[age])
+
+
+def _fresh_moment(batches: list[MicroBatch], ratios: list[Tensor]) -> FreshMoment:
+    kept = [batch.mask.bool() & batch.fresh for batch in batches]
+    weights = torch.cat([ratio[mask] for ratio, mask in zip(ratios, kept, strict=True)]).double()
+    return FreshMoment(len(weights), float(weights.sum()), float((weights**2).sum()))

@@ -75,6 +75,14 @@ class Model(nn.Module):
         self.norm = nn.LayerNorm(shape.width)
         nn.init.normal_(self.tokens.weight, std=EMBEDDING_SPREAD)
         nn.init.normal_(self.positions.weight, std=EMBEDDING_SPREAD)
+        self._packed_head: Tensor | None = None
+
+    def pack_head(self) -> None:
+        """Copy the output head, which is tied to the embedding, as engines do that store it packed.
+
+        The copy stays what it is when the embedding's weights are replaced: the fault that `--stale-head` shows.
+        """
+        self._packed_head = self.tokens.weight[:ANSWER_VOCABULARY].detach().clone()
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits of every position of whole sequences."""
@@ -108,7 +116,8 @@ class Model(nn.Module):
         return hidden
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.norm(hidden) @ self.tokens.weight[:ANSWER_VOCABULARY].T
+        head = self.tokens.weight[:ANSWER_VOCABULARY] if self._packed_head is None else self._packed_head
+        return self.norm(hidden) @ head.T
 
 
 def flatten_weights(model: Model) -> Tensor:

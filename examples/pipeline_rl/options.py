@@ -42,6 +42,7 @@ class Options:
     eval_every: int = _flag(0, "optimizer steps between evaluations; 0: never")
     checkpoint_every: int = _flag(0, "optimizer steps between checkpoints; 0: never")
     checkpoint_dir: Path | None = _flag(None, "where checkpoints go; RUN_DIR/checkpoints when not given", Path)  # noqa: RUF009
+    stale_head: bool = _flag(False, "a fault: samplers never take over the output head of new weights", bool)
     learning_rate: float = _flag(5e-4, "AdamW's learning rate", float)
     width: int = _flag(128, "width of the model")
     layers: int = _flag(2, "layers of the model")

@@ -56,6 +56,8 @@ class Sampler:
         with self.links.mailbox.held() as version:
             self.links.mailbox.copy_into(self._weights)
         self.engine.version = version
+        if self.options.stale_head:
+            self.engine.model.pack_head()
 
     def generate(self) -> SamplerCounts:
         """Sample until told to stop."""

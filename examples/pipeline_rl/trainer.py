@@ -125,6 +125,7 @@ class Trainer:
                 reward_mean=fmean(reward for scored in batch for reward in scored.rewards),
                 clip_ratio=outcome.clip_ratio,
                 importance=[(m.staleness, m.tokens, m.sum_w, m.sum_w2) for m in outcome.moments],
+                fresh=outcome.fresh,
                 version_out=version + 1 if publishes else version,
             )
         self._record_deliveries(step, version, batch)

@@ -50,6 +50,13 @@ IMPORTANCE_SUM: Final = Attribute(
 IMPORTANCE_SQUARES: Final = Attribute(
     "rlscope.train.importance.sum_w2", float, "1", "sum of the squared importance ratio in each moment", many=True
 )
+FRESH_TOKENS: Final = Attribute(
+    "rlscope.train.fresh.tokens", int, "{token}", "tokens that version_in sampled on a context of its own"
+)
+FRESH_SUM: Final = Attribute("rlscope.train.fresh.sum_w", float, "1", "sum of the importance ratio of fresh tokens")
+FRESH_SQUARES: Final = Attribute(
+    "rlscope.train.fresh.sum_w2", float, "1", "sum of the squared importance ratio of fresh tokens"
+)
 
 WEIGHTS_VERSION: Final = Attribute("rlscope.weights.version", int, "", "the policy version", required=True)
 WEIGHTS_LABEL: Final = Attribute("rlscope.weights.label", str, "", "what the framework calls the version")
@@ -86,6 +93,9 @@ TRAIN_STEP: Final = SpanName(
         IMPORTANCE_TOKENS,
         IMPORTANCE_SUM,
         IMPORTANCE_SQUARES,
+        FRESH_TOKENS,
+        FRESH_SUM,
+        FRESH_SQUARES,
     ),
 )
 

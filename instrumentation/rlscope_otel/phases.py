@@ -15,6 +15,8 @@ from rlscope_otel.spans import start_root_span
 
 Moment = tuple[int, int, float, float]
 """Token staleness, tokens, and the sum and the sum of squares of their importance ratio."""
+FreshMoment = tuple[int, float, float]
+"""Tokens that the step's version sampled on a context of its own, and both sums of their importance ratio."""
 
 
 class PhaseSource:
@@ -102,6 +104,7 @@ class TrainStep(Phase):
         reward_mean: float | None = None,
         clip_ratio: float | None = None,
         importance: Iterable[Moment] | None = None,
+        fresh: FreshMoment | None = None,
         version_out: int | None = None,
         samples: int | None = None,
         tokens: int | None = None,
@@ -123,12 +126,22 @@ class TrainStep(Phase):
         )
         if importance is not None:
             self._keep_importance(importance)
+        if fresh is not None:
+            self._keep_fresh(fresh)
 
     def _keep_importance(self, importance: Iterable[Moment]) -> None:
         try:
             self._attributes.update(_importance_attributes(importance))
         except Exception as error:  # A host's tensor may fail in any way.
             self._source.faults.note(f"{self._name} importance", error)
+
+    def _keep_fresh(self, fresh: FreshMoment) -> None:
+        try:
+            tokens, sum_w, sum_w2 = fresh
+        except Exception as error:  # A host may give anything.
+            self._source.faults.note(f"{self._name} fresh", error)
+            return
+        self._keep(((c.FRESH_TOKENS, tokens), (c.FRESH_SUM, sum_w), (c.FRESH_SQUARES, sum_w2)))
 
 
 def _importance_attributes(importance: Iterable[Moment]) -> Mapping[str, object]:

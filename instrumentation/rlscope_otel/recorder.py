@@ -3,7 +3,7 @@
 No hook raises into the host and none does I/O on its thread. How a run is started is in `start.py`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -29,6 +29,7 @@ class Run:
         self._engine_steps = recording.buffers["engine_steps"]
         self._deliveries = recording.buffers["deliveries"]
         self._queue_depths = recording.buffers["queue_depths"]
+        self._last_words: list[Callable[[], None]] = []
         self.now_ns = recording.clock.now_ns
 
     @property
@@ -50,6 +51,11 @@ class Run:
     def worker_id(self) -> str | None:
         """The name recorded under, which differs from the wanted one when that was taken; None when inert."""
         return self._recording.worker_id
+
+    @property
+    def role(self) -> str | None:
+        """The role recorded under; None when inert."""
+        return self._recording.role
 
     @property
     def faults(self) -> Faults:
@@ -150,17 +156,21 @@ class Run:
         start_ns: int,
         end_ns: int,
         busy_ns: int | None = None,
-        forward_passes: int = 1,
+        forward_passes: int | None = 1,
         running: int = 0,
         waiting: int = 0,
         decode_tokens: int = 0,
         prefill_tokens: int = 0,
         kv_used_tokens: int | None = None,
         preemptions: int | None = None,
+        source: str | None = None,
     ) -> None:
-        """One forward pass, or a window of at most 1 s of passes with one running count; busy all along by default."""
+        """One forward pass, or a window of at most 1 s of passes with one running count; busy all along by default.
+
+        `source="sampled"` marks a window that was read from outside; there no `busy_ns` means that it is not known.
+        """
         try:
-            busy_ns = end_ns - start_ns if busy_ns is None else busy_ns
+            busy_ns = end_ns - start_ns if busy_ns is None and source != "sampled" else busy_ns
         except Exception as error:  # A host's own number type may fail in any way.
             self._faults.note("engine step", error)
             self._engine_steps.drop()
@@ -177,6 +187,7 @@ class Run:
                 prefill_tokens,
                 kv_used_tokens,
                 preemptions,
+                source,
             )
         )
 
@@ -209,10 +220,19 @@ class Run:
 
     def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
         """Write everything, samples still running as `unfinished`, and become inert. Called at exit if not before."""
+        while self.active and self._last_words:
+            try:
+                self._last_words.pop()()
+            except Exception as error:  # Nothing of ours reaches the host.
+                self._faults.note("stop", error)
         try:
             return self._recording.stop(timeout_s)
         finally:
             exits.unwatch(self)
+
+    def before_stop(self, last_words: Callable[[], None]) -> None:
+        """Have a hook called when the run stops, while it still records: what was going on ends there."""
+        self._last_words.append(last_words)
 
     def abandon(self) -> None:
         """Become inert and write nothing: what is held belongs to the process that this one was forked from."""

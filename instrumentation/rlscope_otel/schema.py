@@ -44,6 +44,7 @@ WAIT_REASONS: Final = (
 VERSION_SOURCES: Final = ("engine", "segment", "time_join", "admission")
 FINISH_REASONS: Final = ("stop", "length", "abort", "error", "unfinished")
 DELIVERY_OUTCOMES: Final = ("trained", "dropped_stale", "filtered", "abandoned")
+ROW_SOURCES: Final = ("measured", "sampled")
 UPDATE_PHASES: Final = ("publish", "transfer", "apply")
 
 
@@ -115,14 +116,27 @@ ENGINE_STEPS: Final = (
     Column("worker_id", _STRING, "", "the engine"),
     Column("start_ns", _LONG, "ns", "start of the forward pass, or of a window of passes with one running count"),
     Column("end_ns", _LONG, "ns", "end of the row, at most 1 s after its start"),
-    Column("forward_passes", _INT, "count", "forward passes in the row"),
-    Column("busy_ns", _LONG, "ns", "time inside forward passes; the rest of the row is between passes"),
+    Column("forward_passes", _INT, "count", "forward passes in the row; NULL where a sampled row cannot tell", True),
+    Column(
+        "busy_ns",
+        _LONG,
+        "ns",
+        "time inside forward passes, the rest of the row is between passes; NULL where a sampled row cannot tell",
+        True,
+    ),
     Column("running", _INT, "requests", "requests in the batch"),
     Column("waiting", _INT, "requests", "requests queued in the engine"),
     Column("decode_tokens", _INT, "tokens", "tokens produced"),
     Column("prefill_tokens", _INT, "tokens", "prompt tokens processed"),
     Column("kv_used_tokens", _LONG, "tokens", "tokens resident in the KV cache", True),
     Column("preemptions", _INT, "count", "preemptions in this row", True),
+    Column(
+        "source",
+        _STRING,
+        "",
+        "measured | sampled: by a hook at each pass, or read from the engine's metrics now and then; NULL is measured",
+        True,
+    ),
 )
 
 TRAIN_STEPS: Final = (
@@ -146,6 +160,15 @@ TRAIN_STEPS: Final = (
         "token count, sum and sum of squares of the importance ratio w by token staleness",
         True,
     ),
+    Column(
+        "fresh_tokens",
+        _LONG,
+        "tokens",
+        "response tokens that version_in sampled, on a context that it computed from the first token on",
+        True,
+    ),
+    Column("fresh_sum_w", _REAL, "1", "sum of their importance ratio w, taken before the step changes weights", True),
+    Column("fresh_sum_w2", _REAL, "1", "sum of its square", True),
 )
 
 WEIGHT_UPDATES: Final = (

@@ -75,6 +75,9 @@ def _train_row(start_ns: int, end_ns: int, attributes: Attributes) -> SpanRow:
         _value(attributes, c.TOKENS, int) or 0,
         *(_value(attributes, measure, float) for measure in measures),
         _importance(attributes),
+        _value(attributes, c.FRESH_TOKENS, int),
+        _value(attributes, c.FRESH_SUM, float),
+        _value(attributes, c.FRESH_SQUARES, float),
     )
     return SpanRow("train_steps", row)
 

@@ -3,6 +3,7 @@
 Times are innermost: a wait inside a train step counts as wait, not as train. Engine steps are counted beside them.
 """
 
+import operator
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -93,9 +94,11 @@ class Tallies:
             self._take_staleness(columns["importance"])
 
     def _take_engine_steps(self, columns: dict[str, Values]) -> None:
-        busy_ns = sum(_ints(columns["busy_ns"]))
-        self._ns[State("forward_pass")] += busy_ns
-        self._ns[State("between_passes")] += sum(_ints(columns["end_ns"])) - sum(_ints(columns["start_ns"])) - busy_ns
+        row_ns = map(operator.sub, _ints(columns["end_ns"]), _ints(columns["start_ns"]))
+        for lasted_ns, busy_ns in zip(row_ns, cast("Sequence[int | None]", columns["busy_ns"]), strict=True):
+            if busy_ns is not None:
+                self._ns[State("forward_pass")] += busy_ns
+                self._ns[State("between_passes")] += lasted_ns - busy_ns
         self._running = _ints(columns["running"])[-1]
 
     def _take_staleness(self, importance: Values) -> None:

@@ -35,7 +35,7 @@ def test_every_activity_becomes_a_row_with_its_interval(run: Run, clock: ManualC
 def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run, clock: ManualClock, rows) -> None:
     with run.train_step(7, version_in=3, samples=8, tokens=100) as step:
         clock.advance(50)
-        step.record(loss=0.5, grad_norm=1, importance=[(0, 90, 90.0, 91.0), (2, 10, 9.5, 9.1)])
+        step.record(loss=0.5, grad_norm=1, importance=[(0, 90, 90.0, 91.0), (2, 10, 9.5, 9.1)], fresh=(40, 40, 40.5))
         step.record(version_out=4, tokens=101)
     run.flush()
     assert rows("train_steps") == [
@@ -57,8 +57,28 @@ def test_a_train_step_records_what_is_known_at_its_start_and_at_its_end(run: Run
                 {"staleness": 0, "tokens": 90, "sum_w": 90.0, "sum_w2": 91.0},
                 {"staleness": 2, "tokens": 10, "sum_w": 9.5, "sum_w2": 9.1},
             ],
+            "fresh_tokens": 40,
+            "fresh_sum_w": 40.0,
+            "fresh_sum_w2": 40.5,
         }
     ]
+
+
+def test_fresh_moments_that_are_not_three_numbers_are_left_out_and_counted(run: Run, rows) -> None:
+    with run.train_step(1, version_in=0) as step:
+        step.record(fresh=(1, 2.0), loss=1.0)  # pyright: ignore[reportArgumentType]
+    run.flush()
+    assert [(row["fresh_tokens"], row["loss"]) for row in rows("train_steps")] == [(None, 1.0)]
+    assert run.faults.counts["rlscope.train_step fresh"] == 1
+
+
+def test_a_sampled_window_says_so_and_knows_neither_its_passes_nor_their_time_unless_told(run: Run, rows) -> None:
+    run.engine_step(0, 500, forward_passes=None, running=3, decode_tokens=9, source="sampled")
+    run.engine_step(500, 900, busy_ns=100, forward_passes=7, running=3, source="sampled")
+    run.engine_step(900, 950)
+    run.flush()
+    found = [(row["start_ns"], row["busy_ns"], row["forward_passes"], row["source"]) for row in rows("engine_steps")]
+    assert found == [(0, None, None, "sampled"), (500, 100, 7, "sampled"), (900, 50, 1, None)]
 
 
 def test_a_step_that_published_nothing_leaves_with_the_version_it_came_with(run: Run, rows) -> None:
@@ -112,6 +132,7 @@ def test_engine_steps_deliveries_and_queue_depths_are_rows(run: Run, rows) -> No
             "prefill_tokens": 0,
             "kv_used_tokens": 99,
             "preemptions": None,
+            "source": None,
         }
     ]
     assert rows("deliveries") == [

@@ -49,6 +49,7 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         clock.advance(500_000_000)
     run.engine_step(0, 1_500_000_000, busy_ns=1_000_000_000, running=4)
     run.engine_step(0, 1_000_000_000, running=3)
+    run.engine_step(0, 500_000_000, running=3, source="sampled")
     run.queue_depth("samples", 12)
     run.queue_depth("samples", 9)
     assert points(reader) == {}

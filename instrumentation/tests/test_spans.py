@@ -34,6 +34,9 @@ PLAIN_SPANS: list[tuple[str, dict[str, object]]] = [
             "rlscope.train.importance.tokens": (500, 12),
             "rlscope.train.importance.sum_w": (500.0, 11.0),
             "rlscope.train.importance.sum_w2": (500.0, 10.5),
+            "rlscope.train.fresh.tokens": 300,
+            "rlscope.train.fresh.sum_w": 300.0,
+            "rlscope.train.fresh.sum_w2": 300.5,
         },
     ),
     ("rlscope.weights.publish", {"rlscope.weights.version": 4, "rlscope.weights.label": "ckpt-4"}),
@@ -53,6 +56,7 @@ def by_context_managers(run: Run, clock) -> None:
     take(run.evaluation())
     with run.train_step(4, version_in=3, samples=8, tokens=512) as step:
         step.record(loss=0.5, reward_mean=1, importance=[(0, 500, 500, 500), (1, 12, 11, 10.5)], version_out=4)
+        step.record(fresh=(300, 300, 300.5))
         clock.advance(END_NS - START_NS)
     clock.advance(START_NS - END_NS)
     take(run.publish_weights(4, label="ckpt-4"))

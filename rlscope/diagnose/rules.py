@@ -1,5 +1,6 @@
 """Every illness that is looked for, in one list. Pure: evidence in, findings out, no wording."""
 
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,7 @@ from rlscope.diagnose import (
     straggling_engine,
     underfilled_engines,
     weight_update_cost,
+    weights_not_applied,
 )
 from rlscope.diagnose.evidence import Evidence
 from rlscope.diagnose.finding import Finding
@@ -21,6 +23,7 @@ from rlscope.diagnose.finding import Finding
 Rule = Callable[[Evidence], Finding | None]
 
 RULES: Final[dict[str, Rule]] = {
+    "weights_not_applied": weights_not_applied.find,
     "starved_trainer": starved_trainer.find,
     "capped_staleness": capped_staleness.find,
     "overproduction": overproduction.find,
@@ -35,6 +38,15 @@ RULES: Final[dict[str, Rule]] = {
 
 
 def find_illnesses(evidence: Evidence) -> tuple[Finding, ...]:
-    """What every rule finds, dearest first; what has no price comes last."""
+    """What every rule finds, dearest first; what has no price comes last, or first when it is critical.
+
+    What is critical and costs no GPU-seconds puts the run itself, or every number about it, in doubt.
+    """
     found = [finding for rule in RULES.values() if (finding := rule(evidence)) is not None]
-    return tuple(sorted(found, key=lambda finding: (-(finding.cost_gpu_s or 0.0), finding.rule)))
+    return tuple(sorted(found, key=lambda finding: (-_weight(finding), finding.rule)))
+
+
+def _weight(finding: Finding) -> float:
+    if finding.cost_gpu_s is None:
+        return math.inf if finding.severity == "critical" else 0.0
+    return finding.cost_gpu_s

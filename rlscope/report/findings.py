@@ -18,6 +18,20 @@ class RuleWords(NamedTuple):
 
 
 RULE_WORDS: Final[Mapping[str, RuleWords]] = {
+    "weights_not_applied": RuleWords(
+        "Weights not applied",
+        (
+            "Where trainer and samplers should have the same weights, they do not: over {fresh_tokens} in "
+            "{seen_versions} the mean of (w - 1)^2 is {gap}, at version 0 it was {noise_gap}; it went from {early_gap} "
+            "in the first half to {late_gap} in the last.",
+            "Where trainer and samplers should have the same weights, they do not: over {fresh_tokens} in "
+            "{seen_versions} the mean of (w - 1)^2 is {gap}; it went from {early_gap} in the first half to {late_gap} "
+            "in the last.",
+        ),
+        "Send every tensor at an update, the tied ones too: with tied embeddings take state_dict() in place of "
+        "named_parameters(), so that the output head is among them. Then compare log-probabilities, or checksums of "
+        "each tensor, on both sides after an update.",
+    ),
     "starved_trainer": RuleWords(
         "Starved trainer",
         (

@@ -52,6 +52,7 @@ class _Page(NamedTuple):
     analysis: Analysis
     version: str
     label: str
+    alarm: str | None
     headline: str
     why: str
     next_step: str
@@ -89,6 +90,7 @@ def _page(analysis: Analysis) -> _Page:
         analysis=analysis,
         version=metadata.version("rlscope"),
         label=wording.verdict_label(analysis.verdict.bottleneck),
+        alarm=wording.alarm(analysis),
         headline=wording.headline(analysis),
         why=wording.why(analysis),
         next_step=wording.next_step(analysis),

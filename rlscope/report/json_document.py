@@ -63,6 +63,7 @@ def _run(run: RunFacts) -> dict[str, Json]:
 def _verdict(verdict: Verdict, analysis: Analysis) -> dict[str, Json]:
     return {
         "bottleneck": verdict.bottleneck,
+        "alarm": wording.alarm(analysis),
         "headline": wording.headline(analysis),
         "why": wording.why(analysis),
         "next": wording.next_step(analysis),

@@ -9,6 +9,7 @@ NO_DATA: Final = "no data"
 
 _SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _SECONDS_PER_HOUR: Final = 3600.0
+_SMALLEST_WRITTEN_OUT: Final = 1e-6
 _NOUNS: Final = {
     "updates": ("weight update", "weight updates"),
     "steps": ("step", "steps"),
@@ -24,11 +25,13 @@ def finite(value: float | None) -> float | None:
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A plain number with thousands separators and at least `digits` significant digits: 0.00123, 12.3, 1,234."""
+    """A plain number of at least `digits` significant digits, with thousands separators: 2.58e-14, 0.00123, 1,234."""
     if finite(value) is None or value is None:
         return NO_DATA
     if value == 0:
         return "0"
+    if abs(value) < _SMALLEST_WRITTEN_OUT:
+        return f"{value:.{digits - 1}e}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
     text = f"{value:,.{decimals}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -55,6 +55,9 @@ def _verdict(analysis: Analysis) -> Panel:
     body = Table.grid(padding=(0, 2))
     body.add_column(no_wrap=True, style="dim")
     body.add_column(overflow="fold")
+    alarm = wording.alarm(analysis)
+    if alarm is not None:
+        body.add_row("Alarm", Text(alarm, style="bold red"))
     body.add_row("Verdict", Text(wording.headline(analysis), style="bold"))
     body.add_row("Why", _plain(wording.why(analysis)))
     body.add_row("Next", _plain(wording.next_step(analysis)))
@@ -70,6 +73,7 @@ def _verdict(analysis: Analysis) -> Panel:
         body,
         title=Text(f" {label} ", style="bold"),
         title_align="left",
+        border_style="none" if alarm is None else "red",
         box=ROUNDED,
         padding=(1, 2),
     )

@@ -101,6 +101,14 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
 }
 
+_ALARMS: Final[Mapping[str, str]] = {
+    "weights_not_applied": (
+        "The policy that samples is not the policy that is trained: new weights do not reach the samplers, or not all "
+        "of them. The run learns from the wrong samples, wherever its GPU time goes."
+    ),
+}
+"""Rules that find the run worthless, and what that means."""
+
 
 def verdict_label(bottleneck: Bottleneck) -> str:
     """The verdict's word as a title."""
@@ -134,9 +142,17 @@ def why(analysis: Analysis) -> str:
     return f"{text} Also lost: {'; '.join(others)}." if others else text
 
 
+def alarm(analysis: Analysis) -> str | None:
+    """What makes the run itself worthless, whatever it spends; None when nothing found does."""
+    return next((_ALARMS[finding.rule] for finding in analysis.findings if finding.rule in _ALARMS), None)
+
+
 def next_step(analysis: Analysis) -> str:
     """What to change first; then how to see whether it helped."""
     words = _WORDS[analysis.verdict.bottleneck]
+    worthless = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
+    if worthless is not None:
+        return f"Mend “{findings.title(worthless).lower()}” (below) before anything else, and record the run again."
     if analysis.verdict.bottleneck == "unknown":
         return words.next
     cheaper = cheapest_finding(analysis)

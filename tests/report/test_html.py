@@ -1,11 +1,13 @@
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import polars as pl
 import pytest
 from analysis_fixture import HOSTILE, STARTED_NS, empty_analysis, full_analysis, hostile_analysis, without_frames
 
+from rlscope.diagnose.finding import Finding
 from rlscope.report import findings
 from rlscope.report.html import render
 from rlscope.report.series import MARKS_MAX, drawable
@@ -75,6 +77,13 @@ def test_every_finding_is_there_with_its_remedy_and_a_link(full):
         assert findings.sentence(finding) in full.text
         assert findings.remedy(finding) in full.text
         assert f"#finding-{number}" in full.links and f"finding-{number}" in full.ids
+
+
+def test_an_alarm_stands_before_the_headline(full):
+    wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
+    text = Page(render(replace(full_analysis(), findings=(wrong,)))).text
+    assert text.index("The policy that samples is not") < text.index("Trainers wait for samples")
+    assert "The policy that samples is not" not in full.text
 
 
 def test_every_link_stays_on_the_page(full):

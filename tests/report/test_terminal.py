@@ -1,3 +1,4 @@
+from dataclasses import replace
 from io import StringIO
 
 import pytest
@@ -5,6 +6,7 @@ from analysis_fixture import empty_analysis, full_analysis, hostile_analysis, wi
 from rich.cells import cell_len
 from rich.console import Console
 
+from rlscope.diagnose.finding import Finding
 from rlscope.report import findings
 from rlscope.report.terminal import print_card
 
@@ -40,6 +42,13 @@ def test_nothing_that_matters_is_cut(width):
 def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():
     text = card(full_analysis())
     places = [text.index(part) for part in ("Bottleneck: samplers", "The data has gaps", "Where the GPU time went")]
+    assert places == sorted(places)
+
+
+def test_an_alarm_comes_before_the_verdict():
+    wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
+    text = words(card(replace(full_analysis(), findings=(wrong, *full_analysis().findings))))
+    places = [text.index(part) for part in ("The policy that samples is not", "Trainers wait for", "Where the GPU")]
     assert places == sorted(places)
 
 

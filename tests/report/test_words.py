@@ -11,6 +11,8 @@ from rlscope.report import findings, wording
 from tests.trace_folder import delivery_row, sample_row, worker, write_run
 
 EVIDENCE = {
+    "weights_not_applied": {"gap": 0.02, "noise_gap": 3e-14, "limit_gap": 0.001, "early_gap": 0.01, "late_gap": 0.04,
+                            "fresh_tokens": 5000, "seen_versions": 40},
     "starved_trainer": {"waiting_gpu_s": 1.0, "waiting_share_ratio": 0.5, "longest_wait_s": 2.0},
     "capped_staleness": {"trainer_waiting_gpu_s": 1.0, "sampler_waiting_gpu_s": 2.0, "waiting_share_ratio": 0.2,
                          "max_staleness_versions": 4},
@@ -82,6 +84,16 @@ def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_
 
 def test_the_next_step_names_the_finding_that_is_cheaper_to_mend():
     assert "Look first at “underfilled engines”" in wording.next_step(full_analysis())
+
+
+def test_weights_that_do_not_arrive_are_told_before_the_bottleneck_and_mended_first():
+    full = full_analysis()
+    assert wording.alarm(full) is None
+    wrong = Finding("weights_not_applied", "critical", None, EVIDENCE["weights_not_applied"], None, None)
+    analysis = replace(full, findings=(wrong, *full.findings))
+    assert wording.alarm(analysis).startswith("The policy that samples is not the policy that is trained")
+    assert wording.next_step(analysis).startswith("Mend “weights not applied” (below) before anything else")
+    assert "at version 0 it was 3.00e-14" in findings.sentence(wrong)
 
 
 def test_gaps_name_each_kind_once_and_skip_tables_without_drops():

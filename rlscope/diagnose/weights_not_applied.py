@@ -1,0 +1,79 @@
+"""New weights do not reach the samplers, or not all of them: the policy that samples is not the one that is trained.
+
+Symptom: nothing raises. The reward stays flat or rises slower than it should, and importance ratios stay away from 1.
+Evidence: fresh tokens, those that the version in use sampled on a context of its own. There trainer and sampler have
+the same weights, so the importance ratio w = exp(logp_trainer - logp_sampler) is 1 but for rounding, however far
+training has gone. Measured is the mean of (w - 1)^2, which is about twice the divergence: its median over the versions
+after version 0, and the same for version 0, which no update has touched: the noise between the two engines.
+Threshold: ten times the noise of version 0, and at least 0.001, probabilities that are off by 3 %; 0.1 where version 0
+has too few fresh tokens to say what the noise is. 1,000 fresh tokens in 5 versions are the least. Always critical: no
+GPU-second is worth much while the wrong policy samples.
+Remedy: send every tensor, those that are tied too: with tied embeddings an engine that packs its own output head needs
+`state_dict()`, since `named_parameters()` has no head. Compare log-probabilities of both sides after an update, or the
+checksums of each tensor.
+When it is wrong: a sampler that quantises anew at each update, or a mixture of experts whose routing drifts apart, may
+grow noisier than version 0 was; version labels that are off by one show as one version's change; log-probabilities
+taken at another temperature or after top-p differ from the start, which version 0 shows; a prefix cache that outlives
+updates and is not recorded makes old context look fresh.
+It is quiet when no token after version 0 is fresh, as when every sample waits in the queue for more than a version or
+spans an update that kept the KV cache. Then a few steps on samples that started after the last update answer it:
+one synchronous step, or a publication every few steps.
+"""
+
+from typing import Final
+
+import polars as pl
+
+from rlscope.diagnose.evidence import Evidence, column_total
+from rlscope.diagnose.finding import Finding
+
+# Rounding of a 16-bit engine varies several times over from batch to batch, not ten times.
+NOISE_FACTOR: Final = 10.0
+# A typical token's probability is off by 3 %: no harm below, and rounding alone does not grow to it from less.
+LEAST_GAP: Final = 0.001
+# Ten times what 8-bit samplers and the routing of experts differ by: what nothing but other weights explains.
+UNKNOWN_NOISE_GAP: Final = 0.1
+# The square has a long tail: a hundred tokens may hold none of the large ones, or one that makes the mean.
+LEAST_TOKENS: Final = 1000
+# The median needs three versions that agree.
+LEAST_VERSIONS: Final = 5
+
+
+def find(evidence: Evidence) -> Finding | None:
+    """The finding, or None when the weights arrive, or too few fresh tokens tell."""
+    fresh = evidence.answers["fresh_gap"]
+    later = fresh.filter(pl.col("version") > 0)
+    if len(later) < LEAST_VERSIONS or column_total(later, "tokens") < LEAST_TOKENS:
+        return None
+    noise_gap = _noise_gap(fresh)
+    limit_gap = UNKNOWN_NOISE_GAP if noise_gap is None else max(NOISE_FACTOR * noise_gap, LEAST_GAP)
+    gap = _median(later)
+    if gap < limit_gap:
+        return None
+    half = len(later) // 2
+    return Finding(
+        rule="weights_not_applied",
+        severity="critical",
+        cost_gpu_s=None,
+        evidence={
+            "gap": gap,
+            "noise_gap": noise_gap,
+            "limit_gap": limit_gap,
+            "early_gap": _median(later.head(half)),
+            "late_gap": _median(later.tail(half)),
+            "fresh_tokens": int(column_total(later, "tokens")),
+            "seen_versions": len(later),
+        },
+        start_ns=evidence.run.started_ns,
+        end_ns=evidence.end_ns,
+    )
+
+
+def _noise_gap(fresh: pl.DataFrame) -> float | None:
+    """What both engines differ by before any update; None without enough tokens of version 0."""
+    first = fresh.filter(pl.col("version") == 0)
+    return float(first["gap"][0]) if column_total(first, "tokens") >= LEAST_TOKENS else None
+
+
+def _median(versions: pl.DataFrame) -> float:
+    return float(versions["gap"].median())  # type: ignore[arg-type]  # the median of floats is a float

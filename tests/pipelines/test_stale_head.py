@@ -1,0 +1,37 @@
+"""The fault that raises nothing, on the real pipeline: samplers that keep their first output head are found out."""
+
+import pytest
+
+from rlscope.analyze import analyze
+from tests.pipelines.pipeline_process import run
+
+pytestmark = pytest.mark.pipelines
+
+# A first step of more than a thousand tokens, which tells the noise of version 0, and five versions after it.
+LONG_ENOUGH = ("--batch", "128", "--slots", "128", "--queue-capacity", "128", "--response-cap", "64", "--steps", "12")
+
+
+def findings_of(run_dir, *flags):
+    ended = run(run_dir, *LONG_ENOUGH, "--synchronous", "--learning-rate", "0.002", *flags)
+    assert ended.exit_status == 0, ended.stderr
+    return {finding.rule: finding for finding in analyze(run_dir).findings}
+
+
+def test_samplers_that_never_take_the_output_head_over_are_found(tmp_path):
+    found = findings_of(tmp_path, "--stale-head")["weights_not_applied"]
+    assert found.severity == "critical"
+    assert found.evidence["noise_gap"] < 1e-9
+    assert found.evidence["early_gap"] < found.evidence["late_gap"]
+
+
+def test_samplers_that_take_all_weights_over_are_not(tmp_path):
+    assert "weights_not_applied" not in findings_of(tmp_path)
+
+
+def test_tokens_on_old_context_do_not_look_like_old_weights(tmp_path):
+    ended = run(tmp_path, *LONG_ENOUGH, "--slow-sampler", "2", "--steps", "30", "--max-in-flight", "128")
+    assert ended.exit_status == 0, ended.stderr
+    analysis = analyze(tmp_path)
+    assert max(analysis.answers["fresh_gap"]["gap"]) < 1e-9
+    aged = analysis.answers["version_moments"].filter(staleness=0)
+    assert aged["ratio_variance"][0] > 1e-6

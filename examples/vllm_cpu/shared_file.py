@@ -1,7 +1,8 @@
 """Weights that reach vLLM through a safetensors file, best in shared memory: the transfer for machines without a GPU.
 
 The CPU build packs weights when it loads them, so new ones go through vLLM's layerwise reload, which loads and packs
-as at start-up. A parameter that the file lacks keeps its old value; vLLM says nothing of it.
+as at start-up. Meanwhile the layers are empty: all of it is done in one call, and an engine that is not paused can run
+passes before and after it. A parameter that the file lacks keeps its old value; vLLM says nothing of it.
 """
 
 from dataclasses import dataclass
@@ -42,20 +43,20 @@ class SharedFileTransfer(WeightTransferEngine[NothingToAgreeOn, WeightFile]):
         """Nothing to connect to."""
 
     def start_weight_update(self) -> None:
-        """Have the layers take weights as a checkpoint holds them."""
-        initialize_layerwise_reload(self.model)
+        """Nothing to prepare: a file holds all there is."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Load one file. The inherited method then waits for an accelerator, and there is none."""
+        """Take one file into use. The inherited method then waits for an accelerator, and there is none."""
         self.receive_weights(self.parse_update_info(update_info))
 
     def receive_weights(self, update_info: WeightFile) -> None:
-        """Load one file."""
+        """Empty the layers, load the file into them and have them pack what came."""
+        initialize_layerwise_reload(self.model)
         self.model.load_weights(load_file(update_info.path).items())
+        finalize_layerwise_reload(self.model, self.model_config)
 
     def finish_weight_update(self) -> None:
-        """Have the layers pack what came."""
-        finalize_layerwise_reload(self.model, self.model_config)
+        """Nothing is left to do."""
 
     def shutdown(self) -> None:
         """Nothing is held."""

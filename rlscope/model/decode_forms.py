@@ -1,0 +1,286 @@
+"""The forms of a decode curve as densities over their parameters: what the passes and the hardware say together.
+
+A vector holds, in this order, the logarithm of the flat branch, the parameters of the form, the overhead (where a
+device is known), the logarithm of the KV term (where resident tokens are known) and the logarithm of the residual.
+Without a device the form is expected to be anything from flat to proportional at the batch sizes seen, all elasticities
+alike. Not covered: forms with jumps, such as batches padded to captured sizes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.decode_curve import (
+    ExpertHitCurve,
+    Form,
+    PNormCurve,
+    SigmoidCurve,
+    SoftplusCurve,
+    expert_hit_s,
+    pnorm_s,
+    sigmoid_s,
+    softplus_s,
+)
+from rlscope.model.decode_points import DecodePoints
+from rlscope.model.decode_prior import HardwarePrior, LogNormal
+from rlscope.model.system import DecodeCurve, Reals
+
+_SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
+    "pnorm": ("hinge", "sharpness"),
+    "softplus": ("hinge", "width", "rise"),
+    "sigmoid": ("hinge", "width", "rise", "step"),
+    "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
+}
+_HUBER: Final = 1.345
+"""Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
+_ROW_NOISE: Final = 0.1
+"""Log deviation of one measurement of a pass: hosts, clocks and lengths; cells of many rows are better known."""
+_FORM_ERROR: Final = 0.03
+"""Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
+measured ones are 1 to 4 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
+_RESIDUAL: Final = LogNormal(0.02, 0.7)
+"""How far a curve of the right form is from the mean of a cell: 1 to 4 % in the table of measured kernels."""
+_SHARPNESS: Final = LogNormal(2.0, 0.4)
+_WIDTH: Final = LogNormal(0.3, 0.6)
+"""Width of a hinge over its place; fits of measured kernels spread so."""
+_RISE: Final = LogNormal(1.0, 0.3)
+"""1: the affine branch goes through the origin, as work for each request does."""
+_STEP_SCALE: Final = 0.2
+_HINGE_LOG_SCALE: Final = 0.5
+"""Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
+between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
+_PART_LOG_SD: Final = 1.5
+"""Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
+_HIT_RATE: Final = LogNormal(0.06, 1.0)
+"""One expert of sixteen per token."""
+_USUAL: Final[Mapping[str, float]] = {
+    "sharpness": _SHARPNESS.median,
+    "width": _WIDTH.median,
+    "hit_rate": _HIT_RATE.median,
+    "residual": _RESIDUAL.median,
+}
+_OVERHEAD_UNIT_S: Final = 1e-3
+"""The overhead's own unit in the vector, so that all parameters are of the size of 1."""
+_FARTHEST: Final = 30.0
+"""Bound of every parameter: factors of e^30 are numerical accidents."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A typical pass of the run, which expectations without a device are relative to."""
+
+    running: float
+    pass_s: float
+    kv_tokens: float | None
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Reference":
+        """The medians of the cells."""
+        kv_tokens = float(np.median(cells.kv_tokens))
+        known = None if np.isnan(kv_tokens) else kv_tokens
+        return cls(float(np.median(cells.running)), float(np.median(cells.pass_s)), known)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The cells as the likelihood needs them."""
+
+    running: Reals
+    kv_tokens: Reals
+    log_pass_s: Reals
+    variance: Reals
+    """Of log time, besides the residual that is fitted: noise of rows, error of the batch size, error of the form."""
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Evidence":
+        """Variances of cells.
+
+        An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
+        1974). The form's own error is shared by the cells of one doubling of the batch size, so that together they
+        say no more than one: each has it times the number of them.
+        """
+        doubling = np.floor(np.log2(cells.running)).astype(np.int64)
+        sharing = np.bincount(doubling)[doubling] if len(cells) else np.empty(0)
+        relative_error = cells.running_sd / cells.running
+        variance = _ROW_NOISE**2 / cells.rows + relative_error**2 + _FORM_ERROR**2 * sharing
+        return cls(cells.running, cells.kv_tokens, np.log(cells.pass_s), variance)
+
+
+@dataclass(frozen=True, slots=True)
+class FormModel:
+    """One form with its expectations. A reference or a prior is needed."""
+
+    form: Form
+    prior: HardwarePrior | None
+    reference: Reference | None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The vector's parameters, in order."""
+        overhead = () if self.prior is None else ("overhead_s",)
+        kv = ("kv_s_per_token",) if self._has_kv else ()
+        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "residual")
+
+    @property
+    def least(self) -> Reals:
+        """The smallest value of each parameter."""
+        return np.array([0.0 if name in ("overhead_s", "step") else -np.inf for name in self.names])
+
+    @property
+    def speaks_of_form(self) -> bool:
+        """Whether the hardware alone says what the curve should be."""
+        return self._shape_prior is not None
+
+    @property
+    def _has_kv(self) -> bool:
+        if self.reference is None:
+            return self.prior is not None and self.prior.kv_s_per_token is not None
+        return self.reference.kv_tokens is not None
+
+    @property
+    def _shape_prior(self) -> HardwarePrior | None:
+        """The hardware's word on the form; none when it speaks of a model of the other kind."""
+        if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
+            return None
+        return self.prior
+
+    def starts(self) -> Reals:
+        """Vectors to search from: the hardware's, and the run's typical pass with its hinge below, near and beyond."""
+        starts: list[Mapping[str, float]] = []
+        kv = self.prior.kv_s_per_token.median if self.prior is not None and self.prior.kv_s_per_token else 1e-7
+        if (hardware := self._shape_prior) is not None:
+            parts = {"flat_s": hardware.flat_s.median, "per_request_s": hardware.per_request_s.median}
+            experts = hardware.experts
+            routed = (
+                {} if experts is None else {"experts_s": experts.experts_s.median, "hit_rate": experts.hit_rate.median}
+            )
+            starts.append({**parts, **routed, "hinge": parts["flat_s"] / parts["per_request_s"], "kv_s_per_token": kv})
+        if (typical := self.reference) is not None:
+            kv = 0.2 * typical.pass_s / max(typical.kv_tokens or 1.0, 1.0)
+            part_s = 0.5 * typical.pass_s
+            for beyond in (0.5, 2.0, 8.0):
+                parts = {"flat_s": part_s, "experts_s": part_s, "per_request_s": part_s / typical.running / beyond}
+                starts.append({**parts, "hinge": beyond * typical.running, "kv_s_per_token": kv})
+        return np.array([[self._coordinate(name, start) for name in self.names] for start in starts])
+
+    def _coordinate(self, name: str, given: Mapping[str, float]) -> float:
+        if name in ("overhead_s", "step"):
+            return 0.1
+        return math.log(given.get(name, _USUAL.get(name, 1.0)))
+
+    def named(self, vectors: Reals) -> dict[str, Reals]:
+        """Each parameter in its own unit, as a column that broadcasts against cells."""
+        columns: dict[str, Reals] = {}
+        for number, name in enumerate(self.names):
+            column = vectors[..., number, None]
+            linear = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0}
+            columns[name] = column * linear[name] if name in linear else np.exp(column)
+        return columns
+
+    def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
+        """Seconds of each cell's pass, one row a vector."""
+        given = self.named(vectors)
+        work_s = _work_s(self.form, given, running) + given.get("overhead_s", np.zeros(1))
+        return work_s + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else work_s
+
+    def curve(self, vector: Reals) -> DecodeCurve:
+        """The curve of one vector."""
+        given = {name: float(column[0]) for name, column in self.named(vector).items()}
+        ends = (given.get("overhead_s", 0.0), given.get("kv_s_per_token", 0.0))
+        if self.form == "pnorm":
+            return PNormCurve(given["flat_s"], given["flat_s"] / given["hinge"], given["sharpness"], *ends)
+        if self.form == "expert_hit":
+            parts = (given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+            return ExpertHitCurve(*parts, *ends)
+        hinged = (given["flat_s"], given["hinge"], given["width"], given["rise"])
+        if self.form == "softplus":
+            return SoftplusCurve(*hinged, *ends)
+        return SigmoidCurve(*hinged, given["step"], *ends)
+
+    def log_density(self, vectors: Reals, evidence: Evidence) -> Reals:
+        """Log of prior times likelihood, up to a constant; one value a row of vectors."""
+        feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            log_density = self.log_prior(vectors) + self._log_likelihood(vectors, evidence)
+        return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
+
+    def _log_likelihood(self, vectors: Reals, evidence: Evidence) -> Reals:
+        """Huber's law for the residuals of log time."""
+        sd = np.sqrt(np.exp(2 * vectors[..., -1:]) + evidence.variance)
+        pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
+        distance = np.abs(evidence.log_pass_s - np.log(pass_s)) / sd
+        huber = np.where(distance <= _HUBER, distance**2 / 2, _HUBER * (distance - _HUBER / 2))
+        return -(huber + np.log(sd)).sum(axis=-1)
+
+    def log_prior(self, vectors: Reals) -> Reals:
+        """Log density of what was expected, up to a constant."""
+        at = {name: vectors[..., number] for number, name in enumerate(self.names)}
+        total = _normal(at["residual"], _RESIDUAL) + self._log_shape(at)
+        if self.prior is not None:
+            scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S
+            total = total - (at["overhead_s"] / scale) ** 2 / 2
+        if "kv_s_per_token" in at:
+            total = total + self._log_kv(at["kv_s_per_token"], vectors)
+        return total
+
+    def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:
+        """The hardware's word, or any share of a typical pass with like probability."""
+        if self.prior is not None and self.prior.kv_s_per_token is not None:
+            return _normal(log_kv, self.prior.kv_s_per_token)
+        assert self.reference is not None and self.reference.kv_tokens is not None
+        work_s = _work_s(self.form, self.named(vectors), np.array([self.reference.running]))[..., 0]
+        return _logistic(log_kv + np.log(self.reference.kv_tokens) - np.log(work_s), 1.0)
+
+    def _log_shape(self, at: Mapping[str, Reals]) -> Reals:
+        hardware = self._shape_prior
+        if self.form == "expert_hit":
+            return _log_expert_shape(at, hardware, self.reference)
+        if self.form == "pnorm":
+            soft, rise, scale = _normal(at["sharpness"], _SHARPNESS), 0.0, np.exp(-at["sharpness"])
+        else:
+            soft, rise = _normal(at["width"], _WIDTH) + _normal(at["rise"], _RISE), at["rise"]
+            scale = np.full_like(at["rise"], _HINGE_LOG_SCALE)
+        if "step" in at:
+            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2
+        if hardware is not None:
+            log_slope = at["flat_s"] + rise - at["hinge"]
+            return soft + _normal(at["flat_s"], hardware.flat_s) + _normal(log_slope, hardware.per_request_s)
+        assert self.reference is not None
+        return soft + _logistic(at["hinge"] - np.log(self.reference.running), scale)
+
+
+def _work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
+    if form == "pnorm":
+        return pnorm_s(running, given["flat_s"], given["hinge"], given["sharpness"])
+    if form == "softplus":
+        return softplus_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"])
+    if form == "sigmoid":
+        return sigmoid_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"], given["step"])
+    return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+
+
+def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, reference: Reference | None) -> Reals:
+    if hardware is not None and hardware.experts is not None:
+        return (
+            _normal(at["flat_s"], hardware.flat_s)
+            + _normal(at["per_request_s"], hardware.per_request_s)
+            + _normal(at["experts_s"], hardware.experts.experts_s)
+            + _normal(at["hit_rate"], hardware.experts.hit_rate)
+        )
+    assert reference is not None
+    work_share = at["per_request_s"] + np.log(reference.running) - at["flat_s"]
+    parts = _normal(at["experts_s"] - at["flat_s"], LogNormal(1.0, _PART_LOG_SD))
+    return parts + _normal(work_share, LogNormal(1.0, _PART_LOG_SD)) + _normal(at["hit_rate"], _HIT_RATE)
+
+
+def _normal(log_value: Reals, expected: LogNormal) -> Reals:
+    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2
+
+
+def _logistic(distance: Reals, scale: Reals | float) -> Reals:
+    """Log density of the logistic law: of log(s / (1 - s)) when s is anything between 0 and 1 alike."""
+    ratio = distance / scale
+    return -np.abs(ratio) - 2 * np.log1p(np.exp(-np.abs(ratio))) - np.log(scale)

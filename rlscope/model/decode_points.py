@@ -1,0 +1,161 @@
+"""Which measured passes a decode curve may be fitted to, gathered into cells of like batch size and like resident KV.
+
+A cell is the unit of the fit, so that a batch size seen a million times does not outvote the shape of the curve. What
+is left out is counted by reason. Not covered: passes that verify drafted tokens, and engines that differ from each
+other; the caller gives the passes of engines that are alike.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.system import Reals
+
+Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
+Kept = npt.NDArray[np.bool_]
+
+_BATCH_CELLS_PER_DOUBLING: Final = 4
+"""Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
+_KV_CELLS_PER_DOUBLING: Final = 2
+"""The KV term is a part of the time, so its cells may be wider."""
+_LEAST_CLEAN_ROWS_RATIO: Final = 0.02
+"""Passes with a little prefill are let in when those without are fewer than this share of all."""
+_LITTLE_PREFILL_RATIO: Final = 0.1
+"""Prompt tokens per running request and pass that hardly show in its time."""
+_OUTLYING_SIGMAS: Final = 3.5
+"""Robust deviations from the cell's median that one measurement in two thousand exceeds by chance."""
+_FEWEST_TO_JUDGE: Final = 5
+"""Measurements of a cell below which no spread is known to call one of them outlying."""
+_MAD_TO_SIGMA: Final = 1.4826
+"""Standard deviation over median absolute deviation, for normal noise."""
+_SMALLEST_SPREAD: Final = 0.05
+"""Log time: a cell spans so much by its width alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodePoints:
+    """Measured passes, one element a measurement; all arrays have one length."""
+
+    running: Reals
+    """Requests in the batch."""
+    pass_s: Reals
+    """Seconds of one pass: the caller says whether with or without the time between passes."""
+    rows: Reals
+    """Independent measurements that this one averages."""
+    kv_tokens: Reals
+    """Tokens resident in the KV cache; NaN where that was not recorded."""
+    prefill_tokens: Reals
+    """Prompt tokens computed per pass."""
+    running_sd: Reals
+    """Error of the batch size, requests: above 0 where it is a reading and not a count over the passes."""
+
+    @classmethod
+    def of(
+        cls,
+        running: npt.ArrayLike,
+        pass_s: npt.ArrayLike,
+        *,
+        rows: npt.ArrayLike = 1.0,
+        kv_tokens: npt.ArrayLike | None = None,
+        prefill_tokens: npt.ArrayLike = 0.0,
+        running_sd: npt.ArrayLike = 0.0,
+    ) -> "DecodePoints":
+        """Points from arrays or single values, which are repeated; raises ValueError when the lengths disagree."""
+        given = (running, pass_s, rows, np.nan if kv_tokens is None else kv_tokens, prefill_tokens, running_sd)
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in given))
+        return cls(*arrays)
+
+    def __len__(self) -> int:
+        return len(self.running)
+
+    def where(self, kept: Kept) -> "DecodePoints":
+        """Those points."""
+        return DecodePoints(*(column[kept] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[Reals, ...]:
+        """The arrays, in the order of the fields."""
+        return (self.running, self.pass_s, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
+
+
+class Cells(NamedTuple):
+    """Points that were kept, gathered, and how many rows were left out for what."""
+
+    points: DecodePoints
+    rejected: Mapping[Rejection, int]
+
+    @property
+    def knows_kv(self) -> bool:
+        """Whether the resident tokens of every cell are known."""
+        return len(self.points) > 0 and not bool(np.isnan(self.points.kv_tokens).any())
+
+
+def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
+    """Leave out what says nothing of decoding, and average the rest within cells.
+
+    least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
+    robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's time is the mean over what is
+    left, weighted by rows, because times add up. Resident tokens known for the most rows are asked of all; known for
+    fewer, they are not used.
+    """
+    rejected: Counter[Rejection] = Counter()
+    points = _keep(points, (points.running > 0) & (points.rows > 0), "no_batch", rejected)
+    points = _keep(points, np.isfinite(points.pass_s) & (points.pass_s > 0), "no_time", rejected)
+    points = _keep(points, points.pass_s >= (least_pass_s or 0.0), "below_physical_bound", rejected)
+    points = _keep(points, _decodes_only(points), "prefill", rejected)
+    if not len(points):
+        return Cells(points, +rejected)
+    if _rows(points, ~np.isnan(points.kv_tokens)) * 2 > points.rows.sum():
+        points = _keep(points, ~np.isnan(points.kv_tokens), "no_kv", rejected)
+    else:
+        points = replace(points, kv_tokens=np.full(len(points), np.nan))
+    points = _keep(points, _typical(points, _cell_numbers(points)), "outlying", rejected)
+    return Cells(_averaged(points, _cell_numbers(points)), +rejected)
+
+
+def _keep(points: DecodePoints, kept: Kept, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
+    rejected[reason] += round(_rows(points, ~kept))
+    return points.where(kept)
+
+
+def _rows(points: DecodePoints, chosen: Kept) -> float:
+    return float(points.rows[chosen & (points.rows > 0)].sum())
+
+
+def _decodes_only(points: DecodePoints) -> Kept:
+    clean = points.prefill_tokens <= 0
+    if _rows(points, clean) > _LEAST_CLEAN_ROWS_RATIO * points.rows.sum():
+        return clean
+    return points.prefill_tokens <= _LITTLE_PREFILL_RATIO * points.running
+
+
+def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
+    batch = np.floor(_BATCH_CELLS_PER_DOUBLING * np.log2(points.running))
+    kv = np.floor(_KV_CELLS_PER_DOUBLING * np.log2(np.maximum(points.kv_tokens, 1.0)))
+    places = np.stack([batch, np.nan_to_num(kv, nan=-1.0)])
+    return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Kept:
+    """Whether each point is near its cell's median; all of a cell that is too small to judge."""
+    log_s = np.log(points.pass_s)
+    typical = np.ones(len(points), dtype=np.bool_)
+    for number in np.unique(cell):
+        members = np.flatnonzero(cell == number)
+        if len(members) >= _FEWEST_TO_JUDGE:
+            distance = np.abs(log_s[members] - np.median(log_s[members]))
+            spread = max(_MAD_TO_SIGMA * float(np.median(distance)), _SMALLEST_SPREAD)
+            typical[members] = distance <= _OUTLYING_SIGMAS * spread
+    return typical
+
+
+def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
+    if not len(points):
+        return points
+    rows = np.bincount(cell, weights=points.rows)
+    means = (np.bincount(cell, weights=column * points.rows) / rows for column in points.columns)
+    return replace(DecodePoints(*means), rows=rows)

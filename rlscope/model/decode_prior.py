@@ -1,0 +1,122 @@
+"""What device and model let one expect of a decode pass before it is measured.
+
+A pass streams its weights at a share of the peak bandwidth, computes at a share of the peak rate, reads the KV cache
+at a share of the bandwidth, and waits for its host. The shares and how far they vary are those of dense bf16 models of
+7 to 32 billion parameters on one Hopper GPU (`benchmarks/data/decode_latency.csv`); smaller models and older devices
+reach less, which is why a run's own passes outweigh them quickly. Not covered: links between GPUs, which widen what is
+expected instead.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from rlscope.model.hardware import Device, ModelShape, least_pass_s
+
+_WEIGHT_EFFICIENCY: Final = 0.75
+"""Share of the peak bandwidth at which weights are streamed: 0.66 to 0.79 in the table."""
+_COMPUTE_EFFICIENCY: Final = 0.8
+"""Share of the peak rate of multiplication at large batches."""
+_KV_EFFICIENCY: Final = 0.85
+"""Share of the peak bandwidth at which attention reads the KV cache: 0.78 to 0.92 in the table."""
+_LOG_SD: Final = 0.15
+"""Of each of the three shares, on one GPU."""
+_LOG_SD_MANY_GPUS: Final = 0.25
+"""The same where GPUs share a pass: the time of their links is not modelled."""
+_LOG_SD_EXPERTS: Final = 0.35
+"""The same for mixtures of experts, whose kernels reach very different shares."""
+_OVERHEAD_SCALE_S: Final = 3e-3
+"""Scale of a half-normal overhead of scheduling and launching a pass; measured engines have 0.1 to 5 ms."""
+_FLOP_PER_PARAMETER: Final = 2.0
+"""A multiplication and an addition for each parameter and token (Kaplan et al. 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """A positive quantity: its median, and the standard deviation of its logarithm."""
+
+    median: float
+    log_sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPrior:
+    """The parts that a mixture of experts has besides those of a dense model."""
+
+    experts_s: LogNormal
+    """Seconds to read all experts."""
+    hit_rate: LogNormal
+    """r of `expert_hit_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwarePrior:
+    """What a pass of one engine should cost."""
+
+    flat_s: LogNormal
+    """Seconds to stream the weights that every pass reads."""
+    per_request_s: LogNormal
+    kv_s_per_token: LogNormal | None
+    """None where the shape of the KV cache is not known."""
+    overhead_scale_s: float
+    least_pass_s: float | None
+    """Seconds below which no pass can be."""
+    experts: ExpertPrior | None
+
+
+def hardware_prior(shape: ModelShape, device: Device | None, gpus: int) -> HardwarePrior | None:
+    """Expectations for an engine of `gpus` GPUs; None where device, parameters, their bytes or experts are unknown.
+
+    a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8);
+    KV: bytes per token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the shares
+    above; weights of one byte are taken to be multiplied at twice the rate. Of a mixture of experts the parts that
+    every pass reads and the experts follow from total and active parameters and the share k/E of experts per token.
+    """
+    per_token = shape.parameters_per_token
+    if device is None or per_token is None or shape.parameters is None or shape.bytes_per_weight is None or gpus < 1:
+        return None
+    routed = _routed_parameters(shape)
+    if shape.has_experts and routed is None:
+        return None
+    streams_per_s = gpus * device.bandwidth_bytes_per_s * _WEIGHT_EFFICIENCY / shape.bytes_per_weight
+    flop_per_s = gpus * device.bf16_flop_per_s * (2 if shape.bytes_per_weight <= 1 else 1) * _COMPUTE_EFFICIENCY
+    spread = _LOG_SD if gpus == 1 else _LOG_SD_MANY_GPUS
+    experts = None if routed is None else _expert_prior(shape, routed / streams_per_s)
+    spread = spread if experts is None else _LOG_SD_EXPERTS
+    return HardwarePrior(
+        flat_s=LogNormal((shape.parameters - (routed or 0)) / streams_per_s, spread),
+        per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s, spread),
+        kv_s_per_token=_kv_prior(shape, device, gpus),
+        overhead_scale_s=_OVERHEAD_SCALE_S,
+        least_pass_s=least_pass_s(shape, device, gpus),
+        experts=experts,
+    )
+
+
+def _kv_prior(shape: ModelShape, device: Device, gpus: int) -> LogNormal | None:
+    token_bytes = shape.kv_bytes_per_token(gpus)
+    if not token_bytes:
+        return None
+    return LogNormal(token_bytes / (gpus * device.bandwidth_bytes_per_s * _KV_EFFICIENCY), _LOG_SD)
+
+
+def _routed_parameters(shape: ModelShape) -> float | None:
+    """Parameters of all experts: total - active = (1 - k/E) of them. None: dense, or not known."""
+    share = _expert_share(shape)
+    if share is None or shape.active_parameters is None or shape.parameters is None:
+        return None
+    routed = (shape.parameters - shape.active_parameters) / (1 - share)
+    return routed if 0 < routed < shape.parameters else None
+
+
+def _expert_prior(shape: ModelShape, experts_s: float) -> ExpertPrior | None:
+    share = _expert_share(shape)
+    if share is None:
+        return None
+    return ExpertPrior(LogNormal(experts_s, _LOG_SD_EXPERTS), LogNormal(-math.log1p(-share), _LOG_SD_EXPERTS))
+
+
+def _expert_share(shape: ModelShape) -> float | None:
+    if shape.experts is None or shape.experts_per_token is None or shape.experts_per_token >= shape.experts:
+        return None
+    return shape.experts_per_token / shape.experts

@@ -78,6 +78,11 @@ class Sample:
         if len(sink.running) < sink.limit:
             sink.running[id(self)] = self
 
+    @property
+    def versions(self) -> tuple[VersionRun, ...]:
+        """The runs of tokens that have ended; after `finish` all of them."""
+        return tuple(self._runs)
+
     def started(self, at_ns: int | None = None) -> None:
         """It was scheduled for the first time; now unless a time is given."""
         if self._started_ns is None:

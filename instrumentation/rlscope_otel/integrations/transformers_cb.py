@@ -30,28 +30,13 @@ from typing import Any
 from rlscope_otel.faults import Faults
 from rlscope_otel.integrations.host import host_run
 from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
-from rlscope_otel.integrations.transformers_requests import Request, Requests
+from rlscope_otel.integrations.transformers_requests import Pass, Requests
 from rlscope_otel.integrations.transformers_weights import Apply, Weights
 from rlscope_otel.recorder import Run
+from rlscope_otel.samples import VersionRun
 
 _API = "transformers.generation.continuous_batching.continuous_api"
 _HARD_STOP = 2  # BackgroundThreadStatus.HARD_STOP
-
-
-@dataclass(slots=True)
-class _Pass:
-    """One generation step, from its preparation on."""
-
-    start_ns: int
-    requests: list[tuple[Request, Any]]
-    prefill_tokens: int
-    waiting: int
-    kv_used_tokens: int | None
-    preemptions: int
-    version: int = 0
-    launched_ns: int = 0
-    computed_ns: int = 0
-    torn: bool = False
 
 
 @dataclass(slots=True)
@@ -65,7 +50,7 @@ class _Loop:
     row_end_ns: int = 0
     results_ns: int = 0
     preemptions: int = 0  # since the last pass was prepared
-    passes: deque[_Pass] = field(default_factory=deque[_Pass])
+    passes: deque[Pass] = field(default_factory=deque[Pass])
 
 
 class Engine:
@@ -92,6 +77,10 @@ class Engine:
         """
         return Apply(self._weights, version, label)
 
+    def versions_of(self, request_id: str) -> tuple[VersionRun, ...] | None:
+        """Which version sampled which tokens of a request whose result has come; each can be asked for once."""
+        return self._requests.versions_of(request_id)
+
     def close(self) -> None:
         """Watch no more; requests that are not finished are recorded as such when the run stops."""
         for key in [key for key, engine in _engines.items() if engine is self]:
@@ -107,8 +96,8 @@ class Engine:
         self._capacity_tokens = blocks * page_tokens if blocks and page_tokens else None
         running = getattr(processor.scheduler, "max_requests_per_batch", None)
         self.run.describe(kv_capacity_tokens=self._capacity_tokens, max_running=running)
-        for part in (processor, processor.scheduler, processor.inputs_and_outputs, self._weights.status):
-            _engines[id(part)] = self
+        shared = (processor.scheduler, processor.inputs_and_outputs, processor.output_router, self._weights.status)
+        _engines.update((id(part), self) for part in (processor, *shared))
 
     def _unbind(self) -> None:
         for key in [key for key, engine in _engines.items() if engine is self and key != id(self.target)]:
@@ -144,7 +133,7 @@ class Engine:
         requests, prefill_tokens = self._requests.schedule(_host_side(self._processor).requests_in_batch)
         waiting = len(self._processor.scheduler.waiting_requests)
         kv_tokens = self._kv_used_tokens()
-        loop.passes.append(_Pass(loop.round_ns, requests, prefill_tokens, waiting, kv_tokens, loop.preemptions))
+        loop.passes.append(Pass(loop.round_ns, requests, prefill_tokens, waiting, kv_tokens, loop.preemptions))
         loop.preemptions = 0
 
     def launching(self, call: Call) -> None:
@@ -163,27 +152,35 @@ class Engine:
         """The tokens of an asynchronous pass are on the host."""
         self._loop.results_ns = self.run.now_ns()
 
+    def delivering(self, call: Call) -> None:
+        """The tokens of the oldest pass are with their requests, and some results are about to leave the engine."""
+        if not self._loop.passes:
+            return
+        done = self._loop.passes[0]
+        if getattr(self._processor, "use_async_batching", False):
+            done.computed_ns = self._loop.results_ns
+        if done.tokens is None:
+            done.tokens = self._requests.give_tokens(done)
+
     def updated(self, call: Call) -> None:
-        """The tokens of the oldest pass are with their requests."""
+        """The oldest pass is done with."""
         loop = self._loop
+        self.delivering(call)
         if not loop.passes:
             return
-        done = loop.passes.popleft()
+        done, end_ns = loop.passes.popleft(), self.run.now_ns()
+        busy_ns = done.computed_ns - done.launched_ns
         if getattr(self._processor, "use_async_batching", False):
-            done.computed_ns = end_ns = loop.results_ns
-            done.start_ns = max(done.launched_ns, loop.row_end_ns)
+            end_ns, done.start_ns = done.computed_ns, max(done.launched_ns, loop.row_end_ns)
             busy_ns = end_ns - done.start_ns
-        else:
-            end_ns, busy_ns = self.run.now_ns(), done.computed_ns - done.launched_ns
         loop.row_end_ns = end_ns
-        tokens = self._requests.give_tokens(done.requests, done.version, done.torn, done.launched_ns, done.computed_ns)
         self.run.engine_step(
             done.start_ns,
             end_ns,
             busy_ns=busy_ns,
             running=len(done.requests),
             waiting=done.waiting,
-            decode_tokens=tokens,
+            decode_tokens=done.tokens or 0,
             prefill_tokens=done.prefill_tokens,
             kv_used_tokens=done.kv_used_tokens,
             preemptions=done.preemptions,
@@ -238,7 +235,8 @@ def instrument(target: Any, run: Run | None = None) -> Engine:
     """
     if id(target) in _engines:
         return _engines[id(target)]
-    run = host_run("sampler", framework="transformers", framework_version=_version()) if run is None else run
+    version = getattr(sys.modules.get("transformers"), "__version__", None)
+    run = host_run("sampler", framework="transformers", framework_version=version) if run is None else run
     engine = Engine(run, target)
     if not run.active:
         return engine
@@ -266,6 +264,7 @@ def _watch(api: ModuleType, run: Run) -> None:
     seams.watch(processor, "_handle_request_error", Watch(_of("failed")))
     seams.watch(api.Scheduler, "add_waiting_request", Watch(_of("submitted")))
     seams.watch(api.Scheduler, "clear_cancelled_requests", Watch(after=_of("cancelled")))
+    seams.watch(api.OutputRouter, "deliver_batch", Watch(_of("delivering")))
     seams.watch(status, "pause_and_wait", Watch(_of("pausing"), after=_of("resumed")))
     seams.watch(status, "mark_as_stopped", Watch(after=_of("stopped")))
     seams.watch(api.ContinuousBatchingAsyncIOs, "prepare_batch_update", Watch(after=_of("results_came")))
@@ -287,10 +286,6 @@ def _of(method: str) -> Watcher:
 def _api_of(target: Any) -> ModuleType:
     is_manager = hasattr(target, "batch_processor")
     return sys.modules[type(target).__module__] if is_manager else importlib.import_module(_API)
-
-
-def _version() -> str | None:
-    return getattr(sys.modules.get("transformers"), "__version__", None)
 
 
 def _host_side(processor: Any) -> Any:

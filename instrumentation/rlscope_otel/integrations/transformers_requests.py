@@ -11,10 +11,11 @@ from typing import Any
 
 from rlscope_otel.integrations.request_ids import RequestName, name_of
 from rlscope_otel.recorder import Run
-from rlscope_otel.samples import Sample
+from rlscope_otel.samples import Sample, VersionRun
 
 _FINISHED = 3
 """`RequestStatus.FINISHED`; FAILED is above it."""
+_MOST_REMEMBERED = 4096
 _CHILD_MARK = "__child#"
 """Stands between a request's id and a fork's number."""
 
@@ -32,12 +33,34 @@ class Request:
     cached_tokens: int | None = None
 
 
+@dataclass(slots=True)
+class Pass:
+    """One generation step, from its preparation on."""
+
+    start_ns: int
+    requests: list[tuple[Request, Any]]
+    prefill_tokens: int
+    waiting: int
+    kv_used_tokens: int | None
+    preemptions: int
+    version: int = 0
+    launched_ns: int = 0
+    computed_ns: int = 0
+    torn: bool = False
+    tokens: int | None = None
+
+
 class Requests:
     """The unfinished requests of one engine. Used by the generation loop's thread only."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._open: dict[str, Request] = {}
+        self._finished: dict[str, tuple[VersionRun, ...]] = {}
+
+    def versions_of(self, request_id: str) -> tuple[VersionRun, ...] | None:
+        """The versions of a finished request's tokens: once, and of the last few thousand. Of any thread."""
+        return self._finished.pop(request_id, None)
 
     def submit(self, state: Any) -> bool:
         """A request comes into the scheduler; returns whether it comes back because it was preempted."""
@@ -76,24 +99,22 @@ class Requests:
             scheduled.append((request, future.state))
         return scheduled, prefill_tokens
 
-    def give_tokens(
-        self, scheduled: list[tuple[Request, Any]], version: int, torn: bool, launched_ns: int, computed_ns: int
-    ) -> int:
+    def give_tokens(self, done: Pass) -> int:
         """A pass has ended: its new tokens go to their samples; returns how many there were."""
         total = 0
-        for request, state in scheduled:
+        for request, state in done.requests:
             if state is not request.state:
                 continue  # It was reset after the pass began: the token is thrown away and computed again.
             count = len(state.generated_tokens) - request.seen_tokens
-            request.sample.started(launched_ns)
+            request.sample.started(done.launched_ns)
             if count > 0:
                 total += count
                 request.seen_tokens += count
-                request.sample.tokens(count, version)
-                if torn:
+                request.sample.tokens(count, done.version)
+                if done.torn:
                     request.sample.torn(count)
             if state.status >= _FINISHED:
-                self.finish(state, _reason_of(state), computed_ns)
+                self.finish(state, _reason_of(state), done.computed_ns)
         return total
 
     def finish(self, state: Any, reason: str, at_ns: int | None = None) -> None:
@@ -101,6 +122,9 @@ class Requests:
         request = self.of(state)
         del self._open[state.request_id]
         request.sample.finish(reason, at_ns, preemptions=request.preemptions, cached_tokens=request.cached_tokens)
+        self._finished[state.request_id] = request.sample.versions
+        if len(self._finished) > _MOST_REMEMBERED:
+            self._finished.pop(next(iter(self._finished)), None)
 
 
 def _prefill(request: Request, state: Any, query_tokens: int) -> int:

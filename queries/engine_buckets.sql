@@ -7,10 +7,10 @@
 -- out  bucket_start_ns BIGINT   start of the bucket, UTC epoch
 -- out  is_timed        BOOLEAN  whether these are the rows that end after their start, or the faulty others
 -- out  row_ns          BIGINT   time of the rows that start in the bucket
--- out  busy_ns         BIGINT   time inside forward passes
+-- out  busy_ns         BIGINT   time inside forward passes; NULL when no row knows it
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  running_ns      BIGINT   running requests times the time of the row
--- out  running_passes  BIGINT   running requests times forward passes
+-- out  running_passes  BIGINT   running requests times forward passes; NULL when no row counts them
 -- out  running_max     INTEGER  most running requests
 -- out  waiting_ns      BIGINT   waiting requests times the time of the row
 -- out  waiting_max     INTEGER  most waiting requests

@@ -69,9 +69,10 @@ SELECT
     least(end_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
 FROM spans;
 
--- What did the passes of an engine row do?
+-- What did the passes of an engine row do? A row that does not know its passes is no more than generating.
 CREATE MACRO pass_state(decodes, prefills) AS
 CASE
+    WHEN decodes IS NULL THEN 'generating'
     WHEN decodes AND prefills THEN 'mixed_passes'
     WHEN decodes THEN 'decoding'
     WHEN prefills THEN 'prefilling'
@@ -85,6 +86,7 @@ CREATE MACRO busy_share(busy_ns, began_ns, ended_ns, start_ns, end_ns) AS
     - busy_ns::HUGEINT * (start_ns - began_ns) // (ended_ns - began_ns))::BIGINT;
 
 -- The engines' rows, clipped to the extents of their workers. Only of workers that the table named in whose knows.
+-- A row that does not know its time inside passes cannot be split: all of it counts as one.
 CREATE MACRO clipped_rows(whose) AS TABLE
 WITH extents AS (
     SELECT worker_id, start_ns, end_ns FROM worker_extents
@@ -96,12 +98,15 @@ clipped AS (
         greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
         least(engine_steps.end_ns, extents.end_ns) AS ended_ns,
         busy_ns,
-        decode_tokens > 0 AS decodes,
-        prefill_tokens > 0 AS prefills
+        if(busy_ns IS NULL, NULL, decode_tokens > 0) AS decodes,
+        if(busy_ns IS NULL, NULL, prefill_tokens > 0) AS prefills
     FROM engine_steps
     JOIN extents USING (worker_id)
 )
-SELECT worker_id, began_ns, ended_ns, greatest(0, least(busy_ns, ended_ns - began_ns)) AS busy_ns, decodes, prefills
+SELECT
+    worker_id, began_ns, ended_ns,
+    if(busy_ns IS NULL, ended_ns - began_ns, greatest(0, least(busy_ns, ended_ns - began_ns))) AS busy_ns,
+    decodes, prefills
 FROM clipped
 WHERE began_ns < ended_ns;
 

@@ -18,7 +18,7 @@ WITH batches AS (
         sum(end_ns - start_ns - busy_ns) AS between_ns,
         quantile_cont(busy_ns / forward_passes, [0.5, 0.95]) AS pass_quantiles_ns
     FROM engine_steps
-    WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0
+    WHERE prefill_tokens = 0 AND decode_tokens > 0 AND forward_passes > 0 AND busy_ns IS NOT NULL
     GROUP BY worker_id, running
 )
 SELECT

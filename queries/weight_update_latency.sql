@@ -8,6 +8,7 @@
 -- out  publish_to_applied_s  DOUBLE   from the start of the publication to the end of the application, seconds
 -- out  apply_s               DOUBLE   time spent applying, seconds
 -- out  paused                BOOLEAN  whether generation stopped meanwhile; NULL when not recorded
+-- out  kv                    VARCHAR  kept or recomputed: what became of the KV cache; NULL when not recorded
 -- out  bytes                 BIGINT   bytes moved; NULL when not recorded
 -- grain: one row per version and engine
 WITH published AS (
@@ -15,7 +16,7 @@ WITH published AS (
 ),
 applied AS (
     SELECT version, worker_id, max(end_ns) AS applied_ns, sum(end_ns - start_ns)::BIGINT AS apply_ns,
-        bool_or(paused) AS paused, max(bytes) AS bytes
+        bool_or(paused) AS paused, max(kv) AS kv, max(bytes) AS bytes
     FROM weight_updates
     WHERE phase = 'apply'
     GROUP BY version, worker_id
@@ -24,7 +25,7 @@ SELECT
     version, worker_id, publish_start_ns, applied_ns,
     (applied_ns - publish_start_ns) / 1e9 AS publish_to_applied_s,
     apply_ns / 1e9 AS apply_s,
-    paused, bytes
+    paused, kv, bytes
 FROM applied
 LEFT JOIN published USING (version)
 ORDER BY version, worker_id

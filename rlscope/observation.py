@@ -63,6 +63,7 @@ def observe(
         passes=_passes(answers["pass_costs"]),
         engine_state_s=state_s,
         lengths=_length_law(lengths, answers["group_members"], config.max_output_tokens),
+        began_samples=int(lengths["samples"].sum()),
         prompt_tokens=int(lengths["prompt_tokens"].sum()) / int(lengths["samples"].sum()),
         group_size=config.group_size or 1,
         in_flight_samples=in_flight["in_flight_mean"],
@@ -70,6 +71,7 @@ def observe(
         delivered=_delivered(answers["judged_outcomes"]),
         apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
         update_delay_s=_mean(updates["publish_to_applied_s"]),
+        kv_kept=not (updates["kv"] == "recomputed").any(),
         staleness=_staleness(answers["token_staleness"], step_numbers),
     )
 
@@ -118,7 +120,7 @@ def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[Trai
 def _passes(costs: pl.DataFrame) -> PassCosts:
     if costs["passes"].sum() == 0:
         raise UnobservableError("no forward pass was recorded in the stretch: what a pass costs is unknown")
-    columns = ("running", "prefills", "passes", "busy_s", "between_s", "pass_p50_s", "decode_tokens", "prefill_tokens")
+    columns = ("running", "prefills", "rows", "passes", "busy_s", "between_s", "decode_tokens", "prefill_tokens")
     return PassCosts(
         kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         **{name: costs[name].to_numpy() for name in columns},

@@ -41,11 +41,12 @@ class PassCosts:
     kv_tokens: Reals
     """Resident tokens, mean over the passes; NaN where not recorded."""
     prefills: npt.NDArray[np.bool_]
+    rows: Counts
+    """Measurements."""
     passes: Counts
     busy_s: Reals
     between_s: Reals
     """Time between passes inside the rows."""
-    pass_p50_s: Reals
     decode_tokens: Counts
     prefill_tokens: Counts
 
@@ -79,7 +80,10 @@ class Observed:
     engine_state_s: Mapping[tuple[str, str | None], float]
     """Engine-seconds by ledger state and reason; they add up to engines * seconds."""
     lengths: LengthLaw
+    began_samples: int
+    """Samples that began in the stretch: those of `lengths`."""
     prompt_tokens: float
+    """Mean over those."""
     group_size: int
     in_flight_samples: float
     """Samples between first schedule and last token, mean over the stretch."""
@@ -90,6 +94,8 @@ class Observed:
     """Seconds that an engine does not generate for one version's sake; None when none was applied."""
     update_delay_s: float | None
     """From the start of a publication to the end of its application, mean; None when not recorded."""
+    kv_kept: bool
+    """Whether engines keep their KV cache over an update; True where that was not recorded."""
     staleness: tuple[tuple[int, int], ...]
     """(staleness, response tokens trained in the stretch), by staleness."""
 

@@ -1,0 +1,110 @@
+"""What the mean of a series of steps is worth when the steps are not independent: block bootstrap and effective size.
+
+Steps are related by construction: a sample spans several of them. Not covered: series with a trend, which
+`stationarity.py` finds first, and samples alike within a group.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri, stdtrit
+
+Reals = npt.NDArray[np.float64]
+Indices = npt.NDArray[np.int64]
+
+LEAST_BLOCKS: Final = 10
+"""With fewer independent stretches the quantiles of a bootstrap mean nothing: a range is given instead."""
+_BLOCK_TIMES: Final = 2.0
+"""Length of a block in autocorrelation times: what is left out between blocks is then small."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatioOfSums:
+    """Sum of a quantity over the sum of another, over all steps."""
+
+    value: float
+    low: float
+    high: float
+    kind: Literal["interval", "range"]
+    """interval: the stated share of the bootstrap. range: least and most of single blocks, too few for an interval."""
+    effective_steps: float
+    """Independent steps that would be worth as much."""
+
+
+def autocorrelation_time(values: npt.ArrayLike) -> float:
+    """Steps that are worth one independent step, at least 1: 1 + 2 * sum of autocorrelations.
+
+    The sum stops where two neighbours no longer add up to something positive (initial positive sequence, Geyer 1992).
+    Negative correlation is not made use of. 1 for a constant series.
+    """
+    series = np.asarray(values, dtype=np.float64)
+    centred = series - series.mean()
+    variance = float((centred**2).sum())
+    if series.size < 2 or variance <= 1e-24 * float((series**2).sum()):
+        return 1.0
+    padded = np.fft.rfft(centred, 2 * series.size)
+    correlations = np.fft.irfft(padded * padded.conj(), 2 * series.size)[: series.size] / variance
+    pairs = correlations[: series.size // 2 * 2].reshape(-1, 2).sum(axis=1)
+    negative = np.flatnonzero(pairs <= 0.0)
+    positive = pairs[: negative[0]] if negative.size else pairs
+    return max(2.0 * float(positive.sum()) - 1.0, 1.0)
+
+
+def effective_steps(values: npt.ArrayLike) -> float:
+    """Independent steps that would be worth as much as the series."""
+    return np.asarray(values).size / autocorrelation_time(values)
+
+
+def block_steps(values: npt.ArrayLike) -> int:
+    """Length of a block: two autocorrelation times, at least the cube root of the length, at most half of it."""
+    count = np.asarray(values).size
+    wanted = max(_BLOCK_TIMES * autocorrelation_time(values), count ** (1.0 / 3.0))
+    return max(min(round(wanted), count // 2), 1)
+
+
+def block_draws(rng: np.random.Generator, steps: int, block: int, draws: int) -> Indices:
+    """Indices of resampled series, (draws, steps): neighbours stay together in blocks (moving blocks, Künsch 1989)."""
+    if not 1 <= block <= steps:
+        raise ValueError(f"a block of {block} steps does not fit into {steps}")
+    starts = rng.integers(0, steps - block + 1, size=(draws, -(-steps // block)))
+    return (starts[:, :, None] + np.arange(block)).reshape(draws, -1)[:, :steps]
+
+
+def ratio_of_sums(
+    numerators: npt.ArrayLike,
+    denominators: npt.ArrayLike,
+    rng: np.random.Generator,
+    *,
+    draws: int = 1000,
+    coverage_ratio: float = 0.90,
+) -> RatioOfSums:
+    """A rate over the steps of a stretch, with what it could as well have been; never a mean of the steps' rates.
+
+    The bootstrap's quantiles are moved outwards by what few blocks leave out: Student's for normal quantiles, and
+    n / (n - 1) of the variance, n blocks.
+    numerators, denominators: one each per step, in order. ValueError: no steps, or denominators that sum to 0.
+    """
+    above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
+    if above.size == 0 or above.shape != below.shape or below.sum() == 0.0:
+        raise ValueError("a ratio of sums needs as many numerators as denominators, whose sum is not 0")
+    value = float(above.sum() / below.sum())
+    residuals = above - value * below
+    block, effective = block_steps(residuals), effective_steps(residuals)
+    if above.size < LEAST_BLOCKS * block:
+        starts = np.arange(0, above.size - block + 1, block)
+        parts = np.add.reduceat(above, starts) / np.add.reduceat(below, starts)
+        return RatioOfSums(value, float(parts.min()), float(parts.max()), "range", effective)
+    indices = block_draws(rng, above.size, block, draws)
+    ratios = above[indices].sum(axis=1) / below[indices].sum(axis=1)
+    quantiles = np.array([(1.0 - coverage_ratio) / 2.0, (1.0 + coverage_ratio) / 2.0])
+    outwards = _few_blocks(above.size / block, float(quantiles[1]))
+    low, high = value + outwards * (np.quantile(ratios, quantiles) - value)
+    return RatioOfSums(value, float(low), float(high), "interval", effective)
+
+
+def _few_blocks(blocks: float, quantile: float) -> float:
+    """By how much an interval from so many independent blocks is wider than from many."""
+    return float(stdtrit(blocks - 1.0, quantile) / ndtri(quantile)) * math.sqrt(blocks / (blocks - 1.0))

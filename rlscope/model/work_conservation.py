@@ -1,0 +1,71 @@
+"""How fast any layout of so many GPUs can be at most: no tail, no weight updates, no limit on staleness, GPUs split as
+finely as one likes.
+
+The work of a step takes the GPUs B mu / r + B mu / u seconds in all, so N of them need 1/N of it; the same holds for a
+synchronous step whose generation is packed perfectly (own derivation). Also the step of designs that put a barrier
+between the sides instead of a queue.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.sampler_period import Sampling, sampling_of
+from rlscope.model.system import System, WeightUpdate
+from rlscope.model.trainer_step import trainer_step
+
+_HALVINGS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class WorkBound:
+    """The split at which both sides take equally long."""
+
+    trainer_gpus: float
+    """Not whole."""
+    step_s: float
+    trained_tokens_per_s: float
+    """Response tokens."""
+
+
+def work_conservation_bound(system: System, gpus: int, running: float | None = None) -> WorkBound:
+    """The fastest step that `gpus` GPUs can make; no layout of them beats it, nor a synchronous run.
+
+    running: batch of every engine; None: its limit, or what the KV cache holds safely. With perfect scaling and no
+    overhead it is N r / (r + u) trainers and B mu / N * (1 / r + 1 / u) seconds. Where trainers scale imperfectly
+    the split that balances the sides is still the best: more trainers only ever shorten their step.
+    """
+    sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0)
+    batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
+    fewest, most = 0.0, float(gpus)
+    for _ in range(_HALVINGS):
+        middle = (fewest + most) / 2.0
+        starved = _train_s(system, middle) > _sample_s(sampling, gpus - middle, batch)
+        fewest, most = (middle, most) if starved else (fewest, middle)
+    step_s = _train_s(system, most)
+    return WorkBound(most, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
+
+
+def barrier_step_s(sampling_s: float, training_s: float, spread_s: float) -> float:
+    """Mean step of a run in which both sides wait for each other every step (one step off, no queue).
+
+    The mean of the larger of two normal times, T Phi(a) + S Phi(-a) + s phi(a) with a = (T - S) / s (Clark 1961).
+    spread_s: standard deviation of their difference. A balanced layout pays 0.4 spread_s a step.
+    """
+    if spread_s == 0.0:
+        return max(sampling_s, training_s)
+    ahead = (training_s - sampling_s) / spread_s
+    density = math.exp(-ahead * ahead / 2.0) / math.sqrt(2.0 * math.pi)
+    trains_longer = 0.5 * math.erfc(-ahead / math.sqrt(2.0))
+    return training_s * trains_longer + sampling_s * (1.0 - trains_longer) + spread_s * density
+
+
+def _train_s(system: System, gpus: float) -> float:
+    return float(trainer_step(system.trainer, system.workload, WeightUpdate(), max(gpus, 1e-12)).total_s)
+
+
+def _sample_s(sampling: Sampling, gpus: float, running: float) -> float:
+    engines = np.array([max(gpus, 1e-12) / sampling.engine.gpus])
+    return float(sampling.period_s(np.array([running]), engines)[0])

@@ -83,8 +83,7 @@ def ratio_of_sums(
 ) -> RatioOfSums:
     """A rate over the steps of a stretch, with what it could as well have been; never a mean of the steps' rates.
 
-    The bootstrap's quantiles are moved outwards by what few blocks leave out: Student's for normal quantiles, and
-    n / (n - 1) of the variance, n blocks.
+    The bootstrap's quantiles are moved outwards by `few_blocks_factor`.
     numerators, denominators: one each per step, in order. ValueError: no steps, or denominators that sum to 0.
     """
     above, below = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
@@ -100,11 +99,13 @@ def ratio_of_sums(
     indices = block_draws(rng, above.size, block, draws)
     ratios = above[indices].sum(axis=1) / below[indices].sum(axis=1)
     quantiles = np.array([(1.0 - coverage_ratio) / 2.0, (1.0 + coverage_ratio) / 2.0])
-    outwards = _few_blocks(above.size / block, float(quantiles[1]))
+    outwards = few_blocks_factor(above.size, block, float(quantiles[1]))
     low, high = value + outwards * (np.quantile(ratios, quantiles) - value)
     return RatioOfSums(value, float(low), float(high), "interval", effective)
 
 
-def _few_blocks(blocks: float, quantile: float) -> float:
-    """By how much an interval from so many independent blocks is wider than from many."""
+def few_blocks_factor(steps: int, block: int, quantile: float = 0.95) -> float:
+    """By how much a bootstrap from few blocks is too narrow, at least 1: Student's over normal quantile, and
+    n / (n - 1) of the variance for n blocks. Two blocks count as the least."""
+    blocks = max(steps / block, 2.0)
     return float(stdtrit(blocks - 1.0, quantile) / ndtri(quantile)) * math.sqrt(blocks / (blocks - 1.0))

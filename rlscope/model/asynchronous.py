@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rlscope.model.layout_limits import Refused, refused
 from rlscope.model.losses import Regime, SideLosses, regime_of, sampler_losses, trainer_losses
 from rlscope.model.queue_age import offset_versions, surplus_of
-from rlscope.model.sampler_limits import Fleet, Levels, sampler_levels
+from rlscope.model.sampler_limits import CapRule, Fleet, Levels, sampler_levels
 from rlscope.model.sampler_period import Sampling, first_running, sampling_of
 from rlscope.model.staleness_forms import StalenessTerms
 from rlscope.model.system import Layout, Reals, System
@@ -79,17 +79,19 @@ class SteadyState:
         return self.trainer_losses.total_ratio
 
 
-def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
+def steady_states(
+    system: System, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
+) -> tuple[SteadyState | Refused, ...]:
     """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
 
     A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
-    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. Without a
-    cap on samples in flight, a sample that waits for its environment holds one of the engine's places.
+    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
+    waits for its environment holds one of an engine's places. cap_rule matters where a staleness cap is waited for.
     """
     sampling = sampling_of(system)
     verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
     runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
-    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
+    states = iter(_states(_fleet(system, sampling, runnable, cap_rule), runnable) if runnable else ())
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
@@ -108,7 +110,7 @@ def balancing_running(system: System, layouts: Sequence[Layout]) -> Reals:
     return balancing
 
 
-def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Fleet:
+def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission") -> Fleet:
     gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
     return Fleet(
         system,
@@ -116,6 +118,7 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Fle
         engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
         places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
         trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
+        cap_rule=cap_rule,
     )
 
 

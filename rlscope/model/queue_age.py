@@ -53,19 +53,28 @@ def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, l
     """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
     samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
     outside = workload.environment_s * samples / step_s
+    in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
     batches = np.full_like(step_s, np.inf)
     if admission.queue_capacity_samples is not None:
         blocked = np.maximum((fleet.places - running) * fleet.engines - outside, 0.0) / samples
         full = admission.queue_capacity_samples / samples
         batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
     if admission.max_in_flight_samples is not None:
-        tail_ratio = workload.lengths.group_tail_ratio(workload.group_size)
-        in_flight = tail_ratio * running * fleet.engines + outside
         batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
     if admission.max_staleness is not None and admission.queue_policy == "wait":
-        longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-        batches = np.minimum(batches, admission.max_staleness - longest - workload.environment_s / step_s - lag + 0.5)
+        batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
     return np.maximum(batches, 0.5)
+
+
+def _allowed_batches(fleet: Fleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
+    """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
+    workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
+    outside = workload.environment_s / step_s
+    if fleet.cap_rule == "admission":
+        in_flight = fleet.group_tail_ratio() * running * fleet.engines
+        return (cap * workload.samples_per_step - in_flight) / samples - outside
+    longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
+    return cap - longest - outside - lag + 0.5
 
 
 def _refilled_batches(blocked: Reals, load: Reals) -> Reals:

@@ -7,7 +7,7 @@ the load varies, and the shorter lengths of what a drop by age leaves; only the 
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,12 @@ from rlscope.model.sampler_period import Sampling, first_running
 from rlscope.model.staleness_forms import clipped_mean, oldest_token_law
 from rlscope.model.system import Reals, System
 from rlscope.model.trainer_step import TrainerStep
+
+CapRule = Literal["admission", "publication_waits"]
+"""How a staleness cap that is waited for is kept: samples start only so many versions ahead, which a sample overtaken
+by shorter ones can exceed; or the trainers wait for samples that the next version would make too old, which none can.
+"""
+Condition = Callable[[Reals], npt.NDArray[np.bool_]]
 
 _MEAN_QUEUED: Final = 0.5
 """Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
@@ -33,6 +39,7 @@ class Fleet:
     places: Reals
     """Limit on the requests of an engine, as set."""
     trainers: TrainerStep
+    cap_rule: CapRule
 
     def period_s(self, running: Reals) -> Reals:
         """Seconds of a step if engines with so many requests set its pace."""
@@ -50,6 +57,10 @@ class Fleet:
         """From taking a batch to the first token of the version that its step makes."""
         update = self.system.update
         return self.trainers.work_s + update.delay_s + update.engine_pause_s
+
+    def group_tail_ratio(self) -> float:
+        """Samples running or waiting for their group, over those running."""
+        return self.system.workload.lengths.group_tail_ratio(self.system.workload.group_size)
 
     def mean_queued(self) -> float:
         """Samples in the queue, on average, when the trainers wait for them."""
@@ -98,43 +109,62 @@ def _under_admission(fleet: Fleet, most: Reals) -> Reals:
     cap = fleet.system.admission.max_in_flight_samples
     if cap is None:
         return most
-    return np.minimum(most, (cap - fleet.mean_queued()) / (_group_tail(fleet) * fleet.engines))
+    return np.minimum(most, (cap - fleet.mean_queued()) / (fleet.group_tail_ratio() * fleet.engines))
 
 
 def _under_environment(fleet: Fleet, most: Reals) -> Reals:
-    """Samples outside hold a place: one of those in flight where they are capped, else one of an engine's."""
+    """Samples outside hold one of an engine's places, and count among those in flight."""
     environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
     if environment_s == 0.0:
         return most
-    samples = fleet.sampling.samples_per_step
-    held, places = 1.0, fleet.places
-    if cap is not None:
-        held, places = _group_tail(fleet), (cap - fleet.mean_queued()) / fleet.engines
+    in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
+    tail_ratio = fleet.group_tail_ratio()
 
     def is_full(running: Reals) -> npt.NDArray[np.bool_]:
-        outside = environment_s * samples / (fleet.engines * fleet.period_s(running))
-        return held * running + outside > places
+        outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
+        return (running + outside > fleet.places) | (tail_ratio * running + outside > in_flight)
 
     return _until(is_full, most)
 
 
 def _under_staleness(fleet: Fleet, most: Reals) -> Reals:
-    """With a cap that is waited for: the longest sample of a step is, at its end, no older than the cap.
-
-    It generates for longest * versions per token, and is then as old as the update lag; trainers that wait for it
-    before they publish, and samplers that are held back until they publish, both settle there.
-    """
-    workload, admission = fleet.system.workload, fleet.system.admission
-    cap = admission.max_staleness
-    if cap is None or admission.queue_policy != "wait":
+    """With a cap that is waited for, by either rule."""
+    admission = fleet.system.admission
+    if admission.max_staleness is None or admission.queue_policy != "wait":
         return most
+    is_over = _ahead_of(fleet, admission.max_staleness)
+    return _until(is_over if fleet.cap_rule == "admission" else _older_than(fleet, admission.max_staleness), most)
+
+
+def _ahead_of(fleet: Fleet, cap: int) -> Condition:
+    """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
+    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025).
+    """
+    samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
+
+    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+        step_s = fleet.step_s(running)
+        waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
+        outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
+        in_flight = tail_ratio * running * fleet.engines + outside + fleet.mean_queued()
+        return in_flight > (cap + waiting_ratio) * samples
+
+    return is_over
+
+
+def _older_than(fleet: Fleet, cap: int) -> Condition:
+    """The longest sample of a step would be older than the cap when it is trained on: it generates for longest *
+    versions per token, and is then behind by the lag of an update. Trainers that wait for it before they publish, and
+    samplers that are held back until they publish, both settle where it is just as old as the cap.
+    """
+    workload = fleet.system.workload
     longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
     constant_s = workload.environment_s + fleet.update_lag_s()
 
-    def is_too_old(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
         return longest_tokens * fleet.versions_per_token(running) + constant_s / fleet.step_s(running) > cap
 
-    return _until(is_too_old, most)
+    return is_over
 
 
 def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
@@ -158,11 +188,6 @@ def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
     return low
 
 
-def _until(is_over: Callable[[Reals], npt.NDArray[np.bool_]], most: Reals) -> Reals:
+def _until(is_over: Condition, most: Reals) -> Reals:
     """The largest batch, up to `most`, before which a limit is not passed."""
     return np.fmin(first_running(is_over, most), most)
-
-
-def _group_tail(fleet: Fleet) -> float:
-    """Samples running or waiting for their group, over those running."""
-    return fleet.system.workload.lengths.group_tail_ratio(fleet.system.workload.group_size)

@@ -13,6 +13,8 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.recorder import Run
 from rlscope_otel.start import start_run
 
+_SAMPLES_VARIABLE = "RLSCOPE_SAMPLES"
+
 
 def recording_wanted() -> bool:
     """Whether the environment names a run folder: without one a plug-in does nothing at all."""
@@ -40,3 +42,16 @@ def live_run(worker_id: str | None = None) -> Run | None:
     """The run that this process is recording, of that worker when one is named; None without one."""
     runs = (run for run in exits.live_runs() if isinstance(run, Run) and run.active)
     return next((run for run in runs if worker_id in (None, run.worker_id)), None)
+
+
+def leave_samples_to_framework() -> None:
+    """From here on the hooks of engines in this process and its children record no samples: a framework's hook does.
+
+    A sample that both recorded would count twice, under two names. RLSCOPE_SAMPLES=engine in the environment wins.
+    """
+    os.environ.setdefault(_SAMPLES_VARIABLE, "framework")
+
+
+def engine_samples_wanted() -> bool:
+    """Whether the hook of an engine is to record samples; not where RLSCOPE_SAMPLES is `framework`."""
+    return os.environ.get(_SAMPLES_VARIABLE) != "framework"

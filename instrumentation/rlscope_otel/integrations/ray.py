@@ -10,9 +10,9 @@ Records nothing by itself: an actor records once it calls `rlscope_otel.start_ru
 - `continued` puts the spans that an actor's own OpenTelemetry code starts under the driver's current span (W3C Trace
   Context). The recorder's phases are joined by worker, step and version, and need no parent.
 
-What is lost: `ray.kill`, `ray.shutdown` in the driver and a lost node end an actor without any exit hook, so the rows of
-its last flush interval (2 s) and what was still open are gone, and the worker is shown as one that never said it stopped.
-An actor that is let go (its last handle goes, `ray.actor.exit_actor()`) runs its exit hooks and loses nothing.
+What is lost: `ray.kill`, `ray.shutdown` in the driver and a lost node end an actor without any exit hook. The rows of
+its last flush interval (2 s) and what was still open are gone, and the worker is shown as one that never said it
+stopped. An actor that is let go (its last handle goes, `ray.actor.exit_actor()`) runs its exit hooks and loses nothing.
 
 Run with ray 2.60.0 on one machine. A cluster of several nodes was not run: there the run folder must be on a file
 system that all of them see.

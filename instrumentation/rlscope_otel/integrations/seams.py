@@ -50,6 +50,10 @@ class Seams:
         self._now_ns = now_ns
         self._restores: list[Callable[[], None]] = []
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A host may send a class to another process by value: its watchers go along, what is to give back stays."""
+        return Seams, (self._faults, self._now_ns)
+
     def watch(self, owner: Any, name: str, watch: Watch) -> bool:
         """Watch `owner.name`, a plain function of a class or a module, of any of Python's four kinds.
 

@@ -3,7 +3,12 @@ from pathlib import Path
 
 import pytest
 import rlscope_otel
-from rlscope_otel.integrations.host import host_run, recording_wanted
+from rlscope_otel.integrations.host import (
+    engine_samples_wanted,
+    host_run,
+    leave_samples_to_framework,
+    recording_wanted,
+)
 
 
 def test_without_a_run_folder_the_host_s_run_is_inert(monkeypatch: pytest.MonkeyPatch):
@@ -42,3 +47,13 @@ def test_wrong_settings_are_a_warning_and_an_inert_run(
         run = host_run("sampler")
     assert not run.active
     assert "cook" in caplog.text
+
+
+def test_an_engine_s_hook_leaves_the_samples_to_the_framework_s_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
+    leave_samples_to_framework()
+    assert engine_samples_wanted()
+    monkeypatch.delenv("RLSCOPE_SAMPLES")
+    assert engine_samples_wanted()
+    leave_samples_to_framework()
+    assert not engine_samples_wanted()

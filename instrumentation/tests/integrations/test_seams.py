@@ -1,4 +1,6 @@
 import asyncio
+import pickle
+import time
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -127,3 +129,13 @@ def test_closing_gives_the_host_back_as_it_was(seams: Seams):
     assert Host.add is own
     assert Child.count is inherited
     assert "count" not in vars(Child)
+
+
+def test_what_goes_to_another_process_by_value_takes_its_watchers_along_and_gives_nothing_back(faults: Faults):
+    held = Seams(faults, time.time_ns)
+    held.watch(Host, "add", Watch())
+    watched = Host.add
+    pickle.loads(pickle.dumps(held)).close()
+    assert Host.add is watched
+    held.close()
+    assert Host.add is not watched

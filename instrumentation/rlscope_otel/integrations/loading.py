@@ -1,0 +1,82 @@
+"""Code of ours that runs once a host has loaded one of its modules, however much later that is.
+
+A plug-in is loaded before the modules that it wants to watch, and importing them for it would load a framework into
+processes that need none of it.
+"""
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+from typing import Any
+
+from rlscope_otel.faults import Faults
+
+Then = Callable[[ModuleType], None]
+
+
+def when_loaded(name: str, then: Then, faults: Faults) -> None:
+    """Call `then` with a module as soon as it is loaded: now, or when the host imports it.
+
+    What `then` raises is counted and goes no further.
+    """
+    module = sys.modules.get(name)
+    if module is not None:
+        _call(then, module, faults)
+        return
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+    finder = next(finder for finder in sys.meta_path if isinstance(finder, _Finder))
+    finder.waiting.setdefault(name, []).append(lambda loaded: _call(then, loaded, faults))
+
+
+def _call(then: Then, module: ModuleType, faults: Faults) -> None:
+    try:
+        then(module)
+    except Exception as error:  # The host is importing: nothing of ours may stop it.
+        faults.note(f"loading {module.__name__}", repr(error))
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds nothing itself: has the loader of an awaited module tell when it is done."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[Then]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """The host's own spec with a loader that tells; None for a module that nobody waits for."""
+        if fullname not in self.waiting:
+            return None
+        others = (finder for finder in sys.meta_path if finder is not self)
+        specs = (finder.find_spec(fullname, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self.waiting.pop(fullname))
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """The host's loader; once the module is there, it is as if this one had never been."""
+
+    def __init__(self, host: Any, tell: Sequence[Then]) -> None:
+        self._host = host
+        self._tell = tell
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._host, name)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        """As the host's loader does."""
+        return self._host.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Load the module as the host's loader does, then tell."""
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._host
+        module.__loader__ = self._host
+        self._host.exec_module(module)
+        for then in self._tell:
+            then(module)

@@ -1,0 +1,75 @@
+import importlib
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+
+import pytest
+from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.loading import when_loaded
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A package of the host with one module; nothing of it is loaded yet."""
+    (tmp_path / "hostpackage").mkdir()
+    (tmp_path / "hostpackage" / "__init__.py").write_text("")
+    (tmp_path / "hostpackage" / "engine.py").write_text("value = 1\ndef run(): return value\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield "hostpackage.engine"
+    for name in ("hostpackage", "hostpackage.engine"):
+        sys.modules.pop(name, None)
+
+
+def test_it_is_called_with_the_complete_module_when_the_host_imports_it(host: str):
+    seen: list[int] = []
+    when_loaded(host, lambda module: seen.append(module.run()), Faults())
+    assert seen == []
+    assert "hostpackage" not in sys.modules
+    import hostpackage.engine
+
+    assert seen == [1]
+    assert isinstance(hostpackage.engine.__spec__.loader, SourceFileLoader)
+    assert isinstance(hostpackage.engine.__loader__, SourceFileLoader)
+
+
+def test_a_module_that_is_loaded_already_is_given_at_once(host: str):
+    import hostpackage.engine
+
+    seen: list[object] = []
+    when_loaded(host, seen.append, Faults())
+    assert seen == [hostpackage.engine]
+
+
+def test_all_that_wait_for_a_module_are_told(host: str):
+    seen: list[str] = []
+    when_loaded(host, lambda module: seen.append("first"), Faults())
+    when_loaded(host, lambda module: seen.append("second"), Faults())
+    import hostpackage.engine  # noqa: F401
+
+    assert seen == ["first", "second"]
+
+
+def test_what_goes_wrong_is_counted_and_the_host_s_import_goes_on(host: str):
+    faults = Faults()
+
+    def fails(module: object) -> None:
+        raise RuntimeError("ours")
+
+    when_loaded(host, fails, faults)
+    import hostpackage.engine
+
+    assert hostpackage.engine.run() == 1
+    assert faults.counts == {f"loading {host}": 1}
+
+
+def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: Path):
+    seen: list[object] = []
+    (tmp_path / "hostpackage" / "broken.py").write_text("raise ValueError('of the host')")
+    when_loaded("hostpackage.broken", seen.append, Faults())
+    with pytest.raises(ValueError, match="of the host"):
+        import hostpackage.broken
+    with pytest.raises(ModuleNotFoundError):
+        when_loaded("hostpackage.missing", seen.append, Faults())
+        importlib.import_module("hostpackage.missing")
+    assert seen == []

@@ -1,0 +1,517 @@
+"""verl's hooks on classes shaped like those of verl 0.9.1; tests/pipelines/frameworks runs the real ones."""
+
+import asyncio
+import importlib
+import json
+import pickle
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import rlscope_otel
+from rlscope_otel import ManualClock, Run
+from rlscope_otel.integrations import verl, verl_queue, verl_rollouter
+
+Rows = Callable[..., list[dict[str, Any]]]
+SECOND_NS = 1_000_000_000
+CONFIG = {
+    "actor_rollout_ref": {
+        "actor": {"ppo_mini_batch_size": 8},
+        "rollout": {"name": "sglang", "n": 2, "response_length": 64},
+    },
+    "async_training": {"staleness_threshold": 0.5, "require_batches": 2},
+    "trainer": {"nnodes": 2, "n_gpus_per_node": 8, "test_freq": 2},
+    "rollout": {"nnodes": 1, "n_gpus_per_node": 4},
+}
+
+
+class TokenOutput:
+    def __init__(self, tokens: int, version: int | None, stop_reason: str = "completed", **extra: int) -> None:
+        self.token_ids = [7] * tokens
+        self.stop_reason = stop_reason
+        self.num_preempted = -1
+        self.extra_fields = {"global_steps": version, **extra}
+
+
+class LLMServerClient:
+    def __init__(self, *outputs: TokenOutput | BaseException) -> None:
+        self.outputs = list(outputs)
+
+    async def generate(self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any]) -> TokenOutput:
+        output = self.outputs.pop(0)
+        if isinstance(output, BaseException):
+            raise output
+        return output
+
+
+class AgentLoopWorker:
+    def __init__(self, config: Any, llm_client: LLMServerClient) -> None:
+        self.client = llm_client
+
+    async def generate_sequences(self, batch: list[str], validate: bool = False, **params: Any) -> None:
+        loops = [self._run_agent_loop(params, {"validate": validate}, agent_name="one", uid=uid) for uid in batch]
+        await asyncio.gather(*map(asyncio.create_task, loops))
+
+    async def _run_agent_loop(
+        self, sampling_params: dict[str, Any], trajectory: dict[str, Any], *, agent_name: str, uid: str
+    ) -> None:
+        await self.client.generate("request", prompt_ids=[1, 2, 3], sampling_params=sampling_params)
+
+
+class MessageQueue:
+    def __init__(self, config: Any, max_queue_size: int) -> None:
+        self.config = config
+        self.max_queue_size = max_queue_size
+        self.queue: deque[Any] = deque()
+
+    async def put_sample(self, sample: Any) -> bool:
+        full = len(self.queue) >= self.max_queue_size
+        if full:
+            self.queue.popleft()
+        self.queue.append(sample)
+        return not full
+
+    async def get_sample(self) -> Any:
+        return (self.queue.popleft(), len(self.queue)) if self.queue else None
+
+    async def clear_queue(self) -> None:
+        self.queue.clear()
+
+
+class MessageQueueClient:
+    async def get_sample(self) -> Any:
+        CLOCK.advance(SECOND_NS)
+        return b"sample", 0
+
+
+class FullyAsyncRollouter:
+    def __init__(self, config: Any) -> None:
+        self.paused = False
+        self.staleness_samples, self.max_required_samples = 5, 6
+        self.idle_start_time = 0.0
+
+    async def _streaming_generation_main(self) -> None: ...
+
+    async def _should_pause_generation(self) -> bool:
+        return self.staleness_samples >= self.max_required_samples
+
+    async def reset_staleness(self) -> None:
+        self.paused = False
+
+    def do_validate(self) -> None:
+        CLOCK.advance(SECOND_NS)
+
+
+class Tensor:
+    """As much of a torch tensor as is read."""
+
+    def __init__(self, *rows: float) -> None:
+        self.rows = rows
+
+    def sum(self, axis: int) -> "Tensor":
+        return self
+
+    def mean(self) -> float:
+        return sum(self.rows) / len(self.rows)
+
+    def tolist(self) -> list[float]:
+        return list(self.rows)
+
+
+class FullyAsyncTrainer:
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.global_steps, self.current_param_version = 3, 1
+        self.local_trigger_step, self.trigger_parameter_sync_step = 2, 2
+        self.use_critic = self.use_reference_policy = False
+        self.reward_tensor: Tensor | None = Tensor(1.0, 0.0)
+        self.timing_raw: dict[str, float] = {"update_actor": 1.0}
+        self.metrics: dict[str, float] = {"actor/pg_loss": 0.5, "actor/grad_norm": 2.0}
+
+    async def fit(self) -> None: ...
+
+    async def _get_samples_from_queue(self) -> None:
+        for _ in range(2):
+            await sys.modules[QUEUE].MessageQueueClient().get_sample()
+        for uid in ("uid_sample_0_5", "uid_sample_0_4"):
+            group = SimpleNamespace(non_tensor_batch={"uid": [uid] * 2}, batch={"rm_scores": Tensor(1.0, 0.0)})
+            sys.modules[UTILS].addition_process(group)
+        CLOCK.advance(SECOND_NS)
+
+    def _fit_update_actor(self, batch: Any) -> None:
+        CLOCK.advance(2 * SECOND_NS)
+
+    async def _fit_update_weights(self) -> dict[str, float] | None:
+        CLOCK.advance(SECOND_NS)
+        return {} if self.local_trigger_step == 1 else None
+
+    async def _fit_validate(self, val_before_train: bool = False) -> None:
+        CLOCK.advance(SECOND_NS)
+
+    def _fit_compute_reward(self, batch: Any) -> None: ...
+    def _fit_compute_log_prob(self, batch: Any) -> None: ...
+    def _fit_compute_ref_log_prob(self, batch: Any) -> None: ...
+    def _fit_compute_critic(self, batch: Any) -> None: ...
+    def _fit_compute_advantage(self, batch: Any) -> None: ...
+    def _fit_update_critic(self, batch: Any) -> None: ...
+    def _save_checkpoint(self) -> None: ...
+
+
+class BatchOf:
+    def __init__(self, samples: int, tokens: list[int] | None = None) -> None:
+        self.meta_info = {} if tokens is None else {"global_token_num": tokens}
+        self._samples = samples
+
+    def __len__(self) -> int:
+        return self._samples
+
+
+def addition_process(output: Any) -> Any:
+    return output
+
+
+CLOCK = ManualClock(wall_ns=1_000 * SECOND_NS)
+POLICY = "verl.experimental.fully_async_policy"
+QUEUE, UTILS = f"{POLICY}.message_queue", f"{POLICY}.detach_utils"
+MODULES = {
+    "verl.workers.rollout.llm_server": [LLMServerClient],
+    "verl.experimental.agent_loop.agent_loop": [AgentLoopWorker],
+    QUEUE: [MessageQueue, MessageQueueClient],
+    f"{POLICY}.fully_async_rollouter": [FullyAsyncRollouter],
+    f"{POLICY}.fully_async_trainer": [FullyAsyncTrainer],
+    UTILS: [addition_process],
+}
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """verl is loaded, and our module watches it; nothing records yet."""
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RLSCOPE_SAMPLES", "engine")
+    monkeypatch.setattr(verl, "_watched_modules", set())
+    for name, members in MODULES.items():
+        module = ModuleType(name)
+        for member in members:
+            # Each test has classes of its own to watch; Ray's decorator leaves a handle that knows the class.
+            own = type(member.__name__, (member,), {}) if isinstance(member, type) else member
+            actor = SimpleNamespace(__ray_metadata__=SimpleNamespace(modified_class=own))
+            is_actor = member in (MessageQueue, FullyAsyncRollouter, FullyAsyncTrainer)
+            setattr(module, member.__name__, actor if is_actor else own)
+        monkeypatch.setitem(sys.modules, name, module)
+    verl.activate()
+    return tmp_path
+
+
+@pytest.fixture
+def recording(run_dir: Path) -> Run:
+    return rlscope_otel.start_run(role="colocated", worker_id="w", clock=CLOCK, flush_interval_s=3600)
+
+
+def made(module: str, name: str) -> Any:
+    found = getattr(sys.modules[module], name)
+    return found.__ray_metadata__.modified_class if hasattr(found, "__ray_metadata__") else found
+
+
+def trainer_of(config: Any = CONFIG) -> Any:
+    return made(f"{POLICY}.fully_async_trainer", "FullyAsyncTrainer")(config)
+
+
+def rollouter_of(config: Any = CONFIG) -> Any:
+    return made(f"{POLICY}.fully_async_rollouter", "FullyAsyncRollouter")(config)
+
+
+def generate(outputs: list[Any], uids: list[str], resume: bool = False, **how: Any) -> None:
+    base = made("verl.workers.rollout.llm_server", "LLMServerClient")
+    resuming = type("Resuming", (base,), {"generate": resumed})
+    client = (resuming if resume else base)(*outputs)
+    worker = made("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker")
+    asyncio.run(worker(CONFIG, client).generate_sequences(uids, **how))
+
+
+async def resumed(self: Any, request_id: str, **request: Any) -> TokenOutput:
+    base = type(self).__mro__[1]
+    while True:
+        output = await base.generate(self, request_id, **request)
+        request["prompt_ids"] = request["prompt_ids"] + output.token_ids
+        if output.stop_reason != "aborted":
+            return output
+
+
+def test_without_a_run_folder_verl_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(verl, "_watched_modules", set())
+    monkeypatch.setitem(sys.modules, UTILS, SimpleNamespace(addition_process=addition_process))
+    importlib.reload(verl)
+    assert sys.modules[UTILS].addition_process is addition_process
+
+
+def test_each_request_is_a_segment_under_the_version_of_its_server(recording: Run, rows: Rows):
+    outputs = [TokenOutput(4, 2, "aborted"), TokenOutput(0, 2, "aborted"), TokenOutput(3, 3, num_cached_tokens=5)]
+    generate(outputs, ["uid_sample_0_9"], resume=True, max_tokens=64)
+    recording.flush()
+    found = rows("samples")
+    assert [
+        (r["sample_id"], r["group_id"], r["segment"], r["prompt_tokens"], r["output_tokens"], r["finish_reason"])
+        for r in found
+    ] == [
+        ("uid_sample_0_9/0", "uid_sample_0_9", 0, 3, 4, "abort"),
+        ("uid_sample_0_9/0", "uid_sample_0_9", 1, 7, 0, "abort"),
+        ("uid_sample_0_9/0", "uid_sample_0_9", 2, 7, 3, "stop"),
+    ]
+    assert [r["versions"] for r in found] == [
+        [{"version": 2, "start": 0, "end": 4}],
+        [],
+        [{"version": 3, "start": 0, "end": 3}],
+    ]
+    assert {r["version_source"] for r in found} == {"segment"}
+    assert [(r["preemptions"], r["cached_tokens"]) for r in found] == [(None, None), (None, None), (None, 5)]
+
+
+def test_the_rows_of_a_group_are_numbered_in_the_order_of_its_batch(recording: Run, rows: Rows):
+    generate([TokenOutput(1, 0), TokenOutput(2, 0), TokenOutput(3, 0)], ["uid_sample_0_1"] * 3)
+    recording.flush()
+    assert [(r["sample_id"], r["output_tokens"]) for r in rows("samples")] == [
+        ("uid_sample_0_1/0", 1),
+        ("uid_sample_0_1/1", 2),
+        ("uid_sample_0_1/2", 3),
+    ]
+
+
+@pytest.mark.parametrize(("tokens", "reason"), [(5, "stop"), (6, "length"), (7, "length")])
+def test_a_request_that_used_its_whole_budget_ended_for_its_length(
+    recording: Run, rows: Rows, tokens: int, reason: str
+):
+    generate([TokenOutput(tokens, 0)], ["uid_sample_0_1"], max_tokens=6)
+    recording.flush()
+    assert rows("samples")[0]["finish_reason"] == reason
+
+
+def test_a_request_that_failed_is_one_that_failed_and_verl_sees_its_own_error(recording: Run, rows: Rows):
+    with pytest.raises(OSError, match="server is gone"):
+        generate([OSError("server is gone")], ["uid_sample_0_1"])
+    recording.flush()
+    assert [(r["output_tokens"], r["finish_reason"]) for r in rows("samples")] == [(0, "error")]
+
+
+@pytest.mark.parametrize(
+    ("uids", "how"),
+    [(["uid_sample_0_1"], {"validate": True}), (["uid_sample_0_1"], {"prompt_logprobs": 0}), (["7c9e"], {})],
+    ids=["validation", "teacher", "another trainer"],
+)
+def test_what_is_not_a_sample_of_the_asynchronous_run_is_not_recorded(
+    recording: Run, rows: Rows, uids: list[str], how: dict[str, Any]
+):
+    generate([TokenOutput(4, 0)], uids, **how)
+    recording.flush()
+    assert rows("samples") == []
+
+
+def test_a_full_queue_s_drops_are_the_samples_of_its_oldest_group(recording: Run, rows: Rows):
+    async def fill() -> None:
+        queue = made(QUEUE, "MessageQueue")(CONFIG, 2)
+        for number in (5, 3, 8):
+            CLOCK.advance(SECOND_NS)
+            await queue.put_sample(pickle.dumps({"prompt": b"uid_sample_9_9", "uid": f"uid_sample_0_{number}"}))
+        await queue.get_sample()
+        await queue.put_sample(None)
+        CLOCK.advance(SECOND_NS)
+        await queue.put_sample(pickle.dumps({"uid": "uid_sample_0_1"}))
+
+    start_ns = recording.now_ns()
+    asyncio.run(fill())
+    recording.flush()
+    assert [(d["sample_id"], d["outcome"], d["queued_ns"], d["taken_ns"]) for d in rows("deliveries")] == [
+        ("uid_sample_0_5/0", "dropped_stale", start_ns + SECOND_NS, start_ns + 3 * SECOND_NS),
+        ("uid_sample_0_5/1", "dropped_stale", start_ns + SECOND_NS, start_ns + 3 * SECOND_NS),
+        ("uid_sample_0_8/0", "dropped_stale", start_ns + 3 * SECOND_NS, start_ns + 4 * SECOND_NS),
+        ("uid_sample_0_8/1", "dropped_stale", start_ns + 3 * SECOND_NS, start_ns + 4 * SECOND_NS),
+    ]
+    assert [(d["depth"], d["capacity"]) for d in rows("queue_depths")] == [
+        (1, 2),
+        (2, 2),
+        (2, 2),
+        (1, 2),
+        (2, 2),
+        (2, 2),
+    ]
+
+
+def test_a_group_is_named_only_by_a_string_of_its_own():
+    assert verl_queue.uid_in(pickle.dumps("uid_sample_0_17")) == "uid_sample_0_17"
+    assert verl_queue.uid_in(pickle.dumps(b"uid_sample_0_17")) is None
+    assert verl_queue.uid_in(pickle.dumps("see uid_sample_0_17")) is None
+    assert verl_queue.uid_in(None) is None
+
+
+def test_a_step_waits_is_put_together_trains_and_says_what_it_trained_on(recording: Run, rows: Rows):
+    trainer, start_ns = trainer_of(), recording.now_ns()
+    asyncio.run(trainer._get_samples_from_queue())
+
+    trainer._fit_update_actor(BatchOf(4, [10, 20, 30, 40]))
+    recording.flush()
+    assert [
+        (a["activity"], a["reason"], a["start_ns"] - start_ns, a["end_ns"] - start_ns) for a in rows("activities")
+    ] == [
+        ("wait", "samples", 0, 2 * SECOND_NS),
+        ("other", None, 2 * SECOND_NS, 3 * SECOND_NS),
+    ]
+    (step,) = rows("train_steps")
+    assert (step["step"], step["version_in"], step["version_out"], step["samples"], step["tokens"]) == (3, 1, 2, 4, 100)
+    assert (step["start_ns"] - start_ns, step["end_ns"] - start_ns) == (3 * SECOND_NS, 5 * SECOND_NS)
+    assert (step["loss"], step["grad_norm"], step["entropy"], step["reward_mean"]) == (0.5, 2.0, None, 0.5)
+    assert [
+        (d["sample_id"], d["step"], d["consumer_version"], d["reward"], d["taken_ns"] - start_ns)
+        for d in rows("deliveries")
+    ] == [
+        ("uid_sample_0_5/0", 3, 1, 1.0, SECOND_NS),
+        ("uid_sample_0_5/1", 3, 1, 0.0, SECOND_NS),
+        ("uid_sample_0_4/0", 3, 1, 1.0, 2 * SECOND_NS),
+        ("uid_sample_0_4/1", 3, 1, 0.0, 2 * SECOND_NS),
+    ]
+
+
+def test_a_step_before_the_last_of_a_version_publishes_nothing(recording: Run, rows: Rows):
+    trainer = trainer_of()
+    trainer.local_trigger_step = 1
+    trainer._fit_update_actor(BatchOf(2))
+    trainer.local_trigger_step = 2
+    asyncio.run(trainer._fit_update_weights())
+    recording.flush()
+    assert [(s["version_in"], s["version_out"]) for s in rows("train_steps")] == [(1, 1)]
+    assert rows("weight_updates") == []
+
+
+def test_a_publication_is_recorded_under_verl_s_version(recording: Run, rows: Rows):
+    trainer = trainer_of()
+    trainer.local_trigger_step = 1
+    asyncio.run(trainer._fit_update_weights())
+    recording.flush()
+    (update,) = rows("weight_updates")
+    assert (update["phase"], update["version"], update["label"]) == ("publish", 1, "1")
+    assert update["end_ns"] - update["start_ns"] == SECOND_NS
+
+
+def test_while_only_the_critic_warms_up_there_is_no_step_of_the_policy(recording: Run, rows: Rows):
+    trainer = trainer_of()
+    trainer.timing_raw = {}
+    trainer._fit_update_actor(BatchOf(2))
+    recording.flush()
+    assert rows("train_steps") == []
+
+
+def test_passes_that_are_switched_off_are_not_recorded(recording: Run, rows: Rows):
+    trainer = trainer_of()
+    for name in ("reward", "log_prob", "ref_log_prob", "critic", "advantage"):
+        getattr(trainer, f"_fit_compute_{name}")(None)
+    trainer._fit_update_critic(None)
+    trainer.use_critic = trainer.use_reference_policy = True
+    for name in ("_fit_compute_ref_log_prob", "_fit_compute_critic", "_fit_update_critic"):
+        getattr(trainer, name)(None)
+    trainer._save_checkpoint()
+    recording.flush()
+    assert [a["activity"] for a in rows("activities")] == [
+        *("reward", "logprobs", "other"),
+        *("logprobs", "logprobs", "train"),
+        "checkpoint",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "local_step", "before", "evaluated"),
+    [(2, 1, False, True), (1, 1, False, False), (0, 1, False, False), (0, 1, True, True), (2, 2, False, False)],
+)
+def test_an_evaluation_is_one_only_when_it_is_time_for_it(
+    recording: Run, rows: Rows, version: int, local_step: int, before: bool, evaluated: bool
+):
+    trainer = trainer_of()
+    trainer.current_param_version, trainer.local_trigger_step = version, local_step
+    asyncio.run(trainer._fit_validate(before))
+    recording.flush()
+    assert [a["activity"] for a in rows("activities")] == ["eval"] * evaluated
+
+
+def test_the_end_of_training_ends_the_worker(recording: Run, worker: Callable[[str], dict[str, Any]]):
+    asyncio.run(trainer_of().fit())
+    recording.stop()
+    assert worker("w")["stopped_ns"] is not None
+
+
+@pytest.mark.parametrize(("stale", "reason"), [(6, "staleness_cap"), (5, None)])
+def test_a_rollouter_waits_from_its_last_task_to_the_new_weights(
+    recording: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch, stale: int, reason: str | None
+):
+    monkeypatch.setattr(time, "time", lambda: recording.now_ns() / SECOND_NS)
+    rollouter, start_ns = rollouter_of(), recording.now_ns()
+
+    async def pass_a_version() -> None:
+        await rollouter._streaming_generation_main()
+        verl_rollouter._stretch.since_ns = start_ns
+        CLOCK.advance(2 * SECOND_NS)
+        rollouter.staleness_samples = stale
+        rollouter.paused = await rollouter._should_pause_generation()
+        if rollouter.paused:
+            rollouter.idle_start_time = time.time()
+        CLOCK.advance(3 * SECOND_NS)
+        await rollouter.reset_staleness()
+
+    asyncio.run(pass_a_version())
+    recording.flush()
+    found = [(a["activity"], a["reason"], a["start_ns"] - start_ns, a["end_ns"] - start_ns) for a in rows("activities")]
+    paused = [("generate", None, 0, 2 * SECOND_NS), ("wait", reason, 2 * SECOND_NS, 5 * SECOND_NS)]
+    assert [row for row in found if row[3] > row[2]] == (paused if reason else [("generate", None, 0, 5 * SECOND_NS)])
+
+
+def test_a_pause_before_this_version_is_not_counted_again(recording: Run, rows: Rows, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(time, "time", lambda: recording.now_ns() / SECOND_NS)
+    rollouter = rollouter_of()
+    rollouter.idle_start_time = time.time()
+    CLOCK.advance(SECOND_NS)
+    verl_rollouter._stretch.since_ns = recording.now_ns()
+    CLOCK.advance(SECOND_NS)
+    rollouter.paused = True
+    asyncio.run(rollouter.reset_staleness())
+    recording.flush()
+    assert [(a["activity"], a["end_ns"] - a["start_ns"]) for a in rows("activities")] == [("generate", SECOND_NS)]
+
+
+def test_an_evaluation_of_the_rollouter_is_one(recording: Run, rows: Rows):
+    rollouter_of().do_validate()
+    recording.flush()
+    assert [(a["activity"], a["end_ns"] - a["start_ns"]) for a in rows("activities")] == [("eval", SECOND_NS)]
+
+
+@pytest.mark.parametrize(
+    ("start", "role", "gpu_count"),
+    [(trainer_of, "trainer", 16), (rollouter_of, "sampler", 4)],
+    ids=["trainer", "rollouter"],
+)
+def test_each_side_owns_its_gpus_and_tells_the_settings(run_dir: Path, start: Any, role: str, gpu_count: int):
+    start()
+    (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
+    assert (found["role"], found["gpu_count"], found["framework"]) == (role, gpu_count, "verl")
+    config = json.loads((run_dir / "run.json").read_text())["config"]
+    assert config == {
+        "framework": "verl",
+        "staleness_policy": "admission",
+        "samples_per_step": 32,
+        "group_size": 2,
+        "max_output_tokens": 64,
+        "verl_staleness_threshold_ratio": 0.5,
+    }
+
+
+def test_where_the_engines_record_themselves_the_rollouter_owns_no_gpu(run_dir: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(verl_rollouter, "engines_are_recorded", lambda config: True)
+    rollouter_of()
+    (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
+    assert (found["role"], found["gpu_count"]) == ("controller", 0)
+
+
+def test_the_watchers_can_be_sent_to_another_process():
+    for functions in (classes for module in verl._WATCHED.values() for classes in module.values()):
+        for watch in functions.values():
+            assert pickle.loads(pickle.dumps(watch)).__class__ is watch.__class__

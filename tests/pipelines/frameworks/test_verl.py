@@ -1,0 +1,158 @@
+"""What rlscope finds in a run of verl's own rollouter, queue and trainer is what each of them counted itself."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rlscope.analysis import Analysis
+from rlscope.analyze import analyze
+
+pytestmark = pytest.mark.frameworks
+
+REPOSITORY = Path(__file__).parents[3]
+GROUP = 2
+TIME_LIMIT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    run_dir: Path
+    analysis: Analysis
+    counted: dict[str, Any]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return pq.read_table(self.run_dir / table).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    if importlib.util.find_spec("verl") is None:
+        pytest.skip("verl is not installed: make pipelines installs it into .venv-frameworks")
+    run_dir = tmp_path_factory.mktemp("verl") / "run"
+    switches = {"RLSCOPE_RUN_DIR": str(run_dir), "VERL_USE_EXTERNAL_MODULES": "rlscope_otel.integrations.verl"}
+    command = [sys.executable, "-m", "tests.pipelines.frameworks.verl_run", "1", "0.3"]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **switches},
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return Recorded(run_dir, analyze(run_dir), json.loads(done.stdout.splitlines()[-1]))
+
+
+def steps_of(recorded):
+    return recorded.counted["trainer"]["steps"]
+
+
+def test_steps_samples_and_tokens_are_the_trainer_s_own_count(recorded):
+    facts, steps = recorded.analysis.run, steps_of(recorded)
+    assert facts.steps == len(steps) > 0
+    assert facts.samples_trained == sum(len(step["uids"]) for step in steps)
+    assert facts.tokens_trained == sum(sum(step["tokens"]) for step in steps)
+
+
+def test_each_sample_has_the_tokens_reward_and_step_that_the_trainer_saw(recorded):
+    tokens: Counter[str] = Counter()
+    for row in recorded.rows("samples"):
+        tokens[row["sample_id"]] += row["output_tokens"]
+    delivered = [row for row in recorded.rows("deliveries") if row["outcome"] == "trained"]
+    found = [(row["step"], row["consumer_version"], row["sample_id"], tokens[row["sample_id"]]) for row in delivered]
+    seen = [
+        (step["step"], step["version"], f"{uid}/{row % GROUP}", count)
+        for step in steps_of(recorded)
+        for row, (uid, count) in enumerate(zip(step["uids"], step["tokens"], strict=True))
+    ]
+    assert sorted(found) == sorted(seen)
+    assert all(row["reward"] == tokens[row["sample_id"]] for row in delivered)
+
+
+def test_token_staleness_is_what_the_tokens_themselves_say(recorded):
+    tokens = recorded.analysis.staleness.tokens
+    counted = Counter(age for step in steps_of(recorded) for age in step["token_staleness"])
+    assert tokens is not None
+    assert dict(tokens.histogram) == counted
+    assert recorded.analysis.staleness.version_source_tokens == {"segment": counted.total()}
+    assert recorded.analysis.answers["sample_staleness"]["mixed_samples"].sum() > 0
+
+
+def test_generated_tokens_and_their_versions_are_the_server_s_own_count(recorded):
+    replies: Counter[int] = Counter()
+    for version, tokens in recorded.counted["server"]:
+        replies[version] += tokens
+    found: Counter[int] = Counter()
+    for row in recorded.rows("samples"):
+        for run in row["versions"]:
+            found[run["version"]] += run["end"] - run["start"]
+    assert +found == +replies
+    assert len(recorded.rows("samples")) == len(recorded.counted["server"])
+    assert recorded.analysis.answers["token_balance"]["generated_tokens"][0] == replies.total()
+
+
+def test_the_queue_s_depth_and_drops_are_the_queue_s_own_statistics(recorded):
+    statistics, depths = recorded.counted["queue"], recorded.rows("queue_depths")
+    dropped = [row for row in recorded.rows("deliveries") if row["outcome"] == "dropped_stale"]
+    assert len(dropped) == statistics["dropped_samples"] * GROUP > 0
+    assert len(depths) == statistics["total_produced"] + statistics["total_consumed"]
+    assert max(row["depth"] for row in depths) == statistics["max_queue_size"]
+    assert {row["capacity"] for row in depths} == {statistics["max_queue_size"]}
+    assert all(row["queued_ns"] < row["taken_ns"] for row in dropped)
+
+
+def test_only_an_unfinished_last_batch_is_neither_trained_nor_dropped(recorded):
+    # verl ends the queue with a mark of its own, and throws away what it had collected for one more step.
+    ended = recorded.counted["queue"]["total_consumed"] - 1
+    unfinished = ended * GROUP - sum(len(step["uids"]) for step in steps_of(recorded))
+    samples = {row["sample_id"] for row in recorded.rows("samples")}
+    delivered = {row["sample_id"] for row in recorded.rows("deliveries")}
+    assert delivered < samples if unfinished else delivered == samples
+    assert len(samples - delivered) == unfinished
+
+
+def test_every_publication_is_recorded_under_verl_s_own_version(recorded):
+    published = [row for row in recorded.rows("weight_updates") if row["phase"] == "publish"]
+    assert sorted(row["version"] for row in published) == recorded.counted["trainer"]["published"]
+    steps = recorded.analysis.answers["training_steps"]
+    assert steps["version_in"].to_list() == [step["version"] for step in steps_of(recorded)]
+    followers = [step["version"] for step in steps_of(recorded)][1:]
+    assert steps["version_out"].to_list()[:-1] == followers
+
+
+def test_the_gpus_of_both_sides_are_in_the_ledger_and_it_closes(recorded):
+    ledger, facts = recorded.analysis.ledger, recorded.analysis.run
+    assert (facts.trainer_gpus, facts.sampler_gpus) == (4, 2)
+    assert sum(state.gpu_ns for state in ledger.states) == ledger.total_gpu_ns
+    states = {(state.role, state.state): state.gpu_ns for state in ledger.states}
+    trainer_ns = sum(gpu_ns for (role, _), gpu_ns in states.items() if role == "trainer")
+    assert states["trainer", "unattributed"] < 0.1 * trainer_ns
+    assert {"train", "waiting_for_samples", "publishing_weights", "startup"} <= {
+        state for role, state in states if role == "trainer"
+    }
+    assert {"generating", "startup"} <= {state for role, state in states if role == "sampler"}
+
+
+def test_the_settings_are_verl_s(recorded):
+    config = json.loads((recorded.run_dir / "run.json").read_text())["config"]
+    assert (config["framework"], config["group_size"], config["samples_per_step"]) == ("verl", GROUP, 4)
+    assert config["staleness_policy"] == "admission"
+    assert "max_staleness" not in config
+
+
+def test_nothing_is_missing_but_the_ends_of_the_actors_that_verl_kills(recorded):
+    quality = recorded.analysis.data_quality
+    assert quality.skipped_files == ()
+    assert sum(quality.dropped_rows.values()) == 0
+    roles = {name.split("-")[0] for name in quality.workers_without_end}
+    assert roles <= {"controller", "sampler"}
+    assert not any("negative staleness" in gap or "not recorded" in gap for gap in quality.gaps)

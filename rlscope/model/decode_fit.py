@@ -12,7 +12,8 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from rlscope.model.decode_curve import Form
-from rlscope.model.decode_forms import Evidence, FormModel, Reference
+from rlscope.model.decode_evidence import ROW_NOISE, Evidence, Reference
+from rlscope.model.decode_forms import FormModel
 from rlscope.model.decode_points import Cells, DecodePoints, Rejection, gather
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.decode_visited import Grade, Visited
@@ -55,7 +56,7 @@ _MIDDLE_BEYOND: Final = 4.0
 _MIDDLE_UNSEEN: Final = (1.0, 1024.0)
 """The same where no batch was seen."""
 _MIDDLE_POINTS: Final = 24
-_MIDDLE_ERROR: Final = 1e-3
+_MIDDLE_ERROR: Final = 1e-2
 """Log time; parameters that the curve hardly depends on stay at their median."""
 _USUAL_CONTEXT_TOKENS: Final = 2000.0
 """Where none was seen; the middle hardly depends on it."""
@@ -166,7 +167,24 @@ def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> 
         thin=_THIN_STEPS,
         count=_SAMPLE,
     )
-    return rng.permutation(drawn)
+    anchored = _anchored(model, rng.permutation(drawn), cells)
+    level_sd = ROW_NOISE / np.sqrt(max(cells.rows.sum(), 1.0))
+    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
+
+
+def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
+    """The vectors, each scaled so that its curve meets the passes where most of them are.
+
+    The form's own error is an error of shape: what the run measured most it knows, and predictions there are not to
+    be as wide as elsewhere. The factor is the median over rows of measured over fitted.
+    """
+    if not len(cells):
+        return vectors
+    log_ratio = np.log(cells.pass_s / model.pass_s(vectors, cells.running, cells.kv_tokens))
+    order = np.argsort(log_ratio, axis=1)
+    reached = np.cumsum(cells.rows[order], axis=1) >= cells.rows.sum() / 2
+    middle = np.take_along_axis(order, np.argmax(reached, axis=1)[:, None], axis=1)
+    return model.scaled(vectors, np.take_along_axis(log_ratio, middle, axis=1)[:, 0])
 
 
 def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
@@ -180,13 +198,14 @@ def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
     running = np.tile(np.geomspace(low, high, _MIDDLE_POINTS), 2)
     kv_tokens = running * np.repeat([0.0, context_tokens], _MIDDLE_POINTS)
     median_s = np.median(model.pass_s(sample, running, kv_tokens), axis=0)
-    typical = np.median(sample, axis=0)
+    typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
     def nearness(vectors: Reals) -> Reals:
         distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
-        return -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - ((vectors - typical) ** 2).sum(axis=-1)
+        return -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - (((vectors - typical) / spread) ** 2).sum(axis=-1)
 
-    return maximise(nearness, typical[None, :], model.least)
+    nearest = maximise(nearness, typical[None, :], model.least)
+    return _anchored(model, nearest[None, :], cells)[0]
 
 
 def _mape(model: FormModel, vector: Reals, cells: DecodePoints) -> float | None:

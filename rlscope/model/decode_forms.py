@@ -24,7 +24,7 @@ from rlscope.model.decode_curve import (
     sigmoid_s,
     softplus_s,
 )
-from rlscope.model.decode_points import DecodePoints
+from rlscope.model.decode_evidence import Evidence, Reference
 from rlscope.model.decode_prior import HardwarePrior, LogNormal
 from rlscope.model.system import DecodeCurve, Reals
 
@@ -34,16 +34,14 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "sigmoid": ("hinge", "width", "rise", "step"),
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
-_HUBER: Final = 1.345
-"""Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
-_ROW_NOISE: Final = 0.1
-"""Log deviation of one measurement of a pass: hosts, clocks and lengths; cells of many rows are better known."""
-_FORM_ERROR: Final = 0.03
-"""Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
-measured ones are 1 to 4 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
 """How far a curve of the right form is from the mean of a cell: 1 to 4 % in the table of measured kernels."""
 _SHARPNESS: Final = LogNormal(2.0, 0.4)
+"""p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
+_SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
+"""The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
+_LEVEL_LOG_SD: Final = 2.0
+"""Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
 _WIDTH: Final = LogNormal(0.3, 0.6)
 """Width of a hinge over its place; fits of measured kernels spread so."""
 _RISE: Final = LogNormal(1.0, 0.3)
@@ -66,47 +64,6 @@ _OVERHEAD_UNIT_S: Final = 1e-3
 """The overhead's own unit in the vector, so that all parameters are of the size of 1."""
 _FARTHEST: Final = 30.0
 """Bound of every parameter: factors of e^30 are numerical accidents."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A typical pass of the run, which expectations without a device are relative to."""
-
-    running: float
-    pass_s: float
-    kv_tokens: float | None
-
-    @classmethod
-    def of(cls, cells: DecodePoints) -> "Reference":
-        """The medians of the cells."""
-        kv_tokens = float(np.median(cells.kv_tokens))
-        known = None if np.isnan(kv_tokens) else kv_tokens
-        return cls(float(np.median(cells.running)), float(np.median(cells.pass_s)), known)
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """The cells as the likelihood needs them."""
-
-    running: Reals
-    kv_tokens: Reals
-    log_pass_s: Reals
-    variance: Reals
-    """Of log time, besides the residual that is fitted: noise of rows, error of the batch size, error of the form."""
-
-    @classmethod
-    def of(cls, cells: DecodePoints) -> "Evidence":
-        """Variances of cells.
-
-        An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
-        1974). The form's own error is shared by the cells of one doubling of the batch size, so that together they
-        say no more than one: each has it times the number of them.
-        """
-        doubling = np.floor(np.log2(cells.running)).astype(np.int64)
-        sharing = np.bincount(doubling)[doubling] if len(cells) else np.empty(0)
-        relative_error = cells.running_sd / cells.running
-        variance = _ROW_NOISE**2 / cells.rows + relative_error**2 + _FORM_ERROR**2 * sharing
-        return cls(cells.running, cells.kv_tokens, np.log(cells.pass_s), variance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +128,16 @@ class FormModel:
             return 0.1
         return math.log(given.get(name, _USUAL.get(name, 1.0)))
 
+    def scaled(self, vectors: Reals, log_factor: Reals) -> Reals:
+        """The vectors whose curves are exp(log_factor) times as high everywhere; one factor a row."""
+        moved = vectors.copy()
+        for number, name in enumerate(self.names):
+            if name in ("flat_s", "experts_s", "per_request_s", "kv_s_per_token"):
+                moved[:, number] += log_factor
+            elif name == "overhead_s":
+                moved[:, number] *= np.exp(log_factor)
+        return moved
+
     def named(self, vectors: Reals) -> dict[str, Reals]:
         """Each parameter in its own unit, as a column that broadcasts against cells."""
         columns: dict[str, Reals] = {}
@@ -204,16 +171,9 @@ class FormModel:
         """Log of prior times likelihood, up to a constant; one value a row of vectors."""
         feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-            log_density = self.log_prior(vectors) + self._log_likelihood(vectors, evidence)
+            pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
+            log_density = self.log_prior(vectors) + evidence.log_likelihood(pass_s, np.exp(vectors[:, -1]))
         return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
-
-    def _log_likelihood(self, vectors: Reals, evidence: Evidence) -> Reals:
-        """Huber's law for the residuals of log time."""
-        sd = np.sqrt(np.exp(2 * vectors[..., -1:]) + evidence.variance)
-        pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
-        distance = np.abs(evidence.log_pass_s - np.log(pass_s)) / sd
-        huber = np.where(distance <= _HUBER, distance**2 / 2, _HUBER * (distance - _HUBER / 2))
-        return -(huber + np.log(sd)).sum(axis=-1)
 
     def log_prior(self, vectors: Reals) -> Reals:
         """Log density of what was expected, up to a constant."""
@@ -239,7 +199,8 @@ class FormModel:
         if self.form == "expert_hit":
             return _log_expert_shape(at, hardware, self.reference)
         if self.form == "pnorm":
-            soft, rise, scale = _normal(at["sharpness"], _SHARPNESS), 0.0, np.exp(-at["sharpness"])
+            expected = _SHARPNESS_UNKNOWN if self.prior is None else _SHARPNESS
+            soft, rise, scale = _normal(at["sharpness"], expected), 0.0, np.exp(-at["sharpness"])
         else:
             soft, rise = _normal(at["width"], _WIDTH) + _normal(at["rise"], _RISE), at["rise"]
             scale = np.full_like(at["rise"], _HINGE_LOG_SCALE)
@@ -249,6 +210,7 @@ class FormModel:
             log_slope = at["flat_s"] + rise - at["hinge"]
             return soft + _normal(at["flat_s"], hardware.flat_s) + _normal(log_slope, hardware.per_request_s)
         assert self.reference is not None
+        soft = soft + _normal(at["flat_s"], LogNormal(self.reference.pass_s, _LEVEL_LOG_SD))
         return soft + _logistic(at["hinge"] - np.log(self.reference.running), scale)
 
 
@@ -272,7 +234,8 @@ def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, r
         )
     assert reference is not None
     work_share = at["per_request_s"] + np.log(reference.running) - at["flat_s"]
-    parts = _normal(at["experts_s"] - at["flat_s"], LogNormal(1.0, _PART_LOG_SD))
+    parts = _normal(at["flat_s"], LogNormal(reference.pass_s, _LEVEL_LOG_SD))
+    parts = parts + _normal(at["experts_s"] - at["flat_s"], LogNormal(1.0, _PART_LOG_SD))
     return parts + _normal(work_share, LogNormal(1.0, _PART_LOG_SD)) + _normal(at["hit_rate"], _HIT_RATE)
 
 

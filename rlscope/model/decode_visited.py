@@ -27,8 +27,8 @@ _SAME_CONTEXT: Final = 1.25
 """Contexts within 25 % are the same: the KV term is a part of the time."""
 _ONE_SIZE: Final = 1.2
 """Batch sizes that differ by less are one: no slope can be seen."""
-_SOLID_ROWS: Final = 10.0
-"""Rows of a cell that can be called measured: their mean is known to about 3 % when one row is known to 10 %."""
+_SOLID_ROWS: Final = 4.0
+"""Rows of a cell that can be called measured: their mean is known to 5 % when one row is known to 10 %."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,71 @@
+"""What cells of measured passes say of a curve: how likely they are under it, and what a typical one is.
+
+Not covered: errors that cells share beyond one doubling of the batch size, such as an engine that is slow throughout.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.decode_points import DecodePoints
+from rlscope.model.system import Reals
+
+_HUBER: Final = 1.345
+"""Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
+ROW_NOISE: Final = 0.1
+"""Log deviation of one measurement of a pass: hosts, clocks and lengths; cells of many rows are better known."""
+_FORM_ERROR: Final = 0.03
+"""Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
+measured ones are 1 to 3 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A typical pass of the run, which expectations without a device are relative to."""
+
+    running: float
+    pass_s: float
+    kv_tokens: float | None
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Reference":
+        """The medians of the cells."""
+        kv_tokens = float(np.median(cells.kv_tokens))
+        known = None if np.isnan(kv_tokens) else kv_tokens
+        return cls(float(np.median(cells.running)), float(np.median(cells.pass_s)), known)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The cells as the likelihood needs them."""
+
+    running: Reals
+    kv_tokens: Reals
+    log_pass_s: Reals
+    variance: Reals
+    """Of log time, besides the residual that is fitted: noise of rows, error of the batch size, error of the form."""
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Evidence":
+        """Variances of cells.
+
+        An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
+        1974). The form's own error is shared by the cells of one doubling of the batch size, so that together they
+        say no more than one: each has it times the number of them.
+        """
+        doubling = np.floor(np.log2(cells.running)).astype(np.int64)
+        sharing = np.bincount(doubling)[doubling] if len(cells) else np.empty(0)
+        relative_error = cells.running_sd / cells.running
+        variance = ROW_NOISE**2 / cells.rows + relative_error**2 + _FORM_ERROR**2 * sharing
+        return cls(cells.running, cells.kv_tokens, np.log(cells.pass_s), variance)
+
+    def log_likelihood(self, pass_s: Reals, residual: Reals) -> Reals:
+        """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
+
+        pass_s: seconds, a row for each curve; residual: log deviation besides the known variance, one a row.
+        """
+        sd = np.sqrt(residual[:, None] ** 2 + self.variance)
+        distance = np.abs(self.log_pass_s - np.log(pass_s)) / sd
+        huber = np.where(distance <= _HUBER, distance**2 / 2, _HUBER * (distance - _HUBER / 2))
+        return -(huber + np.log(sd)).sum(axis=-1)

@@ -1,0 +1,10 @@
+"""An event simulation of one layout: what the closed forms cannot say, exactly in its own terms and from one seed.
+
+`simulate` is the whole interface. Time jumps from one change of a batch to the next, never token by token.
+"""
+
+from rlscope.model.simulate.outcome import NeverTrains, Simulated
+from rlscope.model.simulate.run import simulate
+from rlscope.model.simulate.settings import Publication, QueueOrder, Settings
+
+__all__ = ["NeverTrains", "Publication", "QueueOrder", "Settings", "Simulated", "simulate"]

@@ -1,0 +1,55 @@
+"""Who may start: the limits on what is in flight, and the name of the one that binds.
+
+A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. With
+`max_staleness` and without dropping by age, groups start only up to (version + max_staleness + 1) steps' worth, less
+what was thrown away: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
+"""
+
+from typing import Literal
+
+from rlscope.model.simulate.queue import GroupQueue
+from rlscope.model.simulate.settings import Publication
+from rlscope.model.system import Admission
+
+Hold = Literal["backpressure", "staleness_cap"]
+
+
+class Gate:
+    """Counts in groups."""
+
+    def __init__(
+        self, admission: Admission, publication: Publication, samples_per_step: int, group_size: int, queue: GroupQueue
+    ) -> None:
+        self._queue = queue
+        self._samples_per_step, self._group_size = samples_per_step, group_size
+        in_flight = admission.max_in_flight_samples
+        self._most_in_flight = None if in_flight is None else in_flight // group_size
+        admits_by_age = admission.queue_policy != "drop_by_age" and publication != "capped"
+        self._most_ahead = admission.max_staleness if admits_by_age else None
+        self.started = 0
+        self.taken = 0
+        self.filtered = 0
+        self.version = 0
+        """The newest one that samplers have been offered."""
+
+    def groups_until(self, step: int) -> int:
+        """Groups that the first `step` steps train on: where a step is no whole number of groups, the sum is."""
+        return step * self._samples_per_step // self._group_size
+
+    def holds(self) -> bool:
+        """Whether no further group may start."""
+        if not self._queue.has_room:
+            return True
+        started = self.started - self.filtered - self._queue.dropped + 1
+        if self._most_in_flight is not None and started - self.taken > self._most_in_flight:
+            return True
+        return self._most_ahead is not None and started > self.groups_until(self.version + self._most_ahead + 1)
+
+    def held_by(self) -> Hold:
+        """What holds, where `holds` is true.
+
+        A limit on what is in flight that binds while a whole step's worth is queued costs nothing: the trainer is
+        behind, and that is backpressure.
+        """
+        whole_batch = len(self._queue) * self._group_size >= self._samples_per_step
+        return "backpressure" if whole_batch or not self._queue.has_room else "staleness_cap"

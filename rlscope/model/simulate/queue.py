@@ -1,0 +1,97 @@
+"""Finished groups on their way to the trainer: room, order, and what is thrown away. Counts in groups."""
+
+from heapq import heapify, heappop, heappush
+
+from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Samples
+from rlscope.model.simulate.settings import QueueOrder
+from rlscope.model.system import Admission
+
+
+class GroupQueue:
+    """What is queued, and what is held back because the queue is full."""
+
+    def __init__(self, admission: Admission, order: QueueOrder, samples: Samples) -> None:
+        self._samples, self._oldest_first = samples, order == "oldest_first"
+        capacity = admission.queue_capacity_samples
+        self._capacity = None if capacity is None else capacity // samples.group_size
+        self._drops_oldest = admission.queue_policy == "drop_oldest"
+        self._most_stale = admission.max_staleness if admission.queue_policy == "drop_by_age" else None
+        self._queued: list[tuple[int, int, int]] = []
+        """(rank, arrival, group): the smallest is taken next."""
+        self._held: list[int] = []
+        self._arrivals = 0
+        self.dropped = 0
+        """Groups thrown away so far."""
+        self.depth_integral = 0.0
+        """Queued groups, integrated over time."""
+        self._since_s = 0.0
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a group that finished now would be queued at once, whatever it would push out."""
+        full = self._capacity is not None and len(self._queued) >= self._capacity
+        return not self._held and (self._drops_oldest or not full)
+
+    def oldest_version(self) -> int | None:
+        """Version of the oldest token of any finished group; None without one."""
+        groups = [group for _, _, group in self._queued] + self._held
+        return min((self._samples.group_first_version[group] for group in groups), default=None)
+
+    def offer(self, group: int, version: int, now_s: float) -> None:
+        """A group is finished while `version` is the last one published."""
+        self._samples.group_outcome[group] = QUEUED
+        if self._is_stale(group, version):
+            self._drop(group)
+        elif not self.has_room:
+            self._held.append(group)
+        else:
+            if self._drops_oldest and len(self._queued) == self._capacity:
+                self._drop(self._pop(now_s))
+            self._push(group, now_s)
+
+    def drop_stale(self, version: int, now_s: float) -> None:
+        """Throw away what is too old now that `version` is published."""
+        if self._most_stale is None:
+            return
+        kept = [entry for entry in self._queued if not self._is_stale(entry[2], version)]
+        for entry in self._queued:
+            if self._is_stale(entry[2], version):
+                self._drop(entry[2])
+        heapify(kept)
+        self.note_depth(now_s)
+        self._queued = kept
+        held, self._held = self._held, []
+        for group in held:
+            self.offer(group, version, now_s)
+
+    def take(self, count: int, now_s: float) -> list[int]:
+        """The groups of a batch, in order; what was held back moves up."""
+        taken = [self._pop(now_s) for _ in range(count)]
+        while self._held and (self._capacity is None or len(self._queued) < self._capacity):
+            self._push(self._held.pop(0), now_s)
+        return taken
+
+    def note_depth(self, now_s: float) -> None:
+        """Bring the integral of the depth up to now."""
+        self.depth_integral += len(self._queued) * (now_s - self._since_s)
+        self._since_s = now_s
+
+    def _is_stale(self, group: int, version: int) -> bool:
+        return self._most_stale is not None and version - self._samples.group_first_version[group] > self._most_stale
+
+    def _drop(self, group: int) -> None:
+        self._samples.group_outcome[group] = DROPPED
+        self.dropped += 1
+
+    def _push(self, group: int, now_s: float) -> None:
+        self.note_depth(now_s)
+        rank = self._samples.group_first_version[group] if self._oldest_first else NEVER
+        heappush(self._queued, (rank, self._arrivals, group))
+        self._arrivals += 1
+
+    def _pop(self, now_s: float) -> int:
+        self.note_depth(now_s)
+        return heappop(self._queued)[2]

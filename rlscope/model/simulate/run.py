@@ -1,0 +1,295 @@
+"""The event loop: engines, groups, the queue and the trainer, from one change to the next.
+
+Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
+environment, the end of a training step, and the end of a publication. A version is counted as published when its step
+ends; the engines are offered it `delay_s` later. Not covered: passes whose time varies, engines or trainers that fail,
+samples that are aborted and resumed elsewhere.
+"""
+
+import math
+from collections import deque
+from heapq import heappop, heappush
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.simulate.draws import Draws
+from rlscope.model.simulate.engine import EngineTerms
+from rlscope.model.simulate.fleet import Fleet
+from rlscope.model.simulate.gate import Gate
+from rlscope.model.simulate.outcome import NeverTrains, Simulated
+from rlscope.model.simulate.places import Cause, PlaceAccount
+from rlscope.model.simulate.queue import GroupQueue
+from rlscope.model.simulate.samples import FILTERED, TRAINED, Samples
+from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
+from rlscope.model.simulate.summary import Totals, summarise
+from rlscope.model.simulate.trainer import Trainer
+from rlscope.model.system import Layout, System
+
+_LONGEST_WAIT_STEPS: Final = 100
+"""Steps' worth of groups that may finish while the trainer waits for one: beyond, it is taken to wait for ever."""
+_WARM_UP_RATIO: Final = 0.2
+_WARM_UP_FILLS: Final = 2
+"""Times that what is in flight is replaced before the run counts as steady."""
+
+Moment = Literal["step_end", "offer", "free"]
+
+
+def simulate(
+    system: System,
+    layout: Layout,
+    *,
+    steps: int,
+    seed: int,
+    warm_up_steps: int | None = None,
+    settings: Settings = DEFAULTS,
+) -> Simulated:
+    """Simulate so many training steps of a layout and measure what follows the warm-up.
+
+    The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
+    the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
+    arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
+    nothing after the warm-up. NeverTrains: the trainer waits for ever, because everything is dropped for its age.
+    """
+    refuse_what_can_not_run(system, layout, settings)
+    run = Run(system, layout, settings, np.random.default_rng(seed))
+    warm_up = run.default_warm_up(steps) if warm_up_steps is None else warm_up_steps
+    if steps < 2 or not 0 <= warm_up < steps:
+        raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
+    return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
+
+
+class Run:
+    """A simulated run between two moments."""
+
+    def __init__(self, system: System, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
+        workload, admission = system.workload, system.admission
+        capped = settings.publication == "capped"
+        self._system, self._most_stale = system, (admission.max_staleness or 0) if capped else None
+        terms = _engine_terms(system, layout, settings)
+        self._at_start = _samples_at_start(system, layout.running_per_engine * len(terms))
+        draws = Draws(workload, self._at_start, settings.step_noise, rng)
+        self.samples = Samples(draws, workload.group_size)
+        self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
+        self.queue = GroupQueue(admission, "oldest_first" if capped else settings.queue_order, self.samples)
+        self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
+        self.trainer = Trainer(system, layout.trainer_gpus, draws.step_factor)
+        self.places = PlaceAccount()
+        self.version = 0
+        self.step_ends_s: list[float] = []
+        self._batch: list[int] = []
+        self._pending: deque[int] = deque()
+        """Samples of groups that have started, not yet with an engine."""
+        self._outside: deque[tuple[float, int]] = deque()
+        """(return, sample): in the environment."""
+        self._moments: list[tuple[float, int, Moment, int]] = []
+        self._moments_made = 0
+        self._open_groups: set[int] = set()
+        """Groups with unfinished samples; kept only where the trainer keeps the cap."""
+        self._finished_groups = self._finished_at_step = 0
+        self._fill(0.0)
+        self._note_places(0.0)
+
+    def default_warm_up(self, steps: int) -> int:
+        """Steps to leave out, by the rule of `simulate`."""
+        admission, batch = self._system.admission, self._system.workload.samples_per_step
+        queued = min(admission.queue_capacity_samples or batch, admission.max_in_flight_samples or 4 * batch)
+        fill = math.ceil(_WARM_UP_FILLS * (self._at_start + queued) / batch)
+        return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
+
+    def play(self, steps: int) -> Totals:
+        """Go on until so many steps have ended; the totals as of that moment."""
+        while len(self.step_ends_s) < steps:
+            self._next()
+        now_s = self.step_ends_s[-1] if steps else 0.0
+        self.queue.note_depth(now_s)
+        return Totals(
+            now_s=now_s,
+            steps=steps,
+            engines=tuple(engine.totals_at(now_s) for engine in self.fleet.engines),
+            switches=tuple(tuple(engine.switches) for engine in self.fleet.engines),
+            places=self.places.totals_at(now_s),
+            trainer=self.trainer.copy_totals(),
+            queue_group_s=self.queue.depth_integral,
+        )
+
+    def _next(self) -> None:
+        boundary_s = self.fleet.next_boundary_s()
+        moment_s = self._moments[0][0] if self._moments else math.inf
+        return_s = self._outside[0][0] if self._outside else math.inf
+        now_s = min(boundary_s, moment_s, return_s)
+        if now_s == math.inf:
+            raise NeverTrains("nothing runs, and the trainer waits for samples")
+        if now_s == moment_s:
+            self._reach_moment(now_s)
+        elif now_s == return_s:
+            self._finish(self._outside.popleft()[1], now_s)
+            self._fill(now_s)
+        else:
+            self._cross_boundary(now_s)
+        if self.fleet.idle_engines or self._empty_places or not self.places.is_full:
+            self._note_places(now_s)
+
+    def _cross_boundary(self, now_s: float) -> None:
+        environment_s = self._system.workload.environment_s
+        for sample in self.fleet.reach_boundary():
+            if environment_s:
+                self._outside.append((now_s + environment_s, sample))
+            else:
+                self._finish(sample, now_s)
+        self._fill(now_s)
+        self.fleet.leave_boundary(now_s)
+
+    def _finish(self, sample: int, now_s: float) -> None:
+        samples = self.samples
+        group = sample // samples.group_size
+        samples.group_unfinished[group] -= 1
+        if samples.group_unfinished[group]:
+            return
+        self._open_groups.discard(group)
+        samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
+        samples.group_ready_version[group] = self.version
+        self._finished_groups += 1
+        if samples.group_is_kept[group]:
+            self.queue.offer(group, self.version, now_s)
+        else:
+            samples.group_outcome[group] = FILTERED
+            self.gate.filtered += 1
+        if self.trainer.waits_for is not None:
+            self._try_step(now_s)
+
+    @property
+    def _empty_places(self) -> int:
+        return self.fleet.places - self.fleet.loaded - len(self._outside)
+
+    def _fill(self, now_s: float) -> None:
+        """Start whatever may start."""
+        fleet, pending = self.fleet, self._pending
+        while fleet.open_places > 0 and self._empty_places > 0:
+            if not pending:
+                if self.gate.holds():
+                    return
+                self.gate.started += 1
+                if self._most_stale is not None:
+                    self._open_groups.add(self.samples.groups_started)
+                pending.extend(self.samples.start_group())
+            fleet.dispatch(pending.popleft(), now_s)
+
+    def _note_places(self, now_s: float) -> None:
+        empty = self._empty_places
+        cause: Cause = "environment"
+        if empty:
+            cause = self.gate.held_by() if not self._pending and self.gate.holds() else "weight_updates"
+        self.places.note(now_s, self.fleet.idle_engines, empty, len(self._outside), cause)
+
+    def _reach_moment(self, now_s: float) -> None:
+        _, _, moment, version = heappop(self._moments)
+        if moment == "step_end":
+            self._end_step(now_s)
+        elif moment == "offer":
+            self.gate.version = version
+            self.fleet.publish(version, now_s)
+        else:
+            self._try_step(now_s)
+        self._fill(now_s)
+
+    def _plan(self, at_s: float, moment: Moment, version: int) -> None:
+        heappush(self._moments, (at_s, self._moments_made, moment, version))
+        self._moments_made += 1
+
+    def _try_step(self, now_s: float) -> None:
+        """Take a batch, or wait for what is missing."""
+        needed = self.gate.groups_until(self.trainer.steps + 1) - self.gate.groups_until(self.trainer.steps)
+        if len(self.queue) < needed:
+            self.trainer.wait("samples", now_s)
+            self._give_up_on_waits()
+            return
+        if self._is_last_chance():
+            self.trainer.wait("staleness_cap", now_s)
+            return
+        if self.trainer.waits_for is None:
+            self.trainer.wait("samples", now_s)
+        self._batch = self.queue.take(needed, now_s)
+        self.gate.taken += needed
+        self._finished_at_step = self._finished_groups
+        tokens = self.samples.tokens_of(self._batch)
+        self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
+
+    def _give_up_on_waits(self) -> None:
+        finished = (self._finished_groups - self._finished_at_step) * self.samples.group_size
+        if finished > _LONGEST_WAIT_STEPS * self._system.workload.samples_per_step:
+            raise NeverTrains(f"{finished} samples finished while the trainer waited for one step")
+
+    def _is_last_chance(self) -> bool:
+        """Whether a group that still runs would be too old for the step after this one.
+
+        One that is finished and held back by a full queue could not arrive: it is not waited for.
+        """
+        running = self._oldest_running() if self._most_stale is not None else None
+        return running is not None and running < self.version + 1 - (self._most_stale or 0)
+
+    def _oldest_running(self) -> int | None:
+        """The oldest version in any group that is not finished; None when no group has begun."""
+        samples = self.samples
+        versions = (
+            version
+            for group in self._open_groups
+            for version in samples.first_version[samples.members(group)]
+            if version >= 0
+        )
+        return min(versions, default=None)
+
+    def _end_step(self, now_s: float) -> None:
+        samples, step = self.samples, self.trainer.steps
+        for group in self._batch:
+            samples.group_outcome[group] = TRAINED
+            samples.group_step[group] = step
+            samples.group_consumer_version[group] = self.version
+        self.step_ends_s.append(now_s)
+        self.trainer.publish(now_s)
+        if self._may_publish():
+            self.version += 1
+            self.queue.drop_stale(self.version, now_s)
+            self._plan(now_s + self._system.update.delay_s, "offer", self.version)
+            self._plan(now_s + self.trainer.blocked_s, "free", self.version)
+        else:
+            self._plan(now_s, "free", self.version)
+
+    def _may_publish(self) -> bool:
+        """Whether nothing that runs or is queued would be over the cap, once a version more is published."""
+        if self._most_stale is None:
+            return True
+        versions = (self._oldest_running(), self.queue.oldest_version(), self.fleet.oldest_version())
+        return min(each for each in versions if each is not None) >= self.version + 1 - self._most_stale
+
+
+def _engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
+    engine, update = system.engine, system.update
+    running = min(layout.running_per_engine, engine.max_running)
+    empty_pass_s = np.append(0.0, engine.curve.pass_s(np.arange(1.0, running + 1)))
+    prefill_s = 1.0 / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
+    return tuple(
+        EngineTerms(
+            empty_pass_s=tuple((slowness * empty_pass_s).tolist()),
+            kv_s_per_token=slowness * engine.curve.kv_s_per_token,
+            max_running=running,
+            kv_capacity_tokens=math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens,
+            prompt_tokens=system.workload.prompt_tokens,
+            prefill_s_per_token=slowness * prefill_s,
+            pause_s=update.engine_pause_s,
+            kv_kept=update.kv_kept,
+            drains=settings.publication == "drained",
+        )
+        for slowness in settings.engine_slowness or (1.0,) * (layout.sampler_gpus // engine.gpus)
+    )
+
+
+def _samples_at_start(system: System, places: int) -> int:
+    """Samples that start at once: what the places and the limits on what is in flight let in."""
+    workload, admission = system.workload, system.admission
+    limits = [places]
+    if admission.max_in_flight_samples is not None:
+        limits.append(admission.max_in_flight_samples)
+    if admission.max_staleness is not None and admission.queue_policy != "drop_by_age":
+        limits.append((admission.max_staleness + 1) * workload.samples_per_step)
+    return min(limits)

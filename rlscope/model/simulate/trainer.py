@@ -1,0 +1,75 @@
+"""The trainer's clock: what a step takes, and what its seconds went into. Decides nothing."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rlscope.model.system import System
+from rlscope.model.trainer_step import trained_tokens_per_step, trainer_step
+
+Wait = Literal["samples", "staleness_cap"]
+
+
+@dataclass(slots=True)
+class TrainerTotals:
+    """Seconds since the start, by activity; they add up to the time of the last change."""
+
+    train_s: float = 0.0
+    phases_s: float = 0.0
+    publish_s: float = 0.0
+    wait_samples_s: float = 0.0
+    wait_staleness_cap_s: float = 0.0
+
+
+class Trainer:
+    """Waits, trains, publishes, and waits again."""
+
+    def __init__(self, system: System, gpus: int, step_factor: Callable[[], float]) -> None:
+        workload, self._step_factor = system.workload, step_factor
+        mean = trainer_step(system.trainer, workload, system.update, gpus)
+        self._overhead_s = system.trainer.overhead_s
+        self._s_per_token = (float(mean.compute_s) - self._overhead_s) / trained_tokens_per_step(workload)
+        self._phases_s = float(mean.phases_s)
+        self._prompt_tokens = workload.trained_prompt_tokens
+        self.blocked_s = mean.blocked_s
+        self.totals = TrainerTotals()
+        self.waits_for: Wait | None = "samples"
+        """None while it trains or publishes."""
+        self.since_s = 0.0
+        """When it began what it does."""
+        self.steps = 0
+
+    def wait(self, reason: Wait, now_s: float) -> None:
+        """Wait from now on, for this reason."""
+        if self.waits_for == reason:
+            return
+        self._end_wait(now_s)
+        if self.waits_for is None:
+            self.totals.publish_s += now_s - self.since_s
+        self.waits_for, self.since_s = reason, now_s
+
+    def step(self, samples: int, response_tokens: int, now_s: float) -> float:
+        """Train on a batch; returns the end of the step."""
+        self._end_wait(now_s)
+        self.waits_for, self.since_s = None, now_s
+        factor = self._step_factor()
+        tokens = response_tokens + samples * self._prompt_tokens
+        train_s, phases_s = factor * (self._overhead_s + tokens * self._s_per_token), factor * self._phases_s
+        self.totals.train_s += train_s
+        self.totals.phases_s += phases_s
+        self.steps += 1
+        return now_s + train_s + phases_s
+
+    def publish(self, now_s: float) -> None:
+        """The step has ended."""
+        self.since_s = now_s
+
+    def copy_totals(self) -> TrainerTotals:
+        """The totals as of the end of a step."""
+        return replace(self.totals)
+
+    def _end_wait(self, now_s: float) -> None:
+        if self.waits_for == "samples":
+            self.totals.wait_samples_s += now_s - self.since_s
+        elif self.waits_for == "staleness_cap":
+            self.totals.wait_staleness_cap_s += now_s - self.since_s

@@ -5,6 +5,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from statistics import correlation
 from typing import NamedTuple
 
 import duckdb
@@ -25,6 +26,7 @@ from benchmarks.token_simulator import (
 )
 from benchmarks.token_simulator.batch import Batch
 from benchmarks.token_simulator.cases import BEST_ALREADY, NEGATIVE_CASES, PLAIN, Case
+from benchmarks.token_simulator.draws import groups, slowness
 from benchmarks.token_simulator.pass_cost import decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from benchmarks.token_simulator.versions import VersionLog
@@ -110,6 +112,24 @@ def test_a_pass_that_ends_as_a_version_is_published_still_leaves_the_next_one_to
     outcome = simulate_world(half_a_second_sooner, Layout(1, 1, 2), steps=3, seed=0)
     assert outcome.step_ends_s == (7.0, 11.0, 15.0)
     assert outcome.staleness_tokens == {0: 6, 1: 6 + 2, 2: 4}
+
+
+def test_publishing_holds_up_the_trainer_and_applying_holds_up_the_engine() -> None:
+    # Steps start at 3, 8, 13 ... s. Version 1 arrives at 8.375 s and is applied in [9, 9.75) s, version 2 at 13.375 s
+    # and in [13.75, 14.5) s: the fifth pair, from 12.75 s on, has one token of version 1 and two of version 2.
+    world = replace(CLOCKWORK, updates=Updates(publish_s=0.5, transfer_s=0.375, apply_s=0.75))
+    outcome = simulate_world(world, Layout(1, 1, 2), steps=5, seed=0)
+    assert outcome.step_ends_s == (7.5, 12.5, 17.5, 22.5, 27.5)
+    assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 6 + 4, 3: 2}
+
+
+def test_a_lost_cache_is_prefilled_again_after_every_update() -> None:
+    # Versions 1 and 2 are published at 7.5 and 12 s and taken at 8 and 12 s, when two requests have 2 and 0 tokens.
+    kept = replace(CLOCKWORK, passes=replace(CLOCKWORK.passes, prefill_tokens_per_s=1e15))
+    lost = replace(kept, updates=Updates(kv_kept=False))
+    tokens = [simulate_world(world, Layout(1, 1, 2), steps=2, seed=0).prefilled_tokens for world in (kept, lost)]
+    prompts = [request.prompt_tokens for group in first_requests(lost, 6) for request in group]
+    assert tokens[1] - tokens[0] == prompts[4] + prompts[5] + 2 * 2
 
 
 def test_a_decode_pass_costs_what_its_parts_say() -> None:
@@ -252,6 +272,39 @@ def test_no_token_over_the_cap_is_trained_on(policy: str) -> None:
     assert max(staleness) == world.limits.max_staleness
 
 
+def test_a_step_waits_for_every_sample_that_it_is_the_last_chance_for(tmp_path: Path) -> None:
+    # After a step at version v comes version v + 1, under which tokens from before v + 1 - cap are too old.
+    world = replace(SMALL, limits=Limits(max_staleness=1, staleness_policy="publication_waits"))
+    outcome = simulate_world(world, Layout(6, 2, 8), 15, 0, tmp_path / "run")
+    select = """
+        SELECT count(DISTINCT step), count(*) FILTER (versions[1].version < version_in + 1 - {1})
+        FROM '{0}/train_steps/*.parquet' AS steps JOIN '{0}/samples/*.parquet' AS samples
+            ON started_ns < steps.start_ns AND finished_ns > steps.start_ns AND finish_reason <> 'unfinished'
+        """
+    overlooked = [duckdb.sql(select.format(tmp_path / "run", cap)).fetchall()[0] for cap in (1, 0)]
+    assert overlooked[0] == (15, 0)
+    assert overlooked[1][1] > 0  # those that can be trained on in a later step are not waited for
+    assert outcome.trainer_waits_s["staleness_cap"] > 0
+
+
+def test_admission_starts_no_more_than_the_cap_allows_ahead_of_the_first_version(tmp_path: Path) -> None:
+    world, _ = VARIANTS["admission"]
+    world = replace(world, limits=replace(world.limits, queue_capacity_samples=None))
+    simulate_world(world, Layout(1, 7, 16), 3, 0, tmp_path / "run")
+    select = """
+        SELECT count(*) FROM '{0}/samples/*.parquet'
+        WHERE submitted_ns < (SELECT min(start_ns) FROM '{0}/weight_updates/*.parquet' WHERE phase = 'apply')
+        """
+    # Up to max_staleness = 2 versions ahead of version 0: three steps of 32.
+    assert duckdb.sql(select.format(tmp_path / "run")).fetchall() == [(3 * 32,)]
+
+
+def test_the_samples_of_a_prompt_share_the_variance_that_they_should() -> None:
+    pairs = [[math.log(request.length_tokens) for request in group[:2]] for group in first_requests(LONG, 3000)]
+    # The standard error of a correlation over 3,000 pairs is under 0.02.
+    assert correlation(*zip(*pairs, strict=True)) == pytest.approx(0.3, abs=0.06)
+
+
 def test_a_limit_on_what_is_in_flight_holds_at_every_moment(tmp_path: Path) -> None:
     world, layout = VARIANTS["few in flight, some filtered"]
     simulate_world(world, layout, 8, 0, tmp_path / "run")
@@ -263,6 +316,13 @@ def test_a_limit_on_what_is_in_flight_holds_at_every_moment(tmp_path: Path) -> N
         in_flight += change
         most = max(most, in_flight)
     assert most == 40
+
+
+LONG = replace(SMALL, responses=replace(SMALL.responses, median_tokens=10_000, cap_tokens=10**9))
+
+
+def first_requests(world: World, groups_drawn: int, seed: int = 0) -> list[list[Request]]:
+    return [group.requests for _, group in zip(range(groups_drawn), groups(world, seed), strict=False)]
 
 
 NOISELESS = replace(
@@ -280,7 +340,8 @@ def test_samplers_that_are_always_full_yield_a_token_per_slot_and_pass() -> None
     # alone, which is a fifth of the pass.
     layout, steps = Layout(6, 2, 8), 100
     outcome = simulate_world(NOISELESS, layout, steps, 0)
-    lengths = [min(max(1, round(length)), 150) for length in _lengths(NOISELESS, 20_000)]
+    drawn = [request.length_tokens for group in first_requests(NOISELESS, 5000, seed=1) for request in group]
+    lengths = [min(length, 150) for length in drawn]
     mean = sum(lengths) / len(lengths)
     age = sum(length * (length - 1) for length in lengths) / len(lengths) / (2 * mean)
     pass_s = 0.01 + 1e-6 * 8 * (20 + age)
@@ -320,8 +381,6 @@ def test_trainers_scale_with_the_exponent_they_have() -> None:
 
 
 def test_an_engine_is_as_slow_at_every_layout_and_seed() -> None:
-    from benchmarks.token_simulator.draws import slowness
-
     uneven = replace(SMALL, engine_speed_sd=0.2)
     factors = [slowness(uneven, engine) for engine in range(3)]
     assert len(set(factors)) == 3
@@ -377,12 +436,3 @@ def test_no_other_split_is_better_than_the_best_one() -> None:
     world, best, _ = BEST_ALREADY
     rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.running_per_engine), steps=20) for n in (2, 3, 4)}
     assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)
-
-
-def _lengths(world: World, count: int) -> list[int]:
-    from benchmarks.token_simulator.draws import groups
-
-    stream, lengths = groups(world, 12345), list[int]()
-    while len(lengths) < count:
-        lengths += [request.length_tokens for request in next(stream).requests]
-    return lengths

@@ -19,18 +19,23 @@ from rlscope.model.losses import Regime, SideLosses, regime_of, sampler_losses, 
 from rlscope.model.queue_age import offset_versions, surplus_of
 from rlscope.model.sampler_limits import CapRule, Fleet, Levels, sampler_levels
 from rlscope.model.sampler_period import Sampling, first_running, sampling_of
-from rlscope.model.staleness_forms import StalenessTerms
+from rlscope.model.staleness_forms import StalenessTerms, maximum
 from rlscope.model.system import Layout, Reals, System
 from rlscope.model.trainer_step import trainer_step
 
-Caveat = Literal["in_flight_cap", "staleness_cap", "samples_age_out", "queue_grows", "few_requests"]
-"""Why the closed form is off: the cap on samples in flight, or on staleness, binds; samples are dropped for their age;
-the queue grows for ever, and staleness with it; engines run so few requests that their number varies a lot."""
+Caveat = Literal["in_flight_cap", "staleness_cap", "samples_age_out", "held_back", "queue_grows", "few_requests"]
+"""Why the closed form is off.
+
+in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: staleness is off by up to half a
+version, the period by some 5 %. samples_age_out: what is left is shorter. held_back: samplers with a surplus run in
+bursts; likewise. queue_grows: for ever, and staleness with it. few_requests: their number varies a lot."""
 
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
 _AGED_RATIO: Final = 0.001
 """Dropping one sample in a thousand is taken for dropping none."""
+_SLIGHT_SURPLUS: Final = 0.02
+"""A surplus of less is used up by the variation of the load."""
 _ROUNDING: Final = 1e-9
 
 
@@ -66,6 +71,8 @@ class SteadyState:
     """Share of the finished samples that are thrown away for their age, or by a full queue."""
     staleness: StalenessTerms | None
     """Of what the queue is offered, before any drop by age; None where the queue grows."""
+    staleness_max: int | None
+    """Of the oldest token that can be trained on; None where the queue grows."""
     caveats: tuple[Caveat, ...]
 
     @property
@@ -136,7 +143,7 @@ def _states(fleet: Fleet, layouts: Sequence[Layout]) -> list[SteadyState]:
         running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
     made_in_s = fleet.period_s(running)
     by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
-    by_samplers = sampler_losses(levels, step_s)
+    by_samplers = sampler_losses(levels, train_s, step_s)
     numbers = np.stack(
         [
             step_s,
@@ -185,6 +192,7 @@ def _state(
         sampler_losses=by_samplers,
         dropped_ratio=dropped,
         staleness=None if np.isnan(offset) else terms,
+        staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
         caveats=caveats,
     )
 
@@ -208,9 +216,18 @@ def _dropped_ratio(fleet: Fleet, made_in_s: Reals, step_s: Reals) -> Reals:
     return np.maximum(1.0 - made_in_s / step_s, 0.0)
 
 
+def _staleness_max(fleet: Fleet, terms: StalenessTerms) -> int:
+    """A cap that drops, or that publications wait for, is never passed."""
+    most, admission = maximum(terms, fleet.system.workload.lengths), fleet.system.admission
+    is_strict = admission.queue_policy == "drop_by_age" or (
+        admission.queue_policy == "wait" and fleet.cap_rule == "publication_waits"
+    )
+    return min(most, admission.max_staleness) if is_strict and admission.max_staleness is not None else most
+
+
 def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
     surplus = surplus_of(fleet.system.admission)
-    slower = levels.staleness_s < step_s
+    slower = levels.staleness_s < step_s * (1.0 - _SLIGHT_SURPLUS)
     loose = running < levels.hardware_running * (1.0 - _ROUNDING)
     train_s = fleet.trainers.total_s
 
@@ -221,6 +238,7 @@ def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> lis
         "in_flight_cap": binds(levels.admission_s, levels.updates_s),
         "staleness_cap": binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0),
         "samples_age_out": (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
+        "held_back": slower & (surplus == "held"),
         "queue_grows": slower & (surplus == "grows"),
         "few_requests": loose & (running < _FEW_RUNNING),
     }

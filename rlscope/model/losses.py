@@ -51,11 +51,17 @@ def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Rea
     return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
-def sampler_losses(levels: Levels, step_s: Reals) -> list[SideLosses]:
-    """Capacity that limits take away, and what is made beyond the trainers' need or could be."""
-    limits = np.stack([*_limits(levels), step_s])
-    updates, admission, environment, staleness, trainers = np.diff(limits, axis=0) / step_s
-    columns = (np.zeros_like(step_s), trainers, updates, environment, admission, staleness)
+def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLosses]:
+    """Capacity that nobody could use or that a limit takes away, in shares of the samplers' time.
+
+    Up to the trainers' own pace it is the trainers that a surplus waits for, whatever else holds it back: without that
+    limit the step would be no shorter. Engines that take new weights lose that time in any case.
+    """
+    hardware, updates, *limits = _limits(levels)
+    reached = [np.maximum(level, train_s) for level in (updates, *limits)]
+    stages = np.stack([hardware, updates, *reached])
+    weight_updates, trainers, admission, environment, staleness = np.diff(stages, axis=0) / step_s
+    columns = (np.zeros_like(step_s), trainers, weight_updates, environment, admission, staleness)
     return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
 
 

@@ -35,7 +35,7 @@ def offset_versions(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals)
     The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
     period on average. Where the samplers have a surplus, what lies in the queue comes on top.
     """
-    lag = fleet.update_lag_s() / step_s
+    lag = fleet.update_lag(running, step_s)
     if_surplus: Reals
     surplus = surplus_of(fleet.system.admission)
     if surplus == "held":
@@ -56,7 +56,7 @@ def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, l
     in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
     batches = np.full_like(step_s, np.inf)
     if admission.queue_capacity_samples is not None:
-        blocked = np.maximum((fleet.places - running) * fleet.engines - outside, 0.0) / samples
+        blocked = np.maximum(fleet.places * fleet.engines - in_flight, 0.0) / samples
         full = admission.queue_capacity_samples / samples
         batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
     if admission.max_in_flight_samples is not None:

@@ -53,10 +53,15 @@ class Fleet:
         """By Little's law, when every sample that finishes is used: C / (samples per step * mean length)."""
         return running * self.engines / (self.sampling.samples_per_step * self.sampling.mean_tokens)
 
-    def update_lag_s(self) -> Reals:
-        """From taking a batch to the first token of the version that its step makes."""
-        update = self.system.update
-        return self.trainers.work_s + update.delay_s + update.engine_pause_s
+    def update_lag(self, running: Reals, step_s: Reals) -> Reals:
+        """From taking a batch to the first token of the version that its step makes, in periods.
+
+        In time that the engines generate: a pause for new weights makes no tokens, so none is older for it. The lag
+        spans as many pauses of earlier versions as it has whole periods.
+        """
+        lag_s = self.trainers.work_s + self.system.update.delay_s
+        stall_s = self.sampling.stall_s(running)
+        return (lag_s - np.floor(lag_s / step_s) * stall_s) / (step_s - stall_s)
 
     def group_tail_ratio(self) -> float:
         """Samples running or waiting for their group, over those running."""
@@ -159,10 +164,11 @@ def _older_than(fleet: Fleet, cap: int) -> Condition:
     """
     workload = fleet.system.workload
     longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
-    constant_s = workload.environment_s + fleet.update_lag_s()
 
     def is_over(running: Reals) -> npt.NDArray[np.bool_]:
-        return longest_tokens * fleet.versions_per_token(running) + constant_s / fleet.step_s(running) > cap
+        step_s = fleet.step_s(running)
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
+        return longest_tokens * fleet.versions_per_token(running) + constant > cap
 
     return is_over
 
@@ -182,7 +188,7 @@ def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
     for _ in range(_HALVINGS):
         middle = (low + high) / 2.0
         step_s = np.maximum(period_s / (1.0 - middle), fleet.trainers.total_s)
-        constant = (workload.environment_s + fleet.update_lag_s()) / step_s
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
         more = clipped_mean(law, full_rate * period_s / step_s, cap - constant) > middle
         low, high = np.where(more, middle, low), np.where(more, high, middle)
     return low

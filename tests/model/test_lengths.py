@@ -1,0 +1,168 @@
+"""The law of response lengths: its moments, its cap, unfinished samples, groups, and what-ifs."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlscope.model.group_lengths import GroupLengths
+from rlscope.model.lengths import LengthLaw
+from tests.model.golden_system import LENGTHS
+
+THREE = LengthLaw(np.array([10.0, 20.0, 40.0]), np.array([0.5, 0.25, 0.25]), cap_tokens=40)
+
+
+def points(law: LengthLaw) -> dict[float, float]:
+    return dict(zip(law.support.tolist(), np.round(law.probabilities, 12).tolist(), strict=True))
+
+
+def test_a_lognormal_law_cut_at_its_cap_has_the_moments_of_the_closed_form() -> None:
+    assert f"{LENGTHS.mean_tokens:.2f}" == "1791.77"
+    assert f"{LENGTHS.second_moment:,.1f}" == "4,540,371.8"
+    assert f"{LENGTHS.third_moment:.4e}" == "1.5750e+10"
+    assert f"{LENGTHS.cv2:.4f}" == "0.4142"
+    assert f"{LENGTHS.capped_ratio:.5f}" == "0.00233"
+
+
+def test_the_longest_of_a_group_has_the_mean_of_the_integral_over_its_law() -> None:
+    # By quadrature of 1 - F(x)^S over 0..8192: 3748.997 tokens for 8 and 8147.849 for 1024.
+    assert LENGTHS.group_tail_ratio(8) * LENGTHS.mean_tokens == pytest.approx(3748.997, abs=0.01)
+    assert LENGTHS.longest_of(1024).mean_tokens == pytest.approx(8147.849, abs=0.01)
+
+
+def test_a_lognormal_law_without_a_cap_has_the_mean_of_the_closed_form_and_nothing_capped() -> None:
+    law = LengthLaw.lognormal(10_000, 1.0)
+    assert law.mean_tokens == pytest.approx(10_000 * np.exp(0.5), rel=1e-6)
+    assert law.capped_ratio == 0.0
+
+
+def test_moments_tails_and_quantiles_of_three_points() -> None:
+    assert (THREE.mean_tokens, THREE.second_moment, THREE.third_moment) == (20.0, 550.0, 18_500.0)
+    assert (THREE.max_tokens, THREE.capped_ratio, THREE.cv2) == (40.0, 0.25, 0.375)
+    assert THREE.survival([0, 9, 10, 39, 40]).tolist() == [1.0, 1.0, 0.5, 0.25, 0.0]
+    assert THREE.excess_tokens([0, 10, 30, 40, 50]).tolist() == [20.0, 10.0, 2.5, 0.0, 0.0]
+    assert THREE.quantile([0.0, 0.5, 0.500001, 0.75, 1.0]).tolist() == [10.0, 10.0, 20.0, 20.0, 40.0]
+
+
+def test_the_longest_of_two_is_the_square_of_the_law() -> None:
+    assert points(THREE.longest_of(2)) == {10.0: 0.25, 20.0: 0.3125, 40.0: 0.4375}
+    assert THREE.group_tail_ratio(1) == 1.0
+
+
+def test_draws_are_whole_tokens_at_least_one_with_the_law_s_mean_and_the_same_for_the_same_seed() -> None:
+    drawn = LENGTHS.draw(np.random.default_rng(1), (400, 500))
+    assert (drawn.shape, drawn.dtype, drawn.min() >= 1, drawn.max()) == ((400, 500), np.int64, True, 8192)
+    standard_error = np.sqrt(LENGTHS.second_moment - LENGTHS.mean_tokens**2) / np.sqrt(drawn.size)
+    assert abs(drawn.mean() - LENGTHS.mean_tokens) < 4 * standard_error
+    assert (drawn == LENGTHS.draw(np.random.default_rng(1), (400, 500))).all()
+
+
+def test_a_length_of_zero_is_drawn_as_one_token() -> None:
+    law = LengthLaw(np.array([0.0, 1.0]), np.array([0.5, 0.5]))
+    assert set(law.draw(np.random.default_rng(0), 50).tolist()) == {1}
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=40))
+def test_finished_samples_alone_are_their_own_law(lengths: list[int]) -> None:
+    law = LengthLaw.from_samples(lengths, [True] * len(lengths))
+    shares = np.bincount(lengths)[sorted(set(lengths))] / len(lengths)
+    assert law.support.tolist() == sorted(set(lengths))
+    assert law.probabilities == pytest.approx(shares)
+    assert law.mean_tokens == pytest.approx(np.mean(lengths))
+    assert law.unseen_ratio == 0.0
+
+
+def test_unfinished_samples_count_as_at_least_as_long_as_they_are() -> None:
+    # Alive after 1: 3/4. After 3, with two left: 3/4 * 1/2. What is left has only been seen unfinished.
+    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False], cap_tokens=6)
+    assert points(law) == {1.0: 0.25, 3.0: 0.375, 6.0: 0.375}
+    assert law.unseen_ratio == pytest.approx(0.375)
+
+
+def test_without_a_cap_what_was_never_seen_to_end_stands_on_the_longest_sample() -> None:
+    law = LengthLaw.from_samples([1, 2, 3, 4], [True, False, True, False])
+    assert points(law) == {1.0: 0.25, 3.0: 0.375, 4.0: 0.375}
+
+
+def test_a_sample_that_ends_where_another_is_cut_off_ends_first() -> None:
+    law = LengthLaw.from_samples([2, 2, 5], [True, False, True])
+    assert points(law) == {2.0: pytest.approx(1 / 3), 5.0: pytest.approx(2 / 3)}
+
+
+def test_a_sample_at_the_cap_has_ended_whatever_it_says() -> None:
+    law = LengthLaw.from_samples([3, 8], [True, False], cap_tokens=8)
+    assert (points(law), law.unseen_ratio, law.capped_ratio) == ({3.0: 0.5, 8.0: 0.5}, 0.0, 0.5)
+
+
+def test_unfinished_samples_take_away_the_bias_of_finished_ones() -> None:
+    rng = np.random.default_rng(2)
+    lengths, seen = LENGTHS.draw(rng, 20_000), rng.integers(1, 8192, 20_000)
+    finished = lengths <= seen
+    law = LengthLaw.from_samples(np.minimum(lengths, seen), finished, cap_tokens=8192)
+    assert lengths[finished].mean() < 0.9 * LENGTHS.mean_tokens
+    assert law.mean_tokens == pytest.approx(LENGTHS.mean_tokens, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "cap", "complaint"), [([], None, "at least one sample"), ([9], 8, "longer than the cap of 8")]
+)
+def test_samples_that_make_no_law_are_refused(lengths: list[int], cap: int | None, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        LengthLaw.from_samples(lengths, [True] * len(lengths), cap)
+
+
+@pytest.mark.parametrize(
+    ("support", "probabilities", "complaint"),
+    [
+        ([], [], "non-empty"),
+        ([1.0, 2.0], [1.0], "equally long"),
+        ([2.0, 1.0], [0.5, 0.5], "increasing"),
+        ([1.0, 1.0], [0.5, 0.5], "increasing"),
+        ([-1.0, 1.0], [0.5, 0.5], "not negative"),
+        ([0.0], [1.0], "not all 0"),
+        ([1.0, np.inf], [0.5, 0.5], "finite"),
+        ([1.0, 2.0], [0.5, 0.6], "sum to 1"),
+        ([1.0, 2.0], [1.5, -0.5], "not be negative"),
+        ([1.0, 11.0], [0.5, 0.5], "beyond the cap"),
+    ],
+)
+def test_what_is_no_law_is_refused(support: list[float], probabilities: list[float], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        LengthLaw(np.array(support), np.array(probabilities), cap_tokens=10)
+
+
+def test_the_arrays_of_a_law_are_its_own_and_cannot_be_written() -> None:
+    support = np.array([1.0, 2.0])
+    law = LengthLaw(support, np.array([0.5, 0.5]))
+    support[0] = 7.0
+    assert law.support[0] == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        law.support[0] = 7.0
+
+
+def test_longer_responses_pile_up_at_the_cap() -> None:
+    assert points(THREE.scaled(2.0)) == {20.0: 0.5, 40.0: 0.5}
+    assert THREE.scaled(2.0).capped_ratio == 0.5
+    assert points(THREE.scaled(1.0)) == points(THREE)
+
+
+def test_shorter_responses_leave_the_cap() -> None:
+    assert points(THREE.scaled(0.5)) == {5.0: 0.5, 10.0: 0.25, 20.0: 0.25}
+    assert THREE.scaled(0.5).capped_ratio == 0.0
+
+
+def test_a_lower_cap_takes_what_is_beyond_it_and_a_higher_one_leaves_the_old_atom() -> None:
+    assert points(THREE.with_cap(20)) == {10.0: 0.5, 20.0: 0.5}
+    assert points(THREE.with_cap(80)) == points(THREE)
+    assert (THREE.with_cap(20).capped_ratio, THREE.with_cap(80).capped_ratio) == (0.5, 0.0)
+
+
+def test_a_tail_measured_on_groups_of_the_size_replaces_the_one_of_independent_members() -> None:
+    measured = GroupLengths(group_size=8, tail_ratio=1.5, correlation_ratio=0.5, groups=100)
+    law = LengthLaw(LENGTHS.support, LENGTHS.probabilities, 8192, groups=measured)
+    assert law.group_tail_ratio(8) == 1.5
+    assert law.group_tail_ratio(4) == LENGTHS.group_tail_ratio(4)
+    members = law.independent_members(8)
+    assert law.longest_of(members).mean_tokens == pytest.approx(1.5 * law.mean_tokens, rel=1e-6)
+    assert 1.0 < members < 8.0
+    assert LENGTHS.independent_members(8) == 8.0

@@ -112,7 +112,7 @@ def _count(name: str, options: Options, links: Links, run: rlscope_otel.Run) -> 
     if name == "trainer":
         with run.startup():
             from examples.vllm_torch.trainer import train_to_the_end
-        return {"trainer": train_to_the_end(options, links, run).summary()}
+        return train_to_the_end(options, links, run).summary()
     with run.startup():
         from examples.vllm_torch.sampler import sample_until_stopped
-    return {"sampler": asdict(sample_until_stopped(options, links, run))}
+    return asdict(sample_until_stopped(options, links, run))

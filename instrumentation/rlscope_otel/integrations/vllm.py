@@ -71,15 +71,14 @@ class Recorder:
 
     def close(self) -> None:
         """Record what is still going on, and give vLLM its methods back."""
-        _recorders.pop(self._core(), None)
-        if not self.run.active:
-            self._seams.close()
-            return
+        self._seams.close()
+        core = self._core()
+        if core is not None:
+            _recorders.pop(core, None)
         now_ns = self.run.now_ns()
         self._weights.close()
         self._steps.close(now_ns, self._weights.updates_begun)
         self._requests.close(now_ns)
-        self._seams.close()
 
     def _watch(self, core: Any) -> None:
         of_scheduler = {

@@ -165,6 +165,6 @@ class Steps:
 
     def _end_idleness(self, at_ns: int) -> None:
         since_ns, self._idle_since_ns = self._idle_since_ns, None
-        if since_ns is not None and self._records_idleness:
+        if since_ns is not None and since_ns < at_ns and self._records_idleness:
             self._run.wait("requests").between(since_ns, at_ns)
         self.stood_still(at_ns)

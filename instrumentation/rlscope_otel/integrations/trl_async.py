@@ -1,0 +1,240 @@
+"""TRL's AsyncGRPOTrainer (`trl.experimental.async_grpo`): the trainer's process, and through it the rollout worker's.
+
+    rlscope_otel.integrations.trl_async.instrument(trainer)
+    trainer.train()
+
+Recorded here: train steps from the first micro-batch to the end of `optimizer.step()`; the trainer's waits for samples;
+a publication for each weight sync, with the transfer in it; the queue's depth; what became of every sample that the
+trainer took; importance ratios by the staleness of the token; settings into run.json. In the rollout worker's process:
+see `trl_rollouts.py`.
+
+Versions are TRL's own `model_version`: 0 until the sync before the first step, which is a publication too, then one
+more at every sync. A sample's consumer version is the one at the start of its gradient step. TRL's log says
+`sample/staleness_mean` from the version at the moment the sample was taken from the queue, less the one at which its
+group was admitted; batches are taken one ahead, so a step later a sample is as much older as versions were published
+since. Both come out of this record: the version when it was taken is the last publication that ended before `taken_ns`.
+
+Token staleness in `importance` is from the best that this process is told: each token's version from the rollout worker
+(see `trl_rollouts.py`), else the one of admission.
+
+vLLM is told the version of its weights at each sync, while it is paused, so that it stamps it on each token: one more
+HTTP request to the server that TRL has just sent the weights to, at most 2 s, and never an error. TRL's own transfer
+only; one that is injected tells its engine itself, `trainer.model_version + 1`.
+
+Run with TRL 1.16.0 and transformers 5.23.0 on CPU, with transformers' continuous batching injected and with vLLM 0.32.0
+and the spawned worker (weights through a file). Not run: NCCL, adapters (LoRA), several trainer processes, FSDP.
+"""
+
+import functools
+import json
+import sys
+import urllib.request
+from typing import Any
+
+from rlscope_otel.integrations.seams import Call, Watch
+from rlscope_otel.integrations.trl_importance import Importance
+from rlscope_otel.integrations.trl_queue import Takings, WatchedQueue
+from rlscope_otel.integrations.trl_rollouts import Recording, start_loop
+from rlscope_otel.integrations.trl_trainer import Host, Steps, add_config, end_phase, model_facts, start_trainer_run
+from rlscope_otel.recorder import Run
+
+_LABEL_TIMEOUT_S = 2.0
+
+
+class AsyncGrpoHook:
+    """One AsyncGRPOTrainer under watch."""
+
+    def __init__(self, trainer: Any, run: Run) -> None:
+        self._trainer, self._run = trainer, run
+        self._host = Host(trainer, run)
+        self._steps = Steps(self._host)
+        self._importance = Importance(self._steps)
+        self._is_main = trainer.accelerator.is_main_process
+        self._syncs = 0
+        self._takings = Takings(run, _capacity(trainer))
+        self._queue: WatchedQueue | None = None
+        callbacks = trainer.callback_handler
+        self._host.watch(callbacks, "on_train_begin", self._begin)
+        self._host.watch(callbacks, "on_train_end", self._end)
+        self._host.watch(trainer, "training_step", self._train)
+        self._host.watch(trainer, "compute_loss", self._importance.losing, self._lost)
+        # Not `_sync_weight`, which TRL's own callback has held a reference to since before this.
+        for sync in ("_sync_weight_merged", "_sync_weight_lora"):
+            self._host.watch(trainer, sync, self._sync, self._synced)
+        self._importance.listen(trainer.model)
+        if self._is_main:
+            self._watch_rollouts()
+        else:
+            self._host.watch(trainer, "get_batch_samples", self._waiting, end_phase)
+
+    def close(self) -> None:
+        """Give the trainer its functions and its queue back."""
+        self._host.seams.close()
+        self._importance.close()
+        if self._queue is not None:
+            self._queue.is_watched = False
+
+    @property
+    def version(self) -> int:
+        """The last version published: TRL counts it on its main process, the others count along."""
+        return self._trainer.model_version if self._is_main else self._syncs
+
+    def _watch_rollouts(self) -> None:
+        trainer = self._trainer
+        self._queue = trainer.rollout_queue = WatchedQueue(trainer.rollout_queue, self._run, self._takings)
+        self._host.seams.watch(_part_of(trainer, "RolloutQueueDataset"), "__iter__", Watch(each=self._kept))
+        self._host.seams.watch(
+            _part_of(trainer, "DataCollatorForRollout"), "torch_call", Watch(self._packing, after=self._packed)
+        )
+        if trainer.weight_transfer is not None:
+            self._host.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
+
+    def _begin(self, call: Call) -> None:
+        """Before TRL starts its rollout worker, which then begins under watch."""
+        self._syncs = self._trainer.model_version
+        begun_at_step = self._trainer.state.global_step
+        self._takings.prefix = f"{begun_at_step}+" if begun_at_step else ""
+        add_config(self._run, self._config())
+        worker = self._trainer.rollout_worker
+        loop_class = getattr(worker, "_loop_cls", None)
+        if isinstance(loop_class, type) and self._run.run_dir is not None:
+            recording = Recording(str(self._run.run_dir), f"{self._run.worker_id}-rollouts", self._takings.prefix)
+            worker._loop_cls = functools.partial(start_loop, loop_class, recording)
+
+    def _end(self, call: Call) -> None:
+        if self._queue is not None:
+            self._queue.is_watched = False
+        self._takings.abandon()
+        add_config(self._run, self._config())
+
+    def _kept(self, call: Call, item: Any) -> None:
+        if call.args[0].queue is self._queue:
+            args = self._trainer.args
+            longest = args.token_budget if args.token_budget and args.token_budget > 0 else None
+            self._takings.keep(item, longest)
+
+    def _packing(self, call: Call) -> None:
+        if self._is_ours(call.args[0]):
+            call.memo = self._run.activity("other").__enter__()
+
+    def _packed(self, call: Call) -> None:
+        end_phase(call)
+        if self._is_ours(call.args[0]) and call.error is None:
+            (rows,) = call.args[1]
+            self._takings.pack(rows, self._trainer.accelerator.process_index)
+
+    def _is_ours(self, collator: Any) -> bool:
+        return collator.metrics is self._trainer._metrics["train"]
+
+    def _waiting(self, call: Call) -> None:
+        call.memo = self._run.wait("samples").__enter__()
+
+    def _train(self, call: Call) -> None:
+        """A micro-batch is trained on; the first of a step begins it."""
+        step, version = self._steps.number, self.version
+        publishes = step % self._trainer.args.weight_sync_steps == 0
+        self._steps.begin(version, version + publishes)
+        batch = self._takings.next_batch()
+        self._importance.begin(version, batch)
+        if batch is not None:
+            rewards = [taken.reward for taken in batch.own if taken.reward is not None]
+            self._steps.add(len(batch.own), batch.own_tokens, rewards)
+            self._takings.train(batch, step, version)
+
+    def _lost(self, call: Call) -> None:
+        self._importance.lost(call)
+        if not self._is_main and call.error is None:
+            inputs = self._importance.inputs_of(call)
+            self._steps.add(int(inputs["segment_id"].max()) + 1, int(inputs["attention_mask"].sum()))
+
+    def _sync(self, call: Call) -> None:
+        call.memo = self._run.publish_weights(self.version + 1).__enter__()
+
+    def _synced(self, call: Call) -> None:
+        end_phase(call)
+        self._syncs += call.error is None
+
+    def _send(self, call: Call) -> None:
+        bytes_sent = _bytes_of(self._trainer)
+        call.memo = self._run.transfer_weights(self.version + 1, bytes=bytes_sent).__enter__()
+
+    def _sent(self, call: Call) -> None:
+        client = getattr(call.args[0], "vllm", None)
+        is_own = type(call.args[0]).__module__.startswith("trl.")
+        if call.error is None and is_own and client is not None:
+            _label(client.server_url, self.version + 1, self._run)
+        end_phase(call)
+
+    def _config(self) -> dict[str, object]:
+        args, processes = self._trainer.args, self._trainer.accelerator.num_processes
+        per_step = args.per_device_train_batch_size * args.gradient_accumulation_steps * processes
+        return {
+            "framework": "trl",
+            "samples_per_step": None if args.token_budget is None or args.token_budget > 0 else per_step,
+            "group_size": args.num_generations,
+            "max_staleness": args.max_staleness,
+            "staleness_policy": "drop",
+            "max_in_flight_samples": args.max_inflight_tasks,
+            "queue_capacity_samples": _capacity(self._trainer),
+            "max_output_tokens": args.max_completion_length,
+            "gpus_per_trainer_replica": processes,
+            "total_steps": self._trainer.state.max_steps,
+            "model": model_facts(self._trainer.accelerator.unwrap_model(self._trainer.model)),
+        }
+
+
+_hooks: dict[int, AsyncGrpoHook] = {}
+
+
+def instrument(trainer: Any, run: Run | None = None) -> AsyncGrpoHook | None:
+    """Record an AsyncGRPOTrainer, before `train()`, on every rank; once each, and None without a run.
+
+    The run is the given one, else the one of this process, else one that the environment starts, as a trainer.
+    """
+    if id(trainer) in _hooks:
+        return _hooks[id(trainer)]
+    run = start_trainer_run("trainer", run)
+    if not run.active:
+        return None
+    try:
+        hook = _hooks[id(trainer)] = AsyncGrpoHook(trainer, run)
+    except Exception as error:  # Another version's trainer may be anything.
+        run.faults.note("trl_async", repr(error))
+        return None
+    return hook
+
+
+def _part_of(trainer: Any, name: str) -> Any:
+    """A class from the module that defines the trainer, whichever subclass of it this is."""
+    modules = (sys.modules[kind.__module__] for kind in type(trainer).__mro__)
+    return next((getattr(module, name) for module in modules if hasattr(module, name)), None)
+
+
+def _capacity(trainer: Any) -> int | None:
+    """Rows that the queue can hold; None when it has no end."""
+    found = getattr(trainer.rollout_queue, "maxsize", None)
+    most = getattr(trainer.rollout_queue, "_maxsize", None) if found is None else found
+    limit = trainer.args.queue_maxsize if most is None else most
+    return limit if limit and limit > 0 else None
+
+
+def _bytes_of(trainer: Any) -> int | None:
+    """Bytes of one sync, as TRL streams it."""
+    stream = _part_of(trainer, "_iter_vllm_named_params")
+    if stream is None:
+        return None
+    parameters = (parameter for _, parameter in stream(trainer.accelerator.unwrap_model(trainer.model)))
+    return sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+
+
+def _label(server_url: str, version: int, run: Run) -> None:
+    """Have vLLM say this version of every token that it samples from now on."""
+    request = urllib.request.Request(
+        f"{server_url}/update_weight_version",
+        json.dumps({"new_version": str(version)}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        urllib.request.urlopen(request, timeout=_LABEL_TIMEOUT_S).close()
+    except Exception as error:  # An older vLLM has no such address; its tokens then have versions by time.
+        run.faults.note("weight version", error)

@@ -1,0 +1,233 @@
+"""TRL's synchronous GRPOTrainer: one worker that generates, scores and trains in turns.
+
+    rlscope_otel.integrations.trl_grpo.instrument(trainer)
+    trainer.train()
+
+Recorded, in the role `colocated`: when the worker generated, computed rewards and log-probabilities, trained, evaluated
+and saved; a sample for each completion; a delivery for each use of it, of which there are `num_iterations`; train steps
+with their tokens; the importance ratio where TRL computes one.
+
+The policy version is the number of optimizer steps behind the weights, since every step changes the very weights that
+generate: each counts as a publication that takes no time. With vLLM, which takes weights only before it generates, the
+loading is an `apply` of that version. All tokens of a generation have one version, exactly (source `engine`). Their
+staleness is the number of optimizer steps since; it grows when one generation feeds several steps
+(`steps_per_generation` above `gradient_accumulation_steps`, or `num_iterations` above 1).
+
+Not known: when each sample of a batch ended (all end with the batch), and engine steps. Tokens that tools returned are
+in no sample. Samples of evaluations are not recorded.
+
+Run with TRL 1.16.0, transformers 5.23.0, one process on CPU, `generate()`. Not run: vLLM, colocated or as a server;
+`use_transformers_continuous_batching`; tools and environments; several processes, DeepSpeed, FSDP, Liger.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rlscope_otel.integrations.seams import Call
+from rlscope_otel.integrations.trl_trainer import (
+    Host,
+    Steps,
+    add_config,
+    end_phase,
+    finite,
+    model_facts,
+    start_trainer_run,
+)
+from rlscope_otel.recorder import Run
+
+ROWS_KEY = "rlscope_rows"
+"""Travels with the tensors of a generation, so that its samples are known again after TRL has shuffled them."""
+
+
+@dataclass(slots=True)
+class _Row:
+    """One completion of the present generation."""
+
+    sample_id: str
+    tokens: int
+    reward: float | None = None
+    advantage: float | None = None
+
+
+class GrpoHook:
+    """One GRPOTrainer under watch."""
+
+    def __init__(self, trainer: Any, run: Run) -> None:
+        self._trainer, self._run = trainer, run
+        self._host = Host(trainer, run)
+        self._steps = Steps(self._host)
+        self._rows: list[_Row] = []
+        self._generations = 0
+        self._generated_at = 0
+        self._begun_at_step = 0
+        self._is_scoring = False
+        self._rewards: Any = None
+        self._loss_inputs: Any = None
+        callbacks = trainer.callback_handler
+        self._host.watch(callbacks, "on_train_begin", self._begin)
+        self._host.watch(callbacks, "on_optimizer_step", self._publish)
+        self._host.watch(callbacks, "on_train_end", lambda call: add_config(self._run, self._config()))
+        self._watch_phases()
+
+    def close(self) -> None:
+        """Give the trainer its functions back."""
+        self._host.seams.close()
+
+    def _watch_phases(self) -> None:
+        trainer, watch = self._trainer, self._host.watch
+        watch(trainer, "_generate_and_score_completions", self._scoring, self._scored)
+        watch(trainer, "_generate", self._generating, self._generated)
+        watch(trainer, "_calculate_rewards", self._rewarding, self._rewarded)
+        watch(trainer, "_get_per_token_logps_and_entropies", self._logprobs_begin, self._logprobs_end)
+        watch(trainer, "_prepare_inputs", after=self._prepared)
+        watch(trainer, "_compute_loss", self._losing, self._lost)
+        if getattr(trainer, "use_vllm", False):
+            watch(trainer.vllm_generation, "sync_weights", self._loading, end_phase)
+
+    @property
+    def _version(self) -> int:
+        """Optimizer steps behind the present weights."""
+        return self._trainer.state.global_step
+
+    def _begin(self, call: Call) -> None:
+        self._begun_at_step = self._version
+        add_config(self._run, self._config())
+
+    def _publish(self, call: Call) -> None:
+        now_ns = self._run.now_ns()
+        self._run.publish_weights(self._steps.number).between(now_ns, now_ns)
+
+    def _loading(self, call: Call) -> None:
+        call.memo = self._run.apply_weights(self._version, paused=True, kv="recomputed").__enter__()
+
+    def _scoring(self, call: Call) -> None:
+        self._is_scoring = True
+
+    def _generating(self, call: Call) -> None:
+        call.memo = self._run.generate().__enter__()
+
+    def _generated(self, call: Call) -> None:
+        end_phase(call)
+        if call.error is not None or not self._trainer.model.training:
+            return
+        prompts, completions, tool_masks = call.result[:3]
+        end_ns = self._run.now_ns()
+        first = self._trainer.accelerator.process_index * len(prompts)
+        generation = f"{self._begun_at_step}+{self._generations}" if self._begun_at_step else str(self._generations)
+        self._generations += 1
+        self._generated_at = self._version
+        self._rows = []
+        for index, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            tokens = len(completion) if tool_masks is None else sum(tool_masks[index])
+            group_id = f"{generation}-{(first + index) // self._trainer.num_generations}"
+            self._rows.append(_Row(f"{generation}-{first + index}", len(prompt) + tokens))
+            sample = self._run.sample(
+                self._rows[-1].sample_id, group_id, prompt_tokens=len(prompt), submitted_ns=call.started_ns
+            )
+            sample.started(call.started_ns)
+            sample.tokens(tokens, self._version)
+            sample.finish(self._reason_of(completion), end_ns)
+
+    def _reason_of(self, completion: list[int]) -> str:
+        return "stop" if completion and completion[-1] in self._trainer.eos_token_ids else "length"
+
+    def _rewarding(self, call: Call) -> None:
+        call.memo = self._run.reward().__enter__()
+
+    def _rewarded(self, call: Call) -> None:
+        end_phase(call)
+        self._rewards = call.result
+
+    def _scored(self, call: Call) -> None:
+        """Rewards and advantages are known: each row keeps its own, and its number goes with its tensors."""
+        self._is_scoring = False
+        if call.error is not None or not self._trainer.model.training:
+            return
+        count = len(self._rows)
+        first = self._trainer.accelerator.process_index * count
+        of_functions = self._rewards[first : first + count].tolist()
+        weights = self._trainer.reward_weights.tolist()
+        advantages = call.result["advantages"].tolist()
+        for row, values, advantage in zip(self._rows, of_functions, advantages, strict=True):
+            row.reward, row.advantage = _weighted(values, weights), finite(advantage)
+        call.result[ROWS_KEY] = list(range(count))
+
+    def _prepared(self, call: Call) -> None:
+        """A micro-batch is ready: compute begins, and its samples are used."""
+        if call.error is not None or not self._trainer.model.training:
+            return
+        rows = [self._rows[number] for number in call.result.get(ROWS_KEY, ())]
+        step = self._steps.number
+        self._steps.begin(self._version, step)
+        rewards = [row.reward for row in rows if row.reward is not None]
+        self._steps.add(len(rows), sum(row.tokens for row in rows), rewards)
+        for row in rows:
+            self._run.delivery(
+                row.sample_id,
+                "trained",
+                step=step,
+                consumer_version=self._version,
+                reward=row.reward,
+                advantage=row.advantage,
+            )
+
+    def _logprobs_begin(self, call: Call) -> None:
+        if self._is_scoring:
+            call.memo = self._run.logprobs().__enter__()
+
+    def _logprobs_end(self, call: Call) -> None:
+        end_phase(call)
+        if self._loss_inputs is not None and call.error is None:
+            self._note_importance(call.result[0].detach(), self._loss_inputs)
+
+    def _losing(self, call: Call) -> None:
+        if self._trainer.model.training:
+            self._loss_inputs = call.args[2] if len(call.args) > 2 else call.kwargs["inputs"]
+
+    def _lost(self, call: Call) -> None:
+        self._loss_inputs = None
+
+    def _note_importance(self, logprobs: Any, inputs: Any) -> None:
+        """Add w = exp(logprob now - logprob when sampled) of the micro-batch; TRL omits the latter where w is 1."""
+        sampled = inputs.get("sampling_per_token_logps", inputs.get("old_per_token_logps"))
+        if sampled is None:
+            return
+        mask = inputs["completion_mask"] * inputs.get("tool_mask", 1)
+        ratios = (logprobs - sampled).exp()[mask.bool() & ~sampled.isnan()].double()
+        tokens, total, squares = ratios.numel(), float(ratios.sum()), float((ratios**2).sum())
+        age = self._version - self._generated_at
+        self._steps.add_moment((age, tokens, total, squares), is_fresh=age == 0)
+
+    def _config(self) -> dict[str, object]:
+        args, processes = self._trainer.args, self._trainer.accelerator.num_processes
+        return {
+            "framework": "trl",
+            "samples_per_step": args.per_device_train_batch_size * args.gradient_accumulation_steps * processes,
+            "group_size": self._trainer.num_generations,
+            "staleness_policy": "none",
+            "max_output_tokens": args.max_completion_length,
+            "gpus_per_trainer_replica": processes,
+            "total_steps": self._trainer.state.max_steps,
+            "model": model_facts(self._trainer.model),
+        }
+
+
+def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:
+    """Record a GRPOTrainer; once each, and None without a run.
+
+    The run is the given one, else the one of this process, else one that the environment starts, as `colocated`.
+    """
+    run = start_trainer_run("colocated", run)
+    if not run.active:
+        return None
+    try:
+        return GrpoHook(trainer, run)
+    except Exception as error:  # Another version's trainer may be anything.
+        run.faults.note("trl_grpo", repr(error))
+        return None
+
+
+def _weighted(values: list[float], weights: list[float]) -> float | None:
+    """The sum of the rewards that there are, each with its function's weight; None without any."""
+    known = [value * weight for value, weight in zip(values, weights, strict=True) if finite(value) is not None]
+    return sum(known) if known else None

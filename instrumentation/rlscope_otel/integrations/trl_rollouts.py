@@ -1,0 +1,232 @@
+"""TRL's rollout worker: the spawned process that sends requests to vLLM, scores the answers and queues them.
+
+`trl_async` has the worker's process begin with `start_loop`, in place of the loop class that it is handed. Recorded, as
+a `controller` without GPUs: when it computed rewards, when it waited for tools (`environment`), and when the queue to
+the trainer was full (`backpressure`). Those of several conversations overlap.
+
+A conversation is a sample, each of its requests a segment. Every request carries the sample's name as vLLM's
+`request_id`, and every row that goes to the trainer carries its number and, by version, its tokens: in the row's
+metrics, which are numbers, and which `trl_async` takes out again before TRL logs them.
+
+Who writes the samples: an engine that records itself, when the run folder holds the file of a sampler that has not
+stopped at the moment the loop begins; else this process. It knows when a request was sent and answered and when TRL's
+`model_version` was seen to change, spreads the tokens evenly over that time and says so (`time_join`). A request to an
+adapter (`NAME-vN`) is of version N from first to last token (`segment`); an engine's own record does not know that, so
+with adapters vLLM is to run without its hook. A request that TRL sends again after a transport error is a segment more.
+
+Run with TRL 1.16.0 and vLLM 0.32.0 on CPU. Not run: tools, environments, adapters, the OpenEnv harness.
+"""
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlscope_otel import schema
+from rlscope_otel.errors import SetupError
+from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.request_ids import RequestName, request_id_of
+from rlscope_otel.integrations.seams import Call, Seams, Watch
+from rlscope_otel.integrations.trl_trainer import end_phase
+from rlscope_otel.integrations.version_times import VersionTimes
+from rlscope_otel.recorder import Run
+from rlscope_otel.samples import VersionRun
+from rlscope_otel.start import start_run
+
+SAMPLE_KEY = "rlscope/sample"
+"""In a row's metrics: the number of its sample within the group."""
+TOKENS_KEY = "rlscope/tokens_of_version/"
+"""In a row's metrics, with a version behind it: how many of its tokens that version sampled."""
+_ADAPTER = re.compile(r"-v(\d+)$")
+
+_rollout: ContextVar["_Rollout | None"] = ContextVar("rlscope_rollout", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What the trainer's process tells the rollout worker's."""
+
+    run_dir: str
+    worker_id: str
+    prefix: str
+    """Before every group's number; tells a resumed run from the one before it in the same folder."""
+
+
+@dataclass(slots=True)
+class _Rollout:
+    """One conversation while it is generated."""
+
+    number: int
+    sample_id: str
+    group_id: str
+    segments: int = 0
+    tokens: Counter[int] = field(default_factory=Counter[int])
+
+
+def sample_id_of(group: int, number: int, prefix: str = "") -> str:
+    """The name of a sample, by its group and its number within it."""
+    return f"{prefix}{group}-{number}"
+
+
+def tag(metrics: dict[str, float], number: int, versions: Iterable[VersionRun]) -> None:
+    """Put into a row's metrics what the trainer's hook looks for; for rollout workers whose engine records itself.
+
+    The engine's sample is to be named `sample_id_of(group_id, number)`.
+    """
+    metrics[SAMPLE_KEY] = float(number)
+    for version, start, end in versions:
+        key = f"{TOKENS_KEY}{version}"
+        metrics[key] = metrics.get(key, 0.0) + (end - start)
+
+
+def untag(metrics: dict[str, float]) -> tuple[int | None, dict[int, int]]:
+    """Take it out again: the sample's number, None without one, and its tokens by version, oldest first."""
+    number = metrics.pop(SAMPLE_KEY, None)
+    keys = [key for key in metrics if key.startswith(TOKENS_KEY)]
+    tokens = {int(key.removeprefix(TOKENS_KEY)): int(metrics.pop(key)) for key in keys}
+    return None if number is None else int(number), dict(sorted(tokens.items()))
+
+
+def start_loop(loop_class: Any, recording: Recording, **arguments: Any) -> Any:
+    """Make TRL's loop in its process, under watch."""
+    try:
+        run = start_run(
+            recording.run_dir, "controller", recording.worker_id, gpu_count=0, gpu_interval_s=0, framework="trl"
+        )
+        Rollouts(run, recording.prefix).watch(loop_class)
+    except Exception as error:  # Without a record the worker still works.
+        Faults().note("rollout worker", repr(error))
+    return loop_class(**arguments)
+
+
+def engine_records(run_dir: Path) -> bool:
+    """Whether a sampler is recording in the folder. For the start of a worker: it reads files."""
+    for path in (run_dir / "workers").glob("*.json"):
+        try:
+            worker = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if worker.get("role") == schema.ROLES[0] and worker.get("stopped_ns") is None:
+            return True
+    return False
+
+
+class Rollouts:
+    """The rollout loop of this process under watch."""
+
+    def __init__(self, run: Run, prefix: str = "") -> None:
+        if run.run_dir is None:
+            raise SetupError("a rollout worker records only in a run folder")
+        self._run, self._prefix = run, prefix
+        self._writes_samples = not engine_records(run.run_dir)
+        self._versions = VersionTimes()
+        self._numbers: Counter[int] = Counter()
+        self._by_rollout_id: dict[str, _Rollout] = {}
+        self.seams = Seams(run.faults, run.now_ns)
+
+    def watch(self, loop_class: Any) -> None:
+        """Watch the methods of a loop's class."""
+        watch = self.seams.watch
+        watch(loop_class, "_generate_one", Watch(self._open, after=self._close))
+        watch(loop_class, "_post", Watch(self._send, after=self._answered))
+        watch(loop_class, "_score_group", Watch(self._scoring, after=self._scored))
+        watch(loop_class, "_execute_tool_calls", Watch(self._using_tools, after=end_phase))
+        watch(loop_class, "_push_metrics", Watch(self._measured))
+        watch(loop_class, "run", Watch(after=lambda call: self._end()))
+
+    def _end(self) -> None:
+        self._run.stop()
+
+    def _open(self, call: Call) -> None:
+        loop, group = call.args[0], _argument(call, 4, "group_id", 0)
+        number = self._numbers[group]
+        self._numbers[group] += 1
+        if self._numbers[group] == loop.num_generations:
+            del self._numbers[group]
+        sample_id = sample_id_of(group, number, self._prefix)
+        call.memo = _Rollout(number, sample_id, f"{self._prefix}{group}")
+        _rollout.set(call.memo)
+
+    def _close(self, call: Call) -> None:
+        """All rows of a conversation carry one id of TRL's."""
+        if call.error is None and call.result[2]:
+            self._by_rollout_id[call.result[2][0].rollout_id] = call.memo
+
+    def _send(self, call: Call) -> None:
+        """A request of the conversation whose task this is."""
+        loop, path, payload = call.args[:3]
+        self._versions.note(call.started_ns, loop.model_version)
+        rollout = _rollout.get()
+        if rollout is None or not path.endswith("/completions"):
+            return
+        call.memo = rollout.segments
+        rollout.segments += 1
+        payload["request_id"] = request_id_of(RequestName(rollout.sample_id, rollout.group_id, call.memo))
+
+    def _answered(self, call: Call) -> None:
+        loop, _, payload = call.args[:3]
+        now_ns, rollout = self._run.now_ns(), _rollout.get()
+        self._versions.note(now_ns, loop.model_version)
+        if call.memo is None or rollout is None or call.error is not None:
+            return
+        choice = call.result["choices"][0]
+        count, source = len(choice["token_ids"]), "time_join"
+        runs = self._versions.runs(call.started_ns, now_ns, count)
+        adapter = _ADAPTER.search(str(payload.get("model")))
+        if getattr(loop, "lora_name", None) is not None and adapter is not None:
+            runs, source = [(int(adapter[1]), 0, count)], "segment"
+        for version, start, end in runs:
+            rollout.tokens[version] += end - start
+        if self._writes_samples:
+            self._write(rollout, call, runs, source, choice.get("finish_reason"))
+
+    def _write(self, rollout: _Rollout, call: Call, runs: list[VersionRun], source: str, reason: str | None) -> None:
+        sample = self._run.sample(
+            rollout.sample_id,
+            rollout.group_id,
+            call.memo,
+            prompt_tokens=len(call.args[2]["prompt"]),
+            submitted_ns=call.started_ns,
+            version_source=source,
+        )
+        for version, start, end in runs:
+            sample.tokens(end - start, version)
+        sample.finish(reason)
+
+    def _scoring(self, call: Call) -> None:
+        call.memo = self._run.reward().__enter__()
+
+    def _scored(self, call: Call) -> None:
+        """The group's rows are made, in the order of its conversations: each learns whose it is."""
+        end_phase(call)
+        if call.error is not None:
+            return
+        rows = iter(call.result)
+        for sequences in call.args[1].completions_sequences:
+            rollout = self._by_rollout_id.pop(sequences[0].rollout_id, None) if sequences else None
+            for row in itertools.islice(rows, len(sequences)):
+                if rollout is not None:
+                    tag(row.metrics, rollout.number, _as_runs(rollout.tokens))
+
+    def _using_tools(self, call: Call) -> None:
+        call.memo = self._run.wait("environment").__enter__()
+
+    def _measured(self, call: Call) -> None:
+        """What TRL measured itself: how long the queue to the trainer was full."""
+        blocked_s = call.args[1].get("rollout/backpressure_s")
+        if blocked_s is not None:
+            now_ns = self._run.now_ns()
+            self._run.wait("backpressure").between(now_ns - int(blocked_s * 1e9), now_ns)
+
+
+def _as_runs(tokens: Mapping[int, int]) -> list[VersionRun]:
+    return [(version, 0, count) for version, count in tokens.items()]
+
+
+def _argument(call: Call, position: int, name: str, default: Any) -> Any:
+    return call.args[position] if len(call.args) > position else call.kwargs.get(name, default)

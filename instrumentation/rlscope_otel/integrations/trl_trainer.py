@@ -1,0 +1,186 @@
+"""What TRL's trainers share, both being transformers' `Trainer`: optimizer steps, checkpoints, evaluations, config.
+
+A train step reaches from the first tensors that the hook calls the step's own to the end of `optimizer.step()`; waits
+and generation lie before it. Loss, gradient norm, entropy and clip ratio come from the log, and only where it speaks
+of one step: a window's mean is no step's value.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlscope_otel import run_file
+from rlscope_otel.errors import SetupError
+from rlscope_otel.integrations.host import host_run
+from rlscope_otel.integrations.seams import Call, Seams, Watch, Watcher
+from rlscope_otel.phases import Moment
+from rlscope_otel.recorder import Run
+
+_LOGGED = {"loss": "loss", "grad_norm": "grad_norm", "entropy": "entropy", "clip_ratio": "clip_ratio/region_mean"}
+"""What a train step calls a value, and what TRL's log calls it."""
+
+
+@dataclass(slots=True)
+class _Step:
+    """One optimizer step that is not written yet."""
+
+    step: int
+    version_in: int
+    start_ns: int
+    version_out: int = 0
+    end_ns: int | None = None
+    samples: int = 0
+    tokens: int = 0
+    rewards: list[float] = field(default_factory=list[float])
+    moments: list[Moment] = field(default_factory=list[Moment])
+    fresh: list[Moment] = field(default_factory=list[Moment])
+
+
+class Host:
+    """One trainer under watch: calls on other trainers of the process are not seen."""
+
+    def __init__(self, trainer: Any, run: Run) -> None:
+        self.trainer = trainer
+        self.run = run
+        self.seams = Seams(run.faults, run.now_ns)
+
+    def watch(self, owner: Any, name: str, before: Watcher | None = None, after: Watcher | None = None) -> bool:
+        """Watch a method of the trainer, or of an object that it holds, for that object alone."""
+        return self.seams.watch(type(owner), name, Watch(_only(owner, before), after=_only(owner, after)))
+
+    def phase(self, owner: Any, name: str, activity: str) -> bool:
+        """A call of the method is one activity."""
+
+        def begin(call: Call) -> None:
+            call.memo = self.run.activity(activity).__enter__()
+
+        return self.watch(owner, name, begin, end_phase)
+
+
+class Steps:
+    """The optimizer steps of one trainer. A step's row is written once the log after it has come, or the next step."""
+
+    def __init__(self, host: Host) -> None:
+        self._run, self._trainer = host.run, host.trainer
+        self._step: _Step | None = None
+        self._logged_step = 0
+        callbacks = host.trainer.callback_handler
+        host.watch(callbacks, "on_optimizer_step", self._end)
+        host.watch(callbacks, "on_log", self._log)
+        host.watch(callbacks, "on_train_end", after=self._write)
+        host.phase(host.trainer, "_save_checkpoint", "checkpoint")
+        host.phase(host.trainer, "evaluate", "eval")
+
+    @property
+    def number(self) -> int:
+        """The optimizer step under way, from 1."""
+        return self._trainer.state.global_step + 1
+
+    def begin(self, version_in: int, version_out: int) -> None:
+        """Compute begins now, unless it has begun already for this step."""
+        if self._step is not None and self._step.end_ns is None:
+            return
+        self._write()
+        self._step = _Step(self.number, version_in, self._run.now_ns(), version_out)
+
+    def add(self, samples: int, tokens: int, rewards: Iterable[float] = ()) -> None:
+        """A micro-batch of the step: its samples, their tokens, and the rewards that are known."""
+        if self._step is not None:
+            self._step.samples += samples
+            self._step.tokens += tokens
+            self._step.rewards += rewards
+
+    def add_moment(self, moment: Moment, is_fresh: bool) -> None:
+        """Importance ratios of tokens of the step, of one age; fresh when their samples are wholly of its version."""
+        if self._step is not None:
+            self._step.moments.append(moment)
+            if is_fresh:
+                self._step.fresh.append(moment)
+
+    def _end(self, call: Call) -> None:
+        if self._step is not None:
+            self._step.end_ns = self._run.now_ns()
+
+    def _log(self, call: Call) -> None:
+        logs, step = call.kwargs.get("logs", call.args[-1]), self._trainer.state.global_step
+        covered, self._logged_step = step - self._logged_step, step
+        self._write(values=logs if covered == 1 and "loss" in logs else {})
+
+    def _write(self, call: Call | None = None, values: Mapping[str, Any] | None = None) -> None:
+        step, self._step = self._step, None
+        if step is None or step.end_ns is None:
+            return
+        row = self._run.train_step(step.step, version_in=step.version_in, samples=step.samples, tokens=step.tokens)
+        row.record(
+            version_out=step.version_out,
+            reward_mean=sum(step.rewards) / len(step.rewards) if step.rewards else None,
+            importance=merged(step.moments) or None,
+            fresh=merged(step.fresh)[0][1:] if step.fresh else None,
+            **{name: (values or {}).get(key) for name, key in _LOGGED.items()},
+        )
+        row.between(step.start_ns, step.end_ns)
+
+
+def start_trainer_run(role: str, run: Run | None) -> Run:
+    """The given run, else this process's, else one that the environment starts."""
+    version = getattr(sys.modules.get("trl"), "__version__", None)
+    return host_run(role, framework="trl", framework_version=version) if run is None else run
+
+
+def add_config(run: Run, config: Mapping[str, object]) -> None:
+    """Put into run.json what it lacks of these settings; for the start and the end of a training, not for its steps."""
+    known = {name: value for name, value in config.items() if value is not None}
+    try:
+        if run.run_dir is not None and run.run_id is not None:
+            run_file.add_config(run.run_dir, known)
+    except (OSError, SetupError) as error:
+        run.faults.note("config", error)
+
+
+def model_facts(model: Any) -> dict[str, object]:
+    """The model as run.json describes it, as far as its configuration says."""
+    config = model.config.get_text_config()
+    heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
+    facts = {
+        "name": Path(getattr(model.config, "_name_or_path", "") or type(model).__name__).name,
+        "parameters": model.num_parameters(),
+        "layers": getattr(config, "num_hidden_layers", None),
+        "kv_heads": getattr(config, "num_key_value_heads", None) or heads,
+        "head_dim": getattr(config, "head_dim", None) or (width // heads if width and heads else None),
+    }
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+def merged(moments: Iterable[Moment]) -> list[Moment]:
+    """One moment for each staleness: sums add up."""
+    sums: dict[int, tuple[int, float, float]] = {}
+    for staleness, tokens, sum_w, sum_w2 in moments:
+        before = sums.get(staleness, (0, 0.0, 0.0))
+        sums[staleness] = (before[0] + tokens, before[1] + sum_w, before[2] + sum_w2)
+    return [(staleness, *sums[staleness]) for staleness in sorted(sums)]
+
+
+def finite(value: Any) -> float | None:
+    """A number, or None for what is none: TRL writes NaN for a reward that no function gave."""
+    return None if value is None or not math.isfinite(value) else float(value)
+
+
+def end_phase(call: Call) -> None:
+    """Leave the phase that was entered before the call."""
+    if call.memo is not None:
+        call.memo.__exit__(None, None, None)
+
+
+def _only(owner: Any, watcher: Watcher | None) -> Watcher | None:
+    if watcher is None:
+        return None
+
+    def chosen(call: Call) -> None:
+        if call.args and call.args[0] is owner:
+            watcher(call)
+
+    chosen.__qualname__ = getattr(watcher, "__qualname__", "watcher")
+    return chosen

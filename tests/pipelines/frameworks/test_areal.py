@@ -1,0 +1,178 @@
+"""What rlscope finds in a run of AReaL's own executor is what its manager, its servers and its workflow counted."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from rlscope.analysis import Analysis
+from rlscope.analyze import analyze
+
+pytestmark = pytest.mark.frameworks
+
+REPOSITORY = Path(__file__).parents[3]
+GROUP, GROUPS_A_STEP, CAP = 2, 3, 2
+TIME_LIMIT_S = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    run_dir: Path
+    analysis: Analysis
+    counted: dict[str, Any]
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return pq.read_table(self.run_dir / table).to_pylist()
+
+    def outcomes(self, outcome: str) -> list[dict[str, Any]]:
+        return [row for row in self.rows("deliveries") if row["outcome"] == outcome]
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    if importlib.util.find_spec("areal") is None:
+        pytest.skip("AReaL is not installed: make pipelines installs it into .venv-frameworks")
+    run_dir = tmp_path_factory.mktemp("areal") / "run"
+    command = [sys.executable, "-m", "tests.pipelines.frameworks.areal_run"]
+    switches = {"RLSCOPE_RUN_DIR": str(run_dir), "RLSCOPE_WORKER_ID": "trainer-0", "RLSCOPE_GPU_COUNT": "4"}
+    switches["AREAL_SPMD_MODE"] = "1"
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, **switches},
+        capture_output=True,
+        text=True,
+        timeout=TIME_LIMIT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return Recorded(run_dir, analyze(run_dir), json.loads(done.stdout.splitlines()[-1]))
+
+
+def group_of(sample_id):
+    return sample_id.rsplit("/", 1)[0]
+
+
+def tokens_by_sample(recorded):
+    tokens: Counter[str] = Counter()
+    for row in recorded.rows("samples"):
+        tokens[row["sample_id"]] += row["output_tokens"]
+    return tokens
+
+
+def test_steps_samples_and_tokens_are_what_the_trainer_took(recorded):
+    facts, steps = recorded.analysis.run, recorded.counted["steps"]
+    assert facts.steps == len(steps)
+    assert facts.samples_trained == sum(step["samples"] for step in steps)
+    assert facts.tokens_trained == sum(sum(step["tokens_by_sample"]) for step in steps)
+    assert [row["version_in"] for row in recorded.rows("train_steps")] == [step["version"] for step in steps]
+    assert [row["samples"] for row in recorded.rows("train_steps")] == [step["samples"] for step in steps]
+
+
+def test_the_samples_of_each_step_have_the_tokens_and_rewards_that_it_saw(recorded):
+    tokens = tokens_by_sample(recorded)
+    for step in recorded.counted["steps"]:
+        trained = [row for row in recorded.outcomes("trained") if row["step"] == step["version"]]
+        assert sorted(tokens[row["sample_id"]] for row in trained) == sorted(step["tokens_by_sample"])
+        # The reward of an episode is its length, so that each reward tells whose it is.
+        assert all(row["reward"] == tokens[row["sample_id"]] for row in trained)
+        assert all(row["queued_ns"] <= row["taken_ns"] for row in trained)
+
+
+def test_token_staleness_is_what_the_tokens_themselves_say(recorded):
+    counted = Counter(age for step in recorded.counted["steps"] for age in step["token_staleness"])
+    tokens = recorded.analysis.staleness.tokens
+    assert tokens is not None
+    assert dict(tokens.histogram) == counted
+    assert recorded.analysis.staleness.version_source_tokens == {"segment": counted.total()}
+
+
+def test_the_runs_of_versions_are_the_servers_own_count(recorded):
+    found: Counter[int] = Counter()
+    for row in recorded.rows("samples"):
+        for run in row["versions"]:
+            found[run["version"]] += run["end"] - run["start"]
+    assert found == Counter({int(version): count for version, count in recorded.counted["tokens_by_version"].items()})
+    assert any(len(row["versions"]) > 1 for row in recorded.rows("samples"))
+
+
+def test_accepted_and_rejected_are_what_the_staleness_manager_counted(recorded):
+    finished = {group_of(row["sample_id"]) for row in recorded.rows("samples")}
+    out = {group_of(row["sample_id"]) for row in recorded.outcomes("abandoned")}
+    in_task: dict[str, set[str]] = {}
+    for row in recorded.rows("deliveries"):
+        in_task.setdefault(group_of(row["sample_id"]), set()).add(row["outcome"])
+    out |= {group for group, outcomes in in_task.items() if outcomes == {"filtered"}} - waiting_groups(recorded)
+    assert len(out) == recorded.counted["rejected_tasks"]
+    assert len(finished - out) == recorded.counted["accepted_tasks"]
+
+
+def waiting_groups(recorded):
+    """Accepted groups that no step took: only what they left empty has an outcome yet."""
+    delivered = {row["sample_id"] for row in recorded.rows("deliveries")}
+    return {group_of(row["sample_id"]) for row in recorded.rows("samples") if row["sample_id"] not in delivered}
+
+
+def test_what_is_left_undelivered_is_accepted_and_waits(recorded):
+    taken = len(recorded.counted["steps"]) * GROUPS_A_STEP
+    assert len(waiting_groups(recorded)) == recorded.counted["accepted_tasks"] - taken
+    last = recorded.rows("queue_depths")[-1]["depth"]
+    delivered = {row["sample_id"] for row in recorded.rows("deliveries")}
+    assert last == len(tokens_by_sample(recorded).keys() - delivered)
+
+
+def test_empty_and_failed_episodes_are_never_trained(recorded):
+    ended = recorded.counted["episodes"]
+    assert len(tokens_by_sample(recorded)) == sum(ended.values())
+    assert len(recorded.outcomes("trained")) <= ended["kept"]
+    assert len(recorded.outcomes("abandoned")) >= ended["failed"] > 0
+
+
+def test_the_cap_is_the_run_s_and_what_exceeds_it_is_counted(recorded):
+    config = json.loads((recorded.run_dir / "run.json").read_text())["config"]
+    assert (config["max_staleness"], config["staleness_policy"]) == (CAP, "admission")
+    ages = [age for step in recorded.counted["steps"] for age in step["token_staleness"]]
+    assert recorded.analysis.staleness.over_cap_tokens == sum(age > CAP for age in ages)
+
+
+def test_the_trainer_s_scopes_are_as_many_and_as_long_as_areal_s_own(recorded):
+    timings, spans = recorded.counted["timings"], recorded.rows("activities")
+    trainer = [row for row in spans if row["worker_id"] == "trainer-0"]
+    steps, published = recorded.rows("train_steps"), recorded.rows("weight_updates")
+    found = {
+        "rollout": [row for row in trainer if (row["activity"], row["reason"]) == ("wait", "samples")],
+        "recompute_logp": [row for row in trainer if row["activity"] == "logprobs"],
+        "save": [row for row in trainer if row["activity"] == "checkpoint"],
+        "train_step": steps,
+        "update_weights": [row for row in published if row["phase"] == "publish"],
+    }
+    for name, rows in found.items():
+        assert len(rows) == timings[f"timeperf/{name}__count"]
+        mean_s = sum(row["end_ns"] - row["start_ns"] for row in rows) / len(rows) / 1e9
+        assert mean_s >= timings[f"timeperf/{name}"]
+    assert [row["version"] for row in found["update_weights"]] == [1, 2, 3, 4, 5, 6]
+    applied = [row for row in published if row["phase"] == "apply"]
+    assert [(row["version"], row["paused"]) for row in applied] == [(version, True) for version in range(1, 7)]
+
+
+def test_both_sides_are_in_the_ledger_and_it_closes(recorded):
+    facts, ledger = recorded.analysis.run, recorded.analysis.ledger
+    assert (facts.trainer_gpus, facts.sampler_gpus) == (4, 2)
+    assert sum(state.gpu_ns for state in ledger.states) == ledger.total_gpu_ns
+    samplers = {state.state: state.share_ratio for state in ledger.states if state.role == "sampler"}
+    assert samplers["generating"] > samplers["applying_weights"] > 0
+    assert samplers["unattributed"] < 0.2
+
+
+def test_nothing_is_missing_from_the_data(recorded):
+    quality = recorded.analysis.data_quality
+    assert (quality.skipped_files, quality.workers_without_end) == ((), ())
+    assert sum(quality.dropped_rows.values()) == 0
+    assert not any("negative staleness" in gap or "not recorded" in gap for gap in quality.gaps)

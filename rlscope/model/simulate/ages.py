@@ -12,10 +12,58 @@ import numpy.typing as npt
 
 from rlscope.model.simulate.outcome import Ages, SimulatedStaleness
 from rlscope.model.simulate.samples import Samples
+from rlscope.model.system import Reals
 
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 Switches = Sequence[Sequence[tuple[int, int]]]
 """Engine by engine: (passes done, version) at each change of weights, the first at pass 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Columns of `Samples` as arrays: by sample, and by group where the name says so."""
+
+    group_size: int
+    length_tokens: Integers
+    left_tokens: Integers
+    engine: Integers
+    start_pass: Integers
+    first_version: Integers
+    sample_s: Reals
+    """From admission to the last token; meaningless where it is not finished."""
+    is_finished: Flags
+    group_outcome: Integers
+    group_step: Integers
+    group_first_version: Integers
+    group_ready_version: Integers
+    group_consumer_version: Integers
+    pieces: Integers
+
+    @classmethod
+    def of(cls, samples: Samples) -> "Columns":
+        """Copy them, each once."""
+        finished_s = np.array(samples.finished_s)
+        return cls(
+            group_size=samples.group_size,
+            length_tokens=np.array(samples.length_tokens),
+            left_tokens=np.array(samples.left_tokens),
+            engine=np.array(samples.engine),
+            start_pass=np.array(samples.start_pass),
+            first_version=np.array(samples.first_version),
+            sample_s=finished_s - np.array(samples.admitted_s),
+            is_finished=finished_s >= 0.0,
+            group_outcome=np.array(samples.group_outcome),
+            group_step=np.array(samples.group_step),
+            group_first_version=np.array(samples.group_first_version),
+            group_ready_version=np.array(samples.group_ready_version),
+            group_consumer_version=np.array(samples.group_consumer_version),
+            pieces=np.array(samples.pieces, dtype=np.int64).reshape(-1, 3),
+        )
+
+    def members(self, groups: Integers) -> Integers:
+        """The samples of groups."""
+        return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,41 +75,38 @@ class _Runs:
     tokens: Integers
 
 
-def staleness_of(samples: Samples, trained_groups: Integers, switches: Switches) -> SimulatedStaleness:
+def staleness_of(columns: Columns, trained_groups: Integers, switches: Switches) -> SimulatedStaleness:
     """Staleness over the tokens, samples and groups of the groups given, all of them trained."""
-    size = samples.group_size
-    consumer = np.array(samples.group_consumer_version)
-    is_trained = np.zeros(consumer.size, dtype=np.bool_)
-    is_trained[trained_groups] = True
-    runs = _runs(samples, np.repeat(is_trained, size), switches)
-    newest = np.full(consumer.size * size, -1)
+    runs = _runs(columns, columns.members(trained_groups), switches)
+    newest = np.zeros(columns.engine.size, dtype=np.int64)
     np.maximum.at(newest, runs.sample, runs.version)
-    first = np.array(samples.first_version).reshape(-1, size)[trained_groups]
-    group_first = np.array(samples.group_first_version)[trained_groups]
-    group_ready = np.array(samples.group_ready_version)[trained_groups]
-    group_consumer = consumer[trained_groups]
-    of_token = np.repeat(consumer, size)[runs.sample] - runs.version
+    consumer = columns.group_consumer_version[trained_groups]
+    first = columns.first_version.reshape(-1, columns.group_size)[trained_groups]
+    of_token = columns.group_consumer_version[runs.sample // columns.group_size] - runs.version
     tokens = int(runs.tokens.sum())
     in_flight = int(((newest[runs.sample] - runs.version) * runs.tokens).sum())
+    ready, group_first = (each[trained_groups] for each in (columns.group_ready_version, columns.group_first_version))
     return SimulatedStaleness(
         tokens=_ages(of_token, runs.tokens),
-        samples=_ages((group_consumer[:, None] - first).ravel()),
-        groups=_ages(group_consumer - group_first),
+        samples=_ages((consumer[:, None] - first).ravel()),
+        groups=_ages(consumer - group_first),
         in_flight_mean=in_flight / tokens,
         in_queue_mean=(int((of_token * runs.tokens).sum()) - in_flight) / tokens,
-        group_before_queue_mean=float((group_ready - group_first).mean()),
-        group_in_queue_mean=float((group_consumer - group_ready).mean()),
+        group_before_queue_mean=float((ready - group_first).mean()),
+        group_in_queue_mean=float((consumer - ready).mean()),
     )
 
 
-def _runs(samples: Samples, wanted: npt.NDArray[np.bool_], switches: Switches) -> _Runs:
+def _runs(columns: Columns, wanted: Integers, switches: Switches) -> _Runs:
     """The tokens of the wanted samples, all finished, by version."""
-    sample, engine, start_pass, tokens = _stretches(samples, wanted)
+    sample, start_pass, tokens = _stretches(columns, wanted)
+    engine = columns.engine[sample]
     # One line of numbers for all engines: each has a stretch of it as long as the longest has passes.
     width = max(int((start_pass + tokens).max()), max(at for each in switches for at, _ in each)) + 1
     switch_at = np.array([index * width + at for index, each in enumerate(switches) for at, _ in each])
     switch_version = np.array([version for each in switches for _, version in each])
-    start, end = engine * width + start_pass, engine * width + start_pass + tokens
+    start = engine * width + start_pass
+    end = start + tokens
     first = np.searchsorted(switch_at, start, side="right") - 1
     count = np.searchsorted(switch_at, end, side="left") - first
     owner = np.repeat(np.arange(sample.size), count)
@@ -72,22 +117,21 @@ def _runs(samples: Samples, wanted: npt.NDArray[np.bool_], switches: Switches) -
     return _Runs(sample[owner][held], switch_version[at][held], length[held])
 
 
-def _stretches(samples: Samples, wanted: npt.NDArray[np.bool_]) -> tuple[Integers, Integers, Integers, Integers]:
-    """Sample, engine, passes before the first token, and tokens, of each stretch of consecutive passes."""
-    last = np.flatnonzero(wanted)
-    engine, start_pass, left = (np.array(each) for each in (samples.engine, samples.start_pass, samples.left_tokens))
-    pieces = np.array(samples.pieces, dtype=np.int64).reshape(-1, 3)
-    pieces = pieces[wanted[pieces[:, 0]]]
-    sample = np.concatenate((last, pieces[:, 0]))
+def _stretches(columns: Columns, wanted: Integers) -> tuple[Integers, Integers, Integers]:
+    """Sample, passes before the first token, and tokens, of each stretch of consecutive passes."""
+    pieces = columns.pieces
+    if pieces.size:
+        is_wanted = np.zeros(columns.engine.size, dtype=np.bool_)
+        is_wanted[wanted] = True
+        pieces = pieces[is_wanted[pieces[:, 0]]]
     return (
-        sample,
-        engine[sample],
-        np.concatenate((start_pass[last], pieces[:, 1])),
-        np.concatenate((left[last], pieces[:, 2])),
+        np.concatenate((wanted, pieces[:, 0])),
+        np.concatenate((columns.start_pass[wanted], pieces[:, 1])),
+        np.concatenate((columns.left_tokens[wanted], pieces[:, 2])),
     )
 
 
 def _ages(ages: Integers, weights: Integers | None = None) -> Ages:
-    """Ages that occur; the sums of integer weights are exact as long as they are below 2^53."""
+    """Ages that occur; the sums of whole weights are exact as long as they are below 2^53."""
     counts = np.bincount(ages, weights=weights)
     return Ages(tuple((age, int(count)) for age, count in enumerate(counts.tolist()) if count))

@@ -12,14 +12,16 @@ batch. Not covered: chunked prefill beside decoding, prompts cached between memb
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final, NamedTuple
 
 from rlscope.model.simulate.samples import NEVER, Piece, Samples
 
-_SHIFT: Final = 1 << 32
-"""Finishing pass and sample stand in one integer: it is compared faster than a pair."""
+_SAMPLE_BITS: Final = 32
+"""Below the finishing pass, in one integer with it: compared faster than a pair."""
+_SAMPLE_MASK: Final = (1 << _SAMPLE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +44,21 @@ class EngineTerms:
     """Finish what was dispatched before new weights are taken."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class EngineTotals:
     """Sums since the start: seconds by activity, and counts."""
 
-    decode_s: float = 0.0
-    prefill_s: float = 0.0
-    recompute_s: float = 0.0
-    pause_s: float = 0.0
-    running_s: float = 0.0
+    decode_s: float
+    prefill_s: float
+    recompute_s: float
+    pause_s: float
+    running_s: float
     """Requests in the batch, integrated over time."""
-    passes: int = 0
-    tokens: int = 0
-    resident_token_passes: float = 0.0
+    passes: int
+    tokens: int
+    resident_token_passes: float
     """Resident tokens, summed over passes."""
-    preemptions: int = 0
+    preemptions: int
 
 
 class _Lead(NamedTuple):
@@ -73,41 +75,27 @@ _NO_LEAD: Final = _Lead()
 class Engine:
     """State from one boundary to the next; a boundary is a moment between passes."""
 
-    __slots__ = (
-        "_ahead",
-        "_bend_s",
-        "_decode_from_s",
-        "_due",
-        "_lead",
-        "_next_lead",
-        "_order",
-        "_pass_s",
-        "_samples",
-        "_since_s",
-        "_terms",
-        "index",
-        "new_version",
-        "resident_tokens",
-        "running",
-        "switches",
-        "totals",
-        "version",
-        "waiting",
-    )
-
     def __init__(self, index: int, terms: EngineTerms, samples: Samples) -> None:
         self.index, self._terms, self._samples = index, terms, samples
+        self._is_limited = terms.kv_capacity_tokens < math.inf
         self.waiting: deque[int] = deque()
-        self.running, self.resident_tokens = 0, 0.0
+        self.running, self.passes, self._resident_tokens = 0, 0, 0.0
         self.version, self.new_version = 0, NEVER
         self.switches: list[tuple[int, int]] = [(0, 0)]
         """(passes done, version) at each change of weights."""
-        self.totals = EngineTotals()
         self._due: list[int] = []
+        """A heap of what runs: finishing pass and sample."""
         self._order: list[int] = []
-        self._since_s = self._decode_from_s = 0.0
+        """What runs, and some that has finished, by admission; kept where the cache is limited."""
+        self._decode_from_s = 0.0
         self._lead = self._next_lead = _NO_LEAD
+        self.next_s = math.inf
+        """The boundary after the last swap."""
         self._ahead, self._pass_s, self._bend_s = 0, 0.0, 0.0
+        self._decode_s = self._prefill_s = self._recompute_s = self._pause_s = 0.0
+        self._resident_token_passes, self._preemptions = 0.0, 0
+        self._booked_running = self._booked_passes = self._tokens = 0
+        self._booked_to_s = self._running_s = 0.0
 
     def boundary_s(self) -> float:
         """When the passes ahead are done; for an idle engine, a moment that has passed."""
@@ -118,100 +106,137 @@ class Engine:
         if self._ahead:
             self._ahead = min(self._passes_until(now_s - self._decode_from_s), self._ahead)
 
-    def settle(self, now_s: float) -> list[int]:
+    def settle(self, now_s: float) -> Sequence[int]:
         """Book the passes ahead as done, at their boundary; returns the samples that they finished."""
-        running, totals, ahead = self.running, self.totals, self._ahead
-        totals.running_s += running * (now_s - self._since_s)
-        self._since_s = now_s
+        ahead, running, resident_tokens = self._ahead, self.running, self._resident_tokens
         if not ahead:
-            return []
-        totals.decode_s += now_s - self._decode_from_s
-        totals.resident_token_passes += ahead * (self.resident_tokens + running * (ahead - 1) / 2)
-        totals.tokens += ahead * running
-        totals.passes += ahead
-        self.resident_tokens += ahead * running
+            return ()
         self._ahead = 0
-        finished = self._leave_cache(now_s)
+        self.passes = passes = self.passes + ahead
+        self._decode_s += now_s - self._decode_from_s
+        self._resident_token_passes += ahead * (resident_tokens + running * (ahead - 1) / 2)
+        resident_tokens += ahead * running
+        due, samples, after = self._due, self._samples, (passes + 1) << _SAMPLE_BITS
+        finished: list[int] = []
+        while due and due[0] < after:
+            sample = heappop(due) & _SAMPLE_MASK
+            finished.append(sample)
+            samples.finished_s[sample] = now_s
+            resident_tokens -= self._terms.prompt_tokens + samples.length_tokens[sample]
+        self._resident_tokens = resident_tokens
         self.running = running - len(finished)
+        return finished
+
+    def swap(self, now_s: float, newcomer: int) -> int:
+        """`settle` and `resume` in one, where one request finishes and the newcomer takes its place: most boundaries.
+
+        Returns the finished sample and leaves the next boundary in `next_s`; NEVER, with nothing done, where it is
+        not so simple. The same numbers come out, to the last bit.
+        """
+        due, ahead, running = self._due, self._ahead, self.running
+        passes = self.passes + ahead
+        after = (passes + 1) << _SAMPLE_BITS
+        if not ahead or running < 3 or due[0] >= after or due[1] < after or due[2] < after:
+            return NEVER
+        if self._is_limited or self.new_version != NEVER:
+            return NEVER
+        terms, samples, resident_tokens = self._terms, self._samples, self._resident_tokens
+        self._decode_s += now_s - self._decode_from_s
+        self._resident_token_passes += ahead * (resident_tokens + running * (ahead - 1) / 2)
+        self.passes = samples.start_pass[newcomer] = passes
+        finished = heapreplace(due, (passes + samples.left_tokens[newcomer]) << _SAMPLE_BITS | newcomer) & _SAMPLE_MASK
+        samples.finished_s[finished] = samples.admitted_s[newcomer] = now_s
+        samples.first_version[newcomer], samples.engine[newcomer] = self.version, self.index
+        prompt_tokens = terms.prompt_tokens
+        resident_tokens += ahead * running
+        resident_tokens -= prompt_tokens + samples.length_tokens[finished]
+        self._resident_tokens = resident_tokens = resident_tokens + prompt_tokens
+        if terms.prefill_s_per_token:
+            self._spend(_Lead(0.0, 0.0, prompt_tokens * terms.prefill_s_per_token))
+            now_s += sum(self._next_lead)
+        self._lead, self._next_lead, self._decode_from_s = self._next_lead, _NO_LEAD, now_s
+        self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
+        self._bend_s = bend_s = terms.kv_s_per_token * running / 2
+        self._ahead = ahead = (due[0] >> _SAMPLE_BITS) - passes
+        self.next_s = now_s + ahead * (pass_s + bend_s * (ahead - 1))
         return finished
 
     def take_weights(self) -> bool:
         """Load the version that waits, at a boundary, unless requests have to finish first; whether it was loaded."""
-        terms, totals = self._terms, self.totals
+        terms = self._terms
         if terms.drains and (self.running or self.waiting):
             return False
         self.version, self.new_version = self.new_version, NEVER
-        self.switches.append((totals.passes, self.version))
-        recompute_s = 0.0 if terms.kv_kept else self.resident_tokens * terms.prefill_s_per_token
-        totals.pause_s += terms.pause_s
-        totals.recompute_s += recompute_s
-        self._next_lead = _Lead(terms.pause_s, recompute_s)
+        self.switches.append((self.passes, self.version))
+        recompute_s = 0.0 if terms.kv_kept else self._resident_tokens * terms.prefill_s_per_token
+        self._spend(_Lead(terms.pause_s, recompute_s))
         return True
 
     def resume(self, now_s: float) -> float:
         """Admit waiting requests at a boundary and go on; returns when the next one is, infinity when idle."""
         terms = self._terms
-        if self.resident_tokens + self.running > terms.kv_capacity_tokens:
+        if self._is_limited and self._resident_tokens + self.running > terms.kv_capacity_tokens:
             self._preempt()
         if self.waiting:
             self._admit(now_s)
-        running, lead = self.running, self._next_lead
+        running, lead, resident_tokens = self.running, self._next_lead, self._resident_tokens
+        if running != self._booked_running:
+            self._book(now_s)
         self._lead, self._next_lead = lead, _NO_LEAD
-        self._since_s = now_s
-        self._decode_from_s = now_s if lead is _NO_LEAD else now_s + sum(lead)
+        start_s = now_s if lead is _NO_LEAD else now_s + sum(lead)
+        self._decode_from_s = start_s
         if not running:
-            return self._decode_from_s if self._decode_from_s > now_s else math.inf
-        self._pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * self.resident_tokens
-        self._bend_s = terms.kv_s_per_token * running / 2
-        ahead = self._due[0] // _SHIFT - self.totals.passes
-        if terms.kv_capacity_tokens < math.inf:
-            ahead = min(ahead, int((terms.kv_capacity_tokens - self.resident_tokens) // running))
+            return start_s if start_s > now_s else math.inf
+        self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
+        self._bend_s = bend_s = terms.kv_s_per_token * running / 2
+        ahead = (self._due[0] >> _SAMPLE_BITS) - self.passes
+        if self._is_limited:
+            ahead = min(ahead, int((terms.kv_capacity_tokens - resident_tokens) // running))
         self._ahead = ahead
-        return self._decode_from_s + ahead * (self._pass_s + self._bend_s * (ahead - 1))
+        return start_s + ahead * (pass_s + bend_s * (ahead - 1))
 
     def totals_at(self, now_s: float) -> EngineTotals:
         """The totals at a moment up to the next boundary; of the pass under way its seconds, not its tokens."""
-        running, since_s, lead = self.running, now_s - self._decode_from_s, self._lead
-        totals = replace(self.totals, running_s=self.totals.running_s + running * (now_s - self._since_s))
-        if since_s < 0.0:
-            prefill_s = min(-since_s, lead.prefill_s)
-            recompute_s = min(-since_s - prefill_s, lead.recompute_s)
-            totals.prefill_s -= prefill_s
-            totals.recompute_s -= recompute_s
-            totals.pause_s -= -since_s - prefill_s - recompute_s
-        elif running:
-            done = self._whole_passes(since_s)
-            totals.decode_s += since_s
-            totals.passes += done
-            totals.tokens += done * running
-            totals.resident_token_passes += done * (self.resident_tokens + running * (done - 1) / 2)
-        return totals
+        since_s, done = max(now_s - self._decode_from_s, 0.0), 0
+        if self._ahead:
+            done = min(self._passes_until(since_s), self._ahead)
+            done -= self._passes_s(done) > since_s
+        early_s = max(self._decode_from_s - now_s, 0.0)
+        prefill_s = min(early_s, self._lead.prefill_s)
+        recompute_s = min(early_s - prefill_s, self._lead.recompute_s)
+        resident_tokens = done * (self._resident_tokens + self.running * (done - 1) / 2)
+        return EngineTotals(
+            decode_s=self._decode_s + (since_s if self.running else 0.0),
+            prefill_s=self._prefill_s - prefill_s,
+            recompute_s=self._recompute_s - recompute_s,
+            pause_s=self._pause_s - (early_s - prefill_s - recompute_s),
+            running_s=self._running_s + self._booked_running * (now_s - self._booked_to_s),
+            passes=self.passes + done,
+            tokens=self._tokens + self._booked_running * (self.passes + done - self._booked_passes),
+            resident_token_passes=self._resident_token_passes + resident_tokens,
+            preemptions=self._preemptions,
+        )
 
-    def _leave_cache(self, now_s: float) -> list[int]:
-        due, samples, prompt_tokens = self._due, self._samples, self._terms.prompt_tokens
-        after = (self.totals.passes + 1) * _SHIFT
-        finished: list[int] = []
-        while due and due[0] < after:
-            sample = heappop(due) % _SHIFT
-            finished.append(sample)
-            samples.finished_s[sample] = now_s
-            self.resident_tokens -= prompt_tokens + samples.length_tokens[sample]
-        return finished
+    def _book(self, now_s: float) -> None:
+        """Add up what came of the batch before its size changed."""
+        self._running_s += self._booked_running * (now_s - self._booked_to_s)
+        self._tokens += self._booked_running * (self.passes - self._booked_passes)
+        self._booked_running, self._booked_to_s, self._booked_passes = self.running, now_s, self.passes
 
     def _admit(self, now_s: float) -> None:
         """Let waiting requests join while there is room for them."""
-        terms, samples, passes = self._terms, self._samples, self.totals.passes
+        terms, samples, passes = self._terms, self._samples, self.passes
         new_tokens = again_tokens = 0.0
         while self.waiting and self.running < terms.max_running:
             sample = self.waiting[0]
             left = samples.left_tokens[sample]
-            context_tokens = terms.prompt_tokens + samples.length_tokens[sample] - left
-            if self.resident_tokens + context_tokens + self.running + 1 > terms.kv_capacity_tokens:
+            context_tokens = terms.prompt_tokens + (samples.length_tokens[sample] - left)
+            if self._resident_tokens + context_tokens + self.running + 1 > terms.kv_capacity_tokens:
                 break
             self.waiting.popleft()
             self.running += 1
-            self.resident_tokens += context_tokens
-            heappush(self._due, (passes + left) * _SHIFT + sample)
+            self._resident_tokens += context_tokens
+            heappush(self._due, (passes + left) << _SAMPLE_BITS | sample)
             samples.start_pass[sample] = passes
             if samples.first_version[sample] == NEVER:
                 samples.first_version[sample] = self.version
@@ -219,33 +244,34 @@ class Engine:
                 new_tokens += context_tokens
             else:
                 again_tokens += context_tokens
-            if terms.kv_capacity_tokens < math.inf:
+            if self._is_limited:
                 self._order.append(sample)
         if terms.prefill_s_per_token:
-            self._prefill(new_tokens * terms.prefill_s_per_token, again_tokens * terms.prefill_s_per_token)
+            self._spend(_Lead(0.0, again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token))
 
-    def _prefill(self, new_s: float, again_s: float) -> None:
-        lead = self._next_lead
-        self._next_lead = _Lead(lead.pause_s, lead.recompute_s + again_s, new_s)
-        self.totals.prefill_s += new_s
-        self.totals.recompute_s += again_s
+    def _spend(self, more: _Lead) -> None:
+        pause_s, recompute_s, prefill_s = self._next_lead
+        self._next_lead = _Lead(pause_s + more.pause_s, recompute_s + more.recompute_s, prefill_s + more.prefill_s)
+        self._pause_s += more.pause_s
+        self._recompute_s += more.recompute_s
+        self._prefill_s += more.prefill_s
 
     def _preempt(self) -> None:
         """Take requests out, the last admitted first, until the next pass fits."""
-        samples, passes = self._samples, self.totals.passes
-        while self.resident_tokens + self.running > self._terms.kv_capacity_tokens:
+        samples, passes = self._samples, self.passes
+        while self._resident_tokens + self.running > self._terms.kv_capacity_tokens:
             sample = self._order.pop()
             if samples.finished_s[sample] != NEVER:
                 continue
             start_pass, left = samples.start_pass[sample], samples.left_tokens[sample]
-            self._due.remove((start_pass + left) * _SHIFT + sample)
+            self._due.remove((start_pass + left) << _SAMPLE_BITS | sample)
             samples.pieces.append(Piece(sample, start_pass, passes - start_pass))
             left -= passes - start_pass
             samples.left_tokens[sample], samples.start_pass[sample] = left, NEVER
-            self.resident_tokens -= self._terms.prompt_tokens + samples.length_tokens[sample] - left
+            self._resident_tokens -= self._terms.prompt_tokens + samples.length_tokens[sample] - left
             self.running -= 1
             self.waiting.appendleft(sample)
-            self.totals.preemptions += 1
+            self._preemptions += 1
         heapify(self._due)
 
     def _passes_s(self, passes: int) -> float:
@@ -263,8 +289,3 @@ class Engine:
         while self._passes_s(passes) < span_s:
             passes += 1
         return passes
-
-    def _whole_passes(self, span_s: float) -> int:
-        """Passes of those ahead that are done so many seconds after the first began."""
-        passes = min(self._passes_until(span_s), self._ahead)
-        return passes - 1 if self._passes_s(passes) > span_s else passes

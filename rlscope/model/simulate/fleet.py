@@ -35,6 +35,8 @@ class Fleet:
         self._wakeups = [0] * len(self.engines)
         self._next_s = [math.inf] * len(self.engines)
         self._at_boundary = NEVER
+        self._called: set[int] = set()
+        self.swapped_s = 0.0
 
     def next_boundary_s(self) -> float:
         """When an engine reaches a boundary next; infinity when all are idle."""
@@ -46,7 +48,25 @@ class Fleet:
             heappop(boundaries)
         return math.inf
 
-    def reach_boundary(self) -> list[int]:
+    def swap(self, newcomer: int, before_s: float) -> int:
+        """Cross the next boundary, if it is before a moment and lets the newcomer replace the one that finishes there.
+
+        Returns the finished sample and leaves the time in `swapped_s`; NEVER, with nothing done, where it is not so
+        simple. All places must be taken.
+        """
+        boundaries = self._boundaries
+        now_s, index, wakeup = boundaries[0]
+        if now_s >= before_s or wakeup != self._wakeups[index]:
+            return NEVER
+        engine = self.engines[index]
+        finished = engine.swap(now_s, newcomer)
+        if finished >= 0:
+            self._next_s[index] = engine.next_s
+            heapreplace(boundaries, (engine.next_s, index, wakeup))
+            self.swapped_s = now_s
+        return finished
+
+    def reach_boundary(self) -> Sequence[int]:
         """Bring the engine that is next to its boundary; returns the samples that finish there.
 
         What follows from it may be dispatched before `leave_boundary` lets the engine go on.
@@ -56,10 +76,11 @@ class Fleet:
         engine = self.engines[index]
         finished = engine.settle(now_s)
         if finished:
-            self._load[index] -= len(finished)
-            self.loaded -= len(finished)
+            count = len(finished)
+            self._load[index] -= count
+            self.loaded -= count
             if self._load[index] < _CLOSED:
-                self.open_places += len(finished)
+                self.open_places += count
         if engine.new_version != NEVER and engine.take_weights() and self._drains:
             self._load[index] -= _CLOSED
             self.open_places += self._places_per_engine - self._load[index]
@@ -79,8 +100,8 @@ class Fleet:
                 heappush(self._boundaries, (next_s, index, self._wakeups[index]))
         self.idle_engines += next_s == math.inf
 
-    def dispatch(self, sample: int, now_s: float) -> None:
-        """Give a sample to the engine with the fewest requests; there must be an open place."""
+    def dispatch(self, sample: int) -> None:
+        """Give a sample to the engine with the fewest requests; there must be an open place, and `wake` must follow."""
         load = self._load
         index = self._at_boundary
         if index < 0 or self.open_places > self._places_per_engine - load[index]:
@@ -90,7 +111,13 @@ class Fleet:
         self.open_places -= 1
         self.engines[index].waiting.append(sample)
         if index != self._at_boundary:
+            self._called.add(index)
+
+    def wake(self, now_s: float) -> None:
+        """Let the engines that were given something meet it at their next boundary."""
+        for index in self._called:
             self._wake(index, now_s)
+        self._called.clear()
 
     def publish(self, version: int, now_s: float) -> None:
         """Offer new weights to every engine; each takes them at its next boundary, or when it is empty."""

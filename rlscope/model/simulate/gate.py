@@ -36,20 +36,19 @@ class Gate:
         """Groups that the first `step` steps train on: where a step is no whole number of groups, the sum is."""
         return step * self._samples_per_step // self._group_size
 
-    def holds(self) -> bool:
-        """Whether no further group may start."""
-        if not self._queue.has_room:
-            return True
-        started = self.started - self.filtered - self._queue.dropped + 1
-        if self._most_in_flight is not None and started - self.taken > self._most_in_flight:
-            return True
-        return self._most_ahead is not None and started > self.groups_until(self.version + self._most_ahead + 1)
-
-    def held_by(self) -> Hold:
-        """What holds, where `holds` is true.
+    def hold(self) -> Hold | None:
+        """What keeps the next group from starting; None where it may.
 
         A limit on what is in flight that binds while a whole step's worth is queued costs nothing: the trainer is
         behind, and that is backpressure.
         """
-        whole_batch = len(self._queue) * self._group_size >= self._samples_per_step
-        return "backpressure" if whole_batch or not self._queue.has_room else "staleness_cap"
+        queue = self._queue
+        if not queue.has_room:
+            return "backpressure"
+        started = self.started - self.filtered - queue.dropped + 1
+        is_held = self._most_in_flight is not None and started - self.taken > self._most_in_flight
+        if self._most_ahead is not None and not is_held:
+            is_held = started > self.groups_until(self.version + self._most_ahead + 1)
+        if not is_held:
+            return None
+        return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"

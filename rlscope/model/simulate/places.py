@@ -30,16 +30,14 @@ class PlaceAccount:
         self._since_s = 0.0
         self._idle_engines = self._empty = self._outside = 0
         self._cause: Cause = "backpressure"
-
-    @property
-    def is_full(self) -> bool:
+        self.is_full = True
         """Whether, by the last note, nothing was idle, empty or outside."""
-        return not (self._idle_engines or self._empty or self._outside)
 
     def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: Cause) -> None:
         """From now on so many engines are idle, so many places empty, and so many held by samples outside."""
         self._book(now_s)
         self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause
+        self.is_full = not (idle_engines or empty or outside)
 
     def totals_at(self, now_s: float) -> PlaceTotals:
         """The totals at a moment that is not before the last note."""

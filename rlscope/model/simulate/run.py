@@ -16,7 +16,7 @@ import numpy as np
 from rlscope.model.simulate.draws import Draws
 from rlscope.model.simulate.engine import EngineTerms
 from rlscope.model.simulate.fleet import Fleet
-from rlscope.model.simulate.gate import Gate
+from rlscope.model.simulate.gate import Gate, Hold
 from rlscope.model.simulate.outcome import NeverTrains, Simulated
 from rlscope.model.simulate.places import Cause, PlaceAccount
 from rlscope.model.simulate.queue import GroupQueue
@@ -67,6 +67,7 @@ class Run:
         capped = settings.publication == "capped"
         self._system, self._most_stale = system, (admission.max_staleness or 0) if capped else None
         terms = _engine_terms(system, layout, settings)
+        self._swaps = not capped and not workload.environment_s
         self._at_start = _samples_at_start(system, layout.running_per_engine * len(terms))
         draws = Draws(workload, self._at_start, settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
@@ -84,6 +85,10 @@ class Run:
         """(return, sample): in the environment."""
         self._moments: list[tuple[float, int, Moment, int]] = []
         self._moments_made = 0
+        self._horizon_s = math.inf
+        """When something other than a boundary comes next."""
+        self._hold: Hold | None = None
+        """What kept the next group from starting when that was last asked; None: no place did."""
         self._open_groups: set[int] = set()
         """Groups with unfinished samples; kept only where the trainer keeps the cap."""
         self._finished_groups = self._finished_at_step = 0
@@ -100,6 +105,8 @@ class Run:
     def play(self, steps: int) -> Totals:
         """Go on until so many steps have ended; the totals as of that moment."""
         while len(self.step_ends_s) < steps:
+            if self._swaps and self.fleet.loaded == self.fleet.places:
+                self._swap_while_full()
             self._next()
         now_s = self.step_ends_s[-1] if steps else 0.0
         self.queue.note_depth(now_s)
@@ -113,39 +120,67 @@ class Run:
             queue_group_s=self.queue.depth_integral,
         )
 
+    def _swap_while_full(self) -> None:
+        """Cross boundaries for as long as each request that finishes is replaced at once by one of a started group.
+
+        A shorter way of doing what `_next` does, for most of the moments of most runs.
+        """
+        fleet, pending, unfinished = self.fleet, self._pending, self.samples.group_unfinished
+        group_size = self.samples.group_size
+        while pending:
+            sample = fleet.swap(pending[0], self._horizon_s)
+            if sample < 0:
+                return
+            pending.popleft()
+            group = sample // group_size
+            unfinished[group] -= 1
+            if not unfinished[group]:
+                self._finish_group(group, fleet.swapped_s)
+
     def _next(self) -> None:
-        boundary_s = self.fleet.next_boundary_s()
-        moment_s = self._moments[0][0] if self._moments else math.inf
-        return_s = self._outside[0][0] if self._outside else math.inf
-        now_s = min(boundary_s, moment_s, return_s)
-        if now_s == math.inf:
-            raise NeverTrains("nothing runs, and the trainer waits for samples")
-        if now_s == moment_s:
-            self._reach_moment(now_s)
-        elif now_s == return_s:
-            self._finish(self._outside.popleft()[1], now_s)
+        fleet, now_s = self.fleet, self.fleet.next_boundary_s()
+        if now_s < self._horizon_s:
+            for sample in fleet.reach_boundary():
+                self._leave_engine(sample, now_s)
             self._fill(now_s)
+            fleet.leave_boundary(now_s)
         else:
-            self._cross_boundary(now_s)
-        if self.fleet.idle_engines or self._empty_places or not self.places.is_full:
+            now_s = self._horizon_s
+            self._reach_horizon(now_s)
+        if fleet.loaded < fleet.places or not self.places.is_full:
             self._note_places(now_s)
 
-    def _cross_boundary(self, now_s: float) -> None:
-        environment_s = self._system.workload.environment_s
-        for sample in self.fleet.reach_boundary():
-            if environment_s:
-                self._outside.append((now_s + environment_s, sample))
-            else:
-                self._finish(sample, now_s)
+    def _reach_horizon(self, now_s: float) -> None:
+        if now_s == math.inf:
+            raise NeverTrains("nothing runs, and the trainer waits for samples")
+        if self._moments and self._moments[0][0] == now_s:
+            self._reach_moment(now_s)
+        else:
+            self._finish(self._outside.popleft()[1], now_s)
         self._fill(now_s)
-        self.fleet.leave_boundary(now_s)
+        self._set_horizon()
+
+    def _set_horizon(self) -> None:
+        moment_s = self._moments[0][0] if self._moments else math.inf
+        self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
+
+    def _leave_engine(self, sample: int, now_s: float) -> None:
+        environment_s = self._system.workload.environment_s
+        if environment_s:
+            self._outside.append((now_s + environment_s, sample))
+            self._horizon_s = min(self._horizon_s, now_s + environment_s)
+        else:
+            self._finish(sample, now_s)
 
     def _finish(self, sample: int, now_s: float) -> None:
+        unfinished = self.samples.group_unfinished
+        group = sample // self.samples.group_size
+        unfinished[group] -= 1
+        if not unfinished[group]:
+            self._finish_group(group, now_s)
+
+    def _finish_group(self, group: int, now_s: float) -> None:
         samples = self.samples
-        group = sample // samples.group_size
-        samples.group_unfinished[group] -= 1
-        if samples.group_unfinished[group]:
-            return
         self._open_groups.discard(group)
         samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
         samples.group_ready_version[group] = self.version
@@ -158,29 +193,29 @@ class Run:
         if self.trainer.waits_for is not None:
             self._try_step(now_s)
 
-    @property
-    def _empty_places(self) -> int:
-        return self.fleet.places - self.fleet.loaded - len(self._outside)
-
     def _fill(self, now_s: float) -> None:
         """Start whatever may start."""
         fleet, pending = self.fleet, self._pending
-        while fleet.open_places > 0 and self._empty_places > 0:
+        empty = fleet.places - fleet.loaded - len(self._outside)
+        self._hold = None
+        while fleet.open_places > 0 and empty > 0:
             if not pending:
-                if self.gate.holds():
-                    return
+                self._hold = self.gate.hold()
+                if self._hold is not None:
+                    break
                 self.gate.started += 1
                 if self._most_stale is not None:
                     self._open_groups.add(self.samples.groups_started)
                 pending.extend(self.samples.start_group())
-            fleet.dispatch(pending.popleft(), now_s)
+            fleet.dispatch(pending.popleft())
+            empty -= 1
+        fleet.wake(now_s)
 
     def _note_places(self, now_s: float) -> None:
-        empty = self._empty_places
-        cause: Cause = "environment"
-        if empty:
-            cause = self.gate.held_by() if not self._pending and self.gate.holds() else "weight_updates"
-        self.places.note(now_s, self.fleet.idle_engines, empty, len(self._outside), cause)
+        fleet, outside = self.fleet, len(self._outside)
+        empty = fleet.places - fleet.loaded - outside
+        cause: Cause = (self._hold or "weight_updates") if empty else "environment"
+        self.places.note(now_s, fleet.idle_engines, empty, outside, cause)
 
     def _reach_moment(self, now_s: float) -> None:
         _, _, moment, version = heappop(self._moments)
@@ -191,11 +226,11 @@ class Run:
             self.fleet.publish(version, now_s)
         else:
             self._try_step(now_s)
-        self._fill(now_s)
 
     def _plan(self, at_s: float, moment: Moment, version: int) -> None:
         heappush(self._moments, (at_s, self._moments_made, moment, version))
         self._moments_made += 1
+        self._horizon_s = min(self._horizon_s, at_s)
 
     def _try_step(self, now_s: float) -> None:
         """Take a batch, or wait for what is missing."""

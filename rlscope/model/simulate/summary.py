@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
-from rlscope.model.simulate.ages import staleness_of
+from rlscope.model.simulate.ages import Columns, staleness_of
 from rlscope.model.simulate.engine import EngineTotals
 from rlscope.model.simulate.outcome import EngineSeconds, Simulated, TokenLedger, TrainerSeconds
 from rlscope.model.simulate.places import Cause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
 from rlscope.model.simulate.trainer import TrainerTotals
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +30,12 @@ class Totals:
 def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequence[float]) -> Simulated:
     """What happened between two moments; the ledger from the start of the run to the later one."""
     seconds, engine = end.now_s - start.now_s, _engine_difference(start, end)
-    trained_groups = np.flatnonzero(np.array(samples.group_step) > start.steps)
-    trained = _members(samples, trained_groups)
-    lengths = np.array(samples.length_tokens)[trained]
-    sample_s = np.array(samples.finished_s)[trained] - np.array(samples.admitted_s)[trained]
+    columns = Columns.of(samples)
+    trained_groups = np.flatnonzero(columns.group_step > start.steps)
+    trained = columns.members(trained_groups)
+    lengths = columns.length_tokens[trained]
     idle_s = _difference(start.places.idle_s, end.places.idle_s)
-    of_step = np.repeat(np.array(samples.group_step)[trained_groups], samples.group_size)
+    of_step = np.repeat(columns.group_step[trained_groups], samples.group_size)
     step_tokens = np.bincount(of_step - start.steps - 1, weights=lengths).astype(np.int64)
     return Simulated(
         steps=end.steps - start.steps,
@@ -55,16 +52,12 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
         mean_running=engine.running_s / (len(end.engines) * seconds),
         mean_resident_tokens=engine.resident_token_passes / engine.passes if engine.passes else None,
         preemptions=engine.preemptions,
-        mean_sample_s=float(sample_s.mean()),
+        mean_sample_s=float(columns.sample_s[trained].mean()),
         mean_trained_tokens=float(lengths.mean()),
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
-        staleness=staleness_of(samples, trained_groups, end.switches),
-        ledger=_ledger(samples, end),
+        staleness=staleness_of(columns, trained_groups, end.switches),
+        ledger=_ledger(columns, end),
     )
-
-
-def _members(samples: Samples, groups: Integers) -> Integers:
-    return (groups[:, None] * samples.group_size + np.arange(samples.group_size)).ravel()
 
 
 def _engine_difference(start: Totals, end: Totals) -> EngineTotals:
@@ -88,13 +81,11 @@ def _difference(start: Mapping[Cause, float], end: Mapping[Cause, float]) -> dic
     return {cause: end[cause] - start[cause] for cause in end}
 
 
-def _ledger(samples: Samples, end: Totals) -> TokenLedger:
+def _ledger(columns: Columns, end: Totals) -> TokenLedger:
     """Finished samples by what became of their group; of the others what their engine has made of them so far."""
-    lengths, finished = np.array(samples.length_tokens), np.array(samples.finished_s) >= 0.0
-    outcome = np.repeat(np.array(samples.group_outcome), samples.group_size)
-    tokens = {
-        state: int(lengths[finished & (outcome == state)].sum()) for state in (TRAINED, DROPPED, FILTERED, QUEUED, OPEN)
-    }
+    lengths = np.where(columns.is_finished, columns.length_tokens, 0).reshape(-1, columns.group_size).sum(axis=1)
+    outcomes = (TRAINED, DROPPED, FILTERED, QUEUED, OPEN)
+    tokens = {each: int(lengths[columns.group_outcome == each].sum()) for each in outcomes}
     return TokenLedger(
         generated=sum(engine.tokens for engine in end.engines),
         trained=tokens[TRAINED],
@@ -102,15 +93,14 @@ def _ledger(samples: Samples, end: Totals) -> TokenLedger:
         filtered=tokens[FILTERED],
         queued=tokens[QUEUED],
         awaiting_group=tokens[OPEN],
-        in_flight=_tokens_in_flight(samples, end, finished),
+        in_flight=_tokens_in_flight(columns, end),
     )
 
 
-def _tokens_in_flight(samples: Samples, end: Totals, finished: npt.NDArray[np.bool_]) -> int:
+def _tokens_in_flight(columns: Columns, end: Totals) -> int:
     """Tokens before the last preemption, and one a pass since the last admission of those that run."""
-    begun = ~finished & (np.array(samples.engine) >= 0)
-    before = int((np.array(samples.length_tokens) - np.array(samples.left_tokens))[begun].sum())
-    start_pass = np.array(samples.start_pass)
-    runs = begun & (start_pass >= 0)
-    passes = np.array([engine.passes for engine in end.engines])[np.array(samples.engine)[runs]]
-    return before + int((passes - start_pass[runs]).sum())
+    begun = np.flatnonzero(~columns.is_finished & (columns.engine >= 0))
+    before = int((columns.length_tokens - columns.left_tokens)[begun].sum())
+    runs = begun[columns.start_pass[begun] >= 0]
+    passes = np.array([engine.passes for engine in end.engines])[columns.engine[runs]]
+    return before + int((passes - columns.start_pass[runs]).sum())

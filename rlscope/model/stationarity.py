@@ -16,7 +16,7 @@ from rlscope.model.blocks import autocorrelation_time
 _BATCH_STEPS: Final = 5
 """Steps averaged before the cut is looked for, as the method has it."""
 _LEAST_BATCHES: Final = 4
-"""With fewer, the half that is tried holds one cut or two."""
+"""With fewer, only one cut would be tried."""
 _LEAST_STEPS: Final = 10
 """Fewer steps cannot tell a drift from noise."""
 _CONFIDENCE_RATIO: Final = 0.99
@@ -42,8 +42,9 @@ def warm_up_steps(values: npt.ArrayLike) -> int | None:
     """Steps to leave out at the start; None when the series has not settled, or is too short to tell.
 
     MSER-5 (White 1997): over batches of five, the cut that minimises the variance of what is left over the square of
-    its number. Cuts in the first half are tried; when the last of them is the best, the series still moves. A last
-    batch that is not full is left out.
+    its number. Cuts up to the middle are tried: fewer batches look alike by chance. When the last of them is the best,
+    the series still moves; so it seems, by chance, to one in six steady series of 40 steps and one in thirty of 100.
+    A change of level beyond the middle is for `steady_state.py` to find. A last batch that is not full is left out.
     """
     series = np.asarray(values, dtype=np.float64)
     batches = series.size // _BATCH_STEPS

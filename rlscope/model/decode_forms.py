@@ -35,7 +35,7 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
-"""How far a curve of the right form is from the mean of a cell: 1 to 4 % in the table of measured kernels."""
+"""How far a curve of the right form is from the mean of a cell: 1 to 3 % in the table of measured kernels."""
 _SHARPNESS: Final = LogNormal(2.0, 0.4)
 """p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
 _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)

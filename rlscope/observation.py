@@ -122,6 +122,7 @@ def _passes(costs: pl.DataFrame) -> PassCosts:
         raise UnobservableError("no forward pass was recorded in the stretch: what a pass costs is unknown")
     columns = ("running", "prefills", "rows", "passes", "busy_s", "between_s", "decode_tokens", "prefill_tokens")
     return PassCosts(
+        engine=(costs["worker_id"].rank("dense") - 1).to_numpy(),
         kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
         **{name: costs[name].to_numpy() for name in columns},
     )

@@ -60,6 +60,12 @@ class Calibration:
     """Systems that the run leaves possible, equally likely."""
     layout: Layout
     """The run's own."""
+    synchronous: bool
+    """Whether the run works by turns: every trained token is of the newest version."""
+    steps: int
+    """Optimizer steps of the stretch."""
+    steps_per_version: float
+    """Optimizer steps of one publication, as the model has it."""
     curve: CurveFit
     training: TrainingRate
     notes: tuple[Note, ...]
@@ -70,16 +76,22 @@ def calibrate(
     admission: Admission,
     prior: HardwarePrior | None,
     rng: np.random.Generator,
+    *,
+    publishes_every_step: bool = False,
     form: Form | None = None,
 ) -> Calibration:
-    """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing."""
+    """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
+
+    publishes_every_step: each optimizer step is meant to publish, and those that did not were held back by the cap.
+    """
     fit = fit_decode_curve(_decode_points(observed), prior, rng, form=form, draw_count=DRAWS)
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, rng)
-    phases, steps_per_version = _phases(observed), observed.steps.period_s.size / _publications(observed)
+    versions = observed.steps.period_s.size if publishes_every_step else _publications(observed)
+    phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload, update = _workload(observed), _update(observed)
+    workload, update = _workload(observed, versions), _update(observed, versions)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
     systems = [
@@ -90,10 +102,17 @@ def calibrate(
         system=systems[0],
         draws=tuple(systems[1:]),
         layout=Layout(observed.trainer_gpus, observed.engines * observed.gpus_per_engine, limit),
+        synchronous=_is_synchronous(observed),
+        steps=observed.steps.period_s.size,
+        steps_per_version=steps_per_version,
         curve=fit,
         training=training,
         notes=_notes(observed, limit),
     )
+
+
+def _is_synchronous(observed: Observed) -> bool:
+    return bool(observed.staleness) and all(staleness <= 0 for staleness, _ in observed.staleness)
 
 
 def _decode_points(observed: Observed) -> DecodePoints:
@@ -157,7 +176,7 @@ def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:
     return replace(curve, overhead_s=max(curve.overhead_s + more_s, -0.9 * least_s))
 
 
-def _workload(observed: Observed) -> Workload:
+def _workload(observed: Observed, versions: int) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
     finished_per_s = observed.trained_tokens_per_s / observed.lengths.mean_tokens
@@ -165,16 +184,16 @@ def _workload(observed: Observed) -> Workload:
         lengths=observed.lengths,
         prompt_tokens=observed.prompt_tokens,
         group_size=observed.group_size,
-        samples_per_step=max(1, round(samples / _publications(observed))),
+        samples_per_step=max(1, round(samples / versions)),
         trained_prompt_tokens=max(0.0, float(steps.tokens.sum() - steps.response_tokens.sum()) / samples),
         kept_ratio=delivered.trained_tokens / max(1, delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
     )
 
 
-def _update(observed: Observed) -> WeightUpdate:
-    blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
-    pause_s = observed.apply_s or 0.0
+def _update(observed: Observed, versions: int) -> WeightUpdate:
+    blocked_s = float(observed.steps.publish_s.sum()) / versions
+    pause_s = (observed.apply_s or 0.0) * _publications(observed) / versions
     return WeightUpdate(
         engine_pause_s=pause_s,
         trainer_blocked_s=blocked_s,
@@ -191,9 +210,9 @@ def _training(observed: Observed, rng: np.random.Generator) -> TrainingRate:
     return fit_training_rate(steps.tokens[trained], steps.train_s[trained], observed.trainer_gpus, rng, DRAWS)
 
 
-def _phases(observed: Observed) -> tuple[TrainerPhase, ...]:
+def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:
     """Seconds per publication, which may take several optimizer steps."""
-    steps, publications = observed.steps, _publications(observed)
+    steps = observed.steps
     phases = (
         TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / publications, shrinks_with_gpus=True),
         TrainerPhase("checkpoints and evaluation", float(steps.other_s.sum()) / publications, shrinks_with_gpus=False),

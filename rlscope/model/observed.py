@@ -37,6 +37,8 @@ class TrainerSteps:
 class PassCosts:
     """Forward passes of all engines, gathered by batch size and by how full the KV cache was."""
 
+    engine: Counts
+    """Number of the engine, 0, 1, ..."""
     running: Counts
     kv_tokens: Reals
     """Resident tokens, mean over the passes; NaN where not recorded."""

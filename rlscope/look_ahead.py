@@ -1,0 +1,110 @@
+"""From an open run to the model's outlook: observes the stable stretch and its halves, and asks the model.
+
+A run that the model can say nothing of is no error: `NoOutlook` says what it lacks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+import polars as pl
+
+from rlscope.analysis import RunFacts
+from rlscope.model.calibration import UncalibratableError
+from rlscope.model.decode_prior import hardware_prior
+from rlscope.model.hardware import ModelShape, find_device
+from rlscope.model.layouts import Granularity
+from rlscope.model.observed import Observed
+from rlscope.model.outlook import STEPS_TO_PREDICT, NoOutlook, Outlook, Question, look_ahead
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission
+from rlscope.observation import ASKED_OF_A_STRETCH, UnobservableError, observe
+from rlscope.query import Grid, ask
+from rlscope.run_config import RunConfig
+from rlscope.store import Run
+from rlscope.verdict import Interval
+
+_DROPPED_RATIO: Final = 0.001
+"""Of the delivered tokens: a cap that drops less than this is kept by other means than dropping."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asks of a recommendation besides what run.json says."""
+
+    most_staleness: int | None = None
+    """Cap on the staleness of samples; None: the run's own."""
+    gpus_per_node: int = 1
+    """Above 1: only whole nodes are moved."""
+
+
+def outlook_of(
+    run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], wishes: Wishes
+) -> Outlook | NoOutlook:
+    """What the model says of the run.
+
+    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger.
+    """
+    window = facts.window
+    if window is None:
+        return NoOutlook(f"no steady stretch: {facts.window_reason}")
+    stretch = Interval(window.start_ns, window.end_ns)
+    try:
+        whole = _observe(run, facts, grid, answers, stretch)
+        halves = _halves(run, facts, grid, answers, stretch)
+        return look_ahead(whole, halves, _question(run.config, facts, whole, wishes))
+    except (UnobservableError, UncalibratableError) as error:
+        return NoOutlook(str(error))
+
+
+def _observe(run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Observed:
+    arguments = asdict(replace(grid, from_ns=stretch.start_ns, to_ns=stretch.end_ns))
+    asked = {name: ask(run, name, arguments) for name in ASKED_OF_A_STRETCH}
+    timeline = answers["ledger_timeline"]
+    return observe(run.config, facts.sampler_gpus, {**answers, **asked}, timeline, grid.bucket_ns, stretch)
+
+
+def _halves(
+    run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
+) -> tuple[Observed, Observed] | None:
+    """The stretch cut at the end of its middle step; None where it is too short to be cut."""
+    ends_ns = answers["training_steps"].filter(pl.col("end_ns").is_between(*stretch, closed="right"))["end_ns"].sort()
+    if len(ends_ns) < STEPS_TO_PREDICT:
+        return None
+    middle_ns = int(ends_ns[len(ends_ns) // 2 - 1])
+    first, rest = Interval(stretch.start_ns, middle_ns), Interval(middle_ns, stretch.end_ns)
+    return _observe(run, facts, grid, answers, first), _observe(run, facts, grid, answers, rest)
+
+
+def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishes) -> Question:
+    admission = _admission(config, whole)
+    throws_away = admission.queue_policy == "drop_by_age"
+    own_cap = None if throws_away else config.max_staleness
+    device = find_device(whole.device_name)
+    capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
+    return Question(
+        admission=admission,
+        settings=Settings(publication="capped") if capped else Settings(),
+        prior=hardware_prior(ModelShape.of(config.model), device, whole.gpus_per_engine),
+        granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, wishes.gpus_per_node),
+        most_staleness=own_cap if wishes.most_staleness is None else wishes.most_staleness,
+        remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
+        gpu_hour_price=config.gpu_hour_price,
+    )
+
+
+def _admission(config: RunConfig, whole: Observed) -> Admission:
+    """The limits that are seen to act: a cap that nothing was dropped for is not one that drops."""
+    delivered = whole.delivered
+    dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
+    queue = config.queue_capacity_samples
+    policy, cap = config.staleness_policy, config.max_staleness
+    if policy == "drop" and dropped_ratio > _DROPPED_RATIO:
+        return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
+    if policy == "publication_waits" and cap:
+        return Admission(queue, "wait", cap, config.max_in_flight_samples)
+    in_flight = config.max_in_flight_samples
+    if policy == "admission" and in_flight is None and cap is not None and config.samples_per_step:
+        # As AReaL and SkyRL count it: samples taken in up to (version + cap + 1) steps' worth.
+        in_flight = (cap + 1) * config.samples_per_step
+    return Admission(queue, "wait", None, in_flight)

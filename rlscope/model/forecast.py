@@ -1,0 +1,174 @@
+"""What each possible layout would achieve, and how sure that is: the closed forms over layouts and over draws.
+
+Every layout is solved once with the best estimate; those that come near the best of them, and the run's own, are then
+solved with every draw. A forecast beyond what the run visited is as wide as its draws, and says so by its grade. Not
+covered: what only the event simulator sees; forecasts with caveats are corrected by `arbiter.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from rlscope.model.asynchronous import SteadyState, steady_states
+from rlscope.model.calibration import Calibration
+from rlscope.model.decode_visited import Grade
+from rlscope.model.layout_limits import Refusal, Refused
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.operating_point import rates_of
+from rlscope.model.staleness_forms import maximum, oldest_token_law, percentile, token_mean
+from rlscope.model.system import Layout, Reals, System
+
+Exclusion = Refusal | Literal["too_stale"]
+"""Why a layout is out of the question."""
+
+INTERVAL_RATIO: Final = 0.90
+"""Share of the draws inside every interval of this stage."""
+STALE_QUANTILE: Final = 0.95
+"""Of the samples by their oldest token: this many must keep a cap that does not throw anything away."""
+_NEAR_BEST_RATIO: Final = 0.6
+"""Layouts slower than this share of the best estimate's best are not drawn: no draw lifts them to the top."""
+_MOST_DRAWN: Final = 60
+"""Layouts solved with every draw; the next in rank differ by less than the draws do."""
+
+
+class Spread(NamedTuple):
+    """A quantity over the draws: its median, and the interval that holds 90 % of them."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Reals) -> "Spread":
+        """The spread of equally likely values."""
+        outside = (1.0 - INTERVAL_RATIO) / 2.0
+        low, median, high = np.quantile(values, [outside, 0.5, 1.0 - outside])
+        return cls(float(median), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessForecast:
+    """How old tokens would be, in versions."""
+
+    token_mean: float
+    sample_p95: int
+    """Of samples by their oldest token."""
+    sample_max: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecast:
+    """One layout; what follows `excluded` is None where it cannot run at all."""
+
+    layout: Layout
+    excluded: Exclusion | None
+    state: SteadyState | None
+    """By the best estimate."""
+    tokens_per_s: float | None
+    """Trained response tokens, by the best estimate."""
+    drawn_tokens_per_s: Reals | None
+    """The same for every draw; None where the layout is too slow to matter, or excluded."""
+    staleness: StalenessForecast | None
+    """None also where the queue grows for ever."""
+    grade: Grade | None
+    """How near its decode passes are to what the run visited."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecasts:
+    """All layouts that were looked at; the run's own is one of them."""
+
+    today: Forecast
+    others: tuple[Forecast, ...]
+    """By the best estimate, fastest first; excluded ones last."""
+
+    @property
+    def rivals(self) -> tuple[Forecast, ...]:
+        """Other layouts that can run, keep the cap, and come near the best."""
+        return tuple(each for each in self.others if each.drawn_tokens_per_s is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessLaws:
+    """What the staleness of every layout is read from; made once."""
+
+    lengths: LengthLaw
+    oldest: LengthLaw
+    group_size: int
+
+    @classmethod
+    def of(cls, system: System) -> "StalenessLaws":
+        """The laws of a system's lengths."""
+        workload = system.workload
+        oldest = oldest_token_law(workload.lengths, workload.group_size)
+        return cls(workload.lengths, oldest, workload.group_size)
+
+
+def forecast_layouts(
+    calibration: Calibration, layouts: Sequence[Layout], most_staleness: int | None = None
+) -> Forecasts:
+    """Forecast every layout; most_staleness: versions that no layout's 95th percentile of samples may exceed.
+
+    The run's own layout is forecast whatever its staleness.
+    """
+    candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
+    laws = StalenessLaws.of(calibration.system)
+    solved = steady_states(calibration.system, candidates)
+    first = [_forecast(calibration, laws, state, most_staleness) for state in solved]
+    today = replace(
+        first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
+    )
+    chosen = _worth_drawing(first[1:])
+    drawn = _draw(calibration, [today, *chosen])
+    others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
+    return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
+
+
+def _forecast(
+    calibration: Calibration, laws: StalenessLaws, state: SteadyState | Refused, most_staleness: int | None
+) -> Forecast:
+    if isinstance(state, Refused):
+        return Forecast(state.layout, state.reason, None, None, None, None, None)
+    staleness = staleness_of(state, laws)
+    too_stale = most_staleness is not None and (staleness is None or staleness.sample_p95 > most_staleness)
+    return Forecast(
+        layout=state.layout,
+        excluded="too_stale" if too_stale else None,
+        state=state,
+        tokens_per_s=state.trained_tokens_per_s,
+        drawn_tokens_per_s=None,
+        staleness=staleness,
+        grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
+    )
+
+
+def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
+    """How old tokens are in a steady state; None where its queue grows."""
+    terms = state.staleness
+    if terms is None:
+        return None
+    return StalenessForecast(
+        token_mean(terms, laws.lengths, laws.group_size),
+        percentile(terms, laws.oldest, STALE_QUANTILE),
+        maximum(terms, laws.lengths),
+    )
+
+
+def _worth_drawing(forecasts: Sequence[Forecast]) -> list[Forecast]:
+    usable = [each for each in forecasts if each.excluded is None]
+    ranked = sorted(usable, key=_rank)[:_MOST_DRAWN]
+    best = max((each.tokens_per_s or 0.0 for each in ranked), default=0.0)
+    return [each for each in ranked if (each.tokens_per_s or 0.0) >= _NEAR_BEST_RATIO * best]
+
+
+def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
+    """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it."""
+    layouts = [each.layout for each in forecasts]
+    rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
+    return [replace(each, drawn_tokens_per_s=column) for each, column in zip(forecasts, rates.T, strict=True)]
+
+
+def _rank(forecast: Forecast) -> tuple[bool, float]:
+    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))

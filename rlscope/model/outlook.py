@@ -1,0 +1,168 @@
+"""Everything the model says of a run, put together: what it should have done, where the rest went, what to use next.
+
+Pure: the stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that
+is held to what was achieved, on its first half alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.arbiter import arbitrate
+from rlscope.model.batch_efficiency import BatchEfficiency, batch_efficiency
+from rlscope.model.blocks import ratio_of_sums
+from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.decode_prior import HardwarePrior
+from rlscope.model.forecast import Forecasts, forecast_layouts
+from rlscope.model.gap import Gap, explain_gap
+from rlscope.model.kv_memory import safe_batch, steady_kv_load
+from rlscope.model.layouts import Granularity, possible_layouts, running_limits
+from rlscope.model.observed import Observed
+from rlscope.model.prediction import Prediction, compare
+from rlscope.model.recommendation import Recommendation, recommend
+from rlscope.model.simulate import Settings
+from rlscope.model.stationarity import Drift, drift
+from rlscope.model.synchronous import colocated_step
+from rlscope.model.system import Admission, Layout, System
+from rlscope.model.time_to_finish import TimeToFinish, time_to_finish
+
+Caution = Literal["short_stretch", "lengths_drift", "period_drifts"]
+"""short_stretch: too few steps to hold a part out, so nothing says how well the model predicts."""
+
+STEPS_TO_PREDICT: Final = 20
+"""Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
+_SEED: Final = 20_260_101
+"""Of every draw: the same run gives the same outlook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of the model besides what the run shows."""
+
+    admission: Admission
+    settings: Settings
+    prior: HardwarePrior | None
+    granularity: Granularity
+    most_staleness: int | None
+    """Versions that no recommended layout's 95th percentile of samples may exceed."""
+    remaining_steps: int | None
+    gpu_hour_price: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook:
+    """What the model says of a run."""
+
+    calibration: Calibration
+    prediction: Prediction | None
+    """None where the stretch is too short to hold a part of it out."""
+    gap: Gap
+    forecasts: Forecasts
+    simulated_layouts: int
+    """Layouts whose forecast is the event simulator's."""
+    recommendation: Recommendation
+    synchronous_tokens_per_s: float | None
+    """Of a synchronous run whose GPUs do both; None where no engine fits."""
+    efficiency: BatchEfficiency | None
+    finish: TimeToFinish | None
+    """None where the run does not say how many steps it has, or has made them all."""
+    cautions: tuple[Caution, ...]
+    length_drift: Drift | None
+    """Of the mean response length over the stretch."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOutlook:
+    """Why the model says nothing of a run."""
+
+    reason: str
+
+
+def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, question: Question) -> Outlook:
+    """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold.
+
+    halves: the stretch in two; None where it is too short.
+    """
+    rng = np.random.default_rng(_SEED)
+    calibration = _calibrated(whole, question, rng)
+    layouts = _layouts(calibration, question.granularity)
+    forecasts = forecast_layouts(calibration, layouts, question.most_staleness)
+    judged = arbitrate(calibration, forecasts, question.settings, question.most_staleness)
+    recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None)
+    lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
+    return Outlook(
+        calibration=calibration,
+        prediction=_prediction(halves, question, rng),
+        gap=explain_gap(calibration, whole, judged.forecasts.today.tokens_per_s or 0.0),
+        forecasts=judged.forecasts,
+        simulated_layouts=judged.simulated_layouts,
+        recommendation=recommendation,
+        synchronous_tokens_per_s=_colocated_rate(calibration),
+        efficiency=batch_efficiency(calibration, whole),
+        finish=_finish(whole, recommendation, calibration.layout, question, rng),
+        cautions=_cautions(whole, halves, lengths),
+        length_drift=lengths,
+    )
+
+
+def _calibrated(observed: Observed, question: Question, rng: np.random.Generator) -> Calibration:
+    every_step = question.settings.publication == "capped"
+    return calibrate(observed, question.admission, question.prior, rng, publishes_every_step=every_step)
+
+
+def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
+    limits = running_limits(calibration.layout.running_per_engine, _safe_batch(calibration.system))
+    return possible_layouts(_gpus(calibration.layout), granularity, limits)
+
+
+def _safe_batch(system: System) -> float | None:
+    if system.engine.kv_capacity_tokens is None:
+        return None
+    workload, lengths = system.workload, system.workload.lengths
+    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
+    return safe_batch(load, system.engine.kv_capacity_tokens)
+
+
+def _prediction(
+    halves: tuple[Observed, Observed] | None, question: Question, rng: np.random.Generator
+) -> Prediction | None:
+    if halves is None:
+        return None
+    first, rest = halves
+    return compare(_calibrated(first, question, rng), rest, question.settings, rng)
+
+
+def _colocated_rate(calibration: Calibration) -> float | None:
+    step = colocated_step(calibration.system, _gpus(calibration.layout), calibration.layout.running_per_engine)
+    return None if step is None else step.trained_tokens_per_s
+
+
+def _finish(
+    whole: Observed,
+    recommendation: Recommendation,
+    layout: Layout,
+    question: Question,
+    rng: np.random.Generator,
+) -> TimeToFinish | None:
+    if not question.remaining_steps:
+        return None
+    periods_s = whole.steps.period_s
+    step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
+    gain_ratio = recommendation.gain_ratio if recommendation.changes else None
+    return time_to_finish(question.remaining_steps, step_s, gain_ratio, _gpus(layout), question.gpu_hour_price)
+
+
+def _cautions(whole: Observed, halves: tuple[Observed, Observed] | None, lengths: Drift | None) -> tuple[Caution, ...]:
+    periods = drift(whole.steps.period_s)
+    known: Mapping[Caution, bool] = {
+        "short_stretch": halves is None,
+        "lengths_drift": lengths is not None and lengths.drifts,
+        "period_drifts": periods is not None and periods.drifts,
+    }
+    return tuple(caution for caution, holds in known.items() if holds)
+
+
+def _gpus(layout: Layout) -> int:
+    return layout.trainer_gpus + layout.sampler_gpus

@@ -1,0 +1,169 @@
+"""Which layout to use next: by how much it is better, how sure that is, and when to stay.
+
+Draws are compared pairwise: what a draw says of two layouts it says of one and the same system, so what both share
+cancels. A change is recommended when it is worth its trouble and more likely right than not by nine to one; else the
+run keeps its layout, and what would make it sure is named. Not covered: the cost of the change itself, and learning
+per token, which staleness lowers and only the user can weigh.
+"""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.calibration import Calibration
+from rlscope.model.decode_visited import Grade
+from rlscope.model.forecast import Forecast, Forecasts, Spread
+from rlscope.model.operating_point import rates_of
+from rlscope.model.system import Layout, Reals, System
+
+Reason = Literal[
+    "worthwhile",
+    "too_short",
+    "best_already",
+    "small_gain",
+    "unsure",
+    "updates_bind",
+    "environment_binds",
+    "no_other_layout",
+]
+"""worthwhile: change. too_short: the stretch has too few steps to hold the model to. best_already: no other layout
+is faster. small_gain: none is faster by WORTHWHILE_RATIO. unsure: one may be, or may be slower than today's.
+updates_bind, environment_binds: GPUs are not what the run waits for. no_other_layout: granularity, memory and
+staleness leave none."""
+Doubt = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
+"""What the spread of the gain comes from."""
+
+WORTHWHILE_RATIO: Final = 0.05
+"""Below a twentieth the restart and the next change of lengths cost more than the gain."""
+_EQUAL_RATIO: Final = 0.01
+"""Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
+_GRADES: Final[tuple[Grade, ...]] = ("measured", "interpolated", "extrapolated", "assumed")
+SURE_RATIO: Final = 0.90
+"""Share of the draws in which the change must be for the better."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubted:
+    """A source of the gain's spread."""
+
+    source: Doubt
+    spread_ratio: float
+    """Half of the width of the 90 % interval of the gain when this alone is unknown."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recommendation:
+    """What to do, and why."""
+
+    reason: Reason
+    best: Forecast
+    """The layout to change to; where the run stays, the best of the others, or today's where there is none."""
+    gain_ratio: Spread
+    """Trained tokens per second of `best` over today's, less 1."""
+    better_probability: float
+    """Share of the draws in which `best` is faster than today's layout."""
+    best_probability: float
+    """Share of the draws in which it is the fastest of all that were drawn."""
+    regret_ratio: float
+    """Gain forgone by staying, against the fastest layout of each draw, mean over draws."""
+    doubts: tuple[Doubted, ...]
+    """Largest first."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether to change the layout."""
+        return self.reason == "worthwhile"
+
+
+def recommend(calibration: Calibration, forecasts: Forecasts, *, long_enough: bool) -> Recommendation:
+    """Choose among the forecasts; long_enough: whether the stretch shows how well the model predicts it."""
+    today, rivals = forecasts.today, forecasts.rivals
+    best = _best_of(rivals) if rivals else today
+    gains = _gains(best, today)
+    rates = np.stack([_drawn(each) for each in (today, *rivals)])
+    fastest = rates.max(axis=0)
+    gain_ratio = Spread.of(gains)
+    return Recommendation(
+        reason=_reason(today, rivals, gain_ratio, float((gains > 0.0).mean()), long_enough),
+        best=best,
+        gain_ratio=gain_ratio,
+        better_probability=float((gains > 0.0).mean()),
+        best_probability=float((_drawn(best) >= fastest).mean()),
+        regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
+        doubts=_doubts(calibration, best.layout) if best is not today else (),
+    )
+
+
+def _best_of(rivals: Sequence[Forecast]) -> Forecast:
+    """The fastest by its median; of those that are as fast, the surest, then the least stale, then the smallest."""
+    most = max(map(_median_rate, rivals))
+    equals = [each for each in rivals if _median_rate(each) >= (1.0 - _EQUAL_RATIO) * most]
+    return min(equals, key=_trouble)
+
+
+def _trouble(forecast: Forecast) -> tuple[int, int, int]:
+    staleness = forecast.staleness.sample_p95 if forecast.staleness else sys.maxsize
+    grade = _GRADES.index(forecast.grade) if forecast.grade else len(_GRADES)
+    return (grade, staleness, forecast.layout.running_per_engine)
+
+
+def _reason(
+    today: Forecast, rivals: Sequence[Forecast], gain_ratio: Spread, better_probability: float, long_enough: bool
+) -> Reason:
+    if not rivals:
+        return "no_other_layout"
+    if gain_ratio.median >= WORTHWHILE_RATIO and better_probability >= SURE_RATIO:
+        return "worthwhile" if long_enough else "too_short"
+    regime = today.state.regime if today.state else None
+    if regime == "weight_updates":
+        return "updates_bind"
+    if regime == "environment":
+        return "environment_binds"
+    if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO:
+        return "best_already"
+    return "small_gain" if gain_ratio.high < WORTHWHILE_RATIO else "unsure"
+
+
+def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
+    """The gain's spread with one part of the system drawn and the others at their best estimate."""
+    best = calibration.system
+    parts: dict[Doubt, list[System]] = {
+        "decode_curve": [replace(best, engine=draw.engine) for draw in calibration.draws],
+        "trainer_rate": [
+            replace(best, trainer=replace(draw.trainer, scaling_exponent=best.trainer.scaling_exponent))
+            for draw in calibration.draws
+        ],
+        "trainer_scaling": [
+            replace(best, trainer=replace(best.trainer, scaling_exponent=draw.trainer.scaling_exponent))
+            for draw in calibration.draws
+        ],
+    }
+    doubts: list[Doubted] = []
+    for source, systems in parts.items():
+        spread = Spread.of(_drawn_gains(calibration, layout, systems))
+        doubts.append(Doubted(source, (spread.high - spread.low) / 2.0))
+    return tuple(sorted(doubts, key=lambda doubt: -doubt.spread_ratio))
+
+
+def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:
+    today = (calibration.layout,)
+    before = np.array([rates_of(calibration, system, today)[0] for system in systems])
+    after = np.array([rates_of(calibration, system, (other,))[0] for system in systems])
+    return after / before - 1.0
+
+
+def _gains(best: Forecast, today: Forecast) -> Reals:
+    return _drawn(best) / _drawn(today) - 1.0
+
+
+def _median_rate(forecast: Forecast) -> float:
+    return float(np.median(_drawn(forecast)))
+
+
+def _drawn(forecast: Forecast) -> Reals:
+    if forecast.drawn_tokens_per_s is None:
+        raise ValueError(f"{forecast.layout} was not drawn")
+    return forecast.drawn_tokens_per_s

@@ -3,16 +3,17 @@
     rlscope_otel.integrations.trl_async.instrument(trainer)
     trainer.train()
 
-Recorded here: train steps from the first micro-batch to the end of `optimizer.step()`; the trainer's waits for samples;
-a publication for each weight sync, with the transfer in it; the queue's depth; what became of every sample that the
-trainer took; importance ratios by the staleness of the token; settings into run.json. In the rollout worker's process:
-see `trl_rollouts.py`.
+Recorded here: the start, until the rollout worker is up; train steps from the first micro-batch to the end of
+`optimizer.step()`; the trainer's waits for samples; a publication for each weight sync, with the transfer in it; the
+queue's depth; what became of every sample that the trainer took; importance ratios by the staleness of the token;
+settings into run.json. In the rollout worker's process: see `trl_rollouts.py`.
 
 Versions are TRL's own `model_version`: 0 until the sync before the first step, which is a publication too, then one
 more at every sync. A sample's consumer version is the one at the start of its gradient step. TRL's log says
 `sample/staleness_mean` from the version at the moment the sample was taken from the queue, less the one at which its
 group was admitted; batches are taken one ahead, so a step later a sample is as much older as versions were published
-since. Both come out of this record: the version when it was taken is the last publication that ended before `taken_ns`.
+since, and can be over `max_staleness`, which TRL applies when it takes. Both come out of this record: the version at
+the taking is the last publication that ended before `taken_ns`.
 
 Token staleness in `importance` is from the best that this process is told: each token's version from the rollout worker
 (see `trl_rollouts.py`), else the one of admission.
@@ -54,7 +55,7 @@ class AsyncGrpoHook:
         self._takings = Takings(run, _capacity(trainer))
         self._queue: WatchedQueue | None = None
         callbacks = trainer.callback_handler
-        self._host.watch(callbacks, "on_train_begin", self._begin)
+        self._host.watch(callbacks, "on_train_begin", self._begin, end_phase)
         self._host.watch(callbacks, "on_train_end", self._end)
         self._host.watch(trainer, "training_step", self._train)
         self._host.watch(trainer, "compute_loss", self._importance.losing, self._lost)
@@ -69,6 +70,7 @@ class AsyncGrpoHook:
 
     def close(self) -> None:
         """Give the trainer its functions and its queue back."""
+        _hooks.pop(id(self._trainer), None)
         self._host.seams.close()
         self._importance.close()
         if self._queue is not None:
@@ -90,7 +92,8 @@ class AsyncGrpoHook:
             self._host.watch(trainer.weight_transfer, "send_weights", self._send, self._sent)
 
     def _begin(self, call: Call) -> None:
-        """Before TRL starts its rollout worker, which then begins under watch."""
+        """TRL waits for its server, sends it the weights and starts its rollout worker, which begins under watch."""
+        call.memo = self._run.startup().__enter__()
         self._syncs = self._trainer.model_version
         begun_at_step = self._trainer.state.global_step
         self._takings.prefix = f"{begun_at_step}+" if begun_at_step else ""

@@ -71,6 +71,7 @@ class GrpoHook:
 
     def close(self) -> None:
         """Give the trainer its functions back."""
+        _hooks.pop(id(self._trainer), None)
         self._host.seams.close()
 
     def _watch_phases(self) -> None:
@@ -212,19 +213,25 @@ class GrpoHook:
         }
 
 
+_hooks: dict[int, GrpoHook] = {}
+
+
 def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:
     """Record a GRPOTrainer; once each, and None without a run.
 
     The run is the given one, else the one of this process, else one that the environment starts, as `colocated`.
     """
+    if id(trainer) in _hooks:
+        return _hooks[id(trainer)]
     run = start_trainer_run("colocated", run)
     if not run.active:
         return None
     try:
-        return GrpoHook(trainer, run)
+        hook = _hooks[id(trainer)] = GrpoHook(trainer, run)
     except Exception as error:  # Another version's trainer may be anything.
         run.faults.note("trl_grpo", repr(error))
         return None
+    return hook
 
 
 def _weighted(values: list[float], weights: list[float]) -> float | None:

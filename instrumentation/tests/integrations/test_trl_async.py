@@ -1,0 +1,471 @@
+"""The asynchronous trainer's hook on the parts of TRL 1.16.0 and transformers 5.23.0 that it meets, stepped by hand.
+
+`take_batch` is what the data loader does, `step` what the training loop does with it.
+"""
+
+import functools
+import http.server
+import json
+import queue
+import threading
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rlscope_otel
+from rlscope_otel import ManualClock
+from rlscope_otel.integrations import trl_async
+from rlscope_otel.integrations.trl_rollouts import Recording, start_loop, tag
+
+STEP_NS = 100
+SYNC_NS = 20
+
+
+class Array(list[int]):
+    """A numpy array as far as it matters: its identity, its length and its sum."""
+
+    def sum(self) -> int:
+        return sum(self)
+
+
+@dataclass
+class RolloutSample:
+    group_id: int
+    model_version: int
+    input_ids: Array = field(default_factory=lambda: Array([1, 2, 3, 4]))
+    completion_mask: Array = field(default_factory=lambda: Array([0, 1, 1, 1]))
+    advantage: float = 0.5
+    metrics: dict[str, float] = field(default_factory=lambda: {"reward": 1.0})
+    enqueued_at: float | None = None
+
+
+class TreeRow:
+    def __init__(self, samples: list[dict[str, Any]]) -> None:
+        self.samples = samples
+        self.tokens = [token for sample in samples for token in sample["input_ids"]]
+
+
+class RolloutQueueDataset:
+    def __init__(self, trainer: "AsyncGRPOTrainer") -> None:
+        self.queue, self.trainer = trainer.rollout_queue, trainer
+
+    def __iter__(self):
+        while True:
+            while True:
+                try:
+                    sample = self.queue.get(timeout=0)
+                    break
+                except queue.Empty:
+                    self.trainer.on_empty()
+            if self.trainer.model_version - sample.model_version > self.trainer.args.max_staleness:
+                continue
+            yield {"input_ids": sample.input_ids, "group_id": sample.group_id, "metrics": sample.metrics}
+
+
+class DataCollatorForRollout:
+    def __init__(self, metrics: dict[str, list[float]]) -> None:
+        self.metrics = metrics
+
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+        (rows,) = examples
+        assert not [key for row in rows for item in row.samples for key in item["metrics"] if "rlscope" in key]
+        return {"rows": rows}
+
+
+class CallbackHandler:
+    def on_train_begin(self, args: object, state: object, control: object) -> None:
+        for callback in (self.trainer._sync_weight,):
+            callback()
+
+    def on_optimizer_step(self, args: object, state: object, control: object) -> None:
+        pass
+
+    def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None:
+        pass
+
+    def on_train_end(self, args: object, state: object, control: object) -> None:
+        pass
+
+
+class Transfer:
+    def send_weights(self, iterator: object) -> None:
+        self.clock.advance(SYNC_NS)
+
+
+class Model:
+    config = SimpleNamespace(
+        _name_or_path="/models/tiny",
+        get_text_config=lambda: SimpleNamespace(
+            num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, hidden_size=64
+        ),
+    )
+
+    def num_parameters(self) -> int:
+        return 1000
+
+    def register_forward_hook(self, hook: object) -> SimpleNamespace:
+        return SimpleNamespace(remove=lambda: None)
+
+
+class AsyncGRPOTrainer:
+    def __init__(self, clock: ManualClock, worker: object | None = None) -> None:
+        self.clock = clock
+        self.args = SimpleNamespace(
+            max_staleness=1,
+            weight_sync_steps=1,
+            token_budget=0,
+            queue_maxsize=64,
+            per_device_train_batch_size=2,
+            gradient_accumulation_steps=1,
+            num_generations=2,
+            max_inflight_tasks=8,
+            max_completion_length=16,
+        )
+        self.accelerator = SimpleNamespace(
+            is_main_process=True, process_index=0, num_processes=1, unwrap_model=lambda model: model
+        )
+        self.state = SimpleNamespace(global_step=0, max_steps=3)
+        self.model, self.model_version = Model(), 0
+        self.callback_handler = CallbackHandler()
+        self.callback_handler.trainer = self
+        self.weight_transfer = Transfer()
+        self.weight_transfer.clock = clock
+        self.rollout_worker = worker or SimpleNamespace()
+        self.rollout_queue: Any = queue.Queue(maxsize=5)
+        self._metrics = {"train": defaultdict(list)}
+        self._loader: Any = None
+        self.on_empty = lambda: None
+        self.fetched: deque[dict[str, Any]] = deque()
+        # TRL's own callback holds the bound method from here on.
+        self.sync_callback = self._sync_weight
+
+    def train_begins(self) -> None:
+        self.callback_handler.on_train_begin(self.args, self.state, None)
+        self._loader = iter(RolloutQueueDataset(self))
+
+    def train_ends(self) -> None:
+        self.callback_handler.on_train_end(self.args, self.state, None)
+
+    def take_batch(self, count: int = 2) -> None:
+        items = [next(self._loader) for _ in range(count)]
+        longest = self.args.token_budget or 100
+        rows = [TreeRow([item for item in items if len(item["input_ids"]) <= longest])]
+        self.fetched.append(DataCollatorForRollout(self._metrics["train"]).torch_call([rows]))
+
+    def step(self, logs: dict[str, float] | None = None) -> None:
+        """One optimizer step on the oldest batch that was taken."""
+        self.training_step(self.model, self.fetched.popleft(), None)
+        self.callback_handler.on_optimizer_step(self.args, self.state, None)
+        self.state.global_step += 1
+        if self.state.global_step % self.args.weight_sync_steps == 0:
+            self.sync_callback()
+        self.callback_handler.on_log(self.args, self.state, None, logs or {"loss": 0.25, "grad_norm": 2.0})
+
+    def training_step(self, model: object, inputs: object, num_items_in_batch: object) -> None:
+        self.compute_loss(model, inputs)
+
+    def compute_loss(self, model: object, inputs: object) -> None:
+        self.clock.advance(STEP_NS)
+
+    def get_batch_samples(self, epoch_iterator: object) -> None:
+        self.clock.advance(STEP_NS)
+
+    def evaluate(self) -> None:
+        pass
+
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        self.clock.advance(STEP_NS)
+
+    def _sync_weight(self) -> None:
+        self._sync_weight_merged(0.0)
+
+    def _sync_weight_merged(self, t0: float) -> None:
+        self.weight_transfer.send_weights(iter(()))
+        self.model_version += 1
+
+    def _sync_weight_lora(self, t0: float) -> None:
+        self.model_version += 1
+
+
+@pytest.fixture
+def trainer(clock):
+    return AsyncGRPOTrainer(clock)
+
+
+@pytest.fixture
+def hook(trainer, run):
+    watched = trl_async.instrument(trainer, run)
+    yield watched
+    watched.close()
+
+
+def put(trainer, *samples: RolloutSample) -> None:
+    for sample in samples:
+        trainer.rollout_queue.put(sample)
+
+
+def tagged(group: int, number: int, version: int, *runs: tuple[int, int, int]) -> RolloutSample:
+    sample = RolloutSample(group, version)
+    tag(sample.metrics, number, runs or [(version, 0, 3)])
+    return sample
+
+
+def outcomes(rows) -> dict[str, tuple[str, int | None, int | None]]:
+    return {row["sample_id"]: (row["outcome"], row["step"], row["consumer_version"]) for row in rows("deliveries")}
+
+
+def test_a_sample_is_trained_with_its_batch_at_the_version_of_that_step(trainer, hook, run, rows):
+    trainer.train_begins()
+    put(trainer, *(tagged(group, number, 1) for group in (0, 1) for number in (0, 1)))
+    trainer.take_batch()
+    trainer.take_batch()  # The data loader is one batch ahead.
+    trainer.step()
+    trainer.step()
+    run.flush()
+    assert outcomes(rows) == {
+        "0-0": ("trained", 1, 1),
+        "0-1": ("trained", 1, 1),
+        "1-0": ("trained", 2, 2),
+        "1-1": ("trained", 2, 2),
+    }
+    assert rows("deliveries")[0]["reward"] == 1.0
+    assert rows("samples") == []
+
+
+def test_what_trl_drops_filters_and_never_trains_on_is_told_apart(trainer, hook, run, rows):
+    trainer.args.token_budget = 4
+    trainer.train_begins()
+    trainer.model_version = 3
+    long = tagged(2, 0, 3)
+    long.input_ids = Array([0] * 5)
+    exact = tagged(2, 1, 3)
+    put(trainer, tagged(0, 0, 1), tagged(0, 1, 2), long, exact, tagged(3, 0, 3))
+    trainer.take_batch(3)
+    trainer.take_batch(1)
+    trainer.step()
+    trainer.train_ends()
+    run.flush()
+    assert {sample: outcome for sample, (outcome, _, _) in outcomes(rows).items()} == {
+        "0-0": "dropped_stale",
+        "0-1": "trained",
+        "2-0": "filtered",
+        "2-1": "trained",
+        "3-0": "abandoned",
+    }
+
+
+def test_a_conversation_in_several_training_rows_is_delivered_once(trainer, hook, run, rows):
+    trainer.train_begins()
+    put(trainer, tagged(0, 0, 1), tagged(0, 0, 1))
+    trainer.take_batch()
+    trainer.step()
+    run.flush()
+    assert len(rows("deliveries")) == 1
+
+
+def test_rows_that_nobody_names_are_samples_of_their_admission(trainer, hook, run, rows):
+    trainer.train_begins()
+    put(trainer, RolloutSample(7, 1), RolloutSample(7, 1))
+    trainer.take_batch()
+    run.flush()
+    first, second = rows("samples")
+    assert (first["sample_id"], second["sample_id"], first["group_id"]) == ("7-0", "7-1", "7")
+    assert (first["prompt_tokens"], first["output_tokens"], first["version_source"]) == (1, 3, "admission")
+    assert first["versions"] == [{"version": 1, "start": 0, "end": 3}]
+
+
+def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alone(trainer, hook, run, rows):
+    trainer.train_begins()
+    put(trainer, *(tagged(0, number, 1) for number in range(4)))
+    trainer.take_batch()
+    trainer.take_batch()
+    start_ns = run.now_ns()
+    trainer.step({"loss": 0.25, "grad_norm": 2.0, "clip_ratio/region_mean": 0.1})
+    trainer.step()
+    run.flush()
+    first, second = rows("train_steps", "worker_id", "importance", "fresh_tokens", "fresh_sum_w", "fresh_sum_w2")
+    assert first == {
+        "step": 1,
+        "start_ns": start_ns,
+        "end_ns": start_ns + STEP_NS,
+        "version_in": 1,
+        "version_out": 2,
+        "samples": 2,
+        "tokens": 8,
+        "loss": 0.25,
+        "grad_norm": 2.0,
+        "entropy": None,
+        "reward_mean": 1.0,
+        "clip_ratio": 0.1,
+    }
+    assert (second["step"], second["version_in"], second["start_ns"]) == (2, 2, start_ns + STEP_NS + SYNC_NS)
+
+
+def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, run, rows):
+    trainer.train_begins()
+    put(trainer, *(tagged(0, number, 1) for number in range(4)))
+    trainer.take_batch()
+    trainer.take_batch()
+    host_log = trainer.callback_handler.on_log
+    trainer.callback_handler.on_log = lambda *arguments: None
+    trainer.step()
+    trainer.callback_handler.on_log = host_log
+    trainer.step()
+    trainer.train_ends()
+    run.flush()
+    assert [row["loss"] for row in rows("train_steps")] == [None, None]
+
+
+def test_every_sync_is_a_publication_with_its_transfer_from_the_one_before_the_first_step(trainer, hook, run, rows):
+    trainer.args.weight_sync_steps = 2
+    trainer.train_begins()
+    put(trainer, *(tagged(0, number, 1) for number in range(4)))
+    trainer.take_batch()
+    trainer.take_batch()
+    trainer.step()
+    trainer.step()
+    run.flush()
+    updates = [(row["phase"], row["version"], row["end_ns"] - row["start_ns"]) for row in rows("weight_updates")]
+    assert updates == [("transfer", 1, 20), ("publish", 1, 20), ("transfer", 2, 20), ("publish", 2, 20)]
+    assert [(row["version_in"], row["version_out"]) for row in rows("train_steps")] == [(1, 1), (1, 2)]
+
+
+def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, hook, run, rows, clock):
+    trainer.train_begins()
+    begin_ns = run.now_ns()
+
+    def arrive() -> None:
+        clock.advance(40)
+        put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
+
+    queue_get = trainer.rollout_queue._queue.get
+
+    def slow_get(**arguments: object) -> RolloutSample:
+        if trainer.rollout_queue.qsize() == 0:
+            arrive()
+        return queue_get(**arguments)
+
+    trainer.rollout_queue._queue.get = slow_get
+    trainer.take_batch()
+    run.flush()
+    waits = [row for row in rows("activities", "worker_id") if row["activity"] == "wait"]
+    assert waits == [{"activity": "wait", "reason": "samples", "start_ns": begin_ns, "end_ns": begin_ns + 40}]
+    assert [(row["depth"], row["capacity"]) for row in rows("queue_depths")] == [(1, 5), (0, 5)]
+
+
+def test_the_start_of_training_and_checkpoints_are_told(trainer, hook, run, rows):
+    trainer.train_begins()
+    trainer._save_checkpoint(None, None)
+    run.flush()
+    spans = {row["activity"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
+    assert spans == {"startup": SYNC_NS, "checkpoint": STEP_NS}
+
+
+def test_settings_go_into_run_json(trainer, hook, run, tmp_path):
+    trainer.train_begins()
+    config = json.loads((tmp_path / "run.json").read_text())["config"]
+    assert config == {
+        "framework": "trl",
+        "samples_per_step": 2,
+        "group_size": 2,
+        "max_staleness": 1,
+        "staleness_policy": "drop",
+        "max_in_flight_samples": 8,
+        "queue_capacity_samples": 5,
+        "max_output_tokens": 16,
+        "gpus_per_trainer_replica": 1,
+        "total_steps": 3,
+        "model": {"name": "tiny", "parameters": 1000, "layers": 2, "kv_heads": 2, "head_dim": 16},
+    }
+
+
+def test_without_a_fixed_batch_the_samples_of_a_step_are_not_promised(trainer, hook, run, tmp_path):
+    trainer.args.token_budget = 4096
+    trainer.train_begins()
+    assert "samples_per_step" not in json.loads((tmp_path / "run.json").read_text())["config"]
+
+
+def test_the_rollout_worker_s_process_begins_under_watch(clock, run):
+    class Loop:
+        pass
+
+    worker = SimpleNamespace(_loop_cls=Loop)
+    trainer = AsyncGRPOTrainer(clock, worker)
+    hook = trl_async.instrument(trainer, run)
+    trainer.state.global_step = 40  # Resumed.
+    trainer.train_begins()
+    begun = worker._loop_cls
+    assert isinstance(begun, functools.partial)
+    assert (begun.func, begun.args) == (start_loop, (Loop, Recording(str(run.run_dir), "w0-rollouts", "40+")))
+    hook.close()
+
+
+def test_trl_s_own_transfer_tells_vllm_the_version_it_has_sent(clock, run, trainer, monkeypatch):
+    asked: list[tuple[str, object]] = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setattr(Transfer, "__module__", "trl.experimental.async_grpo.weight_transfer")
+        trainer.weight_transfer.vllm = SimpleNamespace(server_url=f"http://127.0.0.1:{server.server_port}")
+        hook = trl_async.instrument(trainer, run)
+        trainer.train_begins()
+        server.shutdown()
+    hook.close()
+    assert asked == [("/update_weight_version", {"new_version": "1"})]
+
+
+def test_a_server_that_does_not_answer_costs_detail_and_not_the_run(run, trainer, monkeypatch):
+    monkeypatch.setattr(Transfer, "__module__", "trl.experimental.async_grpo.weight_transfer")
+    trainer.weight_transfer.vllm = SimpleNamespace(server_url="http://127.0.0.1:1")
+    hook = trl_async.instrument(trainer, run)
+    trainer.train_begins()
+    assert (trainer.model_version, run.faults.counts) == (1, {"weight version": 1})
+    hook.close()
+
+
+def test_a_rank_without_the_queue_counts_syncs_along_and_waits_for_its_batches(clock, run, rows):
+    trainer = AsyncGRPOTrainer(clock)
+    trainer.accelerator.is_main_process = False
+    trainer.rollout_queue = trainer.rollout_worker = trainer.weight_transfer = None
+    trainer._sync_weight = lambda: AsyncGRPOTrainer._sync_weight(trainer)
+    hook = trl_async.instrument(trainer, run)
+    assert hook is not None
+    hook._synced(trl_async.Call((trainer,), {}, 0))
+    trainer.get_batch_samples(None)
+    assert hook.version == 1
+    run.flush()
+    assert [(row["activity"], row["reason"]) for row in rows("activities")] == [("wait", "samples")]
+    hook.close()
+
+
+def test_another_trainer_of_the_process_is_not_recorded(trainer, hook, run, rows, clock):
+    AsyncGRPOTrainer(clock).train_begins()
+    run.flush()
+    assert rows("weight_updates") == rows("activities") == []
+
+
+def test_a_trainer_is_watched_once_and_given_back_at_the_end(trainer, run):
+    host = AsyncGRPOTrainer.training_step
+    hook = trl_async.instrument(trainer, run)
+    assert trl_async.instrument(trainer, run) is hook
+    assert AsyncGRPOTrainer.training_step is not host
+    hook.close()
+    assert AsyncGRPOTrainer.training_step is host
+
+
+def test_without_a_run_folder_nothing_is_watched(trainer):
+    host, its_queue = AsyncGRPOTrainer.training_step, trainer.rollout_queue
+    assert trl_async.instrument(trainer, rlscope_otel.start_run(None)) is None
+    assert AsyncGRPOTrainer.training_step is host
+    assert trainer.rollout_queue is its_queue

@@ -1,0 +1,242 @@
+"""The synchronous trainer's hook on a trainer with the methods and call order of TRL 1.16.0's GRPOTrainer."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import rlscope_otel
+from rlscope_otel import ManualClock
+from rlscope_otel.integrations import trl_grpo
+
+GENERATE_NS, REWARD_NS, LOGPROBS_NS, TRAIN_NS, LOAD_NS = 100, 20, 30, 50, 7
+EOS = 2
+COMPLETIONS = ([5, 6, EOS], [5, 6, 7, 8], [5, EOS], [5])
+
+
+class Tensor(list[Any]):
+    """A tensor as far as it matters here."""
+
+    def tolist(self) -> list[Any]:
+        return list(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        return Tensor(found) if isinstance(index, slice) else found
+
+
+class CallbackHandler:
+    def on_train_begin(self, *_arguments: object) -> None:
+        pass
+
+    on_optimizer_step = on_train_begin
+
+    def on_log(self, args: object, state: object, control: object, logs: dict[str, float]) -> None:
+        pass
+
+    def on_train_end(self, *_arguments: object) -> None:
+        pass
+
+
+class VLLMGeneration:
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock = clock
+
+    def sync_weights(self) -> None:
+        self.clock.advance(LOAD_NS)
+
+
+class Model:
+    training = True
+    config = SimpleNamespace(_name_or_path="tiny", get_text_config=lambda: SimpleNamespace())
+
+    def num_parameters(self) -> int:
+        return 10
+
+
+class GRPOTrainer:
+    """Two prompts, two generations each; a generation batch feeds two steps of two samples, last sample first."""
+
+    use_vllm = False
+    num_generations = 2
+    eos_token_ids = (EOS,)
+    reward_weights = Tensor([1.0, 2.0])
+    rewards = ((1.0, 0.5), (0.0, float("nan")), (float("nan"), float("nan")), (1.0, 1.0))
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.model = clock, Model()
+        self.state = SimpleNamespace(global_step=0, max_steps=4)
+        self.accelerator = SimpleNamespace(process_index=0, num_processes=1)
+        self.args = SimpleNamespace(
+            per_device_train_batch_size=2, gradient_accumulation_steps=1, max_completion_length=4
+        )
+        self.callback_handler = CallbackHandler()
+        self.vllm_generation = VLLMGeneration(clock)
+        self.tool_masks: Any = None
+        self._buffer: list[dict[str, Any]] = []
+
+    def step(self) -> None:
+        if self.state.global_step % 2 == 0:
+            self._buffer = []
+        self._compute_loss(self.model, self._prepare_inputs({}))
+        self.callback_handler.on_optimizer_step(self.args, self.state, None)
+        self.state.global_step += 1
+        self.callback_handler.on_log(self.args, self.state, None, {"loss": 0.5})
+
+    def _prepare_inputs(self, generation_batch: object) -> dict[str, Any]:
+        if not self._buffer:
+            batch = self._generate_and_score_completions([{}] * 4)
+            batch = {key: list(reversed(value)) for key, value in batch.items()}
+            self._buffer = [{key: value[at : at + 2] for key, value in batch.items()} for at in (0, 2)]
+        return self._buffer[self.state.global_step % 2]
+
+    def _generate_and_score_completions(self, inputs: list[Any]) -> dict[str, Any]:
+        self._generate(inputs)
+        self._get_per_token_logps_and_entropies(self.model)
+        self._calculate_rewards()
+        return {"advantages": Tensor([0.1, 0.2, 0.3, 0.4])}
+
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
+        if self.use_vllm:
+            self.vllm_generation.sync_weights()
+        self.clock.advance(GENERATE_NS)
+        return [[1, 1]] * 4, list(COMPLETIONS), self.tool_masks, [], None, {}, None, []
+
+    def _calculate_rewards(self) -> Tensor:
+        self.clock.advance(REWARD_NS)
+        return Tensor([Rewards(values) for values in self.rewards])
+
+    def _get_per_token_logps_and_entropies(self, model: object) -> tuple[Any, ...]:
+        self.clock.advance(LOGPROBS_NS)
+        return SimpleNamespace(detach=lambda: None), None, None
+
+    def _compute_loss(self, model: object, inputs: dict[str, Any]) -> None:
+        self._get_per_token_logps_and_entropies(model)
+        self.clock.advance(TRAIN_NS - LOGPROBS_NS)
+
+    def evaluate(self) -> None:
+        self.model.training = False
+        self._generate_and_score_completions([{}] * 4)
+        self.model.training = True
+
+    def _save_checkpoint(self, model: object, trial: object) -> None:
+        pass
+
+
+class Rewards(tuple[float, ...]):
+    pass
+
+
+@pytest.fixture
+def trainer(clock):
+    return GRPOTrainer(clock)
+
+
+@pytest.fixture
+def hook(trainer, run):
+    watched = trl_grpo.instrument(trainer, run)
+    yield watched
+    watched.close()
+
+
+def test_each_completion_is_a_sample_of_its_group_at_the_version_that_generated(trainer, hook, run, rows):
+    for _ in range(3):
+        trainer.step()
+    run.flush()
+    found = rows("samples")
+    assert [(row["sample_id"], row["group_id"], row["output_tokens"]) for row in found[:4]] == [
+        ("0-0", "0-0", 3),
+        ("0-1", "0-0", 4),
+        ("0-2", "0-1", 2),
+        ("0-3", "0-1", 1),
+    ]
+    assert [row["finish_reason"] for row in found[:4]] == ["stop", "length", "stop", "length"]
+    assert [row["versions"][0]["version"] for row in found] == [0] * 4 + [2] * 4
+    assert (found[0]["submitted_ns"], found[0]["finished_ns"]) == (1_000_000, 1_000_000 + GENERATE_NS)
+    assert {row["version_source"] for row in found} == {"engine"}
+
+
+def test_each_use_is_a_delivery_of_the_very_sample_with_its_reward_and_advantage(trainer, hook, run, rows):
+    trainer.step()
+    trainer.step()
+    run.flush()
+    found = rows("deliveries", "worker_id", "taken_ns", "queued_ns", "outcome")
+    assert found == [
+        {"sample_id": "0-3", "step": 1, "consumer_version": 0, "reward": 3.0, "advantage": 0.4},
+        {"sample_id": "0-2", "step": 1, "consumer_version": 0, "reward": None, "advantage": 0.3},
+        {"sample_id": "0-1", "step": 2, "consumer_version": 1, "reward": 0.0, "advantage": 0.2},
+        {"sample_id": "0-0", "step": 2, "consumer_version": 1, "reward": 2.0, "advantage": 0.1},
+    ]
+
+
+def test_a_step_is_its_compute_after_generation(trainer, hook, run, rows):
+    trainer.step()
+    run.flush()
+    before = GENERATE_NS + LOGPROBS_NS + REWARD_NS
+    (step,) = rows("train_steps")
+    assert (step["start_ns"], step["end_ns"]) == (1_000_000 + before, 1_000_000 + before + TRAIN_NS)
+    assert (step["version_in"], step["version_out"], step["samples"], step["tokens"]) == (0, 1, 2, 7)
+    assert (step["loss"], step["reward_mean"]) == (0.5, 3.0)
+
+
+def test_phases_are_told_apart_and_the_loss_s_own_log_probabilities_are_training(trainer, hook, run, rows):
+    trainer.step()
+    run.flush()
+    spans = {row["activity"]: row["end_ns"] - row["start_ns"] for row in rows("activities")}
+    assert spans == {"generate": GENERATE_NS, "logprobs": LOGPROBS_NS, "reward": REWARD_NS}
+    assert len(rows("activities")) == 3
+
+
+def test_every_optimizer_step_is_a_publication_that_takes_no_time(trainer, hook, run, rows):
+    trainer.step()
+    trainer.step()
+    run.flush()
+    updates = [(row["phase"], row["version"], row["end_ns"] - row["start_ns"]) for row in rows("weight_updates")]
+    assert updates == [("publish", 1, 0), ("publish", 2, 0)]
+
+
+def test_vllm_takes_the_newest_version_when_it_loads(clock, run, rows):
+    trainer = GRPOTrainer(clock)
+    trainer.use_vllm = True
+    trainer.state.global_step = 6
+    hook = trl_grpo.instrument(trainer, run)
+    trainer.step()
+    run.flush()
+    hook.close()
+    applied = [row for row in rows("weight_updates") if row["phase"] == "apply"]
+    assert [(row["version"], row["end_ns"] - row["start_ns"], row["paused"]) for row in applied] == [(6, LOAD_NS, True)]
+
+
+def test_what_tools_returned_is_no_output(trainer, hook, run, rows):
+    trainer.tool_masks = [[1, 1, 1], [1, 0, 0, 1], [1, 1], [1]]
+    trainer.step()
+    run.flush()
+    assert [row["output_tokens"] for row in rows("samples")] == [3, 2, 2, 1]
+
+
+def test_an_evaluation_is_one_activity_and_no_samples(trainer, hook, run, rows):
+    trainer.evaluate()
+    run.flush()
+    assert rows("samples") == []
+    assert "eval" in {row["activity"] for row in rows("activities")}
+
+
+def test_a_resumed_run_gives_its_samples_names_of_their_own(trainer, hook, run, rows):
+    trainer.state.global_step = 8
+    trainer.callback_handler.on_train_begin(trainer.args, trainer.state, None)
+    trainer.step()
+    run.flush()
+    assert rows("samples")[0]["sample_id"] == "8+0-0"
+
+
+def test_a_trainer_is_watched_once_and_given_back(trainer, run):
+    host = GRPOTrainer._generate
+    hook = trl_grpo.instrument(trainer, run)
+    assert trl_grpo.instrument(trainer, run) is hook
+    hook.close()
+    assert GRPOTrainer._generate is host
+
+
+def test_without_a_run_folder_nothing_is_watched(trainer):
+    host = GRPOTrainer._generate
+    assert trl_grpo.instrument(trainer, rlscope_otel.start_run(None)) is None
+    assert GRPOTrainer._generate is host

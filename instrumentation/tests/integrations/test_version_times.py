@@ -1,0 +1,46 @@
+import pytest
+from rlscope_otel.integrations.version_times import VersionTimes
+
+# Four tokens from 100 to 500: one each at 200, 300, 400 and 500.
+START_NS, END_NS, TOKENS = 100, 500, 4
+
+
+def runs_of(*changes: tuple[int, int]) -> list[tuple[int, int, int]]:
+    times = VersionTimes()
+    for seen_ns, version in changes:
+        times.note(seen_ns, version)
+    return times.runs(START_NS, END_NS, TOKENS)
+
+
+def test_a_request_under_one_version_has_one_run():
+    assert runs_of((50, 3)) == [(3, 0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("change_ns", "old_tokens"), [(101, 0), (200, 0), (201, 1), (300, 1), (301, 2), (500, 3), (501, 4)]
+)
+def test_a_token_at_the_moment_of_a_change_or_after_it_is_of_the_new_version(change_ns, old_tokens):
+    expected = [(3, 0, old_tokens), (4, old_tokens, TOKENS)]
+    assert runs_of((50, 3), (change_ns, 4)) == [run for run in expected if run[1] < run[2]]
+
+
+def test_several_changes_within_a_request_make_several_runs():
+    assert runs_of((0, 1), (250, 2), (260, 3), (450, 5)) == [(1, 0, 1), (3, 1, 3), (5, 3, 4)]
+
+
+def test_a_version_that_is_seen_again_is_no_change():
+    assert runs_of((0, 1), (250, 1), (350, 2)) == [(1, 0, 2), (2, 2, 4)]
+
+
+def test_nothing_is_said_without_tokens_or_before_a_version_was_seen():
+    times = VersionTimes()
+    assert times.runs(START_NS, END_NS, TOKENS) == []
+    times.note(0, 1)
+    assert times.runs(START_NS, END_NS, 0) == []
+
+
+def test_a_request_that_took_no_time_is_of_the_version_at_its_end():
+    times = VersionTimes()
+    times.note(0, 1)
+    times.note(500, 2)
+    assert times.runs(500, 500, 3) == [(2, 0, 3)]

@@ -99,15 +99,18 @@ def _make_trainer(
 ) -> AsyncGRPOTrainer:
     tokenizer = AutoTokenizer.from_pretrained(model_dir)
     tokenizer.response_template = RESPONSE_TEMPLATE
+    callbacks = engine.pop("callbacks", [])
     trainer = AsyncGRPOTrainer(
         model=str(model_dir),
-        args=_config(options, scratch, engine.pop("vllm_server_base_url", None)),
+        args=_config(options, scratch, engine.pop("server_url", None)),
         train_dataset=Dataset.from_list(prompts),
         processing_class=tokenizer,
-        callbacks=[Logbook(counts)],
+        callbacks=[Logbook(counts), *callbacks],
         **engine,
     )
     trainer.remove_callback(PrinterCallback)
+    for callback in callbacks:
+        callback.trainer = trainer
     return trainer
 
 

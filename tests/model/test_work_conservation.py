@@ -31,11 +31,13 @@ def test_a_synchronous_step_without_a_tail_is_as_fast_as_the_bound() -> None:
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.6])
-@pytest.mark.parametrize("update", [WeightUpdate(), WeightUpdate(3.0, 2.0)])
+@pytest.mark.parametrize("update", [WeightUpdate(), WeightUpdate(3.0, 2.0, kv_kept=False)])
 def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, update: WeightUpdate) -> None:
     phases = (TrainerPhase("logprobs", 4.0, True), TrainerPhase("checkpoint", 1.0, False))
-    given = system(trainer=Trainer(3000, 8, exponent, 2.0, phases), update=update)
+    fast = engine(prefill_tokens_per_s=30_000.0)
+    given = system(engine=fast, trainer=Trainer(3000, 8, exponent, 2.0, phases), update=update)
     bound = work_conservation_bound(given, 16)
+    assert bound == work_conservation_bound(system(engine=fast, trainer=given.trainer), 16)
     states = [each for each in steady_states(given, [layout(n) for n in range(1, 16)]) if isinstance(each, SteadyState)]
     synchronous = colocated_step(given, 16)
     assert synchronous is not None

@@ -69,7 +69,8 @@ SELECT
     least(end_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
 FROM spans;
 
--- What did the passes of an engine row do? A row that does not know its passes is no more than generating.
+-- What did the passes of an engine row do? What a sampled row saw is no more than generating: its tokens are those that
+-- were counted between two readings, not those of its passes.
 CREATE MACRO pass_state(decodes, prefills) AS
 CASE
     WHEN decodes IS NULL THEN 'generating'
@@ -98,8 +99,8 @@ clipped AS (
         greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
         least(engine_steps.end_ns, extents.end_ns) AS ended_ns,
         busy_ns,
-        if(busy_ns IS NULL, NULL, decode_tokens > 0) AS decodes,
-        if(busy_ns IS NULL, NULL, prefill_tokens > 0) AS prefills
+        if(source = 'sampled', NULL, decode_tokens > 0) AS decodes,
+        if(source = 'sampled', NULL, prefill_tokens > 0) AS prefills
     FROM engine_steps
     JOIN extents USING (worker_id)
 )

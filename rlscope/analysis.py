@@ -7,6 +7,7 @@ from typing import Literal
 import polars as pl
 
 from rlscope.diagnose.finding import Finding
+from rlscope.model.outlook import NoOutlook, Outlook
 
 Bottleneck = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
 
@@ -167,6 +168,17 @@ class ClockOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class SampledEngine:
+    """An engine that was read from outside now and then, not by a hook at each pass."""
+
+    worker_id: str
+    interval_s: float
+    """Median time between two readings."""
+    knows_busy: bool
+    """Whether its time inside forward passes is a counter of its own; without one it cannot be told from the rest."""
+
+
+@dataclass(frozen=True, slots=True)
 class DataQuality:
     """What the analysis could not see, and how much of it."""
 
@@ -178,6 +190,7 @@ class DataQuality:
     clock_offsets: tuple[ClockOffset, ...]
     gaps: tuple[str, ...]
     """Everything else, one sentence each."""
+    sampled_engines: tuple[SampledEngine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +204,8 @@ class Analysis:
     staleness: Staleness
     findings: tuple[Finding, ...]
     """Dearest first."""
+    outlook: Outlook | NoOutlook
+    """What the run should have done, and the layout to use next; or why the model says nothing."""
     data_quality: DataQuality
     answers: Mapping[str, pl.DataFrame]
     """The frame of each query that the page draws, by the query's name; columns are in the query's header."""

@@ -1,4 +1,4 @@
-"""The whole pipeline on one screen: open, ask, add up, judge."""
+"""The whole pipeline on one screen: open, ask, add up, judge, look ahead."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -13,6 +13,7 @@ from rlscope.diagnose.evidence import Evidence
 from rlscope.diagnose.rules import find_illnesses
 from rlscope.errors import UnreadableDataError
 from rlscope.ledger import close_ledger, ledger_timeline
+from rlscope.look_ahead import NO_WISHES, Wishes, outlook_of
 from rlscope.query import Grid, ask, make_grid
 from rlscope.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.staleness import summarise_staleness
@@ -47,6 +48,9 @@ QUESTIONS: Final = (
     "fresh_gap",
     "clock_bounds",
     "row_faults",
+    "sampled_engines",
+    "worker_devices",
+    "trainer_steps",
 )
 """What an analysis is made of."""
 
@@ -54,22 +58,24 @@ QUESTIONS: Final = (
 def _say_nothing(_doing: str) -> None: ...
 
 
-def analyze(folder: Path | str, *, progress: Callable[[str], None] = _say_nothing) -> Analysis:
-    """Analyse the run in a folder; progress is told what is being done.
+def analyze(
+    folder: Path | str, *, progress: Callable[[str], None] = _say_nothing, wishes: Wishes = NO_WISHES
+) -> Analysis:
+    """Analyse the run in a folder; progress is told what is being done, wishes are what the user asks of a layout.
 
     Raises RunFolderError for a folder that is no run. A file that turns out to be damaged inside is left out: the run
     is then read once in full to find it.
     """
     try:
         with open_run(Path(folder)) as run:
-            return analyze_run(run, progress)
+            return analyze_run(run, progress, wishes)
     except UnreadableDataError:
         progress("a file is damaged: reading every file to find which")
         with open_run(Path(folder), read_all=True) as run:
-            return analyze_run(run, progress)
+            return analyze_run(run, progress, wishes)
 
 
-def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Analysis:
+def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing, wishes: Wishes = NO_WISHES) -> Analysis:
     """Analyse an open run."""
     grid = focused_grid(run)
     answers = _ask_all(run, grid, progress)
@@ -79,6 +85,7 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Ana
     answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
     staleness = summarise_staleness(answers, run.config.max_staleness)
     quality = assess_quality(run, answers)
+    progress("fitting the model")
     evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
     return Analysis(
         run=facts,
@@ -93,6 +100,7 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing) -> Ana
         ledger=ledger,
         staleness=staleness,
         findings=find_illnesses(evidence),
+        outlook=outlook_of(run, facts, grid, answers, wishes),
         data_quality=quality,
         answers=answers,
     )

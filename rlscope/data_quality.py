@@ -5,7 +5,7 @@ from typing import Final
 
 import polars as pl
 
-from rlscope.analysis import ClockOffset, DataQuality
+from rlscope.analysis import ClockOffset, DataQuality, SampledEngine
 from rlscope.store import Run
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -19,7 +19,7 @@ _WHAT_IS_LOST: Final[Mapping[str, str]] = {
 
 
 def assess_quality(run: Run, answers: Mapping[str, pl.DataFrame]) -> DataQuality:
-    """Gather what is missing from the run itself and the answers of row_faults, clock_bounds and worker_extents."""
+    """Gather what is missing from the run itself and the answers about faults, clocks, extents and sampled engines."""
     extents = answers["worker_extents"]
     empty = tuple(f"{table}: no rows; {lost}" for table, lost in _WHAT_IS_LOST.items() if not run.row_counts[table])
     faults = tuple(
@@ -32,6 +32,10 @@ def assess_quality(run: Run, answers: Mapping[str, pl.DataFrame]) -> DataQuality
         workers_without_end=tuple(extents.filter(~pl.col("has_end"))["worker_id"]),
         clock_offsets=_clock_offsets(answers["clock_bounds"]),
         gaps=(*run.gaps, *empty, *faults),
+        sampled_engines=tuple(
+            SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
+            for row in answers["sampled_engines"].iter_rows(named=True)
+        ),
     )
 
 

@@ -64,13 +64,13 @@ def activity(worker_id: str, start_ns: int, end_ns: int, name: str, reason: str 
 
 
 def engine_row(worker_id: str, start_ns: int, end_ns: int, busy_ns: int | None = None, **more: Any) -> Row:
-    """A row of engine_steps: one decode pass, busy throughout unless said otherwise."""
+    """A row of engine_steps: one decode pass; busy throughout unless said otherwise or sampled."""
     return {
         "worker_id": worker_id,
         "start_ns": start_ns,
         "end_ns": end_ns,
         "forward_passes": 1,
-        "busy_ns": end_ns - start_ns if busy_ns is None else busy_ns,
+        "busy_ns": end_ns - start_ns if busy_ns is None and more.get("source") != "sampled" else busy_ns,
         "running": 1,
         "waiting": 0,
         "decode_tokens": 1,

@@ -45,7 +45,7 @@ def find(evidence: Evidence) -> Finding | None:
             "running_cap": running_cap,
             "fill_ratio": running_mean / running_cap,
             "waiting_mean": waiting_mean,
-            "decoding_gpu_s": evidence.state_gpu_s("decoding", "mixed_passes"),
+            "decoding_gpu_s": evidence.state_gpu_s("decoding", "mixed_passes", "generating"),
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,

@@ -148,4 +148,12 @@ def _data_quality(quality: DataQuality) -> dict[str, Json]:
             for offset in quality.clock_offsets
         ],
         "gaps": list(quality.gaps),
+        "sampled_engines": [
+            {
+                "worker_id": engine.worker_id,
+                "interval_s": finite(engine.interval_s),
+                "knows_busy": engine.knows_busy,
+            }
+            for engine in quality.sampled_engines
+        ],
     }

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rlscope.analysis import Analysis, Bottleneck, ClockOffset, Loss
+from rlscope.analysis import Analysis, Bottleneck, ClockOffset, Loss, SampledEngine
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings, numbers
 
@@ -181,6 +181,7 @@ def gap_lines(analysis: Analysis) -> list[str]:
             f"Never said that they stopped (killed, or still running): {names}. They count up to their last flush."
         )
     lines += [_clock_sentence(offset) for offset in quality.clock_offsets]
+    lines += [_sampled_sentence(engine) for engine in quality.sampled_engines]
     return [*lines, *(gap if gap.endswith(".") else f"{gap}." for gap in quality.gaps)]
 
 
@@ -202,6 +203,18 @@ def _clock_sentence(offset: ClockOffset) -> str:
     amount = f"at least {size}" if spread_s is None else f"{size} ± {numbers.duration(spread_s)}"
     direction = "behind" if offset.offset_s < 0 else "ahead of"
     return f"The clock of {offset.host} is {amount} {direction} that of {offset.against}; times are not corrected."
+
+
+def _sampled_sentence(engine: SampledEngine) -> str:
+    split = (
+        "time inside forward passes is the engine's own counter"
+        if engine.knows_busy
+        else "time between forward passes cannot be told and counts as generating"
+    )
+    return (
+        f"{engine.worker_id} was sampled from outside about every {numbers.duration(engine.interval_s)}: its batch "
+        f"sizes are readings, {split}, and waits of one interval or less are missed."
+    )
 
 
 def _main_loss(analysis: Analysis) -> Loss | None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from analysis_fixture import empty_analysis, full_analysis, hostile_analysis
 
-from rlscope.analysis import Throughput
+from rlscope.analysis import SampledEngine, Throughput
 from rlscope.report.json_document import as_document
 
 SHAPE = {
@@ -34,6 +34,9 @@ def test_the_parts_of_the_lists_have_their_keys():
     assert {"mean", "p50", "p95", "p99", "max", "histogram"} == set(document["staleness"]["tokens"])
     assert document["staleness"]["tokens"]["histogram"][0] == {"staleness": 0, "tokens": 410_000}
     assert {"rule", "severity", "cost_gpu_s", "evidence", "start_ns", "end_ns"} <= set(document["findings"][0])
+    sampled = replace(full_analysis().data_quality, sampled_engines=(SampledEngine("e0", 0.5, False),))
+    (engine,) = as_document(replace(full_analysis(), data_quality=sampled))["data_quality"]["sampled_engines"]
+    assert engine == {"worker_id": "e0", "interval_s": 0.5, "knows_busy": False}
     assert document["data_quality"]["skipped_files"][0].keys() == {"path", "why"}
     assert {"start_ns", "end_ns", "first_step", "last_step", "reason"} == set(document["run"]["window"])
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from analysis_fixture import empty_analysis, full_analysis
 
-from rlscope.analysis import ClockOffset, Loss, Verdict
+from rlscope.analysis import ClockOffset, Loss, SampledEngine, Verdict
 from rlscope.analyze import analyze
 from rlscope.diagnose.finding import Finding
 from rlscope.diagnose.rules import RULES
@@ -101,6 +101,15 @@ def test_gaps_name_each_kind_once_and_skip_tables_without_drops():
     assert len(lines) == 5
     assert "812 rows of engine_steps" in lines[1]
     assert wording.gap_lines(empty_analysis()) == []
+
+
+@pytest.mark.parametrize(
+    ("knows_busy", "words"), [(True, "is the engine's own counter"), (False, "cannot be told and counts as generating")]
+)
+def test_an_engine_that_was_sampled_is_named_with_its_interval_and_what_that_cannot_tell(knows_busy, words):
+    quality = replace(empty_analysis().data_quality, sampled_engines=(SampledEngine("e0", 0.5, knows_busy),))
+    (line,) = wording.gap_lines(replace(empty_analysis(), data_quality=quality))
+    assert line.startswith("e0 was sampled from outside about every 500 ms:") and words in line
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""What one page of an engine's Prometheus metrics says of each engine behind it, for vLLM and SGLang.
+
+Names as in vLLM 0.32.0 and SGLang 0.5.23. A series that a version lacks is None here. SGLang renews most of its series
+only every few dozen passes (`--decode-log-interval`) and its idle time once a second, so its numbers come in lumps.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from rlscope_otel.integrations.prometheus_page import Point
+
+_Filter = Callable[[dict[str, str]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One engine at one moment; the counters have grown since the engine started."""
+
+    running: int
+    waiting: int
+    decode_tokens: int
+    prefill_tokens: int
+    passes: int | None = None
+    busy_s: float | None = None
+    idle_s: float | None = None
+    preemptions: int | None = None
+    kv_used_tokens: int | None = None
+    kv_capacity_tokens: int | None = None
+
+    def is_restart_of(self, earlier: "Reading") -> bool:
+        """Whether a counter has fallen: the engine was started anew in between."""
+        mine, theirs = self._counters(), earlier._counters()
+        return any(new is not None and old is not None and new < old for new, old in zip(mine, theirs, strict=True))
+
+    def _counters(self) -> tuple[float | None, ...]:
+        return (self.decode_tokens, self.prefill_tokens, self.passes, self.busy_s, self.idle_s, self.preemptions)
+
+
+def readings_of(points: Iterable[Point]) -> dict[str, Reading]:
+    """The reading of each engine on a page, by its name there; empty for a page of something else."""
+    by_engine: dict[str, list[Point]] = {}
+    for point in points:
+        engine = _engine_of(point)
+        if engine is not None and math.isfinite(point.value):
+            by_engine.setdefault(engine, []).append(point)
+    found = ((engine, _reading(own)) for engine, own in by_engine.items())
+    return {engine: reading for engine, reading in found if reading is not None}
+
+
+def _engine_of(point: Point) -> str | None:
+    """vLLM labels each engine; SGLang labels ranks, and each data-parallel rank schedules for itself."""
+    if point.name.startswith("vllm:"):
+        return point.labels.get("engine")
+    if point.name.startswith("sglang:") and point.labels.get("tp_rank", "0") == point.labels.get("pp_rank", "0") == "0":
+        return point.labels.get("dp_rank", "0")
+    return None
+
+
+def _reading(points: list[Point]) -> Reading | None:
+    values = _Values(points)
+    return _vllm(values) if points[0].name.startswith("vllm:") else _sglang(values)
+
+
+class _Values:
+    """The series of one engine, added up over the labels that nobody asks for."""
+
+    def __init__(self, points: list[Point]) -> None:
+        self._points = points
+
+    def total(self, name: str, wanted: _Filter = lambda _: True) -> float | None:
+        found = [point.value for point in self._points if point.name == name and wanted(point.labels)]
+        return sum(found) if found else None
+
+    def count(self, name: str, wanted: _Filter = lambda _: True) -> int | None:
+        total = self.total(name, wanted)
+        return None if total is None else round(total)
+
+    def label(self, name: str, label: str) -> int | None:
+        texts = [point.labels.get(label, "") for point in self._points if point.name == name]
+        return int(texts[0]) if texts and texts[0].isdecimal() else None
+
+
+def _vllm(values: _Values) -> Reading | None:
+    running = values.count("vllm:num_requests_running")
+    if running is None:
+        return None
+    blocks = values.label("vllm:cache_config_info", "num_gpu_blocks")
+    block_tokens = values.label("vllm:cache_config_info", "block_size")
+    capacity = blocks * block_tokens if blocks and block_tokens else None
+    used_ratio = values.total("vllm:kv_cache_usage_perc")
+    return Reading(
+        running=running,
+        waiting=values.count("vllm:num_requests_waiting") or 0,
+        decode_tokens=values.count("vllm:generation_tokens_total") or 0,
+        prefill_tokens=(values.count("vllm:prompt_tokens_total") or 0)
+        - (values.count("vllm:prompt_tokens_cached_total") or 0),
+        passes=values.count("vllm:iteration_tokens_total_count"),
+        preemptions=values.count("vllm:num_preemptions_total"),
+        kv_used_tokens=round(used_ratio * capacity) if capacity and used_ratio is not None else None,
+        kv_capacity_tokens=capacity,
+    )
+
+
+def _sglang(values: _Values) -> Reading | None:
+    running = values.count("sglang:num_running_reqs")
+    if running is None:
+        return None
+    computed: Final = "sglang:realtime_tokens_total"
+    return Reading(
+        running=running,
+        waiting=values.count("sglang:num_queue_reqs") or 0,
+        decode_tokens=values.count(computed, lambda labels: labels.get("mode") == "decode") or 0,
+        prefill_tokens=values.count(computed, lambda labels: labels.get("mode") == "prefill_compute") or 0,
+        busy_s=values.total("sglang:forward_execution_seconds_total"),
+        idle_s=values.total("sglang:scheduler_idle_seconds_total"),
+        preemptions=values.count("sglang:num_retracted_requests_total"),
+        kv_used_tokens=values.count("sglang:kv_used_tokens"),
+        kv_capacity_tokens=values.count("sglang:max_total_num_tokens"),
+    )

@@ -1,0 +1,236 @@
+"""Records engines that cannot be hooked, from the Prometheus page that they serve: vLLM and SGLang.
+
+`python -m rlscope_otel.integrations.scrape --url http://host:8000/metrics --run-dir RUN_DIR`, beside the engine.
+
+Records, for each engine on the page, one row of engine_steps between two readings, marked as sampled: running and
+waiting requests as last read, tokens from the difference of counters, and `kv_capacity_tokens` of the worker. Where
+the engine counts its own time (SGLang: forward passes, idle), that is taken; else an engine that has no request and
+makes no token in both readings waits for requests, and what it does otherwise is generating, as a whole.
+
+Cannot tell: which sample is which, versions, weight updates, waits shorter than an interval, and, with vLLM, the time
+between forward passes. A hook can. A page that cannot be read, a counter that falls (the engine was started anew) or
+readings more than a second apart leave a gap, which is unattributed time.
+
+Run against vLLM 0.32.0's own server on a CPU, and on a page rendered by SGLang 0.5.23's collector. Not run: a live
+SGLang server, several data-parallel engines, multiprocess mode with several API servers.
+"""
+
+import argparse
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from rlscope_otel.errors import SetupError
+from rlscope_otel.integrations.engine_readings import Reading, readings_of
+from rlscope_otel.integrations.prometheus_page import points_of
+from rlscope_otel.recorder import Run
+from rlscope_otel.start import start_run
+
+# The format lets no row of several passes be longer.
+LONGEST_WINDOW_NS: Final = 1_000_000_000
+# An engine renews its own sums of seconds once a second: they run behind or ahead of the readings by no more.
+_LAG_NS: Final = 2_000_000_000
+
+Fetch = Callable[[], str]
+StartRun = Callable[[str, Reading], Run]
+
+
+class _Window(NamedTuple):
+    start_ns: int
+    end_ns: int
+    before: Reading
+    now: Reading
+
+    @property
+    def length_ns(self) -> int:
+        return self.end_ns - self.start_ns
+
+    @property
+    def looks_idle(self) -> bool:
+        """Whether neither reading shows a request, and no token was made in between."""
+        requests = self.before.running + self.before.waiting + self.now.running + self.now.waiting
+        made = self.now.decode_tokens + self.now.prefill_tokens - self.before.decode_tokens - self.before.prefill_tokens
+        return requests == 0 and made == 0
+
+
+class _OwnTime:
+    """A sum of seconds that the engine keeps, shared out over windows: each gets what is due and fits into it."""
+
+    def __init__(self) -> None:
+        self._due_ns = 0
+
+    def add(self, before_s: float | None, now_s: float | None) -> bool:
+        """Take in how far the sum has grown; False where the engine does not keep it."""
+        if before_s is None or now_s is None:
+            return False
+        self._due_ns += round((now_s - before_s) * 1e9)
+        return True
+
+    def take(self, most_ns: int) -> int:
+        """What of it is due, up to most_ns."""
+        return self.spend(max(0, min(self._due_ns, most_ns)))
+
+    def spend(self, spent_ns: int) -> int:
+        """Count as taken what is known otherwise; the sum may catch up later."""
+        self._due_ns = max(-_LAG_NS, min(_LAG_NS, self._due_ns - spent_ns))
+        return spent_ns
+
+
+class _Engine:
+    """One engine on the page, and the worker that it is recorded as."""
+
+    def __init__(self, run: Run, reading: Reading) -> None:
+        self.run = run
+        # Not when the page was read: no row may begin before its worker.
+        self._reading, self._time_ns = reading, run.now_ns()
+        self._idle, self._busy = _OwnTime(), _OwnTime()
+
+    def read(self, reading: Reading, time_ns: int) -> None:
+        """Record what happened since the last reading, or nothing where that cannot be told."""
+        window = _Window(self._time_ns, time_ns, self._reading, reading)
+        self._reading, self._time_ns = reading, time_ns
+        if reading.is_restart_of(window.before):
+            self.run.faults.note("engine restart", "a counter fell: nothing is known of the engine in that window")
+        elif window.length_ns > LONGEST_WINDOW_NS:
+            self.run.faults.note("scrape gap", f"{window.length_ns / 1e9:.1f} s between two readings")
+        else:
+            self._record(window)
+
+    def _record(self, window: _Window) -> None:
+        idle_ns = self._idle_ns(window)
+        self._record_passes(window, window.end_ns - idle_ns)
+        if idle_ns > 0:
+            self.run.wait("requests").between(window.end_ns - idle_ns, window.end_ns)
+
+    def _idle_ns(self, window: _Window) -> int:
+        """How much of the window the engine had nothing to do, put at its end: where in it is not known."""
+        counted = self._idle.add(window.before.idle_s, window.now.idle_s)
+        if window.looks_idle:
+            return self._idle.spend(window.length_ns)
+        return self._idle.take(window.length_ns) if counted else 0
+
+    def _record_passes(self, window: _Window, end_ns: int) -> None:
+        before, now = window.before, window.now
+        counts_busy = self._busy.add(before.busy_s, now.busy_s)
+        if end_ns <= window.start_ns:
+            return
+        self.run.engine_step(
+            window.start_ns,
+            end_ns,
+            busy_ns=self._busy.take(end_ns - window.start_ns) if counts_busy else None,
+            forward_passes=_grown(before.passes, now.passes),
+            running=now.running,
+            waiting=now.waiting,
+            decode_tokens=now.decode_tokens - before.decode_tokens,
+            prefill_tokens=max(0, now.prefill_tokens - before.prefill_tokens),
+            kv_used_tokens=now.kv_used_tokens,
+            preemptions=_grown(before.preemptions, now.preemptions),
+            source="sampled",
+        )
+
+
+def _grown(before: int | None, now: int | None) -> int | None:
+    return None if before is None or now is None else now - before
+
+
+class Scraper:
+    """Reads one page again and again; an engine that is new on it becomes a worker."""
+
+    def __init__(self, fetch: Fetch, start: StartRun, now_ns: Callable[[], int]) -> None:
+        self._fetch, self._start, self._now_ns = fetch, start, now_ns
+        self._engines: dict[str, _Engine] = {}
+
+    def read(self) -> str | None:
+        """One reading of every engine; what was wrong with the page, or None."""
+        asked_ns = self._now_ns()
+        try:
+            readings = readings_of(points_of(self._fetch()))
+        except (OSError, ValueError) as error:
+            return str(error)
+        # The page was made while it was waited for.
+        time_ns = (asked_ns + self._now_ns()) // 2
+        self._take(readings, time_ns)
+        return None if readings else "no engine on the page: it has neither vllm: nor sglang: series"
+
+    def stop(self) -> None:
+        """End every engine's recording."""
+        for engine in self._engines.values():
+            engine.run.stop()
+
+    def _take(self, readings: Mapping[str, Reading], time_ns: int) -> None:
+        for name, reading in readings.items():
+            if name in self._engines:
+                self._engines[name].read(reading, time_ns)
+            else:
+                self._engines[name] = _Engine(self._start(name, reading), reading)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Scrape until interrupted; exit code 1, with a message, where nothing can be recorded."""
+    options = _parser().parse_args(arguments)
+    clock = start_run(run_dir="")
+    scraper = Scraper(lambda: _get(options.url, options.interval_s), _starter(options), clock.now_ns)
+    try:
+        _scrape(scraper, options.interval_s, threading.Event())
+    except SetupError as error:
+        print(f"rlscope scrape: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        scraper.stop()
+    return 0
+
+
+def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event) -> None:
+    said: str | None = None
+    while not ended.wait(interval_s):
+        problem = scraper.read()
+        if problem is not None and problem != said:
+            print(f"rlscope scrape: {problem}; trying again every {interval_s} s", file=sys.stderr)
+        said = problem
+
+
+def _get(url: str, timeout_s: float) -> str:
+    with urllib.request.urlopen(url, timeout=max(1.0, timeout_s)) as answer:
+        return answer.read().decode("utf-8", "replace")
+
+
+def _starter(options: argparse.Namespace) -> StartRun:
+    def start(engine: str, reading: Reading) -> Run:
+        run = start_run(
+            options.run_dir,
+            "sampler",
+            f"{options.worker_id}-{engine}",
+            gpu_count=options.gpu_count,
+            kv_capacity_tokens=reading.kv_capacity_tokens,
+        )
+        if not run.active:
+            raise SetupError("no run folder: give --run-dir, or set RLSCOPE_RUN_DIR")
+        return run
+
+    return start
+
+
+def _interval_s(text: str) -> float:
+    interval_s = float(text)
+    if not 0.05 <= interval_s <= LONGEST_WINDOW_NS / 2e9:
+        raise argparse.ArgumentTypeError("must be between 0.05 and 0.5: a row may span 1 s, and a reading may be late")
+    return interval_s
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m rlscope_otel.integrations.scrape", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--url", required=True, help="the engine's metrics page, e.g. http://host:8000/metrics")
+    parser.add_argument("--run-dir", help="the run's folder; RLSCOPE_RUN_DIR when not given")
+    parser.add_argument("--interval-s", type=_interval_s, default=0.5, help="seconds between readings (default: 0.5)")
+    parser.add_argument("--worker-id", default="engine", help="workers are named WORKER_ID-<engine> (default: engine)")
+    parser.add_argument("--gpu-count", type=int, default=1, help="GPUs of each engine (default: 1)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

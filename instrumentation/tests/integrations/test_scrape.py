@@ -1,0 +1,297 @@
+"""Pages as served by vLLM 0.32.0 (its own server, on a CPU, after 72 requests) and as rendered by the collector of
+SGLang 0.5.23 (its own class, with numbers set by hand), without their help texts."""
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from rlscope_otel import ManualClock, Run, start_run
+from rlscope_otel.clock import RunClock
+from rlscope_otel.integrations import scrape
+from rlscope_otel.integrations.engine_readings import Reading, readings_of
+from rlscope_otel.integrations.prometheus_page import Point, points_of
+
+PAGES = Path(__file__).parent / "pages"
+VLLM, SGLANG = (PAGES / name for name in ("vllm-0.32.0.txt", "sglang-0.5.23.txt"))
+MS = 1_000_000
+KV_CAPACITY_TOKENS = 16_384 * 128
+TIME_LIMIT_S = 60
+
+
+def page_with(path: Path, **values: float) -> str:
+    """The recorded page with some series at other values; a name stands for all series of that name."""
+    text = path.read_text()
+    for name, value in values.items():
+        text, changed = re.subn(rf"(?m)^((?:vllm|sglang):{name}(?:{{.*}})?) \S+$", rf"\g<1> {value}", text)
+        assert changed, name
+    return text
+
+
+def sglang_page(decode: float = 0, busy: float = 0, idle: float = 0, running: float = 4) -> str:
+    text = page_with(
+        SGLANG, num_running_reqs=running, num_queue_reqs=0, scheduler_idle_seconds_total=idle, realtime_tokens_total=0
+    )
+    text = re.sub(r'(?m)^(sglang:realtime_tokens_total.*mode="decode".*) \S+$', rf"\g<1> {decode}", text)
+    return re.sub(r'(?m)^(sglang:forward_execution.*category="(\w+)".*) \S+$', lambda m: f"{m[1]} {busy / 2}", text)
+
+
+class Watched:
+    """A scraper on a clock that moves only when told to, and the page that it reads next."""
+
+    def __init__(self, tmp_path: Path, clock: ManualClock) -> None:
+        self.clock, self.page = clock, ""
+        self.failure: OSError | None = None
+        self.runs: dict[str, Run] = {}
+        self._folder = tmp_path
+        self.scraper = scrape.Scraper(self._fetch, self._start, RunClock(clock).now_ns)
+
+    def see(self, page: str | OSError, after_ms: int = 0) -> str | None:
+        self.clock.advance(after_ms * MS)
+        self.page, self.failure = ("", page) if isinstance(page, OSError) else (page, None)
+        return self.scraper.read()
+
+    def _fetch(self) -> str:
+        if self.failure is not None:
+            raise self.failure
+        return self.page
+
+    def _start(self, engine: str, reading: Reading) -> Run:
+        kv_capacity_tokens = reading.kv_capacity_tokens
+        self.runs[engine] = start_run(
+            self._folder, "sampler", f"e-{engine}", clock=self.clock, kv_capacity_tokens=kv_capacity_tokens
+        )
+        return self.runs[engine]
+
+
+@pytest.fixture
+def watched(tmp_path: Path, clock: ManualClock) -> Watched:
+    return Watched(tmp_path, clock)
+
+
+def seen(rows, *names: str) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in names) for row in rows("engine_steps")]
+
+
+def waits(rows) -> list[tuple[object, ...]]:
+    return [(row["reason"], row["start_ns"] - MS, row["end_ns"] - MS) for row in rows("activities")]
+
+
+def test_a_page_of_vllm_gives_its_engine_s_reading() -> None:
+    assert readings_of(points_of(VLLM.read_text())) == {
+        "0": Reading(
+            running=0,
+            waiting=0,
+            decode_tokens=28_800,
+            prefill_tokens=2160,
+            passes=2405,
+            preemptions=0,
+            kv_used_tokens=0,
+            kv_capacity_tokens=KV_CAPACITY_TOKENS,
+        )
+    }
+
+
+def test_a_page_of_sglang_gives_its_engine_s_reading_with_its_own_times() -> None:
+    assert readings_of(points_of(SGLANG.read_text())) == {
+        "0": Reading(
+            running=16,
+            waiting=3,
+            decode_tokens=5120,
+            prefill_tokens=900,
+            busy_s=3.75,
+            idle_s=12.5,
+            preemptions=2,
+            kv_used_tokens=4096,
+            kv_capacity_tokens=100_000,
+        )
+    }
+
+
+def test_ranks_that_do_not_schedule_and_pages_of_something_else_give_no_engine() -> None:
+    page = 'sglang:num_running_reqs{tp_rank="1",pp_rank="0",dp_rank="0"} 3\npython_info{version="3"} 1\nvllm:odd 3\n'
+    assert readings_of(points_of(page)) == {}
+    scheduling = page.replace('tp_rank="1"', 'tp_rank="0"').replace('dp_rank="0"', 'dp_rank="7"')
+    assert list(readings_of(points_of(scheduling))) == ["7"]
+
+
+def test_series_are_read_with_escapes_times_and_exemplars_and_other_lines_are_passed_over() -> None:
+    page = "\n".join(
+        (
+            "# HELP a_total what",
+            r'a_total{path="C:\\x\n\"q\"} y",b="2"} 3 1700000000',
+            'b_bucket{le="+Inf"} 4 # {trace="t"} 0.5',
+            "c 1e3",
+            "d NaN",
+            "e not-a-number",
+            "",
+            "<html>",
+        )
+    )
+    *points, nan = points_of(page)
+    assert points == [
+        Point("a_total", {"path": 'C:\\x\n"q"} y', "b": "2"}, 3.0),
+        Point("b_bucket", {"le": "+Inf"}, 4.0),
+        Point("c", {}, 1000.0),
+    ]
+    assert nan.name == "d" and nan.value != nan.value
+
+
+def test_a_window_holds_what_the_counters_grew_by_and_the_requests_read_last(watched: Watched, rows) -> None:
+    watched.see(page_with(VLLM, num_requests_running=2))
+    grown = {"generation_tokens_total": 28_900, "prompt_tokens_total": 2180, "iteration_tokens_total_count": 2415}
+    watched.see(page_with(VLLM, num_requests_running=5, num_requests_waiting=1, kv_cache_usage_perc=0.5, **grown), 250)
+    watched.scraper.stop()
+    assert rows("engine_steps") == [
+        {
+            "worker_id": "e-0",
+            "start_ns": MS,
+            "end_ns": 251 * MS,
+            "forward_passes": 10,
+            "busy_ns": None,
+            "running": 5,
+            "waiting": 1,
+            "decode_tokens": 100,
+            "prefill_tokens": 20,
+            "kv_used_tokens": KV_CAPACITY_TOKENS // 2,
+            "preemptions": 0,
+            "source": "sampled",
+        }
+    ]
+    assert waits(rows) == []
+
+
+def test_an_engine_without_a_request_in_both_readings_waits_for_requests(watched: Watched, rows) -> None:
+    page = VLLM.read_text()
+    watched.see(page)
+    watched.see(page, 250)
+    watched.see(page_with(VLLM, generation_tokens_total=28_801), 250)
+    watched.see(page_with(VLLM, generation_tokens_total=28_801, num_requests_waiting=1), 250)
+    watched.scraper.stop()
+    assert waits(rows) == [("requests", 0, 250 * MS)]
+    assert seen(rows, "start_ns", "decode_tokens", "waiting") == [(251 * MS, 1, 0), (501 * MS, 0, 1)]
+
+
+def test_a_counter_that_falls_leaves_a_gap_and_counting_begins_anew(watched: Watched, rows) -> None:
+    watched.see(page_with(VLLM, num_requests_running=1))
+    watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=10), 250)
+    watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=15), 250)
+    watched.scraper.stop()
+    assert seen(rows, "start_ns", "decode_tokens") == [(251 * MS, 5)]
+    assert watched.runs["0"].faults.counts == {"engine restart": 1}
+
+
+def test_a_page_that_cannot_be_read_leaves_a_gap_and_not_zeros(watched: Watched, rows) -> None:
+    busy = page_with(VLLM, num_requests_running=1)
+    assert watched.see(busy) is None
+    assert watched.see(OSError("connection refused"), 500) == "connection refused"
+    assert watched.see("not metrics", 500) == "no engine on the page: it has neither vllm: nor sglang: series"
+    assert watched.see(busy, 1) is None
+    watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=28_803), 250)
+    watched.scraper.stop()
+    assert seen(rows, "start_ns", "decode_tokens") == [(1002 * MS, 3)]
+    assert watched.runs["0"].faults.counts == {"scrape gap": 1}
+
+
+def test_readings_a_second_apart_are_one_row(watched: Watched, rows) -> None:
+    watched.see(page_with(VLLM, num_requests_running=1))
+    watched.see(OSError("once"), 500)
+    watched.see(page_with(VLLM, num_requests_running=1, generation_tokens_total=28_807), 500)
+    watched.scraper.stop()
+    assert seen(rows, "start_ns", "end_ns", "decode_tokens") == [(MS, 1001 * MS, 7)]
+
+
+def test_the_engine_s_own_busy_and_idle_time_are_taken_where_it_counts_them(watched: Watched, rows) -> None:
+    watched.see(sglang_page())
+    watched.see(sglang_page(decode=40, busy=0.25, idle=0.125), 500)
+    watched.scraper.stop()
+    assert seen(rows, "start_ns", "end_ns", "busy_ns", "forward_passes", "decode_tokens") == [
+        (MS, 376 * MS, 250 * MS, None, 40)
+    ]
+    assert waits(rows) == [("requests", 375 * MS, 500 * MS)]
+
+
+def test_own_times_that_come_in_lumps_are_shared_out_and_none_is_lost(watched: Watched, rows) -> None:
+    watched.see(sglang_page())
+    watched.see(sglang_page(busy=0.75), 500)
+    watched.see(sglang_page(busy=0.75, idle=0.25), 500)
+    watched.see(sglang_page(busy=0.875, idle=0.25), 500)
+    watched.scraper.stop()
+    assert [row["busy_ns"] // MS for row in rows("engine_steps")] == [500, 250, 125]
+    assert waits(rows) == [("requests", 750 * MS, 1000 * MS)]
+
+
+def test_idle_time_that_was_seen_before_the_engine_counted_it_is_not_counted_twice(watched: Watched, rows) -> None:
+    watched.see(sglang_page(running=0))
+    watched.see(sglang_page(running=0), 500)
+    watched.see(sglang_page(running=4, idle=0.5), 500)
+    watched.scraper.stop()
+    assert waits(rows) == [("requests", 0, 500 * MS)]
+    assert seen(rows, "start_ns", "end_ns") == [(501 * MS, 1001 * MS)]
+
+
+def test_each_engine_on_a_page_is_a_worker_of_its_own(watched: Watched, rows, worker) -> None:
+    one = page_with(VLLM, num_requests_running=1)
+    watched.see(one)
+    watched.see(one + one.replace('engine="0"', 'engine="1"'), 250)
+    watched.see(one + one.replace('engine="0"', 'engine="1"'), 250)
+    watched.scraper.stop()
+    assert seen(rows, "worker_id", "start_ns") == [("e-0", MS), ("e-0", 251 * MS), ("e-1", 251 * MS)]
+    assert [worker(name)["kv_capacity_tokens"] for name in ("e-0", "e-1")] == [KV_CAPACITY_TOKENS] * 2
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    """A server whose engine makes ten tokens between two answers."""
+    answers = iter(range(1_000_000))
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            text = page_with(VLLM, num_requests_running=3, generation_tokens_total=10 * next(answers))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_command_records_a_server_until_it_is_told_to_stop(
+    endpoint: str, tmp_path: Path, start_script, rows
+) -> None:
+    arguments = ["--url", endpoint, "--interval-s", "0.05", "--worker-id", "vllm", "--gpu-count", "2"]
+    process = start_script(
+        f"import sys; from rlscope_otel.integrations.scrape import main; sys.exit(main({arguments!r}))"
+    )
+    deadline_s = time.monotonic() + TIME_LIMIT_S
+    while not list((tmp_path / "engine_steps").glob("*.parquet")):
+        assert process.poll() is None and time.monotonic() < deadline_s
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=TIME_LIMIT_S)
+    assert set(seen(rows, "worker_id", "source", "running")) == {("vllm-0", "sampled", 3)}
+    tokens = [row["decode_tokens"] for row in rows("engine_steps")]
+    assert tokens and all(made > 0 and made % 10 == 0 for made in tokens)
+
+
+@pytest.mark.parametrize("interval", ["0.04", "0.51", "soon"])
+def test_an_interval_that_cannot_be_kept_is_refused(interval: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        scrape.main(["--url", "http://127.0.0.1:9/metrics", "--interval-s", interval])
+    assert refused.value.code == 2
+    assert "--interval-s" in capsys.readouterr().err
+
+
+def test_without_a_run_folder_the_command_says_so(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert scrape.main(["--url", endpoint, "--interval-s", "0.05"]) == 1
+    assert "give --run-dir, or set RLSCOPE_RUN_DIR" in capsys.readouterr().err

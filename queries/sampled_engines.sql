@@ -1,0 +1,17 @@
+-- Which engines were read from outside now and then, instead of by a hook at each pass?
+--
+-- in   engine_steps
+-- out  worker_id   VARCHAR  engine
+-- out  rows        BIGINT   sampled rows
+-- out  interval_s  DOUBLE   median length of a row, seconds: how far apart the readings are
+-- out  knows_busy  BOOLEAN  whether the engine itself counts its time inside forward passes
+-- grain: one row per engine with a sampled row
+SELECT
+    worker_id,
+    count(*) AS rows,
+    median(end_ns - start_ns) / 1e9 AS interval_s,
+    bool_and(busy_ns IS NOT NULL) AS knows_busy
+FROM engine_steps
+WHERE source = 'sampled'
+GROUP BY worker_id
+ORDER BY worker_id

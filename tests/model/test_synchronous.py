@@ -1,12 +1,14 @@
 """The synchronous step: the known drains, waves, limits, and the parts' sum."""
 
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from rlscope.model.drain import Batch, drain_s, largest_batch
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.synchronous import colocated_step, split_step
-from rlscope.model.system import Layout, WeightUpdate
+from rlscope.model.system import Layout, Reals, WeightUpdate
 from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, Sigmoid, engine, system, workload
 
 CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))
@@ -70,6 +72,22 @@ def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
 
 
 SHORT_OR_LONG = LengthLaw(np.array([1.0, 512.0]), np.array([0.7, 0.3]))
+
+
+@dataclass(frozen=True, slots=True)
+class OneSecondUnlessFull:
+    """Counts the passes over fewer than 16 requests."""
+
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        return np.where(np.asarray(running) < 16 * (1 - 1e-9), 1.0, 0.0)
+
+
+def test_in_waves_the_batch_is_full_until_nothing_waits() -> None:
+    # What is left when the last request has started drains within the longest length.
+    batch = Batch(samples=200, running_limit=16, step_samples=200, prompt_tokens=0)
+    assert drain_s(OneSecondUnlessFull(), SHORT_OR_LONG, batch, horizon="longest_possible") <= 512 + 2
 
 
 @pytest.mark.parametrize("limit", [64, 32, 16])

@@ -138,7 +138,7 @@ class Engine:
         after = (passes + 1) << _SAMPLE_BITS
         if not ahead or running < 3 or due[0] >= after or due[1] < after or due[2] < after:
             return NEVER
-        if self._is_limited or self.new_version != NEVER:
+        if self._is_limited or self.waiting or self.new_version != NEVER:
             return NEVER
         terms, samples, resident_tokens = self._terms, self._samples, self._resident_tokens
         self._decode_s += now_s - self._decode_from_s
@@ -191,7 +191,7 @@ class Engine:
         self._bend_s = bend_s = terms.kv_s_per_token * running / 2
         ahead = (self._due[0] >> _SAMPLE_BITS) - self.passes
         if self._is_limited:
-            ahead = min(ahead, int((terms.kv_capacity_tokens - resident_tokens) // running))
+            ahead = min(ahead, max(int((terms.kv_capacity_tokens - resident_tokens) // running), 1))
         self._ahead = ahead
         return start_s + ahead * (pass_s + bend_s * (ahead - 1))
 

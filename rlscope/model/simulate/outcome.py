@@ -8,7 +8,7 @@ from rlscope.model.simulate.places import Cause
 
 
 class NeverTrains(Exception):
-    """The layout and its limits let no training step happen, however long one waits."""
+    """So much is filtered or dropped that simulating a step has no end in sight."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,50 +13,24 @@ from typing import Final, Literal
 
 import numpy as np
 
+from rlscope.model.simulate.cap import Cap
 from rlscope.model.simulate.draws import Draws
-from rlscope.model.simulate.engine import EngineTerms
 from rlscope.model.simulate.fleet import Fleet
 from rlscope.model.simulate.gate import Gate, Hold
-from rlscope.model.simulate.outcome import NeverTrains, Simulated
+from rlscope.model.simulate.outcome import NeverTrains
 from rlscope.model.simulate.places import Cause, PlaceAccount
 from rlscope.model.simulate.queue import GroupQueue
 from rlscope.model.simulate.samples import FILTERED, TRAINED, Samples
-from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
-from rlscope.model.simulate.summary import Totals, summarise
+from rlscope.model.simulate.settings import Settings
+from rlscope.model.simulate.start import engine_terms, samples_at_start
+from rlscope.model.simulate.summary import Totals
 from rlscope.model.simulate.trainer import Trainer
 from rlscope.model.system import Layout, System
 
 _LONGEST_WAIT_STEPS: Final = 100
-"""Steps' worth of groups that may finish while the trainer waits for one: beyond, it is taken to wait for ever."""
-_WARM_UP_RATIO: Final = 0.2
-_WARM_UP_FILLS: Final = 2
-"""Times that what is in flight is replaced before the run counts as steady."""
+"""Steps' worth of samples that may finish while the trainer waits for one: beyond, nothing useful will come."""
 
 Moment = Literal["step_end", "offer", "free"]
-
-
-def simulate(
-    system: System,
-    layout: Layout,
-    *,
-    steps: int,
-    seed: int,
-    warm_up_steps: int | None = None,
-    settings: Settings = DEFAULTS,
-) -> Simulated:
-    """Simulate so many training steps of a layout and measure what follows the warm-up.
-
-    The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
-    the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
-    arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
-    nothing after the warm-up. NeverTrains: the trainer waits for ever, because everything is dropped for its age.
-    """
-    refuse_what_can_not_run(system, layout, settings)
-    run = Run(system, layout, settings, np.random.default_rng(seed))
-    warm_up = run.default_warm_up(steps) if warm_up_steps is None else warm_up_steps
-    if steps < 2 or not 0 <= warm_up < steps:
-        raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
-    return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
 
 
 class Run:
@@ -65,15 +39,15 @@ class Run:
     def __init__(self, system: System, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
         workload, admission = system.workload, system.admission
         capped = settings.publication == "capped"
-        self._system, self._most_stale = system, (admission.max_staleness or 0) if capped else None
-        terms = _engine_terms(system, layout, settings)
+        self._system = system
+        terms = engine_terms(system, layout, settings)
         self._swaps = not capped and not workload.environment_s
-        self._at_start = _samples_at_start(system, layout.running_per_engine * len(terms))
-        draws = Draws(workload, self._at_start, settings.step_noise, rng)
+        draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
         self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
         self.queue = GroupQueue(admission, "oldest_first" if capped else settings.queue_order, self.samples)
         self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
+        self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self.trainer = Trainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
         self.version = 0
@@ -89,18 +63,9 @@ class Run:
         """When something other than a boundary comes next."""
         self._hold: Hold | None = None
         """What kept the next group from starting when that was last asked; None: no place did."""
-        self._open_groups: set[int] = set()
-        """Groups with unfinished samples; kept only where the trainer keeps the cap."""
         self._finished_groups = self._finished_at_step = 0
         self._fill(0.0)
         self._note_places(0.0)
-
-    def default_warm_up(self, steps: int) -> int:
-        """Steps to leave out, by the rule of `simulate`."""
-        admission, batch = self._system.admission, self._system.workload.samples_per_step
-        queued = min(admission.queue_capacity_samples or batch, admission.max_in_flight_samples or 4 * batch)
-        fill = math.ceil(_WARM_UP_FILLS * (self._at_start + queued) / batch)
-        return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
 
     def play(self, steps: int) -> Totals:
         """Go on until so many steps have ended; the totals as of that moment."""
@@ -151,8 +116,6 @@ class Run:
             self._note_places(now_s)
 
     def _reach_horizon(self, now_s: float) -> None:
-        if now_s == math.inf:
-            raise NeverTrains("nothing runs, and the trainer waits for samples")
         if self._moments and self._moments[0][0] == now_s:
             self._reach_moment(now_s)
         else:
@@ -181,7 +144,8 @@ class Run:
 
     def _finish_group(self, group: int, now_s: float) -> None:
         samples = self.samples
-        self._open_groups.discard(group)
+        if self._cap is not None:
+            self._cap.open_groups.discard(group)
         samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
         samples.group_ready_version[group] = self.version
         self._finished_groups += 1
@@ -204,8 +168,8 @@ class Run:
                 if self._hold is not None:
                     break
                 self.gate.started += 1
-                if self._most_stale is not None:
-                    self._open_groups.add(self.samples.groups_started)
+                if self._cap is not None:
+                    self._cap.open_groups.add(self.samples.groups_started)
                 pending.extend(self.samples.start_group())
             fleet.dispatch(pending.popleft())
             empty -= 1
@@ -239,7 +203,7 @@ class Run:
             self.trainer.wait("samples", now_s)
             self._give_up_on_waits()
             return
-        if self._is_last_chance():
+        if self._cap is not None and self._cap.waits_for_one(self.version + 1):
             self.trainer.wait("staleness_cap", now_s)
             return
         if self.trainer.waits_for is None:
@@ -255,25 +219,6 @@ class Run:
         if finished > _LONGEST_WAIT_STEPS * self._system.workload.samples_per_step:
             raise NeverTrains(f"{finished} samples finished while the trainer waited for one step")
 
-    def _is_last_chance(self) -> bool:
-        """Whether a group that still runs would be too old for the step after this one.
-
-        One that is finished and held back by a full queue could not arrive: it is not waited for.
-        """
-        running = self._oldest_running() if self._most_stale is not None else None
-        return running is not None and running < self.version + 1 - (self._most_stale or 0)
-
-    def _oldest_running(self) -> int | None:
-        """The oldest version in any group that is not finished; None when no group has begun."""
-        samples = self.samples
-        versions = (
-            version
-            for group in self._open_groups
-            for version in samples.first_version[samples.members(group)]
-            if version >= 0
-        )
-        return min(versions, default=None)
-
     def _end_step(self, now_s: float) -> None:
         samples, step = self.samples, self.trainer.steps
         for group in self._batch:
@@ -282,49 +227,10 @@ class Run:
             samples.group_consumer_version[group] = self.version
         self.step_ends_s.append(now_s)
         self.trainer.publish(now_s)
-        if self._may_publish():
+        if self._cap is None or self._cap.allows(self.version + 1):
             self.version += 1
             self.queue.drop_stale(self.version, now_s)
             self._plan(now_s + self._system.update.delay_s, "offer", self.version)
             self._plan(now_s + self.trainer.blocked_s, "free", self.version)
         else:
             self._plan(now_s, "free", self.version)
-
-    def _may_publish(self) -> bool:
-        """Whether nothing that runs or is queued would be over the cap, once a version more is published."""
-        if self._most_stale is None:
-            return True
-        versions = (self._oldest_running(), self.queue.oldest_version(), self.fleet.oldest_version())
-        return min(each for each in versions if each is not None) >= self.version + 1 - self._most_stale
-
-
-def _engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
-    engine, update = system.engine, system.update
-    running = min(layout.running_per_engine, engine.max_running)
-    empty_pass_s = np.append(0.0, engine.curve.pass_s(np.arange(1.0, running + 1)))
-    prefill_s = 1.0 / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
-    return tuple(
-        EngineTerms(
-            empty_pass_s=tuple((slowness * empty_pass_s).tolist()),
-            kv_s_per_token=slowness * engine.curve.kv_s_per_token,
-            max_running=running,
-            kv_capacity_tokens=math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens,
-            prompt_tokens=system.workload.prompt_tokens,
-            prefill_s_per_token=slowness * prefill_s,
-            pause_s=update.engine_pause_s,
-            kv_kept=update.kv_kept,
-            drains=settings.publication == "drained",
-        )
-        for slowness in settings.engine_slowness or (1.0,) * (layout.sampler_gpus // engine.gpus)
-    )
-
-
-def _samples_at_start(system: System, places: int) -> int:
-    """Samples that start at once: what the places and the limits on what is in flight let in."""
-    workload, admission = system.workload, system.admission
-    limits = [places]
-    if admission.max_in_flight_samples is not None:
-        limits.append(admission.max_in_flight_samples)
-    if admission.max_staleness is not None and admission.queue_policy != "drop_by_age":
-        limits.append((admission.max_staleness + 1) * workload.samples_per_step)
-    return min(limits)

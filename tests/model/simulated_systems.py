@@ -1,0 +1,87 @@
+"""Small systems for the event simulator: every limit, policy and cost once, with few enough samples to be quick."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.simulate import Settings
+from rlscope.model.system import (
+    Admission,
+    Engine,
+    Layout,
+    Reals,
+    System,
+    Trainer,
+    TrainerPhase,
+    WeightUpdate,
+    Workload,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """flat_s + per_request_s * b."""
+
+    flat_s: float
+    per_request_s: float
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        return self.flat_s + self.per_request_s * np.asarray(running, dtype=np.float64)
+
+
+LENGTHS = LengthLaw.lognormal(30, 0.6, cap_tokens=150)
+WORKLOAD = Workload(LENGTHS, prompt_tokens=12.5, group_size=4, samples_per_step=24, trained_prompt_tokens=12.5)
+ENGINE = Engine(1, Affine(0.010, 0.002, 1e-6), max_running=8, prefill_tokens_per_s=5000.0)
+TRAINER = Trainer(2000.0, seen_gpus=1, overhead_s=0.05, phases=(TrainerPhase("logprobs", 0.02, True),))
+UPDATE = WeightUpdate(engine_pause_s=0.03, trainer_blocked_s=0.04, delay_s=0.02)
+LAYOUT = Layout(trainer_gpus=1, sampler_gpus=3, running_per_engine=8)
+STARVED = System(WORKLOAD, ENGINE, TRAINER, UPDATE)
+BUSY = replace(STARVED, trainer=replace(TRAINER, tokens_per_gpu_s=700.0))
+"""The trainer is the slower side."""
+
+
+def constant(tokens: int) -> LengthLaw:
+    return LengthLaw(np.array([float(tokens)]), np.array([1.0]))
+
+
+def with_admission(system: System, **limits: object) -> System:
+    return replace(system, admission=Admission(**limits))  # type: ignore[arg-type]
+
+
+CASES: dict[str, tuple[System, Layout, Settings]] = {
+    "trainer waits": (STARVED, LAYOUT, Settings()),
+    "trainer behind, queue waits": (with_admission(BUSY, queue_capacity_samples=48), LAYOUT, Settings()),
+    "oldest dropped": (
+        with_admission(BUSY, queue_capacity_samples=26, queue_policy="drop_oldest"),
+        LAYOUT,
+        Settings(),
+    ),
+    "dropped by age": (
+        with_admission(BUSY, queue_capacity_samples=48, queue_policy="drop_by_age", max_staleness=1),
+        LAYOUT,
+        Settings(),
+    ),
+    "staleness admission": (with_admission(STARVED, max_staleness=1), LAYOUT, Settings()),
+    "in-flight limit": (with_admission(BUSY, max_in_flight_samples=40), LAYOUT, Settings()),
+    "capped publication": (
+        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48),
+        LAYOUT,
+        Settings(publication="capped"),
+    ),
+    "synchronous": (with_admission(STARVED, max_staleness=0), LAYOUT, Settings(publication="drained")),
+    "drained": (STARVED, LAYOUT, Settings(publication="drained")),
+    "oldest first": (with_admission(BUSY, queue_capacity_samples=60), LAYOUT, Settings(queue_order="oldest_first")),
+    "cache overflows": (replace(STARVED, engine=replace(ENGINE, kv_capacity_tokens=270)), LAYOUT, Settings()),
+    "cache is computed again": (replace(STARVED, update=replace(UPDATE, kv_kept=False)), LAYOUT, Settings()),
+    "late weights": (replace(STARVED, update=replace(UPDATE, delay_s=2.5)), LAYOUT, Settings()),
+    "environment": (replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)), LAYOUT, Settings()),
+    "filtered groups": (replace(STARVED, workload=replace(WORKLOAD, kept_ratio=0.7)), LAYOUT, Settings()),
+    "a straggler": (STARVED, LAYOUT, Settings(engine_slowness=(1.0, 1.0, 1.8))),
+    "noisy steps": (BUSY, LAYOUT, Settings(step_noise=0.3)),
+    "no groups": (replace(STARVED, workload=replace(WORKLOAD, group_size=1)), LAYOUT, Settings()),
+    "uneven batches": (replace(STARVED, workload=replace(WORKLOAD, samples_per_step=22)), LAYOUT, Settings()),
+    "more places than the batch": (replace(STARVED, engine=replace(ENGINE, max_running=5)), LAYOUT, Settings()),
+    "free prefill": (replace(STARVED, engine=replace(ENGINE, prefill_tokens_per_s=None)), LAYOUT, Settings()),
+}

@@ -1,0 +1,349 @@
+"""Limits and policies: what a run by hand comes to, which limit is named, what is dropped, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.group_lengths import GroupLengths
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.simulate import NeverTrains, Settings, simulate
+from rlscope.model.simulate.draws import Draws, group_correlation
+from rlscope.model.simulate.gate import Gate
+from rlscope.model.simulate.outcome import Ages
+from rlscope.model.simulate.queue import GroupQueue
+from rlscope.model.simulate.samples import DROPPED, QUEUED, Samples
+from rlscope.model.simulate.settings import QueueOrder
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from tests.model.simulated_systems import (
+    BUSY,
+    CASES,
+    LAYOUT,
+    LENGTHS,
+    STARVED,
+    WORKLOAD,
+    Affine,
+    constant,
+    with_admission,
+)
+
+ONE_BY_ONE = System(
+    Workload(constant(10), prompt_tokens=0.0, group_size=1, samples_per_step=1),
+    Engine(1, Affine(1.0, 0.0), max_running=1),
+    Trainer(10.0, seen_gpus=1, overhead_s=2.0),
+)
+"""A sample takes 10 seconds of one engine, a step 3 seconds of one trainer."""
+ALONE = Layout(trainer_gpus=1, sampler_gpus=1, running_per_engine=1)
+
+
+def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
+    run = simulate(ONE_BY_ONE, ALONE, steps=20, seed=1)
+    assert (run.step_s, run.trained_tokens_per_s, run.mean_running) == (10.0, 1.0, 1.0)
+    # Each sample is sampled while the one before is trained on for 3 s, and goes on with the version of that step.
+    assert run.staleness.tokens.counts == ((0, 7 * run.steps), (1, 3 * run.steps))
+    assert run.staleness.samples.counts == run.staleness.groups.counts == ((1, run.steps),)
+    assert (run.staleness.in_flight_mean, run.staleness.in_queue_mean) == (0.3, 0.0)
+    assert (run.trainer_seconds.train_s, run.trainer_seconds.wait_samples_s) == (3.0 * run.steps, 7.0 * run.steps)
+
+
+def test_weights_that_come_late_leave_more_tokens_to_the_old_version() -> None:
+    late = replace(ONE_BY_ONE, update=WeightUpdate(engine_pause_s=0.5, delay_s=4.0))
+    run = simulate(late, ALONE, steps=20, seed=1)
+    # Passes 1 to 7 start before the offer at 7 s; the pause follows the seventh.
+    assert run.step_s == 10.5
+    assert run.staleness.tokens.counts == ((0, 3 * run.steps), (1, 7 * run.steps))
+    assert run.engine_seconds.weight_update_s == 0.5 * run.steps
+
+
+def test_a_slow_trainer_leaves_samples_in_the_queue_for_as_long_as_it_is_deep() -> None:
+    slow = replace(ONE_BY_ONE, trainer=Trainer(10.0, seen_gpus=1, overhead_s=19.0))
+    run = simulate(with_admission(slow, queue_capacity_samples=3), ALONE, steps=30, seed=1)
+    assert (run.step_s, run.trainer_idle_ratio) == (20.0, 0.0)
+    # At the end of a step one of three leaves the queue and the one held back moves up: the engine starts again only
+    # when the next step has made room, so it runs half of the time.
+    assert run.engine_seconds.idle_s["backpressure"] == pytest.approx(run.seconds / 2)
+    assert run.empty_place_s == run.engine_seconds.idle_s
+    assert run.engine_idle_ratio == pytest.approx(0.5)
+
+
+def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
+    system = System(
+        Workload(constant(10), prompt_tokens=5.0, group_size=2, samples_per_step=4),
+        Engine(1, Affine(1.0, 0.5, 0.01), max_running=4, prefill_tokens_per_s=100.0),
+        Trainer(20.0, seen_gpus=1),
+        WeightUpdate(engine_pause_s=3.0, trainer_blocked_s=2.0, delay_s=1.0),
+        Admission(max_staleness=0),
+    )
+    run = simulate(system, Layout(1, 1, 4), steps=10, seed=1, settings=Settings(publication="drained"))
+    prefill_s = 4 * 5 / 100
+    decode_s = sum(1.0 + 0.5 * 4 + 0.01 * (4 * 5 + 4 * done) for done in range(10))
+    train_s = 40 / 20
+    assert run.step_s == pytest.approx(1.0 + 3.0 + prefill_s + decode_s + train_s)
+    assert run.staleness.tokens.counts == ((0, 40 * run.steps),)
+    assert run.trainer_seconds.publish_s == pytest.approx(2.0 * run.steps)
+    assert run.engine_seconds.idle_s["staleness_cap"] == pytest.approx((1.0 + train_s) * run.steps)
+
+
+def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
+    outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
+    run = simulate(outside, ALONE, steps=20, seed=1)
+    # It holds the only place meanwhile.
+    assert run.step_s == 15.0
+    assert run.engine_seconds.idle_s["environment"] == pytest.approx(5.0 * run.steps)
+    assert run.empty_place_s["environment"] == pytest.approx(5.0 * run.steps)
+
+
+def test_every_kind_of_case_meets_its_limit() -> None:
+    runs = {
+        name: simulate(system, layout, steps=40, seed=2, settings=settings)
+        for name, (system, layout, settings) in CASES.items()
+    }
+    assert runs["trainer waits"].trainer_idle_ratio > 0.1
+    assert runs["trainer behind, queue waits"].empty_place_s["backpressure"] > 0
+    assert runs["trainer behind, queue waits"].trainer_idle_ratio < 0.01
+    assert runs["oldest dropped"].ledger.dropped > 0
+    assert not any(runs["oldest dropped"].empty_place_s.values())
+    assert runs["dropped by age"].ledger.dropped > 0
+    assert runs["dropped by age"].staleness.samples.max == 1
+    assert runs["staleness admission"].empty_place_s["staleness_cap"] > 0
+    assert runs["in-flight limit"].empty_place_s["staleness_cap"] > 0
+    assert runs["in-flight limit"].mean_running * 3 + runs["in-flight limit"].mean_queued_samples <= 40
+    assert runs["capped publication"].staleness.tokens.max == 1
+    assert runs["capped publication"].trainer_seconds.wait_staleness_cap_s > 0
+    assert runs["synchronous"].staleness.tokens.max == 0
+    assert runs["drained"].empty_place_s["weight_updates"] > 0
+    assert runs["drained"].staleness.in_flight_mean == 0.0
+    assert runs["cache overflows"].preemptions > 0 < runs["cache overflows"].engine_seconds.recompute_s
+    assert runs["cache is computed again"].engine_seconds.recompute_s > 0
+    assert runs["late weights"].staleness.tokens.mean > runs["trainer waits"].staleness.tokens.mean + 0.5
+    assert runs["environment"].empty_place_s["environment"] > 0
+    assert runs["filtered groups"].ledger.filtered > 0
+    assert runs["a straggler"].trained_tokens_per_s < runs["trainer waits"].trained_tokens_per_s
+    assert np.std(runs["noisy steps"].step_periods_s) > 0.2 * runs["noisy steps"].step_s
+    assert runs["free prefill"].engine_seconds.prefill_s == 0.0
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3])
+def test_no_token_is_over_a_cap_that_the_trainer_keeps(cap: int) -> None:
+    for update in (STARVED.update, WeightUpdate(delay_s=4.0)):
+        system = with_admission(replace(BUSY, update=update), max_staleness=cap)
+        ages = simulate(system, LAYOUT, steps=40, seed=4, settings=Settings(publication="capped")).staleness
+        assert ages.samples.max <= cap
+
+
+def test_dropping_by_age_trains_on_shorter_samples_than_it_generates() -> None:
+    system = with_admission(BUSY, max_staleness=1, queue_policy="drop_by_age")
+    run = simulate(system, LAYOUT, steps=60, seed=2)
+    assert run.mean_trained_tokens < 0.97 * LENGTHS.mean_tokens
+
+
+def queue_of(order: QueueOrder = "fifo", **limits: object) -> tuple[GroupQueue, Samples]:
+    """Groups 0 to 5 of one sample, whose first versions are 3, 1, 2, 1, 5, 0."""
+    workload = replace(WORKLOAD, group_size=1)
+    samples = Samples(Draws(workload, 0, 0.0, np.random.default_rng(0)), 1)
+    for version in (3, 1, 2, 1, 5, 0):
+        (sample,) = samples.start_group()
+        samples.group_first_version[sample] = version
+    return GroupQueue(Admission(**limits), order, samples), samples  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("oldest_first", [5, 1, 3])])
+def test_the_trainer_takes_what_came_first_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
+    queue, _ = queue_of(order)
+    for group in range(6):
+        queue.offer(group, 5, 0.0)
+    assert queue.take(3, 1.0) == taken
+    assert (len(queue), queue.dropped) == (3, 0)
+
+
+def test_a_full_queue_holds_groups_back_until_some_are_taken() -> None:
+    queue, samples = queue_of(queue_capacity_samples=2)
+    rooms = []
+    for group in range(4):
+        rooms.append(queue.has_room)
+        queue.offer(group, 5, 0.0)
+    assert rooms == [True, True, False, False]
+    assert (len(queue), samples.group_outcome[3]) == (2, QUEUED)
+    assert queue.take(1, 2.0) == [0]
+    assert (len(queue), queue.has_room) == (2, False)
+    assert queue.take(2, 5.0) == [1, 2]
+    assert (len(queue), queue.has_room) == (1, True)
+    queue.note_depth(6.0)
+    assert queue.depth_integral == 2 * 2 + 2 * 3 + 1 * 1
+
+
+def test_a_full_queue_that_drops_throws_out_what_came_first() -> None:
+    queue, samples = queue_of(queue_capacity_samples=2, queue_policy="drop_oldest")
+    for group in range(3):
+        assert queue.has_room
+        queue.offer(group, 5, 0.0)
+    assert (samples.group_outcome[:3], queue.dropped) == ([DROPPED, QUEUED, QUEUED], 1)
+    assert queue.take(2, 1.0) == [1, 2]
+
+
+def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
+    queue, samples = queue_of(queue_policy="drop_by_age", max_staleness=2, queue_capacity_samples=3)
+    for group in range(6):
+        queue.offer(group, 3, 0.0)
+    # At version 3 the last, of version 0, is too old; the queue holds three, one more waits.
+    assert (len(queue), queue.has_room, queue.dropped, samples.group_outcome[5]) == (3, False, 1, DROPPED)
+    queue.drop_stale(4, 1.0)
+    assert (queue.dropped, queue.oldest_version(), queue.take(3, 1.0)) == (3, 2, [0, 2, 4])
+
+
+@pytest.mark.parametrize(
+    ("limits", "started"),
+    [
+        ({}, 100),
+        ({"max_in_flight_samples": 43}, 10),
+        ({"max_in_flight_samples": 44}, 11),
+        ({"max_staleness": 1}, 12),
+        ({"max_staleness": 1, "max_in_flight_samples": 28}, 7),
+        ({"max_staleness": 1, "queue_policy": "drop_by_age"}, 100),
+    ],
+)
+def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], started: int) -> None:
+    admission = Admission(**limits)  # type: ignore[arg-type]
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
+    while gate.hold() is None and gate.started < 100:
+        gate.started += 1
+    assert gate.started == started
+
+
+def test_what_was_thrown_away_may_be_started_again() -> None:
+    admission = Admission(max_staleness=1, max_in_flight_samples=1000)
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
+    gate.started = 12
+    assert gate.hold() == "staleness_cap"
+    gate.filtered = 1
+    assert gate.hold() is None
+    gate.filtered, gate.version = 0, 1
+    assert gate.hold() is None
+
+
+def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
+    admission = Admission(max_in_flight_samples=40)
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    queue = GroupQueue(admission, "fifo", samples)
+    gate = Gate(admission, "in_flight", 24, 4, queue)
+    gate.started = 10
+    holds = []
+    for group in range(6):
+        samples.start_group()
+        queue.offer(group, 0, 0.0)
+        holds.append(gate.hold())
+    assert holds == ["staleness_cap"] * 5 + ["backpressure"]
+
+
+def test_groups_that_are_alike_have_the_measured_tail() -> None:
+    alike = replace(LENGTHS, groups=GroupLengths(8, tail_ratio=1.5, correlation_ratio=0.6, groups=100))
+    assert LENGTHS.group_tail_ratio(8) > 2.0
+    workload = replace(WORKLOAD, lengths=alike, group_size=8)
+    lengths, _ = Draws(workload, 0, 0.0, np.random.default_rng(1)).groups(20_000)
+    table = np.array(lengths).reshape(-1, 8)
+    error = table.max(axis=1).std() / np.sqrt(20_000) / table.mean()
+    # The lengths are whole tokens and the quadrature is one: 1 % beside four standard errors.
+    assert table.max(axis=1).mean() / table.mean() == pytest.approx(1.5, abs=0.015 + 4 * error)
+    assert table.mean() == pytest.approx(LENGTHS.mean_tokens, rel=0.02)
+
+
+def test_groups_no_more_alike_than_chance_are_independent() -> None:
+    chance = GroupLengths(8, LENGTHS.group_tail_ratio(8), 0.0, 100)
+    assert group_correlation(replace(LENGTHS, groups=chance)) == pytest.approx(0.0, abs=0.02)
+    assert group_correlation(replace(LENGTHS, groups=replace(chance, tail_ratio=9.0))) == 0.0
+    assert group_correlation(LENGTHS) == 0.0
+
+
+def test_the_first_requests_are_what_is_left_of_running_ones() -> None:
+    workload = replace(WORKLOAD, lengths=constant(1000), group_size=4)
+    lengths, _ = Draws(workload, 400, 0.0, np.random.default_rng(1)).groups(200)
+    first, rest = np.array(lengths[:400]), np.array(lengths[400:])
+    assert set(rest.tolist()) == {1000}
+    assert (first.min() >= 1, first.max() <= 1000) == (True, True)
+    assert first.mean() == pytest.approx(500, abs=4 * 1000 / np.sqrt(12 * 400))
+
+
+def test_a_noisy_step_has_the_mean_of_a_quiet_one() -> None:
+    draws = Draws(WORKLOAD, 0, 0.4, np.random.default_rng(1))
+    factors = [draws.step_factor() for _ in range(20_000)]
+    assert np.mean(factors) == pytest.approx(1.0, abs=4 * 0.42 / np.sqrt(20_000))
+
+
+def test_percentiles_are_the_smallest_age_that_covers_the_share() -> None:
+    ages = Ages(((0, 50), (2, 45), (7, 5)))
+    assert [ages.percentile(ratio) for ratio in (0.5, 0.501, 0.95, 0.951, 1.0)] == [0, 2, 2, 7, 7]
+    assert (ages.mean, ages.max, ages.total) == (1.25, 7, 100)
+    with pytest.raises(ValueError, match="not within"):
+        ages.percentile(1.1)
+
+
+def test_a_run_that_throws_nearly_everything_away_has_no_end() -> None:
+    def filtered(kept_ratio: float) -> System:
+        return replace(STARVED, workload=replace(WORKLOAD, lengths=constant(3), kept_ratio=kept_ratio))
+
+    assert simulate(filtered(0.05), LAYOUT, steps=4, seed=1).steps == 2
+    with pytest.raises(NeverTrains, match="finished while the trainer waited"):
+        simulate(filtered(0.001), LAYOUT, steps=4, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"queue_capacity_samples": 23}, "the queue's capacity of 23"),
+        ({"max_in_flight_samples": 23}, "max_in_flight_samples of 23"),
+        ({"queue_policy": "drop_by_age"}, "drop_by_age needs"),
+        ({"queue_policy": "drop_oldest"}, "drop_oldest needs"),
+    ],
+)
+def test_limits_that_no_step_can_pass_are_refused_by_name(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulate(with_admission(STARVED, **change), LAYOUT, steps=4, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "words"),
+    [
+        (Layout(1, 0, 8), Settings(), "no whole engine"),
+        (Layout(0, 3, 8), Settings(), "no trainer"),
+        (Layout(1, 3, 0), Settings(), "no request"),
+        (LAYOUT, Settings(engine_slowness=(1.0, 1.0)), "2 slowness factors for 3 engines"),
+        (LAYOUT, Settings(engine_slowness=(1.0, 1.0, 0.0)), "above 0"),
+        (LAYOUT, Settings(publication="capped"), "needs a max_staleness of 1"),
+    ],
+)
+def test_layouts_and_settings_that_cannot_run_are_refused_by_name(
+    layout: Layout, settings: Settings, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulate(STARVED, layout, steps=4, seed=1, settings=settings)
+
+
+def test_limits_that_just_let_a_step_through_run() -> None:
+    for limits in ({"queue_capacity_samples": 24}, {"max_in_flight_samples": 24}):
+        assert simulate(with_admission(STARVED, **limits), LAYOUT, steps=4, seed=1).steps == 2
+
+
+def test_a_sample_longer_than_the_cache_is_refused() -> None:
+    longest = int(np.ceil(WORKLOAD.prompt_tokens + LENGTHS.max_tokens))
+    fits, does_not = (
+        replace(STARVED, engine=replace(STARVED.engine, kv_capacity_tokens=cap)) for cap in (longest, 162)
+    )
+    assert simulate(fits, LAYOUT, steps=4, seed=1).steps == 2
+    with pytest.raises(ValueError, match="does not fit"):
+        simulate(does_not, LAYOUT, steps=4, seed=1)
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
+    assert simulate(STARVED, LAYOUT, steps=3, seed=1, warm_up_steps=2).steps == 1
+    for steps, warm_up in ((3, 3), (3, -1), (1, 0)):
+        with pytest.raises(ValueError, match="leave nothing"):
+            simulate(STARVED, LAYOUT, steps=steps, seed=1, warm_up_steps=warm_up)
+
+
+def test_a_law_of_one_length_is_drawn_as_it_is() -> None:
+    lengths, kept = Draws(
+        replace(WORKLOAD, lengths=LengthLaw(np.array([7.0]), np.array([1.0]))), 0, 0.0, np.random.default_rng(0)
+    ).groups(3)
+    assert (lengths, kept) == ([7] * 12, [True] * 3)

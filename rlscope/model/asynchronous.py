@@ -24,11 +24,13 @@ from rlscope.model.system import Layout, Reals, System
 from rlscope.model.trainer_step import trainer_step
 
 Caveat = Literal["in_flight_cap", "staleness_cap", "samples_age_out", "held_back", "queue_grows", "few_requests"]
-"""Why the closed form is off.
+"""Why the closed form is off, and by how much beside the event simulator.
 
-in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: staleness is off by up to half a
-version, the period by some 5 %. samples_age_out: what is left is shorter. held_back: samplers with a surplus run in
-bursts; likewise. queue_grows: for ever, and staleness with it. few_requests: their number varies a lot."""
+in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: mean staleness is off by up to half
+a version, the period by up to 8 %. samples_age_out: what is left is shorter, so throughput is up to 8 % too high where
+the samplers set the pace. held_back: samplers with a surplus run in bursts, as where a cap binds. queue_grows: for
+ever, and staleness with it. few_requests: their number varies a lot.
+"""
 
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""

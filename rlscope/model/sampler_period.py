@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rlscope.model.kv_memory import safe_batch, steady_kv_load
+from rlscope.model.kv_memory import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.system import Engine, Reals, System, WeightUpdate, Workload
 
 LEAST_RUNNING: Final = 1e-3
@@ -73,7 +73,7 @@ def sampling_of(system: System) -> Sampling:
         mean_tokens=lengths.mean_tokens,
         samples_per_step=workload.samples_per_step / workload.kept_ratio,
         resident_tokens=load.mean_tokens,
-        kv_running=_kv_running(workload, engine),
+        kv_running=_kv_running(workload, engine, load),
         prefill_s=workload.prompt_tokens / rate_per_s if rate_per_s else 0.0,
         pause_s=update.engine_pause_s,
         recompute_s=_recompute_s(update, load.mean_tokens, rate_per_s),
@@ -97,11 +97,10 @@ def first_running(holds: Callable[[Reals], npt.NDArray[np.bool_]], highest: Real
     return np.where(found.any(axis=0), high, np.nan)
 
 
-def _kv_running(workload: Workload, engine: Engine) -> float:
+def _kv_running(workload: Workload, engine: Engine, load: KvLoad) -> float:
     if engine.kv_capacity_tokens is None:
         return np.inf
-    lengths, groups = workload.lengths, workload.lengths.groups
-    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
+    groups = workload.lengths.groups
     if groups is None:
         return safe_batch(load, engine.kv_capacity_tokens)
     correlation = max(groups.correlation_ratio, 0.0)

@@ -7,7 +7,7 @@ from typing import Literal
 import polars as pl
 
 from rlscope.diagnose.finding import Finding
-from rlscope.model.outlook import NoOutlook, Outlook
+from rlscope.model.outlook import NOT_ASKED, NoOutlook, Outlook
 
 Bottleneck = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
 
@@ -204,8 +204,8 @@ class Analysis:
     staleness: Staleness
     findings: tuple[Finding, ...]
     """Dearest first."""
-    outlook: Outlook | NoOutlook
-    """What the run should have done, and the layout to use next; or why the model says nothing."""
     data_quality: DataQuality
     answers: Mapping[str, pl.DataFrame]
     """The frame of each query that the page draws, by the query's name; columns are in the query's header."""
+    outlook: Outlook | NoOutlook = NOT_ASKED
+    """What the run should have done, and the layout to use next; or why the model says nothing."""

@@ -38,6 +38,9 @@ class Wishes:
     """Above 1: only whole nodes are moved."""
 
 
+NO_WISHES: Final = Wishes()
+
+
 def outlook_of(
     run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], wishes: Wishes
 ) -> Outlook | NoOutlook:

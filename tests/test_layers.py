@@ -23,6 +23,7 @@ LAYERS = (
     {"diagnose"},
     {"verdict", "own_query", "table_output"},
     {"observation"},
+    {"look_ahead"},
     {"analyze"},
     {"report"},
     {"cli"},
@@ -34,7 +35,7 @@ CONFINED = {
     "vl_convert": {"report/html.py", "report/charts"},
     "jinja2": {"report/html.py"},
     "typer": {"cli.py"},
-    "rich": {"cli.py", "report/terminal.py"},
+    "rich": {"cli.py", "report/terminal.py", "report/outlook_text.py", "report/plain.py"},
     "opentelemetry": set[str](),
 }
 

@@ -80,6 +80,9 @@ class NoOutlook:
     reason: str
 
 
+NOT_ASKED: Final = NoOutlook("it was not asked")
+
+
 def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, question: Question) -> Outlook:
     """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold.
 

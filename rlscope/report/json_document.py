@@ -3,17 +3,15 @@
 Numbers are as measured, in the unit that their name ends in; what is not known is null, and NaN never appears.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, TypeAlias
+from typing import Final
 
 from rlscope.analysis import Analysis, DataQuality, Ledger, RunFacts, Staleness, TokenStaleness, Verdict
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings, wording
+from rlscope.report.json_outlook import Json, outlook_document
 from rlscope.report.numbers import finite
 
 SCHEMA_VERSION: Final = 1
-
-Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
 
 
 def as_document(analysis: Analysis) -> dict[str, Json]:
@@ -29,6 +27,7 @@ def as_document(analysis: Analysis) -> dict[str, Json]:
         },
         "ledger": _ledger(analysis.ledger),
         "staleness": _staleness(analysis.staleness),
+        "outlook": outlook_document(analysis.outlook),
         "findings": [_finding(finding) for finding in analysis.findings],
         "data_quality": _data_quality(analysis.data_quality),
     }

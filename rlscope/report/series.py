@@ -71,14 +71,14 @@ def _coarsened(frame: pl.DataFrame, along: str, width: int, fold: int) -> pl.Dat
     rest = [name for name in frame.columns if name not in (*keys, along)]
     return (
         frame.group_by(*keys, stretch.alias(along), maintain_order=True)
-        .agg(_together(name, fold) for name in rest)
+        .agg(_together(name, frame.schema[name], fold) for name in rest)
         .select(frame.columns)
         .sort(along, *keys)
     )
 
 
-def _together(name: str, fold: int) -> pl.Expr:
-    """GPU-seconds add up; a maximum stays one, and so does a latency; everything else is a mean.
+def _together(name: str, kind: pl.DataType, fold: int) -> pl.Expr:
+    """GPU-seconds add up; a maximum stays one, and so do a latency and a word; everything else is a mean.
 
     A bucket without a row had a rate of zero, but no mean of its own.
     """
@@ -87,4 +87,5 @@ def _together(name: str, fold: int) -> pl.Expr:
         return column.sum()
     if name.endswith("_per_s"):
         return column.sum() / fold
-    return column.max() if name in _LATENCIES or "max" in name.split("_") else column.mean()
+    extreme = name in _LATENCIES or "max" in name.split("_") or kind == pl.String
+    return column.max() if extreme else column.mean()

@@ -14,7 +14,10 @@ from rich.text import Text
 
 from rlscope.analysis import Analysis, LedgerState
 from rlscope.diagnose.finding import Finding
-from rlscope.report import findings, numbers, wording
+from rlscope.model.outlook import Outlook
+from rlscope.report import findings, numbers, outlook, wording
+from rlscope.report.outlook_text import outlook_sections
+from rlscope.report.plain import bulleted, plain
 from rlscope.report.states import Kind, role_order, state_label, state_of
 
 _WIDTH_MAX = 120
@@ -39,6 +42,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
         blocks.append(_gaps(gaps))
     blocks += [
         _section("Where the GPU time went, whole run", _ledger(analysis, width)),
+        *(_section(title, body) for title, body in outlook_sections(analysis.outlook, width)),
         _section("Throughput", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
@@ -59,15 +63,17 @@ def _verdict(analysis: Analysis) -> Panel:
     if alarm is not None:
         body.add_row("Alarm", Text(alarm, style="bold red"))
     body.add_row("Verdict", Text(wording.headline(analysis), style="bold"))
-    body.add_row("Why", _plain(wording.why(analysis)))
-    body.add_row("Next", _plain(wording.next_step(analysis)))
+    body.add_row("Why", plain(wording.why(analysis)))
+    body.add_row("Next", plain(wording.next_step(analysis)))
+    if isinstance(analysis.outlook, Outlook):
+        body.add_row("Layout", Text(f"{outlook.headline(analysis.outlook)}."))
     about = (
         run.run_id,
         numbers.duration(run.duration_s),
         numbers.counted(run.n_gpus, "GPU", "GPUs"),
         numbers.counted(run.steps, "step", "steps"),
     )
-    body.add_row("Run", _plain(" · ".join(about)))
+    body.add_row("Run", plain(" · ".join(about)))
     label = wording.verdict_label(analysis.verdict.bottleneck)
     return Panel(
         body,
@@ -81,7 +87,7 @@ def _verdict(analysis: Analysis) -> Panel:
 
 def _gaps(lines: Sequence[str]) -> Panel:
     return Panel(
-        Group(*(_bullet("!", line) for line in lines)),
+        Group(*(bulleted("!", line) for line in lines)),
         title=Text(" The data has gaps ", style="bold yellow"),
         title_align="left",
         border_style="yellow",
@@ -106,7 +112,7 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
     bar = 32 if width >= 100 else 14 if width >= 76 else 6
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
     table.add_column(
-        _plain(role.capitalize()),
+        plain(role.capitalize()),
         header_style="bold",
         overflow="fold",
         min_width=34 if width >= 100 else 29 if width >= 76 else 20,
@@ -121,7 +127,7 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
         filled = round(state.share_ratio * bar)
         idle = "" if state.gpu_idle_ratio is None else numbers.percent(state.gpu_idle_ratio)
         table.add_row(
-            _plain(state_label(state.state, state.reason)),
+            plain(state_label(state.state, state.reason)),
             numbers.percent(state.share_ratio),
             Text(_KIND_FILLS[kind] * filled or "▏", style=_KIND_STYLES[kind]),
             numbers.gpu_time(state.gpu_s),
@@ -212,10 +218,10 @@ def _findings(analysis: Analysis) -> RenderableType:
 
 def _finding(finding: Finding) -> RenderableType:
     head = Text(f"{finding.severity:<9}", style=_SEVERITY_STYLES[finding.severity])
-    head.append_text(_plain(findings.title(finding))).stylize("bold", 9)
+    head.append_text(plain(findings.title(finding))).stylize("bold", 9)
     if finding.cost_gpu_s is not None:
         head.append(f"  {numbers.gpu_time(finding.cost_gpu_s)}", style="not bold")
-    words = Group(_plain(findings.sentence(finding)), _bullet("→", findings.remedy(finding)), Text(""))
+    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding)), Text(""))
     return Group(head, Padding(words, (0, 0, 0, 9)))
 
 
@@ -228,15 +234,7 @@ def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(overflow="fold")
     for name, value in rows:
-        table.add_row(name, _plain(value))
-    return table
-
-
-def _bullet(mark: str, text: str) -> Table:
-    table = Table.grid(padding=(0, 1, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    table.add_row(Text(mark), _plain(text))
+        table.add_row(name, plain(value))
     return table
 
 
@@ -245,8 +243,3 @@ def _bar(ratio: float, width: int) -> str:
     if eighths == 0:
         return _BAR_EIGHTHS[0] if ratio > 0 else ""
     return "█" * (eighths // 8) + (_BAR_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")
-
-
-def _plain(text: str) -> Text:
-    """Text that a run may have supplied: no markup, and no control character reaches the terminal."""
-    return Text("".join(char if char.isprintable() else "�" for char in text))

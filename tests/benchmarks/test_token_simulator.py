@@ -31,6 +31,7 @@ from benchmarks.token_simulator.pass_cost import decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from benchmarks.token_simulator.versions import VersionLog
 from rlscope.analyze import analyze
+from rlscope.model.outlook import NoOutlook
 
 UNHURRIED = math.inf
 """Tokens per second at which a thing takes no time."""
@@ -93,6 +94,12 @@ VARIANTS = {
         Layout(4, 4, 4),
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def no_outlook(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is recorded is tested here, not what the model makes of it, which takes seconds."""
+    monkeypatch.setattr("rlscope.analyze.outlook_of", lambda *_: NoOutlook("not asked"))
 
 
 def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:

@@ -1,6 +1,6 @@
 """What the model says, in words: what the run should have done, where the rest went, and the layout to use next.
 
-Every figure comes from the outlook; how it is written is `numbers.py`. Terminal and page show the same rows.
+Terminal and page show the same rows.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +16,8 @@ from rlscope.model.system import Layout
 from rlscope.report import numbers
 
 _LAYOUTS_SHOWN: Final = 6
+# Of the bound: a smaller cause of the gap is not worth a line.
 _SMALL_RATIO: Final = 0.002
-"""Of the bound: a smaller cause of the gap is not worth a line."""
 
 _REASONS: Final[Mapping[Reason, str]] = {
     "worthwhile": "It is worth a restart, and more likely right than not by more than nine to one.",
@@ -98,7 +98,7 @@ class ComparedRow(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """One line of the way from the bound to what was achieved."""
+    """One cause of the gap."""
 
     name: str
     lost: str
@@ -226,7 +226,7 @@ def remarks(outlook: Outlook) -> list[str]:
     lines += [_NOTES[note] for note in outlook.calibration.notes]
     if outlook.simulated_layouts:
         many = numbers.counted(outlook.simulated_layouts, "layout was", "layouts were")
-        lines.append(f"{many} simulated event by event, since a limit binds there that no formula holds for.")
+        lines.append(f"{many} simulated event by event: a limit binds there that no formula holds for.")
     return lines
 
 

@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis, Bottleneck, ClockOffset, Loss, SampledEngine
 from rlscope.diagnose.finding import Finding
-from rlscope.report import findings, numbers
+from rlscope.model.outlook import Outlook
+from rlscope.report import findings, numbers, outlook
 
 
 class _Words(NamedTuple):
@@ -155,10 +156,21 @@ def next_step(analysis: Analysis) -> str:
         return f"Mend “{findings.title(worthless).lower()}” (below) before anything else, and record the run again."
     if analysis.verdict.bottleneck == "unknown":
         return words.next
+    advised = _advised(analysis)
+    if advised is not None:
+        return advised
     cheaper = cheapest_finding(analysis)
     if cheaper is None:
         return f"{words.next} Change one thing, and compare the steady rate."
     return f"{words.next} Look first at “{findings.title(cheaper).lower()}” (below), which may be cheaper to mend."
+
+
+def _advised(analysis: Analysis) -> str | None:
+    """The layout that the model recommends; None where it recommends none."""
+    advice = analysis.outlook
+    if not isinstance(advice, Outlook) or not advice.recommendation.changes:
+        return None
+    return f"{outlook.headline(advice)}."
 
 
 def cheapest_finding(analysis: Analysis) -> Finding | None:

@@ -68,7 +68,7 @@ def test_an_import_of_the_host_that_fails_fails_as_before(host: str, tmp_path: P
     (tmp_path / "hostpackage" / "broken.py").write_text("raise ValueError('of the host')")
     when_loaded("hostpackage.broken", seen.append, Faults())
     with pytest.raises(ValueError, match="of the host"):
-        import hostpackage.broken
+        importlib.import_module("hostpackage.broken")
     with pytest.raises(ModuleNotFoundError):
         when_loaded("hostpackage.missing", seen.append, Faults())
         importlib.import_module("hostpackage.missing")

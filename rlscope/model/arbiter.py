@@ -59,7 +59,7 @@ def arbitrate(
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     """Whether the layout's steady state has a caveat, or is staler than a cap that nothing may pass."""
-    state = steady_states(calibration.system, (layout,))[0]
+    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
     if isinstance(state, Refused):
         return False
     cap, terms = calibration.system.admission.max_staleness, state.staleness

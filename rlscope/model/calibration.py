@@ -16,6 +16,7 @@ from rlscope.model.decode_fit import CurveFit, fit_decode_curve
 from rlscope.model.decode_points import DecodePoints
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.observed import Observed
+from rlscope.model.sampler_limits import CapRule
 from rlscope.model.system import (
     Admission,
     DecodeCurve,
@@ -66,6 +67,8 @@ class Calibration:
     """Optimizer steps of the stretch."""
     steps_per_version: float
     """Optimizer steps of one publication, as the model has it."""
+    cap_rule: CapRule
+    """How the run keeps its staleness cap."""
     curve: CurveFit
     training: TrainingRate
     notes: tuple[Note, ...]
@@ -105,6 +108,7 @@ def calibrate(
         synchronous=_is_synchronous(observed),
         steps=observed.steps.period_s.size,
         steps_per_version=steps_per_version,
+        cap_rule="publication_waits" if publishes_every_step else "admission",
         curve=fit,
         training=training,
         notes=_notes(observed, limit),

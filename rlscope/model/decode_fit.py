@@ -201,8 +201,10 @@ def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
     typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
     def nearness(vectors: Reals) -> Reals:
-        distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
-        return -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
+        near = -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+        return np.where(np.isfinite(near), near, -np.inf)
 
     nearest = maximise(nearness, typical[None, :], model.least)
     return _anchored(model, nearest[None, :], cells)[0]

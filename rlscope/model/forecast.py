@@ -115,7 +115,7 @@ def forecast_layouts(
     """
     candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
     laws = StalenessLaws.of(calibration.system)
-    solved = steady_states(calibration.system, candidates)
+    solved = steady_states(calibration.system, candidates, calibration.cap_rule)
     first = [_forecast(calibration, laws, state, most_staleness) for state in solved]
     today = replace(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])

@@ -33,7 +33,8 @@ class OperatingPoint:
 
 def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second in each layout; 0 where it cannot run."""
-    rates = np.array([_rate(state) for state in steady_states(system, layouts)], dtype=np.float64)
+    states = steady_states(system, layouts, calibration.cap_rule)
+    rates = np.array([_rate(state) for state in states], dtype=np.float64)
     if calibration.synchronous and calibration.layout in layouts:
         step = split_step(system, calibration.layout)
         rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
@@ -45,7 +46,7 @@ def operating_point(calibration: Calibration, system: System) -> OperatingPoint 
     if calibration.synchronous:
         step = split_step(system, calibration.layout)
         return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,))[0]
+    state = steady_states(system, (calibration.layout,), calibration.cap_rule)[0]
     return None if isinstance(state, Refused) else _of_state(system, state)
 
 

@@ -15,7 +15,7 @@ Samples are named `<uid>/<row>`, in the group `<uid>`; a row is a trajectory of 
 with the version that it then had. verl itself keeps only the first and the last version of a trajectory. The version
 is verl's `param_version`, one for each weight update; several optimizer steps may lie between two.
 
-If vLLM is the engine and our vLLM plug-in is installed, the servers' own workers hold the rollout GPUs and record
+If our plug-in for the engine (vLLM, SGLang) is installed, the servers' own workers hold the rollout GPUs and record
 forward passes; the rollouter is then a controller. Otherwise the rollouter stands for the GPUs, with coarse states.
 Either way the plug-in leaves the samples to this module. Set RLSCOPE_VERL_ENGINES=unrecorded if the plug-in is
 installed but does not run.

@@ -9,6 +9,9 @@ from rlscope_otel.integrations.host import host_run, live_run
 from rlscope_otel.integrations.seams import Call
 from rlscope_otel.recorder import Run
 
+# Where each engine looks for plug-ins.
+_PLUG_INS = {"vllm": "vllm.general_plugins", "sglang": "sglang.srt.plugins"}
+
 
 def actor_class(found: Any) -> Any:
     """The class whose methods an actor runs: Ray's decorator leaves a handle in its place."""
@@ -50,13 +53,11 @@ def begin(role: str, config: Any, gpu_count: int | None = 0) -> Run:
 
 
 def engines_are_recorded(config: Any) -> bool:
-    """Whether the servers hold the GPUs in this run, as workers of their own, because our vLLM plug-in is in them."""
-    if setting(config, "actor_rollout_ref.rollout.name") != "vllm":
+    """Whether the servers hold the GPUs in this run, as workers of their own, because a plug-in of ours is in them."""
+    group = _PLUG_INS.get(setting(config, "actor_rollout_ref.rollout.name"))
+    if group is None or os.environ.get("RLSCOPE_VERL_ENGINES") == "unrecorded":
         return False
-    if os.environ.get("RLSCOPE_VERL_ENGINES") == "unrecorded":
-        return False
-    groups = ("vllm.stat_logger_plugins", "vllm.general_plugins")
-    return any(point.name == "rlscope" for group in groups for point in metadata.entry_points(group=group))
+    return any(point.name == "rlscope" for point in metadata.entry_points(group=group))
 
 
 def _settings(config: Any) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from typing import Any
 import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock, Run
-from rlscope_otel.integrations import verl, verl_queue, verl_rollouter
+from rlscope_otel.integrations import verl, verl_processes, verl_queue, verl_rollouter
 
 Rows = Callable[..., list[dict[str, Any]]]
 SECOND_NS = 1_000_000_000
 CONFIG = {
     "actor_rollout_ref": {
         "actor": {"ppo_mini_batch_size": 8},
-        "rollout": {"name": "sglang", "n": 2, "response_length": 64},
+        "rollout": {"name": "trtllm", "n": 2, "response_length": 64},
     },
     "async_training": {"staleness_threshold": 0.5, "require_batches": 2},
     "trainer": {"nnodes": 2, "n_gpus_per_node": 8, "test_freq": 2},
@@ -509,6 +509,26 @@ def test_where_the_engines_record_themselves_the_rollouter_owns_no_gpu(run_dir: 
     rollouter_of()
     (found,) = [json.loads(path.read_text()) for path in (run_dir / "workers").glob("*.json")]
     assert (found["role"], found["gpu_count"]) == ("controller", 0)
+
+
+@pytest.mark.parametrize(
+    ("engine", "group", "told", "recorded"),
+    [
+        ("vllm", "vllm.general_plugins", "", True),
+        ("sglang", "sglang.srt.plugins", "", True),
+        ("vllm", "sglang.srt.plugins", "", False),
+        ("trtllm", "vllm.general_plugins", "", False),
+        ("vllm", "vllm.general_plugins", "unrecorded", False),
+    ],
+)
+def test_an_engine_is_recorded_where_our_plug_in_for_it_is_installed(
+    monkeypatch: pytest.MonkeyPatch, engine: str, group: str, told: str, recorded: bool
+):
+    monkeypatch.setenv("RLSCOPE_VERL_ENGINES", told)
+    installed = {group: [SimpleNamespace(name="rlscope")]}
+    monkeypatch.setattr(verl_processes.metadata, "entry_points", lambda group: installed.get(group, []))
+    config = {"actor_rollout_ref": {"rollout": {"name": engine}}}
+    assert verl_processes.engines_are_recorded(config) == recorded
 
 
 def test_the_watchers_can_be_sent_to_another_process():

@@ -1,0 +1,442 @@
+"""The hooks on objects shaped as in the source of SGLang 0.5.23: what they read of its objects, in the order in which
+its scheduler calls them. SGLang itself does not install on a machine without a GPU."""
+
+import sys
+from dataclasses import dataclass, field
+from enum import Enum
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from rlscope_otel import ManualClock, start_run
+from rlscope_otel.integrations import sglang
+from rlscope_otel.integrations.request_ids import RequestName, request_id_of
+
+MS = 1_000_000
+SCHEDULER, UPDATER = (
+    "sglang.srt.managers.scheduler",
+    "sglang.srt.managers.scheduler_components.weight_updater",
+)
+
+
+class HookType(Enum):
+    AROUND = "around"
+
+
+class HookRegistry:
+    """The protocol of SGLang's registry: hooks of a target wrap it once all are registered."""
+
+    hooks: ClassVar[list[tuple[str, Any, HookType]]] = []
+
+    @classmethod
+    def register(cls, target: str, hook: Any, hook_type: HookType) -> None:
+        cls.hooks.append((target, hook, hook_type))
+
+    @classmethod
+    def apply_hooks(cls) -> None:
+        for target, hook, _ in cls.hooks:
+            path, name = target.rsplit(".", 1)
+            owner = getattr(sys.modules[path.rsplit(".", 1)[0]], path.rsplit(".", 1)[1])
+            original = getattr(owner, name)
+            setattr(owner, name, lambda *a, _hook=hook, _original=original, **k: _hook(_original, *a, **k))
+
+
+class Finished:
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def to_json(self) -> dict[str, object]:
+        return {"type": self.kind}
+
+
+@dataclass(eq=False)
+class Req:
+    rid: str
+    origin_input_ids: list[int] = field(default_factory=lambda: [1, 2, 3])
+    output_ids: list[int] = field(default_factory=list)
+    finished_reason: Finished | None = None
+    finished_len: int | None = None
+    retraction_count: int = 0
+    cached_tokens: int = 0
+
+    def finished(self) -> bool:
+        return self.finished_reason is not None
+
+
+class Batch:
+    def __init__(self, *reqs: Req, extend_num_tokens: int | None = None) -> None:
+        self.reqs, self.extend_num_tokens = list(reqs), extend_num_tokens
+        self.forward_mode = SimpleNamespace(is_extend=lambda: extend_num_tokens is not None)
+
+
+def scheduler_module(clock: ManualClock) -> tuple[type, type]:
+    class Scheduler:
+        def __init__(self) -> None:
+            self.max_total_num_tokens, self.max_running_requests = 1000, 64
+            self.waiting_queue: list[Req] = []
+            self.running_batch = Batch()
+            self.token_to_kv_pool_allocator = SimpleNamespace(available_size=lambda: 900)
+            self.tree_cache = SimpleNamespace(evictable_size=lambda: 60)
+            self.weight_updater = Updater(self)
+
+        def _add_request_to_queue(self, req: Req, is_retracted: bool = False) -> None:
+            self.waiting_queue.append(req)
+
+        def run_batch(self, batch: Batch, pp_proxy_tensors: object = None) -> str:
+            return "result"
+
+        def process_batch_result(self, batch: Batch, result: object) -> None:
+            clock.advance(5 * MS)
+            for req in batch.reqs:
+                req.output_ids.append(7)
+
+        def send_abort_output(self, abort_req: object, req: Req) -> None: ...
+
+        def on_idle(self) -> None:
+            clock.advance(MS)
+
+        def pause_generation(self, recv_req: Any) -> None: ...
+
+        def continue_generation(self, recv_req: Any) -> None: ...
+
+        def record_weight_version_change(self, new_version: str | None) -> None: ...
+
+    class Updater:
+        def __init__(self, scheduler: Scheduler) -> None:
+            self.scheduler = scheduler
+
+        def begin_weight_update(self, recv_req: Any) -> Any:
+            return SimpleNamespace(success=True)
+
+        def end_weight_update(self, recv_req: Any) -> Any:
+            return SimpleNamespace(success=True)
+
+        def update_weights_from_disk(self, recv_req: Any) -> Any:
+            clock.advance(20 * MS)
+            if recv_req.succeeds:
+                self.scheduler.record_weight_version_change(recv_req.weight_version)
+            return SimpleNamespace(success=recv_req.succeeds)
+
+        update_weights_from_distributed = update_weights_from_tensor = update_weights_from_disk
+
+    return Scheduler, Updater
+
+
+@pytest.fixture
+def host(monkeypatch: pytest.MonkeyPatch, tmp_path, clock: ManualClock) -> Any:
+    """The modules that the hooks are registered for, and a run that is already recording."""
+    names = "sglang", "sglang.srt", "sglang.srt.plugins", "sglang.srt.managers"
+    for name in (*names, "sglang.srt.managers.scheduler_components", SCHEDULER, UPDATER):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+        if "." in name:
+            monkeypatch.setattr(sys.modules[name.rpartition(".")[0]], name.rpartition(".")[2], sys.modules[name], False)
+    registry = ModuleType("sglang.srt.plugins.hook_registry")
+    registry.HookType, registry.HookRegistry = HookType, HookRegistry
+    monkeypatch.setitem(sys.modules, registry.__name__, registry)
+    HookRegistry.hooks.clear()
+    sys.modules[SCHEDULER].Scheduler, sys.modules[UPDATER].SchedulerWeightUpdaterManager = scheduler_module(clock)
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    return sys.modules[SCHEDULER]
+
+
+@pytest.fixture
+def scheduler(host, tmp_path, clock: ManualClock) -> Any:
+    run = start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
+    sglang.register()
+    HookRegistry.apply_hooks()
+    made = host.Scheduler()
+    made.run = run
+    return made
+
+
+def step(scheduler: Any, batch: Batch, clock: ManualClock, *finishes: Req, launch_ms: int = 1) -> None:
+    clock.advance(launch_ms * MS)
+    result = scheduler.run_batch(batch)
+    for req in finishes:
+        req.finished_reason = Finished("length")
+    scheduler.process_batch_result(batch, result)
+
+
+def update(weight_version: str | None, *, flush_cache: bool = True, succeeds: bool = True) -> Any:
+    return SimpleNamespace(weight_version=weight_version, flush_cache=flush_cache, succeeds=succeeds)
+
+
+def taken(rows, table: str, *names: str) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in names) for row in rows(table)]
+
+
+def runs_of(row: dict[str, Any]) -> list[tuple[int, int, int]]:
+    return [(run["version"], run["start"], run["end"]) for run in row["versions"]]
+
+
+def test_without_a_run_folder_nothing_is_registered(host, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RLSCOPE_RUN_DIR")
+    sglang.register()
+    assert HookRegistry.hooks == []
+
+
+def test_a_host_without_the_registry_starts_all_the_same(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.setenv("RLSCOPE_RUN_DIR", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "sglang.srt.plugins.hook_registry", None)
+    sglang.register()
+
+
+def test_a_function_that_this_version_lacks_is_left_out(host, caplog: pytest.LogCaptureFixture) -> None:
+    del sys.modules[UPDATER].SchedulerWeightUpdaterManager.begin_weight_update
+    sglang.register()
+    targets = {target.rpartition(".")[2] for target, _, _ in HookRegistry.hooks}
+    assert {"run_batch", "update_weights_from_disk"} <= targets
+    # The shape has no update over IPC either.
+    assert not {"begin_weight_update", "update_weights_from_ipc"} & targets
+    assert "begin_weight_update: this version of SGLang does not have it" in caplog.text
+
+
+def test_a_run_that_is_recording_already_is_told_what_the_engine_holds(scheduler, worker) -> None:
+    scheduler.run.stop()
+    found = worker("s0")
+    assert (found["framework"], found["kv_capacity_tokens"], found["max_running"]) == ("sglang", 1000, 64)
+
+
+def test_each_batch_is_a_row_and_passes_that_follow_each_other_leave_only_the_time_between(
+    scheduler, clock: ManualClock, rows
+) -> None:
+    first, second = Req("a"), Req("b")
+    scheduler._add_request_to_queue(first)
+    step(scheduler, Batch(first, extend_num_tokens=3), clock)
+    step(scheduler, Batch(first, second), clock, launch_ms=2)
+    scheduler.run.flush()
+    assert taken(
+        rows, "engine_steps", "start_ns", "end_ns", "busy_ns", "running", "decode_tokens", "prefill_tokens"
+    ) == [
+        (2 * MS, 7 * MS, 5 * MS, 1, 1, 3),
+        (7 * MS, 14 * MS, 5 * MS, 2, 2, 0),
+    ]
+    assert (
+        taken(rows, "engine_steps", "waiting", "kv_used_tokens", "forward_passes", "source") == [(1, 40, 1, None)] * 2
+    )
+
+
+def test_batches_that_overlap_share_no_time(scheduler, clock: ManualClock, rows) -> None:
+    one, two = Batch(Req("a")), Batch(Req("b"))
+    scheduler.run_batch(one)
+    clock.advance(MS)
+    scheduler.run_batch(two)
+    scheduler.process_batch_result(one, None)
+    scheduler.process_batch_result(two, None)
+    scheduler.run.flush()
+    assert taken(rows, "engine_steps", "start_ns", "end_ns", "busy_ns") == [
+        (MS, 7 * MS, 6 * MS),
+        (7 * MS, 12 * MS, 5 * MS),
+    ]
+
+
+@pytest.mark.parametrize(("pause_ms", "start_ms"), [(1000, 6), (1001, 1007)])
+def test_more_than_a_second_between_two_batches_is_not_time_between_passes(
+    pause_ms: int, start_ms: int, scheduler, clock: ManualClock, rows
+) -> None:
+    batch = Batch(Req("a"))
+    step(scheduler, batch, clock, launch_ms=0)
+    step(scheduler, batch, clock, launch_ms=pause_ms)
+    scheduler.run.flush()
+    assert taken(rows, "engine_steps", "start_ns")[1] == (start_ms * MS,)
+
+
+def test_a_sample_has_the_version_of_each_token_and_the_name_in_its_request_id(
+    scheduler, clock: ManualClock, rows
+) -> None:
+    req = Req(request_id_of(RequestName("step3/17", "prompt-2")), cached_tokens=2)
+    scheduler._add_request_to_queue(req)
+    step(scheduler, Batch(req, extend_num_tokens=3), clock)
+    step(scheduler, Batch(req), clock)
+    scheduler.running_batch = Batch(req)
+    scheduler.weight_updater.update_weights_from_disk(update("1"))
+    step(scheduler, Batch(req), clock, req)
+    scheduler.run.flush()
+    (row,) = rows("samples")
+    assert runs_of(row) == [(0, 0, 2), (1, 2, 3)]
+    assert {name: row[name] for name in ("sample_id", "group_id", "segment", "version_source", "finish_reason")} == {
+        "sample_id": "step3/17",
+        "group_id": "prompt-2",
+        "segment": 0,
+        "version_source": "engine",
+        "finish_reason": "length",
+    }
+    assert (row["submitted_ns"], row["started_ns"], row["prompt_tokens"], row["cached_tokens"]) == (MS, 2 * MS, 3, 2)
+
+
+def test_tokens_after_the_stop_are_not_counted(scheduler, clock: ManualClock, rows) -> None:
+    req = Req("a", output_ids=[5, 5, 5], finished_len=2)
+    step(scheduler, Batch(req), clock, req)
+    scheduler.run.flush()
+    assert taken(rows, "samples", "output_tokens") == [(2,)]
+    assert taken(rows, "engine_steps", "decode_tokens") == [(2,)]
+
+
+def test_aborted_running_and_health_check_requests(scheduler, clock: ManualClock, rows) -> None:
+    aborted, running, check = Req("a"), Req("b"), Req("HEALTH_CHECK_1")
+    step(scheduler, Batch(aborted, running, check), clock, check)
+    scheduler.send_abort_output(None, aborted)
+    scheduler.run.stop()
+    assert taken(rows, "samples", "sample_id", "finish_reason") == [("a", "abort"), ("b", "unfinished")]
+    assert taken(rows, "engine_steps", "decode_tokens") == [(3,)]
+
+
+def test_the_trainers_own_samples_are_not_recorded_a_second_time(
+    host, tmp_path, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
+    run = start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
+    sglang.register()
+    HookRegistry.apply_hooks()
+    req = Req("a")
+    step(host.Scheduler(), Batch(req), clock, req)
+    run.flush()
+    assert (rows("samples"), taken(rows, "engine_steps", "decode_tokens")) == ([], [(1,)])
+
+
+@pytest.mark.parametrize(
+    ("mode", "flush_cache", "runs_on", "kv"),
+    [
+        ("in_place", True, True, "kept"),
+        ("retract", True, True, "recomputed"),
+        ("retract", False, True, "kept"),
+        ("in_place", True, False, "recomputed"),
+        ("in_place", False, False, "kept"),
+    ],
+)
+def test_an_update_in_a_pause_says_what_became_of_the_kv_cache(
+    mode: str, flush_cache: bool, runs_on: bool, kv: str, scheduler, clock: ManualClock, rows
+) -> None:
+    scheduler.running_batch = Batch(Req("a")) if runs_on else Batch()
+    scheduler.pause_generation(SimpleNamespace(mode=mode))
+    scheduler.weight_updater.update_weights_from_disk(update("3", flush_cache=flush_cache))
+    scheduler.continue_generation(SimpleNamespace())
+    step(scheduler, Batch(Req("a")), clock)
+    scheduler.run.flush()
+    (applied,) = rows("weight_updates", "worker_id", "bytes")
+    assert applied == {
+        "version": 3,
+        "label": "3",
+        "phase": "apply",
+        "start_ns": MS,
+        "end_ns": 21 * MS,
+        "paused": True,
+        "kv": kv,
+    }
+    assert taken(rows, "activities", "activity", "reason", "start_ns", "end_ns") == [("wait", "weights", MS, 21 * MS)]
+
+
+def test_loads_of_one_session_are_one_update_and_tokens_of_passes_in_it_are_torn(
+    scheduler, clock: ManualClock, rows
+) -> None:
+    req = Req("a")
+    updater, batch = scheduler.weight_updater, Batch(req)
+    step(scheduler, batch, clock, launch_ms=0)
+    updater.begin_weight_update(SimpleNamespace())
+    updater.update_weights_from_tensor(update(None))
+    step(scheduler, batch, clock, launch_ms=0)
+    updater.update_weights_from_tensor(update("1"))
+    updater.end_weight_update(SimpleNamespace())
+    step(scheduler, batch, clock, req, launch_ms=0)
+    scheduler.run.flush()
+    assert taken(rows, "weight_updates", "version", "paused", "start_ns", "end_ns") == [(1, False, 6 * MS, 51 * MS)]
+    (sample,) = rows("samples")
+    assert (runs_of(sample), sample["torn_tokens"]) == ([(0, 0, 2), (1, 2, 3)], 1)
+
+
+def test_updates_without_a_label_are_counted_and_a_label_given_before_the_next_pass_is_theirs(
+    scheduler, clock: ManualClock, rows
+) -> None:
+    updater = scheduler.weight_updater
+    updater.update_weights_from_disk(update(None))
+    step(scheduler, Batch(Req("a")), clock)
+    updater.begin_weight_update(SimpleNamespace())
+    updater.update_weights_from_distributed(update(None))
+    updater.end_weight_update(SimpleNamespace())
+    scheduler.record_weight_version_change(new_version="2")
+    step(scheduler, Batch(Req("b")), clock)
+    scheduler.run.stop()
+    assert taken(rows, "weight_updates", "version", "label") == [(1, None), (2, "2")]
+    assert taken(rows, "samples", "sample_id", "version_source") == [("a", "time_join"), ("b", "engine")]
+
+
+def test_a_load_that_failed_is_no_version(scheduler, clock: ManualClock, rows) -> None:
+    scheduler.weight_updater.update_weights_from_disk(update("1", succeeds=False))
+    step(scheduler, Batch(Req("a")), clock)
+    scheduler.run.stop()
+    assert rows("weight_updates") == []
+    assert runs_of(rows("samples")[0]) == [(0, 0, 1)]
+
+
+def test_idle_time_is_a_wait_for_requests_and_a_stall_is_not(scheduler, clock: ManualClock, rows) -> None:
+    for _ in range(3):
+        scheduler.on_idle()
+    step(scheduler, Batch(Req("a")), clock, launch_ms=0)
+    scheduler.waiting_queue.append(Req("b"))
+    for _ in range(3):
+        scheduler.on_idle()
+    step(scheduler, Batch(Req("b")), clock, launch_ms=0)
+    scheduler.run.flush()
+    assert taken(rows, "activities", "reason", "start_ns", "end_ns") == [("requests", MS, 4 * MS)]
+
+
+def test_a_long_idle_time_is_written_every_second(scheduler, clock: ManualClock, rows) -> None:
+    for _ in range(3):
+        scheduler.on_idle()
+        clock.advance(999 * MS)
+    scheduler.run.flush()
+    assert taken(rows, "activities", "start_ns", "end_ns") == [(MS, 1001 * MS), (1001 * MS, 2001 * MS)]
+
+
+def test_an_error_of_the_hooks_is_counted_and_the_host_gets_its_result(
+    scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert scheduler.run_batch(SimpleNamespace()) == "result"
+    assert "sglang launches" in caplog.text
+
+
+def test_an_error_of_the_host_is_its_own(scheduler, clock: ManualClock) -> None:
+    with pytest.raises(AttributeError):
+        scheduler.process_batch_result(SimpleNamespace(), None)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "recorded"),
+    [
+        ({"tp_rank": 0, "pp_rank": 0}, True),
+        ({"tp_rank": 1, "pp_rank": 0}, False),
+        ({"tp_rank": 0, "pp_rank": 1}, False),
+        ({"tp_rank": 4, "pp_rank": 0, "attn_tp_rank": 0, "attn_cp_rank": 0}, True),
+        ({"tp_rank": 4, "pp_rank": 0, "attn_tp_rank": 0, "attn_cp_rank": 1}, False),
+    ],
+)
+def test_only_the_rank_that_speaks_for_its_engine_is_recorded(
+    ranks: dict[str, int], recorded: bool, host, tmp_path, clock: ManualClock, rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ModuleType("sglang.srt.runtime_context")
+    context.get_parallel = lambda: SimpleNamespace(tp_size=8, pp_size=1, **ranks)
+    monkeypatch.setitem(sys.modules, context.__name__, context)
+    run = start_run(tmp_path, "sampler", "s0", clock=clock, flush_interval_s=3600)
+    sglang.register()
+    HookRegistry.apply_hooks()
+    step(host.Scheduler(), Batch(Req("a")), clock)
+    run.flush()
+    assert len(rows("engine_steps")) == recorded
+
+
+def test_a_run_of_its_own_knows_the_engine_s_gpus_and_what_it_holds(
+    host, tmp_path, monkeypatch: pytest.MonkeyPatch, worker
+) -> None:
+    context = ModuleType("sglang.srt.runtime_context")
+    context.get_parallel = lambda: SimpleNamespace(
+        tp_size=8, pp_size=2, tp_rank=0, pp_rank=0, attn_tp_rank=0, attn_dp_size=4
+    )
+    monkeypatch.setitem(sys.modules, context.__name__, context)
+    monkeypatch.setenv("RLSCOPE_WORKER_ID", "s1")
+    sglang.register()
+    HookRegistry.apply_hooks()
+    scheduler = host.Scheduler()
+    sglang.recorder_of(scheduler).run.stop()
+    found = worker("s1")
+    assert (found["role"], found["gpu_count"], found["framework"]) == ("sampler", 4, "sglang")
+    assert (found["kv_capacity_tokens"], found["max_running"]) == (1000, 64)

@@ -11,7 +11,6 @@ def closing_lines(counts: Counts) -> str:
     """The figures of a run, as TRL logged them."""
     rewards = [entry["reward"] for entry in counts.logged if entry.get("reward") is not None]
     staleness = [entry["sample/staleness_mean"] for entry in counts.logged if entry.get("sample/staleness_mean")]
-    dropped = sum(entry.get("sample/dropped_stale_total") or 0 for entry in counts.logged)
     return "\n".join(
         (
             f"steps: {counts.steps} in {counts.train_s:.1f} s",
@@ -19,6 +18,6 @@ def closing_lines(counts: Counts) -> str:
             f"response tokens scored: {counts.tokens_generated}",
             f"reward, first and last {FEW} steps: {fmean(rewards[:FEW]):.2f}, {fmean(rewards[-FEW:]):.2f}",
             f"staleness by TRL's count: {fmean(staleness):.2f}" if staleness else "staleness by TRL's count: 0",
-            f"samples dropped for their age: {dropped:.0f}",
+            f"samples dropped for their age: {counts.total('sample/dropped_stale_total'):.0f}",
         )
     )

@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from trl.experimental.async_grpo.async_rollout_worker import RolloutSample
 
-from examples.trl_async.counts import Counts
+from examples.trl_async.counts import Counts, Scored
 from examples.trl_async.options import Options
 from examples.trl_async.tiny_model import EOS, PAD, byte_share_ratio
 
@@ -154,7 +154,9 @@ class TransformersEngine:
     def _accept(self, result: Any) -> None:  # noqa: ANN401
         group, index = self._asked.pop(result.request_id)
         group.results.append((index, result))
-        self._counts.tokens_generated += len(result.generated_tokens)
+        tokens = len(result.generated_tokens)
+        self._counts.tokens_generated += tokens
+        self._counts.scored[sample_id_of(group.number, index)] = Scored(group.admitted_version, tokens)
         if len(group.results) == self._options.group:
             for row in self._score(group):
                 self._put(row)

@@ -52,6 +52,7 @@ class AsyncGrpoHook:
         self._importance = Importance(self._steps)
         self._is_main = trainer.accelerator.is_main_process
         self._syncs = 0
+        self._synced_at_step = 0
         self._takings = Takings(run, _capacity(trainer))
         self._queue: WatchedQueue | None = None
         callbacks = trainer.callback_handler
@@ -138,7 +139,7 @@ class AsyncGrpoHook:
         publishes = step % self._trainer.args.weight_sync_steps == 0
         self._steps.begin(version, version + publishes)
         batch = self._takings.next_batch()
-        self._importance.begin(version, batch)
+        self._importance.begin(version, batch, is_published=self._trainer.state.global_step == self._synced_at_step)
         if batch is not None:
             rewards = [taken.reward for taken in batch.own if taken.reward is not None]
             self._steps.add(len(batch.own), batch.own_tokens, rewards)
@@ -156,6 +157,7 @@ class AsyncGrpoHook:
     def _synced(self, call: Call) -> None:
         end_phase(call)
         self._syncs += call.error is None
+        self._synced_at_step = self._trainer.state.global_step
 
     def _send(self, call: Call) -> None:
         bytes_sent = _bytes_of(self._trainer)

@@ -5,7 +5,8 @@ maximises (Schulman et al. 2017, section 3, https://arxiv.org/abs/1707.06347). T
 that; here its moments are kept by the age of the token. The log-probabilities are the very ones that the loss is made
 of, taken from the model's output on its way to the loss.
 
-A token is fresh when the version that trains on it sampled the whole of its sample.
+A token is fresh when the version that trains on it sampled the whole of its sample, and the trainer's weights are still
+those that it published: with `weight_sync_steps` above 1 only in the first step after a sync.
 """
 
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ class Importance:
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._version = 0
+        self._is_published = False
         self._batch: Batch | None = None
         self._is_losing = False
         self._logprobs: Any = None
@@ -35,9 +37,9 @@ class Importance:
         if self._handle is not None:
             self._handle.remove()
 
-    def begin(self, version: int, batch: Batch | None) -> None:
-        """A micro-batch is about to be trained on."""
-        self._version, self._batch = version, batch
+    def begin(self, version: int, batch: Batch | None, is_published: bool) -> None:
+        """A micro-batch is about to be trained on; `is_published`: by the very weights that were published last."""
+        self._version, self._batch, self._is_published = version, batch, is_published
 
     def losing(self, call: Call) -> None:
         """The loss of a micro-batch begins."""
@@ -66,7 +68,7 @@ class Importance:
     def _add(self, ratios: Any) -> None:
         """Sum them up by age and freshness. They are in the order of the rows and, in each, of its tokens."""
         assert self._batch is not None
-        runs = [run for taken in self._batch.own for run in _runs(taken, self._version)]
+        runs = [run for taken in self._batch.own for run in self._runs(taken)]
         if sum(run.tokens for run in runs) != len(ratios):
             return
         kinds = sorted({(run.age, run.is_fresh) for run in runs})
@@ -79,6 +81,10 @@ class Importance:
             tokens = sum(run.tokens for run in runs if (run.age, run.is_fresh) == (age, is_fresh))
             self._steps.add_moment((age, tokens, sum_w, sum_w2), is_fresh)
 
+    def _runs(self, taken: Taken) -> list["_Run"]:
+        is_fresh = self._is_published and set(taken.tokens_by_version) == {self._version}
+        return [_Run(self._version - sampled, is_fresh, tokens) for sampled, tokens in taken.tokens_by_version.items()]
+
 
 class _Run(NamedTuple):
     """Consecutive tokens of one row that one version sampled."""
@@ -86,8 +92,3 @@ class _Run(NamedTuple):
     age: int
     is_fresh: bool
     tokens: int
-
-
-def _runs(taken: Taken, version: int) -> list[_Run]:
-    is_fresh = set(taken.tokens_by_version) == {version}
-    return [_Run(version - sampled, is_fresh, tokens) for sampled, tokens in taken.tokens_by_version.items()]

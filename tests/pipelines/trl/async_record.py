@@ -1,0 +1,58 @@
+"""A recorded run of `examples.trl_async`, and what its tests ask of it."""
+
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from rlscope.analysis import Analysis
+from rlscope.analyze import analyze
+from tests.pipelines.trl.processes import run_module
+
+
+@dataclass(frozen=True)
+class Recorded:
+    run_dir: Path
+
+    @cached_property
+    def counted(self) -> dict[str, Any]:
+        return json.loads((self.run_dir / "pipeline_summary.json").read_text())
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        return analyze(self.run_dir)
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        return pq.read_table(self.run_dir / table).to_pylist()
+
+    def logged(self, name: str) -> list[float]:
+        return [entry[name] for entry in self.counted["logged"]]
+
+    def phases(self, phase: str) -> list[dict[str, Any]]:
+        updates = (row for row in self.rows("weight_updates") if row["phase"] == phase)
+        return sorted(updates, key=lambda row: row["start_ns"])
+
+    def kept(self) -> list[dict[str, Any]]:
+        """What the trainer took and did not drop, in the order of taking, with the version when it was taken."""
+        published_ns = [row["end_ns"] for row in self.phases("publish")]
+        kept = [row for row in self.rows("deliveries") if row["outcome"] != "dropped_stale"]
+        for row in kept:
+            row["taken_version"] = sum(end_ns <= row["taken_ns"] for end_ns in published_ns)
+        return sorted(kept, key=lambda row: row["taken_ns"])
+
+    def kept_by_log(self) -> list[list[dict[str, Any]]]:
+        """The same by the entry of TRL's log that speaks of them: two batches are taken before the first step."""
+        batch = json.loads((self.run_dir / "run.json").read_text())["config"]["samples_per_step"]
+        rest = iter(self.kept())
+        sizes = [2 * batch, *[batch] * (self.counted["steps"] - 1)]
+        return [list(islice(rest, size)) for size in sizes]
+
+
+def record(run_dir: Path, *flags: str) -> Recorded:
+    """Run the example in a process of its own."""
+    run_module("examples.trl_async", run_dir, *flags)
+    return Recorded(run_dir)

@@ -1,0 +1,104 @@
+"""TRL's AsyncGRPOTrainer, for real, with transformers' continuous batching: the record agrees with TRL's own log."""
+
+import pytest
+
+from tests.pipelines.trl.async_record import Recorded, record
+
+pytestmark = pytest.mark.pipelines
+
+REGIMES = {
+    "steady": ("--steps", "30"),
+    "syncs every third step": ("--steps", "30", "--sync-every", "3"),
+    "drops what is stale": ("--steps", "30", "--max-staleness", "1", "--in-flight", "48"),
+}
+
+
+@pytest.fixture(scope="module", params=REGIMES, ids=lambda regime: regime.replace(" ", "-"))
+def recorded(request, tmp_path_factory) -> Recorded:
+    return record(tmp_path_factory.mktemp("async"), *REGIMES[request.param])
+
+
+def test_steps_samples_and_tokens_are_those_of_trl_s_log(recorded):
+    steps = sorted(recorded.rows("train_steps"), key=lambda row: row["step"])
+    assert [row["step"] for row in steps] == list(range(1, recorded.counted["steps"] + 1))
+    assert [row["samples"] for row in steps] == pytest.approx(recorded.logged("batch/samples_per_step"))
+    assert [row["loss"] for row in steps] == recorded.logged("loss")
+    trained = [sum(moment["tokens"] for moment in row["importance"]) for row in steps]
+    assert trained == recorded.logged("batch/trained_tokens_per_step")
+    assert recorded.analysis.run.samples_trained == recorded.counted["samples_trained"]
+    assert recorded.analysis.run.tokens_trained == recorded.counted["response_tokens_trained"]
+
+
+def test_forwarded_tokens_count_a_shared_prompt_once(recorded):
+    steps = sorted(recorded.rows("train_steps"), key=lambda row: row["step"])
+    assert [row["tokens"] for row in steps] == recorded.logged("batch/forwarded_tokens_per_step")
+
+
+def test_every_weight_sync_is_published_transferred_and_applied_once(recorded):
+    versions = list(range(1, recorded.counted["weight_syncs"] + 1))
+    for phase in ("publish", "transfer", "apply"):
+        assert [row["version"] for row in recorded.phases(phase)] == versions
+    assert all(row["paused"] for row in recorded.phases("apply"))
+
+
+def test_samples_are_the_responses_that_were_scored(recorded):
+    found = {row["sample_id"]: row["output_tokens"] for row in recorded.rows("samples")}
+    scored = recorded.counted["scored"]
+    assert {sample: found[sample] for sample in scored} == {sample: of["tokens"] for sample, of in scored.items()}
+    assert {row["sample_id"] for row in recorded.rows("deliveries")} <= set(scored)
+    assert len(recorded.rows("samples")) == len(found)
+
+
+def test_trl_s_staleness_is_ours_less_what_was_published_since_the_sample_was_taken(recorded):
+    admitted = {sample: of["admitted_version"] for sample, of in recorded.counted["scored"].items()}
+    for taken, mean, most in zip(
+        recorded.kept_by_log(),
+        recorded.logged("sample/staleness_mean"),
+        recorded.logged("sample/staleness_max"),
+        strict=True,
+    ):
+        ages = [row["taken_version"] - admitted[row["sample_id"]] for row in taken]
+        assert (sum(ages) / len(ages), max(ages)) == (pytest.approx(mean), most)
+
+
+def test_a_sample_is_trained_on_at_most_one_sync_after_it_was_taken(recorded):
+    since = {row["consumer_version"] - row["taken_version"] for row in recorded.kept() if row["outcome"] == "trained"}
+    assert since == {0, 1}  # The first batch at once, later ones a step after they were taken.
+
+
+def test_what_trl_dropped_is_what_it_counted(recorded):
+    dropped = [row for row in recorded.rows("deliveries") if row["outcome"] == "dropped_stale"]
+    assert len(dropped) == recorded.counted["samples_dropped_stale"]
+
+
+def test_importance_is_kept_by_the_age_that_the_engine_s_versions_give(recorded):
+    ages = recorded.analysis.answers["token_staleness"].iter_rows(named=True)
+    expected = {(row["step"], row["staleness"]): row["tokens"] for row in ages}
+    found = {
+        (row["step"], moment["staleness"]): moment["tokens"]
+        for row in recorded.rows("train_steps")
+        for moment in row["importance"]
+    }
+    assert found == expected
+
+
+def test_the_ratio_of_fresh_tokens_is_1(recorded):
+    fresh = [row for row in recorded.rows("train_steps") if row["fresh_tokens"]]
+    assert 1 in {row["step"] for row in fresh}
+    for row in fresh:
+        assert row["fresh_sum_w"] == pytest.approx(row["fresh_tokens"], rel=1e-4)
+
+
+def test_the_ledger_closes_and_nothing_is_missing(recorded):
+    analysis = recorded.analysis
+    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns
+    states = {(state.role, state.state) for state in analysis.ledger.states}
+    assert {("trainer", "train"), ("trainer", "publishing_weights"), ("sampler", "decoding")} <= states
+    assert analysis.answers["row_faults"].rows() == []
+    assert analysis.data_quality.dropped_rows == {}
+    assert analysis.data_quality.workers_without_end == ()
+
+
+@pytest.mark.parametrize("recorded", ["drops what is stale"], indirect=True)
+def test_a_tight_cap_drops_samples(recorded):
+    assert recorded.counted["samples_dropped_stale"] > 0

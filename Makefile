@@ -39,11 +39,13 @@ bench: $(VENV)/.installed ## cost of capture and speed of analysis; figures are 
 	$(BIN)/python benchmarks/capture_cost.py
 	$(BIN)/python benchmarks/analysis_speed.py --out benchmarks
 
-$(VENV)/.torch: $(VENV)/.installed examples/pipeline_rl/requirements.txt
-	$(BIN)/python -m pip install --quiet -r examples/pipeline_rl/requirements.txt
+TORCH_WANTS := examples/pipeline_rl/requirements.txt examples/trl_async/requirements.txt
+
+$(VENV)/.torch: $(VENV)/.installed $(TORCH_WANTS)
+	$(BIN)/python -m pip install --quiet $(TORCH_WANTS:%=-r %)
 	@touch $@
 
-pipelines: $(VENV)/.torch ## tests on the real pipeline (installs torch)
+pipelines: $(VENV)/.torch ## tests on the real pipelines (installs torch and TRL)
 	$(BIN)/python -m pytest tests/pipelines -m pipelines
 	$(MAKE) pipelines-frameworks
 

@@ -8,7 +8,12 @@
 --
 -- A token of the newest version is not fresh when older weights computed a part of its KV cache. Where the trainer does
 -- not say which tokens are fresh, those of staleness 0 count, from the steps in which each of them must be fresh.
-WITH recomputing AS (
+-- Only the first step on a version counts: it changes the trainer's weights, and the next may come before they are
+-- published again.
+WITH first_steps AS (
+    SELECT version_in, min(step) AS step FROM train_steps GROUP BY version_in
+),
+recomputing AS (
     SELECT worker_id FROM weight_updates WHERE phase = 'apply'
     GROUP BY worker_id HAVING bool_and(kv IS NOT DISTINCT FROM 'recomputed')
 ),
@@ -34,10 +39,13 @@ fresh_steps AS (
 newest AS (
     SELECT version_in, unnest(list_filter(importance, lambda moment: moment.staleness = 0)) AS moment
     FROM train_steps
+    JOIN first_steps USING (version_in, step)
     WHERE fresh_tokens IS NULL AND step IN (SELECT step FROM fresh_steps)
 ),
 moments AS (
-    SELECT version_in AS version, fresh_tokens AS tokens, fresh_sum_w AS sum_w, fresh_sum_w2 AS sum_w2 FROM train_steps
+    SELECT version_in AS version, fresh_tokens AS tokens, fresh_sum_w AS sum_w, fresh_sum_w2 AS sum_w2
+    FROM train_steps
+    JOIN first_steps USING (version_in, step)
     UNION ALL
     SELECT version_in, moment.tokens, moment.sum_w, moment.sum_w2 FROM newest
 )

@@ -37,6 +37,7 @@ class Trainer:
         self._keeps_cap_by_waiting = options.staleness_policy == "publication_waits" and not options.synchronous
         self._keeps_cap_by_dropping = options.staleness_policy == "drop" and not options.synchronous
         links.mailbox.publish(self._weights, 0)
+        self._is_published = True
 
     def train(self) -> TrainerCounts:
         """Step until the last step or until told to stop."""
@@ -125,13 +126,15 @@ class Trainer:
                 reward_mean=fmean(reward for scored in batch for reward in scored.rewards),
                 clip_ratio=outcome.clip_ratio,
                 importance=[(m.staleness, m.tokens, m.sum_w, m.sum_w2) for m in outcome.moments],
-                fresh=outcome.fresh,
+                # Between two publications the trainer is ahead of every sampler, and no token is fresh.
+                fresh=outcome.fresh if self._is_published else None,
                 version_out=version + 1 if publishes else version,
             )
         self._record_deliveries(step, version, batch)
         self.counts.note_rewards([reward for scored in batch for reward in scored.rewards])
         if publishes:
             self._publish(version + 1, step)
+        self._is_published = publishes
 
     def _compute(self, batch: list[ScoredGroup], version: int) -> StepOutcome:
         start_s = time.perf_counter()

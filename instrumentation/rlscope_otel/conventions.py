@@ -51,7 +51,10 @@ IMPORTANCE_SQUARES: Final = Attribute(
     "rlscope.train.importance.sum_w2", float, "1", "sum of the squared importance ratio in each moment", many=True
 )
 FRESH_TOKENS: Final = Attribute(
-    "rlscope.train.fresh.tokens", int, "{token}", "tokens that version_in sampled on a context of its own"
+    "rlscope.train.fresh.tokens",
+    int,
+    "{token}",
+    "tokens that the step's own weights sampled on a context of theirs",
 )
 FRESH_SUM: Final = Attribute("rlscope.train.fresh.sum_w", float, "1", "sum of the importance ratio of fresh tokens")
 FRESH_SQUARES: Final = Attribute(

@@ -16,7 +16,10 @@ from rlscope_otel.spans import start_root_span
 Moment = tuple[int, int, float, float]
 """Token staleness, tokens, and the sum and the sum of squares of their importance ratio."""
 FreshMoment = tuple[int, float, float]
-"""Tokens that the step's version sampled on a context of its own, and both sums of their importance ratio."""
+"""Tokens that the step's very weights sampled on a context of their own, and both sums of their importance ratio.
+
+None are while the trainer is ahead of what it published last.
+"""
 
 
 class PhaseSource:

@@ -164,7 +164,7 @@ TRAIN_STEPS: Final = (
         "fresh_tokens",
         _LONG,
         "tokens",
-        "response tokens that version_in sampled, on a context that it computed from the first token on",
+        "response tokens that the step's very weights, published as version_in, sampled on a context of their own",
         True,
     ),
     Column("fresh_sum_w", _REAL, "1", "sum of their importance ratio w, taken before the step changes weights", True),

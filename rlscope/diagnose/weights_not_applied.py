@@ -1,10 +1,11 @@
 """New weights do not reach the samplers, or not all of them: the policy that samples is not the one that is trained.
 
 Symptom: nothing raises. The reward stays flat or rises slower than it should, and importance ratios stay away from 1.
-Evidence: fresh tokens, those that the version in use sampled on a context of its own. There trainer and sampler have
-the same weights, so the importance ratio w = exp(logp_trainer - logp_sampler) is 1 but for rounding, however far
-training has gone. Measured is the mean of (w - 1)^2, which is about twice the divergence: its median over the versions
-after version 0, and the same for version 0, which no update has touched: the noise between the two engines.
+Evidence: fresh tokens, those that the trainer's very weights sampled, on a context of their own: of the version that it
+published last, in its first step since. There trainer and sampler have the same weights, so the importance ratio
+w = exp(logp_trainer - logp_sampler) is 1 but for rounding, however far training has gone. Measured is the mean of
+(w - 1)^2, about twice the divergence: its median over the versions after version 0, and the same for version 0 itself,
+which no update has touched: the noise between the two engines.
 Threshold: ten times the noise of version 0, and at least 0.001, probabilities that are off by 3 %; 0.1 where version 0
 has too few fresh tokens to say what the noise is. 1,000 fresh tokens in 5 versions are the least. Always critical: no
 GPU-second is worth much while the wrong policy samples.

@@ -28,8 +28,9 @@ def test_samplers_that_take_all_weights_over_are_not(tmp_path):
     assert "weights_not_applied" not in findings_of(tmp_path)
 
 
-def test_tokens_on_old_context_do_not_look_like_old_weights(tmp_path):
-    ended = run(tmp_path, *LONG_ENOUGH, "--slow-sampler", "2", "--steps", "30", "--max-in-flight", "128")
+def test_tokens_on_old_context_and_steps_between_publications_do_not_look_like_old_weights(tmp_path):
+    flags = ("--slow-sampler", "2", "--steps", "30", "--max-in-flight", "128", "--publish-every", "2")
+    ended = run(tmp_path, *LONG_ENOUGH, *flags)
     assert ended.exit_status == 0, ended.stderr
     analysis = analyze(tmp_path)
     assert max(analysis.answers["fresh_gap"]["gap"]) < 1e-9

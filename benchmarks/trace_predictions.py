@@ -1,0 +1,82 @@
+"""What rlscope says, from a run folder alone, of layouts that the run did not have."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from token_simulator import Layout
+
+from rlscope.analyze import analyze
+from rlscope.model.arbiter import is_doubtful, simulated_run
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast import Spread
+from rlscope.model.operating_point import rates_of
+from rlscope.model.outlook import NoOutlook
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Layout as ModelLayout
+
+
+class Advice(NamedTuple):
+    """What to do next."""
+
+    changes: bool
+    reason: str
+    layout: Layout
+    """The one recommended; the run's own where it is to stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """All that rlscope says of a run."""
+
+    advice: Advice
+    tokens_per_s: Mapping[Layout, Spread]
+    """Trained response tokens per second: median and 90 % interval of each layout asked about."""
+    trainer_tokens_per_gpu_s: float
+    """As calibrated, with the trainers of the run."""
+
+
+def predict(folder: Path, layouts: Sequence[Layout]) -> Told | NoOutlook:
+    """Analyse the folder and ask about the layouts."""
+    outlook = analyze(folder).outlook
+    if isinstance(outlook, NoOutlook):
+        return outlook
+    calibration, advised = outlook.calibration, outlook.recommendation
+    chosen = advised.best.layout if advised.changes else calibration.layout
+    return Told(
+        advice=Advice(advised.changes, advised.reason, _layout(chosen)),
+        tokens_per_s=_spreads(calibration, layouts, _settings(folder, calibration)),
+        trainer_tokens_per_gpu_s=calibration.system.trainer.tokens_per_gpu_s,
+    )
+
+
+def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Settings) -> dict[Layout, Spread]:
+    """The closed form over all draws, moved by the event simulator where the closed form is not to be trusted."""
+    asked = [ModelLayout(*_numbers(layout)) for layout in layouts]
+    best = rates_of(calibration, calibration.system, asked)
+    drawn = np.array([rates_of(calibration, system, asked) for system in calibration.draws])
+    spreads: dict[Layout, Spread] = {}
+    for index, (layout, model_layout) in enumerate(zip(layouts, asked, strict=True)):
+        factor = 1.0
+        if best[index] > 0.0 and is_doubtful(calibration, model_layout):
+            simulated = simulated_run(calibration, model_layout, settings)
+            factor = simulated.trained_tokens_per_s / best[index] if simulated else 1.0
+        spreads[layout] = Spread.of(drawn[:, index] * factor)
+    return spreads
+
+
+def _settings(folder: Path, calibration: Calibration) -> Settings:
+    config = json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]
+    waits = config["staleness_policy"] == "publication_waits" and calibration.system.admission.max_staleness
+    return Settings(publication="capped" if waits else "in_flight")
+
+
+def _layout(layout: ModelLayout) -> Layout:
+    return Layout(layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+
+
+def _numbers(layout: Layout) -> tuple[int, int, int]:
+    return layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine

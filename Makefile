@@ -81,8 +81,8 @@ $(VLLM_VENV)/.installed: $(VLLM_WANTS) pyproject.toml instrumentation/pyproject.
 	@touch $@
 
 pipelines-vllm: ## tests on the real vLLM, CPU build (installs 2.7 GB into .venv-vllm)
-	@if $(PYTHON) -c '$(VLLM_FITS)'; \
-	then $(MAKE) $(VLLM_VENV)/.installed && $(VLLM_BIN)/python -m pytest tests/pipelines -m vllm; \
+	@if $(PYTHON) -c '$(VLLM_FITS)'; then $(MAKE) $(VLLM_VENV)/.installed; fi
+	@if $(PYTHON) -c '$(VLLM_FITS)'; then $(VLLM_BIN)/python -m pytest tests/pipelines -m vllm; \
 	else echo "skipped: vLLM's CPU build is for Linux x86_64, and its torch here for Python 3.11"; fi
 
 record: $(VENV)/.torch ## record the sample traces again

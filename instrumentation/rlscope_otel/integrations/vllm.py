@@ -117,22 +117,23 @@ class Recorder:
         scheduler = call.args[0]
         preempted = getattr(output, "preempted_req_ids", None)
         self._batches[id(output)] = Batch(
-            scheduled_ns=now_ns,
-            running=len(output.num_scheduled_tokens),
-            waiting=scheduler.get_request_counts()[1],
-            prefill_tokens=prefill_tokens_of(output),
-            kv_used_tokens=self._kv_used_tokens(scheduler),
-            preemptions=None if preempted is None else len(preempted),
-            torn=self._weights.pass_begins(),
+            now_ns,
+            len(output.num_scheduled_tokens),
+            scheduler.get_request_counts()[1],
+            prefill_tokens_of(output),
+            self._kv_used_tokens(scheduler),
+            None if preempted is None else len(preempted),
+            self._weights.pass_begins(),
         )
-        self._requests.scheduled(output.scheduled_new_reqs, now_ns)
+        if output.scheduled_new_reqs:
+            self._requests.scheduled(output.scheduled_new_reqs, now_ns)
 
     def _put_out(self, call: Call) -> None:
         batch = self._batches.pop(id(_argument(call, 1, "scheduler_output")), None)
         if batch is None or call.error is not None:
             return
-        outputs = (output for of_client in call.result.values() for output in of_client.outputs)
-        tokens = self._requests.sampled(outputs, call.started_ns, batch.torn)
+        by_client = [of_client.outputs for of_client in call.result.values()]
+        tokens = sum(self._requests.sampled(outputs, call.started_ns, batch.torn) for outputs in by_client)
         self._steps.pass_ended(batch, call.started_ns, tokens, _is_idle(call.args[0]))
 
     def _removed(self, call: Call) -> None:

@@ -79,17 +79,17 @@ class Requests:
                 request.started_ns = at_ns
                 request.cached_tokens = int(new.num_computed_tokens)
 
-    def sampled(self, outputs: Iterable[Any], at_ns: int, torn: bool) -> int:
+    def sampled(self, outputs: list[Any], at_ns: int, torn: bool) -> int:
         """A pass gave these outputs; returns how many tokens it sampled."""
-        tokens = 0
-        for output in outputs:
-            new_tokens = len(output.new_token_ids)
-            tokens += new_tokens
-            if torn and new_tokens and (request := self._running.get(output.request_id)):
-                request.torn_tokens += new_tokens
-            if output.finish_reason is not None:
-                self.ended(output.request_id, str(output.finish_reason), at_ns)
-        return tokens
+        if torn:
+            for output in outputs:
+                request = self._running.get(output.request_id)
+                if request is not None:
+                    request.torn_tokens += len(output.new_token_ids)
+        # Comprehensions: this is the one thing that is done for every request at every pass.
+        for output in [output for output in outputs if output.finish_reason is not None]:
+            self.ended(output.request_id, str(output.finish_reason), at_ns)
+        return sum([len(output.new_token_ids) for output in outputs])
 
     def removed(self, hosts: Iterable[Any], by_id: bool, at_ns: int) -> None:
         """Something outside the passes ended these requests: an abort of all, or of some by their ids."""

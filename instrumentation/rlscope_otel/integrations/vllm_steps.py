@@ -8,8 +8,7 @@ processing, the input queue, scheduling. Without requests the engine waits for `
 when one was begun in it, else a wait without a reason.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from rlscope_otel.recorder import Run
 
@@ -17,8 +16,7 @@ from rlscope_otel.recorder import Run
 _LONGEST_ROW_NS = 1_000_000_000
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """What one forward pass works on, known once it is scheduled."""
 
     scheduled_ns: int
@@ -30,8 +28,7 @@ class Batch:
     torn: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """A pass that has ended, and the time that belongs to it."""
 
     start_ns: int

@@ -25,8 +25,8 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory):
-    # Few slots, so that samples last over several publications.
-    flags = ("--steps", "12", "--batch", "32", "--queue-capacity", "32", "--slots", "8", "--max-staleness", "2")
+    # Few slots and a queue that never fills: every publication meets samples that are half generated.
+    flags = ("--steps", "12", "--batch", "32", "--queue-capacity", "1024", "--slots", "8", "--max-staleness", "2")
     return Recorded(tmp_path_factory.mktemp("runs") / "asynchronous", *flags)
 
 

@@ -2,7 +2,7 @@
 
 from rlscope.model.simulate.fleet import Fleet
 from rlscope.model.simulate.queue import GroupQueue
-from rlscope.model.simulate.samples import Samples
+from rlscope.model.simulate.samples import NEVER, Samples
 
 
 class Cap:
@@ -13,6 +13,7 @@ class Cap:
         self._samples, self._queue, self._fleet = samples, queue, fleet
         self.open_groups: set[int] = set()
         """Groups with unfinished samples."""
+        self._oldest_version = self._oldest_group = NEVER
 
     def waits_for_one(self, next_version: int) -> bool:
         """Whether a group that runs would be too old to train on once the next version is published.
@@ -29,11 +30,18 @@ class Cap:
 
     def _oldest_running(self) -> int | None:
         """The oldest version in any group that is not finished; None where none has begun."""
-        samples = self._samples
-        versions = (
-            version
-            for group in self.open_groups
-            for version in samples.first_version[samples.members(group)]
-            if version >= 0
+        if self._oldest_group in self.open_groups:
+            return self._oldest_version
+        oldest = min(
+            ((version, group) for group in self.open_groups if (version := self._version_of(group)) is not None),
+            default=None,
         )
-        return min(versions, default=None)
+        # As long as this group runs nothing older can start, unless an engine still holds an older version.
+        if oldest is not None and oldest[0] <= self._fleet.oldest_version():
+            self._oldest_version, self._oldest_group = oldest
+        return None if oldest is None else oldest[0]
+
+    def _version_of(self, group: int) -> int | None:
+        samples = self._samples
+        versions = samples.first_version[samples.members(group)]
+        return min((version for version in versions if version != NEVER), default=None)

@@ -26,6 +26,8 @@ class Gate:
         self._most_in_flight = None if in_flight is None else in_flight // group_size
         admits_by_age = admission.queue_policy != "drop_by_age" and publication != "capped"
         self._most_ahead = admission.max_staleness if admits_by_age else None
+        self.is_always_open = self._most_in_flight is None and self._most_ahead is None and queue.always_has_room
+        """Whether nothing ever holds."""
         self.started = 0
         self.taken = 0
         self.filtered = 0

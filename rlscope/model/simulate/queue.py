@@ -16,6 +16,7 @@ class GroupQueue:
         self._capacity = None if capacity is None else capacity // samples.group_size
         self._drops_oldest = admission.queue_policy == "drop_oldest"
         self._most_stale = admission.max_staleness if admission.queue_policy == "drop_by_age" else None
+        self.always_has_room = capacity is None or self._drops_oldest
         self._queued: list[tuple[int, int, int]] = []
         """(rank, arrival, group): the smallest is taken next."""
         self._held: list[int] = []
@@ -32,8 +33,7 @@ class GroupQueue:
     @property
     def has_room(self) -> bool:
         """Whether a group that finished now would be queued at once, whatever it would push out."""
-        full = self._capacity is not None and len(self._queued) >= self._capacity
-        return not self._held and (self._drops_oldest or not full)
+        return self.always_has_room or not (self._held or len(self._queued) >= (self._capacity or 0))
 
     def oldest_version(self) -> int | None:
         """Version of the oldest token of any finished group; None without one."""

@@ -52,6 +52,8 @@ class Run:
         self.places = PlaceAccount()
         self.version = 0
         self.step_ends_s: list[float] = []
+        self._needed_groups = self.gate.groups_until(1)
+        """Of the next step."""
         self._batch: list[int] = []
         self._pending: deque[int] = deque()
         """Samples of groups that have started, not yet with an engine."""
@@ -92,7 +94,9 @@ class Run:
         """
         fleet, pending, unfinished = self.fleet, self._pending, self.samples.group_unfinished
         group_size = self.samples.group_size
-        while pending:
+        while pending or self.gate.is_always_open:
+            if not pending:
+                self._start_group()
             sample = fleet.swap(pending[0], self._horizon_s)
             if sample < 0:
                 return
@@ -167,13 +171,16 @@ class Run:
                 self._hold = self.gate.hold()
                 if self._hold is not None:
                     break
-                self.gate.started += 1
-                if self._cap is not None:
-                    self._cap.open_groups.add(self.samples.groups_started)
-                pending.extend(self.samples.start_group())
+                self._start_group()
             fleet.dispatch(pending.popleft())
             empty -= 1
         fleet.wake(now_s)
+
+    def _start_group(self) -> None:
+        self.gate.started += 1
+        if self._cap is not None:
+            self._cap.open_groups.add(self.samples.groups_started)
+        self._pending.extend(self.samples.start_group())
 
     def _note_places(self, now_s: float) -> None:
         fleet, outside = self.fleet, len(self._outside)
@@ -198,7 +205,7 @@ class Run:
 
     def _try_step(self, now_s: float) -> None:
         """Take a batch, or wait for what is missing."""
-        needed = self.gate.groups_until(self.trainer.steps + 1) - self.gate.groups_until(self.trainer.steps)
+        needed = self._needed_groups
         if len(self.queue) < needed:
             self.trainer.wait("samples", now_s)
             self._give_up_on_waits()
@@ -213,6 +220,9 @@ class Run:
         self._finished_at_step = self._finished_groups
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
+        self._needed_groups = self.gate.groups_until(self.trainer.steps + 1) - self.gate.groups_until(
+            self.trainer.steps
+        )
 
     def _give_up_on_waits(self) -> None:
         finished = (self._finished_groups - self._finished_at_step) * self.samples.group_size

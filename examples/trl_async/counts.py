@@ -41,6 +41,8 @@ class Counts:
     """In responses that were scored."""
     scored: dict[str, Scored] = field(default_factory=dict[str, Scored])
     """By sample; only where the example's own worker scores."""
+    scored_group_tokens: list[int] = field(default_factory=list[int])
+    """By group, in the order of scoring; only where TRL's worker scores."""
     logged: list[dict[str, float | None]] = field(default_factory=list[dict[str, float | None]])
     """TRL's log, one entry a step."""
     train_s: float = 0.0

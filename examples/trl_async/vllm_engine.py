@@ -31,7 +31,7 @@ from examples.trl_async.options import Options
 from examples.trl_async.tiny_model import byte_share_ratio
 
 READY_TIMEOUT_S = 180.0
-STOP_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 60.0
 DRAIN_S = 10.0
 LONGEST_TOKENS = 256
 SHARED_MEMORY = Path("/dev/shm")
@@ -125,7 +125,8 @@ def serving(options: Options, model_dir: Path, counts: Counts, core: int) -> Ite
                 "callbacks": [DrainAtEnd()],
             }
             Path(weights.name).touch()
-        counts.tokens_generated = sum(map(int, notes.read_text(encoding="utf-8").split()))
+        counts.scored_group_tokens = [int(line) for line in notes.read_text(encoding="utf-8").split()]
+        counts.tokens_generated = sum(counts.scored_group_tokens)
     finally:
         _stop(server)
 

@@ -1,0 +1,95 @@
+"""TRL's AsyncGRPOTrainer and its own rollout process against a real `vllm serve`: three records that agree."""
+
+from itertools import groupby
+
+import pytest
+
+from tests.pipelines.trl.async_record import Recorded, record
+
+pytestmark = pytest.mark.vllm
+
+STEPS = 20
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Recorded:
+    return record(tmp_path_factory.mktemp("server"), "--engine", "vllm", "--steps", str(STEPS))
+
+
+def test_steps_samples_and_tokens_are_those_of_trl_s_log(recorded):
+    steps = sorted(recorded.rows("train_steps"), key=lambda row: row["step"])
+    assert [row["step"] for row in steps] == list(range(1, STEPS + 1))
+    assert [row["samples"] for row in steps] == pytest.approx(recorded.logged("batch/samples_per_step"))
+    assert [row["loss"] for row in steps] == recorded.logged("loss")
+    assert [row["tokens"] for row in steps] == recorded.logged("batch/forwarded_tokens_per_step")
+    trained = [sum(moment["tokens"] for moment in row["importance"]) for row in steps]
+    assert trained == recorded.logged("batch/trained_tokens_per_step")
+    assert recorded.analysis.run.tokens_trained == recorded.counted["response_tokens_trained"]
+
+
+def test_every_weight_sync_is_published_transferred_and_applied_once(recorded):
+    versions = list(range(1, recorded.counted["weight_syncs"] + 1))
+    for phase in ("publish", "transfer", "apply"):
+        assert [row["version"] for row in recorded.phases(phase)] == versions
+
+
+def test_the_engine_records_every_sample_under_trl_s_group_and_nobody_else_does(recorded):
+    samples = recorded.rows("samples")
+    assert {row["worker_id"] for row in samples} == {"sampler"}
+    assert {row["version_source"] for row in samples} == {"engine"}
+    assert len({row["sample_id"] for row in samples}) == len(samples)
+    assert all(row["sample_id"].startswith(f"{row['group_id']}-") for row in samples)
+    assert {row["sample_id"] for row in recorded.rows("deliveries")} <= {row["sample_id"] for row in samples}
+
+
+def test_tokens_of_each_group_are_those_that_the_reward_function_saw(recorded):
+    tokens = {row["sample_id"]: (row["group_id"], row["output_tokens"]) for row in recorded.rows("samples")}
+    taken = [tokens[row["sample_id"]] for row in sorted(recorded.rows("deliveries"), key=lambda row: row["taken_ns"])]
+    found = [sum(count for _, count in rows) for _, rows in groupby(taken, key=lambda row: row[0])]
+    assert found == recorded.counted["scored_group_tokens"][: len(found)]
+
+
+def test_the_engine_s_tokens_are_its_samples_tokens(recorded):
+    decoded = sum(row["decode_tokens"] for row in recorded.rows("engine_steps"))
+    assert decoded == sum(row["output_tokens"] for row in recorded.rows("samples"))
+
+
+def test_no_token_is_older_than_trl_thought_its_group_was_when_it_was_taken(recorded):
+    """TRL counts from the admission of the group; a token is sampled by that version or a later one."""
+    oldest = {row["sample_id"]: row["versions"][0]["version"] for row in recorded.rows("samples") if row["versions"]}
+    for taken, mean, most in zip(
+        recorded.kept_by_log(),
+        recorded.logged("sample/staleness_mean"),
+        recorded.logged("sample/staleness_max"),
+        strict=True,
+    ):
+        ages = [row["taken_version"] - oldest[row["sample_id"]] for row in taken]
+        assert sum(ages) / len(ages) <= mean + 1e-6
+        assert 0 <= max(ages) <= most
+
+
+def test_what_trl_dropped_is_what_it_counted(recorded):
+    dropped = [row for row in recorded.rows("deliveries") if row["outcome"] == "dropped_stale"]
+    assert len(dropped) == recorded.counted["samples_dropped_stale"]
+
+
+def test_the_ratio_of_fresh_tokens_is_1(recorded):
+    first = min(recorded.rows("train_steps"), key=lambda row: row["step"])
+    assert first["fresh_sum_w"] == pytest.approx(first["fresh_tokens"], rel=1e-4)
+
+
+def test_the_rollout_process_is_a_controller_that_scored_every_group(recorded):
+    rewards = [row for row in recorded.rows("activities") if row["activity"] == "reward"]
+    assert {row["worker_id"] for row in rewards} == {"trainer-rollouts"}
+    assert len(rewards) == len(recorded.counted["scored_group_tokens"])
+
+
+def test_the_ledger_closes_and_nothing_is_missing(recorded):
+    analysis = recorded.analysis
+    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns
+    states = {(state.role, state.state) for state in analysis.ledger.states}
+    assert {("trainer", "startup"), ("trainer", "train"), ("sampler", "decoding")} <= states
+    assert analysis.answers["row_faults"].rows() == []
+    assert analysis.data_quality.dropped_rows == {}
+    # vLLM kills its engine core when that takes longer to end than vLLM waits, as it may on a busy machine.
+    assert set(analysis.data_quality.workers_without_end) <= {"sampler"}

@@ -12,12 +12,13 @@ from typing import Final
 import numpy as np
 
 from rlscope.model.asynchronous import steady_states
+from rlscope.model.blocks import ratio_of_sums
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import STALE_QUANTILE, Forecast, Forecasts, StalenessForecast
 from rlscope.model.layout_limits import Refused
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.staleness_forms import maximum
-from rlscope.model.system import Layout
+from rlscope.model.system import Layout, Reals
 
 _RIVALS: Final = 6
 """Rivals that are simulated."""
@@ -27,6 +28,8 @@ _MOST_SAMPLES: Final = 300_000
 """Samples of a simulation; runs with large steps are simulated for fewer of them."""
 _FEWEST_STEPS: Final = 12
 _SEED: Final = 1
+_TWO_SIGMA_RATIO: Final = 0.9545
+"""Coverage of two standard deviations to either side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +84,18 @@ def _corrected(
     return replace(
         forecast,
         tokens_per_s=simulated.trained_tokens_per_s,
-        drawn_tokens_per_s=None if drawn is None or too_stale else np.asarray(drawn * ratio),
+        drawn_tokens_per_s=None if drawn is None or too_stale else drawn * ratio * _noise(simulated, drawn.size),
         staleness=staleness,
         excluded="too_stale" if too_stale else None,
     )
+
+
+def _noise(simulated: Simulated, draws: int) -> Reals:
+    """What a simulation of so few steps leaves open: factors around 1, one per draw."""
+    rng = np.random.default_rng(_SEED)
+    rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)
+    error_ratio = (rate.high - rate.low) / (4.0 * rate.value)
+    return np.exp(error_ratio * rng.standard_normal(draws))
 
 
 def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:

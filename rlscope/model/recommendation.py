@@ -38,6 +38,8 @@ Doubt = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 
 WORTHWHILE_RATIO: Final = 0.05
 """Below a twentieth the restart and the next change of lengths cost more than the gain."""
+_DRAWS_OF_A_DOUBT: Final = 60
+"""Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "interpolated", "extrapolated", "assumed")
@@ -129,16 +131,16 @@ def _reason(
 
 def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
     """The gain's spread with one part of the system drawn and the others at their best estimate."""
-    best = calibration.system
+    best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_DOUBT]
     parts: dict[Doubt, list[System]] = {
-        "decode_curve": [replace(best, engine=draw.engine) for draw in calibration.draws],
+        "decode_curve": [replace(best, engine=draw.engine) for draw in draws],
         "trainer_rate": [
             replace(best, trainer=replace(draw.trainer, scaling_exponent=best.trainer.scaling_exponent))
-            for draw in calibration.draws
+            for draw in draws
         ],
         "trainer_scaling": [
             replace(best, trainer=replace(best.trainer, scaling_exponent=draw.trainer.scaling_exponent))
-            for draw in calibration.draws
+            for draw in draws
         ],
     }
     doubts: list[Doubted] = []
@@ -149,10 +151,8 @@ def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:
-    today = (calibration.layout,)
-    before = np.array([rates_of(calibration, system, today)[0] for system in systems])
-    after = np.array([rates_of(calibration, system, (other,))[0] for system in systems])
-    return after / before - 1.0
+    rates = np.array([rates_of(calibration, system, (calibration.layout, other)) for system in systems])
+    return rates[:, 1] / rates[:, 0] - 1.0
 
 
 def _gains(best: Forecast, today: Forecast) -> Reals:

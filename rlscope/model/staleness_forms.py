@@ -10,6 +10,7 @@ several times the mean), queues that grow, and caps, which need the event simula
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -111,8 +112,12 @@ def percentile(terms: StalenessTerms, tokens_ahead: LengthLaw, q: float) -> int:
     return int(within[0]) if within.size else most
 
 
+@lru_cache(maxsize=8)
 def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
-    """Tokens from the start of a sample until its group is whole: the law of the longest member."""
+    """Tokens from the start of a sample until its group is whole: the law of the longest member.
+
+    Kept for the laws asked last: it is the same for every layout and every draw.
+    """
     return lengths.longest_of(lengths.independent_members(group_size))
 
 

@@ -1,0 +1,114 @@
+"""Stretches of runs whose truth is known: every pass and every step takes exactly what a given system says."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from rlscope.model.asynchronous import SteadyState, steady_states
+from rlscope.model.decode_curve import PNormCurve
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
+from rlscope.model.system import Engine, Layout, System, Trainer, WeightUpdate, Workload
+
+LENGTHS = LengthLaw(np.array([100.0, 200.0, 300.0]), np.array([0.25, 0.5, 0.25]))
+TRUTH = System(
+    Workload(LENGTHS, prompt_tokens=50.0, group_size=4, samples_per_step=256, trained_prompt_tokens=50.0),
+    Engine(1, PNormCurve(flat_s=0.01, per_request_s=2e-4, sharpness=2.0, kv_s_per_token=1e-7), 1_000_000),
+    Trainer(tokens_per_gpu_s=8_000.0, seen_gpus=2, scaling_exponent=1.0),
+    WeightUpdate(engine_pause_s=0.05, trainer_blocked_s=0.1),
+)
+TODAY = Layout(trainer_gpus=2, sampler_gpus=6, running_per_engine=64)
+
+
+def steady(system: System = TRUTH, layout: Layout = TODAY) -> SteadyState:
+    """The steady state of the truth."""
+    state = steady_states(system, (layout,))[0]
+    assert isinstance(state, SteadyState)
+    return state
+
+
+def observed(
+    system: System = TRUTH,
+    layout: Layout = TODAY,
+    *,
+    steps: int = 40,
+    batches: tuple[int, ...] = (1, 2, 4, 8, 16, 24, 32, 48, 64),
+    noise: float = 0.01,
+    seed: int = 3,
+) -> Observed:
+    """What a run of that system would show; engines visit the batches, most of the time the one that they settle at."""
+    rng = np.random.default_rng(seed)
+    state = steady(system, layout)
+    engines = layout.sampler_gpus // system.engine.gpus
+    period_s = state.step_s * np.exp(noise * rng.standard_normal(steps))
+    train_s = (state.train_s - system.update.trainer_blocked_s) * np.exp(noise * rng.standard_normal(steps))
+    blocked_s = np.full(steps, system.update.trainer_blocked_s)
+    samples = np.full(steps, system.workload.samples_per_step)
+    response_tokens = np.rint(samples * system.workload.lengths.mean_tokens).astype(np.int64)
+    total_s = float(period_s.sum())
+    paused_s = engines * system.update.engine_pause_s * steps
+    return Observed(
+        start_ns=0,
+        end_ns=round(total_s * 1e9),
+        trainer_gpus=layout.trainer_gpus,
+        engines=engines,
+        gpus_per_engine=system.engine.gpus,
+        max_running=layout.running_per_engine,
+        kv_capacity_tokens=None,
+        device_name=None,
+        steps=TrainerSteps(
+            period_s=period_s,
+            train_s=train_s,
+            logprobs_s=np.zeros(steps),
+            publish_s=blocked_s,
+            other_s=np.zeros(steps),
+            wait_s=np.maximum(period_s - train_s - blocked_s, 0.0),
+            samples=samples,
+            tokens=np.rint(response_tokens + samples * system.workload.trained_prompt_tokens).astype(np.int64),
+            response_tokens=response_tokens,
+            published=np.ones(steps, dtype=np.int64),
+        ),
+        passes=_passes(system, batches, engines, noise, rng),
+        engine_state_s={("decoding", None): engines * total_s - paused_s, ("applying_weights", None): paused_s},
+        lengths=system.workload.lengths,
+        began_samples=int(samples.sum()),
+        prompt_tokens=system.workload.prompt_tokens,
+        group_size=system.workload.group_size,
+        in_flight_samples=state.concurrency,
+        environment_samples=0.0,
+        delivered=Delivered(int(response_tokens.sum()), 0, 0),
+        apply_s=system.update.engine_pause_s,
+        update_delay_s=system.update.engine_pause_s,
+        kv_kept=True,
+        staleness=((0, 1_000), (1, 3_000)),
+    )
+
+
+def longer(run: Observed, change_ratio: float) -> Observed:
+    """The same stretch with responses that grow by so much from its first step to its last."""
+    growth = np.linspace(1.0, 1.0 + change_ratio, run.steps.samples.size)
+    tokens = np.rint(run.steps.response_tokens * growth).astype(np.int64)
+    return replace(run, steps=replace(run.steps, response_tokens=tokens))
+
+
+def _passes(
+    system: System, batches: tuple[int, ...], engines: int, noise: float, rng: np.random.Generator
+) -> PassCosts:
+    running = np.array(batches, dtype=np.int64)
+    context_tokens = np.linspace(80.0, 320.0, running.size)
+    passes = np.full(running.size, 200)
+    passes[-1] = 20_000
+    curve = system.engine.curve
+    pass_s = curve.pass_s(running.astype(np.float64)) + curve.kv_s_per_token * running * context_tokens
+    return PassCosts(
+        engine=np.arange(running.size) % engines,
+        running=running,
+        kv_tokens=running * context_tokens,
+        prefills=np.zeros(running.size, dtype=np.bool_),
+        rows=passes,
+        passes=passes,
+        busy_s=passes * pass_s * np.exp(noise * rng.standard_normal(running.size) / 10.0),
+        between_s=np.zeros(running.size),
+        decode_tokens=passes * running,
+        prefill_tokens=np.zeros(running.size, dtype=np.int64),
+    )

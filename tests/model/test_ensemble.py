@@ -15,6 +15,16 @@ def test_the_maximum_is_found_and_kept_within_bounds() -> None:
     np.testing.assert_allclose(bounded, [2, 0], atol=1e-4)
 
 
+def test_a_bound_that_holds_moves_the_other_parameter_with_it() -> None:
+    def density(vectors: Reals) -> Reals:
+        first, second = vectors[..., 0] - 1, vectors[..., 1] + 1
+        return -(first**2 + second**2 + 1.9 * first * second) / 2
+
+    # At second = 0 the slope along first is zero where first - 1 = -0.95.
+    found = maximise(density, np.array([[3.0, 3.0]]), np.array([-np.inf, 0.0]))
+    np.testing.assert_allclose(found, [0.05, 0], atol=1e-2)
+
+
 def test_the_better_of_two_peaks_is_chosen() -> None:
     def density(vectors: Reals) -> Reals:
         at = vectors[..., 0]

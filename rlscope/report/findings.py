@@ -40,7 +40,7 @@ RULE_WORDS: Final[Mapping[str, RuleWords]] = {
             "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time.",
         ),
         "Make samples arrive faster: fill the engines, let samplers run further ahead if the staleness cap allows "
-        "it, or move GPUs from trainers to samplers.",
+        "it, or, where the layout advice agrees, move GPUs from trainers to samplers.",
     ),
     "capped_staleness": RuleWords(
         "Capped staleness",
@@ -59,8 +59,8 @@ RULE_WORDS: Final[Mapping[str, RuleWords]] = {
             "{dropped_tokens} were generated and thrown away ({dropped_share_ratio} of all), and samplers stood before "
             "a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
         ),
-        "Samplers make more than trainers take: move GPUs from samplers to trainers, make the training step faster, "
-        "or admit fewer samples so that less of what is made gets too old.",
+        "Samplers make more than trainers take: make the training step faster, admit fewer samples so that less of "
+        "what is made gets too old, or, where the layout advice agrees, move GPUs from samplers to trainers.",
     ),
     "underfilled_engines": RuleWords(
         "Underfilled engines",

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
+from rlscope.model.decode_fit import CurveFit
 from rlscope.model.forecast import Forecast, Spread
+from rlscope.model.gap import Gap
 from rlscope.model.outlook import NoOutlook, Outlook
+from rlscope.model.prediction import Compared, Prediction
 from rlscope.model.recommendation import Recommendation
 from rlscope.model.system import Layout
 from rlscope.model.time_to_finish import TimeToFinish
-from rlscope.report import outlook as words
+from rlscope.report import advice
 from rlscope.report.numbers import finite
 
 Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
@@ -18,41 +21,17 @@ def outlook_document(outlook: Outlook | NoOutlook) -> dict[str, Json]:
     """What the model says; `reason` alone where it says nothing."""
     if isinstance(outlook, NoOutlook):
         return {"reason": outlook.reason}
-    efficiency, prediction = outlook.efficiency, outlook.prediction
+    efficiency = outlook.efficiency
     return {
         "reason": None,
-        "headline": words.headline(outlook),
-        "why": words.why(outlook),
+        "headline": advice.headline(outlook),
+        "why": advice.why(outlook),
+        "synchronous": outlook.calibration.synchronous,
         "recommendation": _recommendation(outlook.recommendation),
-        "today": _forecast(outlook.forecasts.today),
-        "layouts": [_forecast(each) for each in outlook.forecasts.others],
-        "prediction": None
-        if prediction is None
-        else {
-            "calibrated_steps": prediction.calibrated_steps,
-            "judged_steps": prediction.judged_steps,
-            "quantities": [
-                {
-                    "quantity": each.quantity,
-                    "predicted": _spread(each.predicted),
-                    "achieved": {
-                        "value": finite(each.achieved.value),
-                        "low": finite(each.achieved.low),
-                        "high": finite(each.achieved.high),
-                    },
-                    "residual_ratio": finite(each.residual_ratio),
-                    "agrees": each.agrees,
-                }
-                for each in prediction.compared
-            ],
-        },
-        "gap": {
-            "bound_tokens_per_s": finite(outlook.gap.bound_tokens_per_s),
-            "lost": [
-                {"cause": step.cause, "lost_tokens_per_s": finite(step.lost_tokens_per_s)} for step in outlook.gap.steps
-            ],
-            "achieved_tokens_per_s": finite(outlook.gap.achieved_tokens_per_s),
-        },
+        "today": _forecast(outlook, outlook.forecasts.today),
+        "layouts": [_forecast(outlook, each) for each in outlook.forecasts.others],
+        "prediction": None if outlook.prediction is None else _prediction(outlook.prediction),
+        "gap": _gap(outlook.gap),
         "synchronous_tokens_per_s": finite(outlook.synchronous_tokens_per_s),
         "efficient_running": None if efficiency is None else efficiency.efficient_running,
         "efficient_decoding_ratio": None if efficiency is None else finite(efficiency.efficient_time_ratio),
@@ -60,12 +39,44 @@ def outlook_document(outlook: Outlook | NoOutlook) -> dict[str, Json]:
         "simulated_layouts": outlook.simulated_layouts,
         "cautions": list(outlook.cautions),
         "notes": list(outlook.calibration.notes),
-        "curve": {
-            "form": outlook.calibration.curve.form,
-            "parameters": {name: finite(value) for name, value in outlook.calibration.curve.parameters.items()},
-            "error_ratio": finite(outlook.calibration.curve.mape_ratio),
-            "caveats": list(outlook.calibration.curve.caveats),
-        },
+        "curve": _curve(outlook.calibration.curve),
+    }
+
+
+def _prediction(prediction: Prediction) -> dict[str, Json]:
+    return {
+        "calibrated_steps": prediction.calibrated_steps,
+        "judged_steps": prediction.judged_steps,
+        "quantities": [_compared(each) for each in prediction.compared],
+    }
+
+
+def _compared(compared: Compared) -> dict[str, Json]:
+    achieved = compared.achieved
+    return {
+        "quantity": compared.quantity,
+        "predicted": _spread(compared.predicted),
+        "achieved": {"value": finite(achieved.value), "low": finite(achieved.low), "high": finite(achieved.high)},
+        "residual_ratio": finite(compared.residual_ratio),
+        "agrees": compared.agrees,
+    }
+
+
+def _gap(gap: Gap) -> dict[str, Json]:
+    return {
+        "bound_tokens_per_s": finite(gap.bound_tokens_per_s),
+        "lost": [{"cause": step.cause, "lost_tokens_per_s": finite(step.lost_tokens_per_s)} for step in gap.steps],
+        "achieved_tokens_per_s": finite(gap.achieved_tokens_per_s),
+    }
+
+
+def _curve(fit: CurveFit) -> dict[str, Json]:
+    return {
+        "form": fit.form,
+        "parameters": {name: finite(value) for name, value in fit.parameters.items()},
+        "error_ratio": finite(fit.mape_ratio),
+        "held_out_error_ratio": finite(fit.held_out_mape_ratio),
+        "caveats": list(fit.caveats),
     }
 
 
@@ -82,14 +93,15 @@ def _recommendation(advice: Recommendation) -> dict[str, Json]:
     }
 
 
-def _forecast(forecast: Forecast) -> dict[str, Json]:
-    staleness, state = forecast.staleness, forecast.state
+def _forecast(outlook: Outlook, forecast: Forecast) -> dict[str, Json]:
+    staleness, state, gain = forecast.staleness, forecast.state, advice.gain_of(outlook, forecast)
     drawn = forecast.drawn_tokens_per_s
     return {
         "layout": _layout(forecast.layout),
         "excluded": forecast.excluded,
         "tokens_per_s": finite(forecast.tokens_per_s),
         "interval_tokens_per_s": None if drawn is None else _spread(Spread.of(drawn)),
+        "gain_ratio": None if gain is None else _spread(gain),
         "regime": None if state is None else state.regime,
         "step_s": None if state is None else finite(state.step_s),
         "running": None if state is None else finite(state.running),
@@ -116,6 +128,8 @@ def _finish(finish: TimeToFinish) -> dict[str, Json]:
         "recommended_hours": None if recommended is None else _spread(recommended),
         "today_gpu_hours": finite(finish.gpu_hours(finish.today_hours.median)),
         "today_price": finite(finish.price(finish.today_hours.median)),
+        "recommended_gpu_hours": None if recommended is None else finite(finish.gpu_hours(recommended.median)),
+        "recommended_price": None if recommended is None else finite(finish.price(recommended.median)),
     }
 
 

@@ -67,6 +67,33 @@ def percent(ratio: float | None) -> str:
     return f"{ratio:.1%}" if 0 < ratio < 0.9995 else f"{ratio:.0%}"
 
 
+def signed_percent(ratio: float | None) -> str:
+    """A change as per cent, with its sign: +10.0%, −2.8%; one that rounds to nothing is said to be about 0%."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    if ratio and abs(ratio) < 0.0005:
+        return "about 0%"
+    return f"{ratio:+.1%}".replace("-", "−") if ratio else "0%"
+
+
+def signed_points(ratio: float | None) -> str:
+    """A difference of two ratios in points of a per cent: +1.4 points."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    return f"{ratio * 100.0:+.1f} points".replace("-", "−")
+
+
+def with_interval(write: Callable[[float | None], str], value: float, low: float, high: float) -> str:
+    """A value and its interval, the unit said once: 193 (186 to 204) ms; ends that read the same are no interval."""
+    texts = [write(value), write(low), write(high)]
+    if texts[1] == texts[2]:
+        return texts[0]
+    parts = [text.split(" ") for text in texts]
+    if all(len(part) == 2 and part[1] == parts[0][1] for part in parts):
+        return f"{parts[0][0]} ({parts[1][0]} to {parts[2][0]}) {parts[0][1]}"
+    return f"{texts[0]} ({texts[1]} to {texts[2]})"
+
+
 def tokens(value: float | None) -> str:
     """A number of tokens: 12.3k tokens."""
     return NO_DATA if finite(value) is None else f"{si(value)} {'token' if value == 1 else 'tokens'}"

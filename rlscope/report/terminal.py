@@ -15,7 +15,7 @@ from rich.text import Text
 from rlscope.analysis import Analysis, LedgerState
 from rlscope.diagnose.finding import Finding
 from rlscope.model.outlook import Outlook
-from rlscope.report import findings, numbers, outlook, wording
+from rlscope.report import advice, findings, numbers, wording
 from rlscope.report.outlook_text import outlook_sections
 from rlscope.report.plain import bulleted, plain
 from rlscope.report.states import Kind, role_order, state_label, state_of
@@ -64,9 +64,9 @@ def _verdict(analysis: Analysis) -> Panel:
         body.add_row("Alarm", Text(alarm, style="bold red"))
     body.add_row("Verdict", Text(wording.headline(analysis), style="bold"))
     body.add_row("Why", plain(wording.why(analysis)))
-    body.add_row("Next", plain(wording.next_step(analysis)))
     if isinstance(analysis.outlook, Outlook):
-        body.add_row("Layout", Text(f"{outlook.headline(analysis.outlook)}."))
+        body.add_row("Layout", Text(f"{advice.headline(analysis.outlook)}."))
+    body.add_row("Next", plain(wording.next_step(analysis)))
     about = (
         run.run_id,
         numbers.duration(run.duration_s),

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 from rlscope.analysis import Analysis, Bottleneck, ClockOffset, Loss, SampledEngine
 from rlscope.diagnose.finding import Finding
 from rlscope.model.outlook import Outlook
-from rlscope.report import findings, numbers, outlook
+from rlscope.model.recommendation import Reason
+from rlscope.report import advice, findings, numbers
 
 
 class _Words(NamedTuple):
@@ -102,6 +103,22 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
 }
 
+_KEPT: Final[Mapping[Bottleneck, str]] = {
+    "samplers": "Make each engine faster: {reason}.",
+    "trainers": "Make the training step faster: {reason}.",
+}
+"""What to do next where the model keeps the layout, so that moving GPUs is no remedy."""
+_KEPT_BECAUSE: Final[Mapping[Reason, str]] = {
+    "best_already": "no other layout of these GPUs is faster",
+    "small_gain": "no other layout of these GPUs is faster by a twentieth",
+    "no_other_layout": "no other layout of these GPUs is possible",
+}
+_BINDING: Final[Mapping[Reason, Bottleneck]] = {
+    "updates_bind": "weight_updates",
+    "environment_binds": "environment",
+}
+"""What the model holds for the bottleneck of a layout that it keeps, whatever the ledger says."""
+
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
         "The policy that samples is not the policy that is trained: new weights do not reach the samplers, or not all "
@@ -156,21 +173,26 @@ def next_step(analysis: Analysis) -> str:
         return f"Mend “{findings.title(worthless).lower()}” (below) before anything else, and record the run again."
     if analysis.verdict.bottleneck == "unknown":
         return words.next
-    advised = _advised(analysis)
-    if advised is not None:
-        return advised
+    step = words.next
+    if isinstance(analysis.outlook, Outlook):
+        step = _modelled_step(analysis.outlook, analysis.verdict.bottleneck)
     cheaper = cheapest_finding(analysis)
     if cheaper is None:
-        return f"{words.next} Change one thing, and compare the steady rate."
-    return f"{words.next} Look first at “{findings.title(cheaper).lower()}” (below), which may be cheaper to mend."
+        return f"{step} Change one thing, and compare the steady rate."
+    return f"{step} Look first at “{findings.title(cheaper).lower()}” (below), which may be cheaper to mend."
 
 
-def _advised(analysis: Analysis) -> str | None:
-    """The layout that the model recommends; None where it recommends none."""
-    advice = analysis.outlook
-    if not isinstance(advice, Outlook) or not advice.recommendation.changes:
-        return None
-    return f"{outlook.headline(advice)}."
+def _modelled_step(outlook: Outlook, bottleneck: Bottleneck) -> str:
+    """What to do next that does not gainsay the model's advice on the layout."""
+    reason = outlook.recommendation.reason
+    if outlook.recommendation.changes:
+        return f"{advice.change_words(outlook)}."
+    first = advice.measure_first(outlook)
+    if first is not None:
+        return f"Before changing the layout, {first}."
+    binding: Bottleneck = _BINDING.get(reason, bottleneck)
+    step, because = _WORDS[binding].next, _KEPT_BECAUSE.get(reason)
+    return step if because is None or bottleneck not in _KEPT else _KEPT[bottleneck].format(reason=because)
 
 
 def cheapest_finding(analysis: Analysis) -> Finding | None:

@@ -1,0 +1,190 @@
+"""The layout to use next, in words: what to change or keep, why, how sure that is, and what would make it surer."""
+
+from typing import Final, NamedTuple
+
+from rlscope.model.forecast import Forecast, Spread
+from rlscope.model.outlook import STEPS_TO_PREDICT, Outlook
+from rlscope.model.recommendation import Doubt, Recommendation
+from rlscope.model.system import Layout
+from rlscope.report import numbers
+from rlscope.report.outlook_names import EXCLUSIONS, REASONS
+
+TODAY: Final = "today"
+
+
+class LayoutRow(NamedTuple):
+    """One layout."""
+
+    mark: str
+    """Which one it is among all; empty for the others."""
+    trainer_gpus: str
+    sampler_gpus: str
+    running: str
+    rate: str
+    gain: str
+    """Over today's, with its interval; empty for today's own."""
+    staleness: str
+    remark: str
+
+    @property
+    def layout(self) -> str:
+        """All three numbers."""
+        return f"{self.trainer_gpus} : {self.sampler_gpus} × {self.running}"
+
+
+def headline(outlook: Outlook) -> str:
+    """The advice as one short sentence, without a full stop."""
+    advice = outlook.recommendation
+    if advice.changes:
+        return f"{change_words(outlook)}: {gain_words(advice.gain_ratio)} more tokens trained per second"
+    return f"Keep {layout_words(outlook.forecasts.today.layout)}"
+
+
+def change_words(outlook: Outlook) -> str:
+    """What to change to, without what it brings; a synchronous run stops being one."""
+    words = layout_words(outlook.recommendation.best.layout)
+    return f"Run asynchronously, with {words}" if outlook.calibration.synchronous else f"Use {words}"
+
+
+def why(outlook: Outlook) -> str:
+    """Why, how sure, and what would make it surer."""
+    advice = outlook.recommendation
+    parts = [REASONS[advice.reason]]
+    if advice.best is not outlook.forecasts.today:
+        parts.append(_odds(outlook))
+    parts += _doubts(outlook)
+    return " ".join(parts)
+
+
+def why_beside_rows(outlook: Outlook) -> str:
+    """The same where the rows of `chosen_rows` and the odds stand beside it."""
+    return " ".join([REASONS[outlook.recommendation.reason], *_doubts(outlook)])
+
+
+def measure_first(outlook: Outlook) -> str | None:
+    """What to measure before the layout is changed, as a command without a full stop; None where nothing is open."""
+    advice = outlook.recommendation
+    if advice.reason == "too_short":
+        return f"record at least {STEPS_TO_PREDICT} steady steps and analyse again"
+    if advice.reason != "unsure":
+        return None
+    known = _most_doubtful(advice)
+    return "record a longer stretch" if known is None else _measure(known, outlook)
+
+
+def layout_words(layout: Layout) -> str:
+    """A layout in words."""
+    trainers = numbers.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
+    samplers = numbers.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
+    return f"{trainers} and {samplers} with up to {numbers.count(layout.running_per_engine)} running per engine"
+
+
+def gain_words(gain_ratio: Spread) -> str:
+    """A gain with its interval; without one where its ends read the same."""
+    median, low, high = map(numbers.signed_percent, gain_ratio)
+    return median if low == high else f"{median} (90% between {low} and {high})"
+
+
+def rate_of(forecast: Forecast) -> Spread | None:
+    """Trained tokens per second: over the draws, where they were made, else the best estimate without an interval."""
+    if forecast.drawn_tokens_per_s is not None:
+        return Spread.of(forecast.drawn_tokens_per_s)
+    rate = forecast.tokens_per_s
+    return None if rate is None else Spread(rate, rate, rate)
+
+
+def gain_of(outlook: Outlook, forecast: Forecast) -> Spread | None:
+    """Gain over today's layout, draw by draw where both were drawn; None for today's own and where nothing is known."""
+    today = outlook.forecasts.today
+    if forecast is today or forecast.tokens_per_s is None or not today.tokens_per_s:
+        return None
+    if forecast.drawn_tokens_per_s is not None and today.drawn_tokens_per_s is not None:
+        return Spread.of(forecast.drawn_tokens_per_s / today.drawn_tokens_per_s - 1.0)
+    gain_ratio = forecast.tokens_per_s / today.tokens_per_s - 1.0
+    return Spread(gain_ratio, gain_ratio, gain_ratio)
+
+
+def mark_of(outlook: Outlook, forecast: Forecast) -> str:
+    """Which layout this is among all: today's, the one to use, or the best of those that are not used."""
+    if forecast is outlook.forecasts.today:
+        return TODAY
+    if forecast is not outlook.recommendation.best:
+        return ""
+    return "recommended" if outlook.recommendation.changes else "best other"
+
+
+def chosen_rows(outlook: Outlook) -> list[LayoutRow]:
+    """Today's layout, and the one to use or the best of the others where there is one."""
+    return layout_rows(outlook, shown=2)
+
+
+def layout_rows(outlook: Outlook, shown: int) -> list[LayoutRow]:
+    """Today's layout, the best other one, then the fastest, then those that are out of the question."""
+    forecasts, best = outlook.forecasts, outlook.recommendation.best
+    chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
+    if len(chosen) > 1:
+        chosen += [each for each in forecasts.others if each is not best][: max(0, shown - len(chosen))]
+    return [_layout_row(outlook, each) for each in chosen]
+
+
+def _layout_row(outlook: Outlook, forecast: Forecast) -> LayoutRow:
+    layout, rate, gain = forecast.layout, rate_of(forecast), gain_of(outlook, forecast)
+    return LayoutRow(
+        mark=mark_of(outlook, forecast),
+        trainer_gpus=numbers.count(layout.trainer_gpus),
+        sampler_gpus=numbers.count(layout.sampler_gpus),
+        running=numbers.count(layout.running_per_engine),
+        rate=numbers.tokens_per_second(None if rate is None else rate.median),
+        gain="" if gain is None else numbers.with_interval(numbers.signed_percent, *gain),
+        staleness=numbers.NO_DATA if forecast.staleness is None else numbers.count(forecast.staleness.sample_p95),
+        remark=EXCLUSIONS[forecast.excluded] if forecast.excluded else (forecast.grade or ""),
+    )
+
+
+def _odds(outlook: Outlook) -> str:
+    advice = outlook.recommendation
+    odds = numbers.percent(advice.better_probability)
+    if advice.changes:
+        fastest = numbers.percent(advice.best_probability)
+        return f"It is faster in {odds} of the cases that the run leaves possible, and the fastest of all in {fastest}."
+    words = layout_words(advice.best.layout)
+    words += ", run asynchronously" if outlook.calibration.synchronous else ""
+    return f"The best of the others, {words}, would bring {gain_words(advice.gain_ratio)}; it is faster in {odds}."
+
+
+def _doubts(outlook: Outlook) -> list[str]:
+    """What the advice rests on least surely."""
+    advice, lines = outlook.recommendation, list[str]()
+    known = _most_doubtful(advice) if advice.reason in ("unsure", "too_short") else None
+    if known is not None:
+        lines.append(f"Least is known of {_UNKNOWN[known]}: {_measure(known, outlook)}.")
+    if advice.best.grade == "extrapolated" and advice.best is not outlook.forecasts.today:
+        lines.append("Its batches are beyond those that the run made.")
+    return lines
+
+
+_UNKNOWN: Final[dict[Doubt, str]] = {
+    "decode_curve": "what a decode pass costs at other batch sizes",
+    "trainer_rate": "how fast the trainers train",
+    "trainer_scaling": "how training scales with GPUs",
+}
+
+
+def _most_doubtful(advice: Recommendation) -> Doubt | None:
+    """The part of the system that the gain's spread mostly comes from; None where it has none."""
+    return next((doubt.source for doubt in advice.doubts if doubt.spread_ratio > 0.0), None)
+
+
+def _measure(doubt: Doubt, outlook: Outlook) -> str:
+    """What to run to know more, as a command without a full stop."""
+    best, today = outlook.recommendation.best.layout, outlook.forecasts.today.layout
+    if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:
+        requests = numbers.counted(best.running_per_engine, "request", "requests")
+        return f"run a few minutes with up to {requests} per engine"
+    if doubt == "trainer_scaling" and best.trainer_gpus != today.trainer_gpus:
+        return f"run a few steps with {numbers.counted(best.trainer_gpus, 'trainer GPU', 'trainer GPUs')}"
+    return {
+        "decode_curve": "run a few minutes with more and with fewer requests per engine",
+        "trainer_rate": "record more steps",
+        "trainer_scaling": "run a few steps with another number of trainer GPUs",
+    }[doubt]

@@ -1,0 +1,123 @@
+"""What the parts of an outlook are called: a word or a sentence for every reason, cause, limit and assumption."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope.model.calibration import Note
+from rlscope.model.decode_curve import Form
+from rlscope.model.decode_fit import Caveat
+from rlscope.model.decode_visited import Grade
+from rlscope.model.forecast import Exclusion
+from rlscope.model.gap import Cause
+from rlscope.model.losses import Regime
+from rlscope.model.outlook import STEPS_TO_PREDICT, Caution
+from rlscope.model.prediction import Quantity
+from rlscope.model.recommendation import Reason
+
+REASONS: Final[Mapping[Reason, str]] = {
+    "worthwhile": "It is worth a restart, and nine to one or better that it helps.",
+    "too_short": (
+        "The steady stretch is too short to check the model on, so nothing is recommended yet. Record at least "
+        f"{STEPS_TO_PREDICT} steady steps and analyse again."
+    ),
+    "best_already": "No other layout of these GPUs is faster.",
+    "small_gain": "No other layout is faster by a twentieth, and less is not worth the trouble of a change.",
+    "unsure": "Another layout may be faster, but the run does not say so surely enough.",
+    "updates_bind": "Weight updates are what the run waits for: make them cheaper before moving GPUs.",
+    "environment_binds": "The environment is what the run waits for: make it faster, or keep more samples in flight.",
+    "no_other_layout": (
+        "No other layout is possible: the size of an engine, the KV cache and the staleness cap leave none."
+    ),
+}
+QUANTITIES: Final[Mapping[Quantity, str]] = {
+    "tokens_per_s": "trained",
+    "step_s": "step",
+    "trainer_idle_ratio": "trainers waiting",
+    "staleness_mean": "mean staleness",
+}
+
+
+class CauseWords(NamedTuple):
+    """A cause of the gap."""
+
+    name: str
+    meaning: str
+
+
+CAUSES: Final[Mapping[Cause, CauseWords]] = {
+    "layout_imbalance": CauseWords("split of the GPUs", "One side waits for the other, whatever else is mended."),
+    "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),
+    "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and what no phase of a step covers."),
+    "weight_updates": CauseWords("weight updates", "Engines that pause for new weights, trainers that publish them."),
+    "environment": CauseWords("environment", "Samples that wait for tools or rewards and hold a place meanwhile."),
+    "admission": CauseWords("cap in flight", "The cap on samples that run or queue."),
+    "staleness_cap": CauseWords("staleness cap", "What is not begun, or is thrown away, to keep tokens young."),
+    "synchronous_steps": CauseWords("taking turns", "Each side waits while the other works, for the longest sample."),
+    "underfilled_batches": CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
+    "unexplained": CauseWords("not explained", "What the model predicts of the run and the run does not reach."),
+}
+BETTER_THAN_MODEL: Final = "The run does better than the model says."
+OTHER_CAUSES: Final = CauseWords("all other causes", "Each of them too small for a line of its own.")
+EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
+    "no_trainer": "no GPU trains",
+    "no_engine": "too few GPUs for an engine",
+    "engine_granularity": "GPUs make no whole engine",
+    "no_request": "no request may run",
+    "kv_memory": "KV cache too small",
+    "synchronous": "only a synchronous run keeps a staleness of 0",
+    "too_stale": "tokens older than the cap",
+}
+REGIMES: Final[Mapping[Regime, str]] = {
+    "balanced": "nothing much",
+    "samplers": "samplers",
+    "trainers": "trainers",
+    "weight_updates": "weight updates",
+    "environment": "environment",
+    "admission": "cap on samples in flight",
+    "staleness_cap": "staleness cap",
+}
+"""What a layout waits for."""
+GRADES: Final[Mapping[Grade, str]] = {
+    "measured": "the run made such passes",
+    "interpolated": "between passes that the run made",
+    "extrapolated": "beyond the passes that the run made",
+    "assumed": "no pass was measured",
+}
+"""What the word for a forecast means."""
+FORMS: Final[Mapping[Form, str]] = {
+    "pnorm": "a p-norm of reading the weights and computing each request",
+    "softplus": "flat, then affine, with a soft hinge",
+    "sigmoid": "flat and affine, blended by a logistic",
+    "expert_hit": "experts that are read once more of them are hit",
+}
+CAUTIONS: Final[Mapping[Caution, str]] = {
+    "short_stretch": "The steady stretch is too short to hold a part of it out: how well the model does is unknown.",
+    "lengths_drift": "Responses change in length over the steady stretch: figures are of its mean, and will move on.",
+    "period_drifts": "The step period drifts over the steady stretch: figures are of its mean.",
+}
+NOTES: Final[Mapping[Note, str]] = {
+    "limit_below_setting": (
+        "Engines never ran as many requests as their setting allows; the most that ran is taken as today's limit."
+    ),
+    "unattributed_engine_time": (
+        "Much of the engines' time is in no recorded state; the model takes it for idle time, not for slow passes."
+    ),
+    "prefill_not_recorded": "No prompt tokens were recorded: prefill is taken to be free.",
+    "unattributed_trainer_time": (
+        "Much of the trainers' time is in no recorded phase; if they waited there, they are faster than is said here."
+    ),
+}
+CURVE_CAVEATS: Final[Mapping[Caveat, str]] = {
+    "no_passes": "No pass could be used: what a pass costs rests on the device and the model alone.",
+    "no_hardware_prior": (
+        "Device or model is not known: beyond the batches that ran, only the form of the curve says what a pass costs."
+    ),
+    "one_batch_size": "Batches were all about of one size: what other sizes cost is hardly known.",
+    "batch_and_kv_move_together": (
+        "The KV cache filled in step with the batch: what each of them adds to a pass is known only as a sum."
+    ),
+    "kv_not_recorded": "The KV cache in use was not recorded: contexts are taken to stay as long as they were.",
+    "slope_not_seen": (
+        "Batches stayed where their size hardly matters: where larger ones begin to cost is not known from this run."
+    ),
+}

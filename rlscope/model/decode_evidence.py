@@ -36,7 +36,7 @@ class Reference:
         return cls(float(np.median(cells.running)), float(np.median(cells.pass_s)), known)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """The cells as the likelihood needs them."""
 

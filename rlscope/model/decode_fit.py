@@ -70,7 +70,7 @@ class PassInterval(NamedTuple):
     high_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CurveFit:
     """A fitted decode curve, and how far it can be trusted."""
 

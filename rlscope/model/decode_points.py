@@ -36,7 +36,7 @@ _SMALLEST_SPREAD: Final = 0.05
 """Log time: a cell spans so much by its width alone."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DecodePoints:
     """Measured passes, one element a measurement; all arrays have one length."""
 

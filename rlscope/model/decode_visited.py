@@ -31,7 +31,7 @@ _SOLID_ROWS: Final = 4.0
 """Rows of a cell that can be called measured: their mean is known to 5 % when one row is known to 10 %."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Visited:
     """The range of a run's passes; 5 % to 95 % of its cells of enough rows."""
 

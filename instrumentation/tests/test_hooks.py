@@ -302,3 +302,13 @@ def test_a_stepped_wall_clock_does_not_touch_durations(run: Run, clock: ManualCl
 def test_logging_is_left_as_the_host_set_it(run: Run) -> None:
     assert logging.getLogger("rlscope_otel").handlers == []
     assert logging.getLogger("rlscope_otel").level == logging.NOTSET
+
+
+def test_what_is_to_be_said_last_is_said_while_the_run_still_records(tmp_path, rows):
+    run = rlscope_otel.start_run(tmp_path, "sampler", "w0")
+    run.before_stop(lambda: run.engine_step(1, 2))
+    run.before_stop(lambda: 1 / 0)
+    assert run.stop()
+    assert len(rows("engine_steps")) == 1
+    assert run.faults.counts == {"stop": 1}
+    assert run.stop()

@@ -96,7 +96,6 @@ class Steps:
         """The call has ended; the row of its pass covers it to its end."""
         self._in_host_step = False
         self._end_row(at_ns, is_idle)
-        self._recorded_ns = None
 
     def has_requests(self, at_ns: int) -> None:
         """A request came: the engine is idle no more."""

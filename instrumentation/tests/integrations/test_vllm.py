@@ -18,7 +18,7 @@ import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock, Run, exits
 from rlscope_otel.integrations import vllm as hook
-from rlscope_otel.integrations import vllm_requests, vllm_worker
+from rlscope_otel.integrations import vllm_requests, vllm_steps, vllm_worker
 
 Rows = Callable[..., list[dict[str, Any]]]
 
@@ -285,6 +285,50 @@ def test_passes_that_were_scheduled_ahead_count_no_time_twice(core, clock, run, 
     assert steps(rows) == [(0, 120, 110), (120, 225, 105)]
 
 
+def test_a_pass_that_was_scheduled_before_another_call_counts_from_its_end(core, clock, run, rows):
+    add(core, "a")
+    output = core.scheduler.schedule()
+    core.collective_rpc("start_weight_update")
+    clock.advance(PASS_NS)
+    core.scheduler.update_from_output(output, {"a": "stop"})
+    run.stop()
+    assert steps(rows) == [(30, 130, 100)]
+
+
+@pytest.mark.parametrize(
+    ("new", "cached", "scheduled", "drafts", "prompt_tokens"),
+    [
+        ((), {"a": 5}, {"a": 1}, {}, 0),
+        (("a",), {}, {"a": 1}, {}, 1),
+        (("a",), {"b": 2}, {"a": 7, "b": 1}, {}, 7),
+        (("a",), {"b": 0}, {"a": 7, "b": 1}, {}, 8),
+        ((), {"a": 0, "b": 2}, {"a": 6, "b": 1}, {}, 6),
+        ((), {"a": 3, "b": 2}, {"a": 9, "b": 1}, {}, 9),
+        ((), {"a": 3}, {"a": 4}, {"a": [1, 2, 3]}, 0),
+        ((), {"a": 3}, {"a": 5}, {"a": [1, 2, 3]}, 5),
+    ],
+    ids=[
+        "decoding",
+        "a prompt of one token",
+        "a prompt beside decoding",
+        "the last token of a prompt in chunks",
+        "a later chunk",
+        "what a preemption lost",
+        "drafts to verify",
+        "more than drafts",
+    ],
+)
+def test_prompt_tokens_are_those_that_no_pass_has_sampled(new, cached, scheduled, drafts, prompt_tokens):
+    output = SchedulerOutput(
+        [NewRequestData(name) for name in new],
+        CachedRequestData(list(cached), list(cached.values())),
+        scheduled,
+        sum(scheduled.values()),
+        drafts,
+    )
+    assert vllm_steps.prefill_tokens_of(output) == prompt_tokens
+
+
 def test_a_schedule_without_tokens_is_no_pass(core, run, rows):
     core.step()
     run.stop()
@@ -306,14 +350,29 @@ def test_a_sample_says_when_it_came_when_it_was_scheduled_and_when_it_ended(core
     assert (row["prompt_tokens"], row["preemptions"], row["cached_tokens"], row["finish_reason"]) == (3, 2, 0, "stop")
 
 
-@pytest.mark.parametrize("arrival_s", [-596.0, 6.0], ids=["over ten minutes ago", "in the future"])
-def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(core, run, rows, monkeypatch, arrival_s):
+@pytest.mark.parametrize(
+    ("arrival_s", "before_s"),
+    [(-595.0, 600), (-596.0, 0), (5.0, 0), (6.0, 0)],
+    ids=["ten minutes ago", "longer ago", "now", "in the future"],
+)
+def test_a_time_of_arrival_that_cannot_be_a_wall_clock_is_not_believed(
+    core, run, rows, monkeypatch, arrival_s, before_s
+):
     monkeypatch.setattr(vllm_requests.time, "time_ns", lambda: 5_000_000_000)
     request = FakeRequest("a")
     request.arrival_time = arrival_s
     core.scheduler.add_request(request)
     run.stop()
-    assert rows("samples")[0]["submitted_ns"] == START_NS
+    assert rows("samples")[0]["submitted_ns"] == START_NS - before_s * 1_000_000_000
+
+
+def test_a_request_that_is_scheduled_anew_after_a_preemption_started_the_first_time(core, run, rows):
+    add(core, "a")
+    core.step()
+    core.scheduler.scheduled.clear()
+    core.step(a="stop")
+    run.stop()
+    assert rows("samples")[0]["started_ns"] - START_NS == 10
 
 
 def test_a_label_is_the_version_of_what_is_sampled_after_it(core, run, rows):
@@ -454,6 +513,39 @@ def test_passes_that_drain_during_a_pause_are_passes_and_what_is_left_is_the_pau
     assert spans(rows) == [("wait", None, 225, 1230)]
 
 
+def test_a_request_that_comes_during_a_pause_does_not_make_the_pause_a_lack_of_requests(core, clock, run, rows):
+    add(core, "a")
+    core.step()
+    core.scheduler.set_pause_state(PauseState.PAUSED_NEW)
+    core.step(a="stop")
+    clock.advance(100)
+    add(core, "b")
+    core.scheduler.set_pause_state(PauseState.UNPAUSED)
+    run.stop()
+    assert spans(rows) == [("wait", None, 225, 330)]
+
+
+def test_an_update_that_was_never_finished_gives_no_version(core, run, rows):
+    add(core, "a")
+    core.step()
+    core.collective_rpc("start_weight_update")
+    core.step(a="stop")
+    run.stop()
+    assert rows("weight_updates") == []
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
+
+
+def test_a_sample_of_which_one_version_was_counted_is_not_the_engine_s(core, run, rows):
+    add(core, "a")
+    core.step()
+    update(core, None)
+    core.step()
+    update(core, "2")
+    core.step(a="stop")
+    run.stop()
+    assert versions_of(rows) == {"a": ("time_join", [(0, 0, 1), (1, 1, 2), (2, 2, 3)])}
+
+
 def test_a_failed_update_gives_no_version(core, run, rows):
     add(core, "a")
     core.step()
@@ -464,6 +556,7 @@ def test_a_failed_update_gives_no_version(core, run, rows):
     run.stop()
     assert rows("weight_updates") == []
     assert versions_of(rows) == {"a": ("engine", [(0, 0, 2)])}
+    assert rows("samples")[0]["torn_tokens"] is None
 
 
 def test_an_update_of_the_draft_model_is_no_policy_version(core, run, rows):
@@ -483,11 +576,12 @@ def test_weights_that_came_another_way_are_known_by_their_label(core, run, rows)
     add(core, "a")
     core.step()
     core.set_weight_version("1")
+    core.step()
     core.set_weight_version("1")
     core.step(a="stop")
     run.stop()
     assert [(row["version"], row["start_ns"] - START_NS) for row in rows("weight_updates")] == [(1, 115)]
-    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1), (1, 1, 2)])}
+    assert versions_of(rows) == {"a": ("engine", [(0, 0, 1), (1, 1, 3)])}
 
 
 @pytest.mark.parametrize(
@@ -604,6 +698,18 @@ def test_in_process_a_row_is_the_engine_s_step_and_the_rest_is_the_host_s(run, c
     run.stop()
     assert steps(rows) == [(1000, 1122, 100), (2122, 2244, 100)]
     assert spans(rows) == [("wait", "requests", 2244, 2253)]
+
+
+def test_in_process_a_call_without_a_pass_gives_no_time_to_the_next_one(run, clock, rows, engine_class):
+    core = make_core(clock)
+    engine = engine_class(clock, core)
+    hook.instrument(engine, run)
+    engine.step()
+    add(core, "a")
+    clock.advance(50)
+    core.step(a="stop")
+    run.stop()
+    assert steps(rows) == [(182, 282, 100)]
 
 
 def test_instrumenting_twice_records_once(run, clock, rows, engine_class):

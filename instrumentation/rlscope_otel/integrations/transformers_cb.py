@@ -137,16 +137,18 @@ class Engine:
         loop.preemptions = 0
 
     def launching(self, call: Call) -> None:
-        """The forward pass of the newest batch begins."""
-        newest = self._loop.passes[-1]
-        newest.launched_ns, newest.version = call.started_ns, self._weights.version
-        newest.torn, call.memo = self._weights.is_applying, self._weights.unpaused_applies
+        """The forward pass of the newest batch begins; of one that was prepared before the watch nothing is known."""
+        if self._loop.passes:
+            newest = self._loop.passes[-1]
+            newest.launched_ns, newest.version = call.started_ns, self._weights.version
+            newest.torn, call.memo = self._weights.is_applying, (newest, self._weights.unpaused_applies)
 
     def launched(self, call: Call) -> None:
         """The forward pass has ended, or is on its way when batching is asynchronous."""
-        newest = self._loop.passes[-1]
-        newest.computed_ns = self.run.now_ns()
-        newest.torn |= self._weights.is_applying or call.memo != self._weights.unpaused_applies
+        if call.memo is not None:
+            newest, applies = call.memo
+            newest.computed_ns = self.run.now_ns()
+            newest.torn |= self._weights.is_applying or applies != self._weights.unpaused_applies
 
     def results_came(self, call: Call) -> None:
         """The tokens of an asynchronous pass are on the host."""

@@ -85,7 +85,8 @@ class Requests:
                 prompt_tokens=len(state.initial_tokens),
                 submitted_ns=self._run.now_ns() - int((time.perf_counter() - state.created_time) * 1e9),
             )
-            request = self._open[state.request_id] = Request(sample, state)
+            # Tokens from before the watch have no version: such a sample has only those that follow.
+            request = self._open[state.request_id] = Request(sample, state, len(state.generated_tokens))
         return request
 
     def schedule(self, batch: Iterable[Any]) -> tuple[list[tuple[Request, Any]], int]:

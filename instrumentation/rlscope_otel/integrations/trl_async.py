@@ -76,6 +76,7 @@ class AsyncGrpoHook:
         self._importance.close()
         if self._queue is not None:
             self._queue.is_watched = False
+            self._trainer.rollout_queue = self._queue.host_queue
 
     @property
     def version(self) -> int:

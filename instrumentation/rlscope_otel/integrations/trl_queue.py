@@ -161,20 +161,20 @@ class WatchedQueue:
     """Stands where TRL reads its queue; everything but the reading is the queue's own."""
 
     def __init__(self, host_queue: Any, run: Run, takings: Takings) -> None:
-        self._queue, self._run, self._takings = host_queue, run, takings
+        self.host_queue, self._run, self._takings = host_queue, run, takings
         self.is_watched = True
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._queue, name)
+        return getattr(self.host_queue, name)
 
     def get(self, *args: Any, **kwargs: Any) -> Any:
         """The queue's `get`; that of an empty queue is a wait for samples."""
         if not self.is_watched:
-            return self._queue.get(*args, **kwargs)
+            return self.host_queue.get(*args, **kwargs)
         self._guarded(self._takings.settle)
         was_empty, start_ns = self._depth() in (None, 0), self._run.now_ns()
         try:
-            row = self._queue.get(*args, **kwargs)
+            row = self.host_queue.get(*args, **kwargs)
         except queue.Empty:
             self._run.wait("samples").between(start_ns, self._run.now_ns())
             raise
@@ -185,7 +185,7 @@ class WatchedQueue:
 
     def _depth(self) -> int | None:
         try:
-            return self._queue.qsize()
+            return self.host_queue.qsize()
         except NotImplementedError:  # multiprocessing's queue on macOS.
             return None
 

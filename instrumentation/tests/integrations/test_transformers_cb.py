@@ -381,11 +381,17 @@ def test_a_manager_is_watched_once_and_given_back_at_the_end(manager, run):
 
 def test_a_manager_that_runs_already_is_recorded_from_now_on(manager, run, rows):
     loop = manager.start()
+    loop.inbox = [State("a", [1], max_new_tokens=3)]
+    manager.round()
+    assert loop.prepare_next_batch()
     engine = transformers_cb.instrument(manager, run)
-    loop.inbox = [State("a", [1])]
+    loop._generation_step(None)
+    loop.update_batch()
     manager.round()
     run.flush()
-    assert len(rows("engine_steps")) == 1
+    assert [row["decode_tokens"] for row in rows("engine_steps")] == [1]
+    assert [row["output_tokens"] for row in rows("samples")] == [1]
+    assert run.faults.counts == {}
     engine.close()
 
 

@@ -340,14 +340,14 @@ def test_an_empty_queue_is_a_wait_for_samples_and_a_filled_one_is_not(trainer, h
         clock.advance(40)
         put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
 
-    queue_get = trainer.rollout_queue._queue.get
+    queue_get = trainer.rollout_queue.host_queue.get
 
     def slow_get(**arguments: object) -> RolloutSample:
         if trainer.rollout_queue.qsize() == 0:
             arrive()
         return queue_get(**arguments)
 
-    trainer.rollout_queue._queue.get = slow_get
+    trainer.rollout_queue.host_queue.get = slow_get
     trainer.take_batch()
     run.flush()
     waits = [row for row in rows("activities", "worker_id") if row["activity"] == "wait"]
@@ -456,12 +456,14 @@ def test_another_trainer_of_the_process_is_not_recorded(trainer, hook, run, rows
 
 
 def test_a_trainer_is_watched_once_and_given_back_at_the_end(trainer, run):
-    host = AsyncGRPOTrainer.training_step
+    host, its_queue = AsyncGRPOTrainer.training_step, trainer.rollout_queue
     hook = trl_async.instrument(trainer, run)
+    assert trainer.rollout_queue is not its_queue
     assert trl_async.instrument(trainer, run) is hook
     assert AsyncGRPOTrainer.training_step is not host
     hook.close()
     assert AsyncGRPOTrainer.training_step is host
+    assert trainer.rollout_queue is its_queue
 
 
 def test_without_a_run_folder_nothing_is_watched(trainer):

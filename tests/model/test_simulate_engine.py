@@ -112,6 +112,19 @@ def test_prefill_stops_the_batch_for_the_prompts_that_join() -> None:
         assert totals.running_s == pytest.approx(2 * now_s)
 
 
+def test_of_a_pass_under_way_the_seconds_count_and_not_the_tokens() -> None:
+    engine = engine_with([3, 5])
+    engine.resume(0.0)
+    seen = [engine.totals_at(now_s) for now_s in (5.9, 6.0, 12.9, 13.0)]
+    assert [(totals.decode_s, totals.passes, totals.tokens) for totals in seen] == [
+        (5.9, 0, 0),
+        (6.0, 1, 2),
+        (12.9, 1, 2),
+        (13.0, 2, 4),
+    ]
+    assert [totals.resident_token_passes for totals in seen] == [0, 4, 4, 4 + 6]
+
+
 def test_new_weights_are_taken_between_passes_and_pause_the_batch() -> None:
     engine = engine_with([2])
     engine.resume(0.0)
@@ -127,9 +140,10 @@ def test_new_weights_are_taken_between_passes_and_pause_the_batch() -> None:
 
 def test_an_engine_that_drains_takes_no_weights_before_it_is_empty() -> None:
     engine = engine_with([2], replace(TERMS, drains=True))
-    end_s = engine.resume(0.0)
     engine.new_version = 1
-    assert not engine.take_weights()
+    assert not engine.take_weights(), "a request waits"
+    end_s = engine.resume(0.0)
+    assert not engine.take_weights(), "a request runs"
     engine.settle(end_s)
     assert engine.take_weights()
     assert engine.resume(end_s) == end_s + 7.0

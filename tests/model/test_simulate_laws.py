@@ -28,6 +28,19 @@ def test_every_generated_token_is_in_one_place(case: Case) -> None:
     assert min(places.values()) >= 0
 
 
+def test_tokens_of_a_request_that_waits_for_room_in_the_cache_are_in_flight() -> None:
+    system, layout, settings = CASES["cache overflows"]
+    run = Run(system, layout, settings, np.random.default_rng(5))
+    start, waited = run.play(0), 0
+    for steps in range(1, 25):
+        ledger = summarise(run.samples, start, run.play(steps), run.step_ends_s).ledger
+        places = asdict(ledger)
+        assert places.pop("generated") == sum(places.values())
+        cut = {piece.sample for piece in run.samples.pieces}
+        waited += sum(run.samples.start_pass[sample] == NEVER for sample in cut)
+    assert waited > 0
+
+
 @every_case
 def test_the_seconds_of_each_side_add_up(case: Case) -> None:
     system, layout, settings = case

@@ -8,12 +8,16 @@ import pytest
 from rlscope.model.group_lengths import GroupLengths
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
+from rlscope.model.simulate.cap import Cap
 from rlscope.model.simulate.draws import Draws, group_correlation
+from rlscope.model.simulate.fleet import Fleet
 from rlscope.model.simulate.gate import Gate
 from rlscope.model.simulate.outcome import Ages
 from rlscope.model.simulate.queue import GroupQueue
 from rlscope.model.simulate.samples import DROPPED, QUEUED, Samples
 from rlscope.model.simulate.settings import QueueOrder
+from rlscope.model.simulate.start import engine_terms
+from rlscope.model.simulate.trainer import Trainer as SimulatedTrainer
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
 from tests.model.simulated_systems import (
     BUSY,
@@ -43,6 +47,7 @@ def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
     assert run.staleness.tokens.counts == ((0, 7 * run.steps), (1, 3 * run.steps))
     assert run.staleness.samples.counts == run.staleness.groups.counts == ((1, run.steps),)
     assert (run.staleness.in_flight_mean, run.staleness.in_queue_mean) == (0.3, 0.0)
+    assert (run.staleness.group_before_queue_mean, run.staleness.group_in_queue_mean) == (1.0, 0.0)
     assert (run.trainer_seconds.train_s, run.trainer_seconds.wait_samples_s) == (3.0 * run.steps, 7.0 * run.steps)
 
 
@@ -191,6 +196,39 @@ def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
     assert (queue.dropped, queue.oldest_version(), queue.take(3, 1.0)) == (3, 2, [0, 2, 4])
 
 
+def cap_of_1(*engine_versions: int) -> tuple[Cap, Samples]:
+    """Two running groups of one sample, neither admitted yet, and engines that hold these versions."""
+    queue, samples = queue_of()
+    terms = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=len(engine_versions)), Settings())
+    fleet = Fleet(terms, 8, samples)
+    for engine, version in zip(fleet.engines, engine_versions, strict=True):
+        engine.version = version
+    cap = Cap(1, samples, queue, fleet)
+    cap.open_groups.update((0, 1))
+    return cap, samples
+
+
+def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> None:
+    cap, samples = cap_of_1(3, 3)
+    assert not cap.waits_for_one(9), "nothing has begun"
+    samples.first_version[0] = 2
+    assert [cap.waits_for_one(version) for version in (3, 4)] == [False, True]
+    assert [cap.allows(version) for version in (3, 4)] == [True, False]
+
+
+def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen() -> None:
+    cap, samples = cap_of_1(3, 1)
+    samples.first_version[0] = 2
+    assert not cap.waits_for_one(3)
+    samples.first_version[1] = 1
+    assert cap.waits_for_one(3)
+
+
+def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
+    cap, _ = cap_of_1(3, 1)
+    assert [cap.allows(version) for version in (2, 3)] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("limits", "started"),
     [
@@ -214,12 +252,15 @@ def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], star
 def test_what_was_thrown_away_may_be_started_again() -> None:
     admission = Admission(max_staleness=1, max_in_flight_samples=1000)
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
-    gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
+    queue = GroupQueue(admission, "fifo", samples)
+    gate = Gate(admission, "in_flight", 24, 4, queue)
     gate.started = 12
     assert gate.hold() == "staleness_cap"
     gate.filtered = 1
     assert gate.hold() is None
-    gate.filtered, gate.version = 0, 1
+    gate.filtered, queue.dropped = 0, 1
+    assert gate.hold() is None
+    queue.dropped, gate.version = 0, 1
     assert gate.hold() is None
 
 
@@ -257,12 +298,32 @@ def test_groups_no_more_alike_than_chance_are_independent() -> None:
 
 
 def test_the_first_requests_are_what_is_left_of_running_ones() -> None:
-    workload = replace(WORKLOAD, lengths=constant(1000), group_size=4)
-    lengths, _ = Draws(workload, 400, 0.0, np.random.default_rng(1)).groups(200)
-    first, rest = np.array(lengths[:400]), np.array(lengths[400:])
-    assert set(rest.tolist()) == {1000}
-    assert (first.min() >= 1, first.max() <= 1000) == (True, True)
-    assert first.mean() == pytest.approx(500, abs=4 * 1000 / np.sqrt(12 * 400))
+    lengths = LengthLaw(np.array([100.0, 900.0]), np.array([0.5, 0.5]))
+    draws = Draws(replace(WORKLOAD, lengths=lengths), 1500, 0.0, np.random.default_rng(1))
+    drawn = np.array([draws.groups(250)[0], draws.groups(250)[0]]).ravel()
+    first, rest = drawn[:1500], drawn[1500:]
+    assert set(rest.tolist()) == {100, 900}
+    assert (first.min() >= 1, first.max() <= 900, len(set(first.tolist())) > 300) == (True, True, True)
+    # Half of a length-biased length: E[L^2] / (2 E[L]) = 410, and half a token for rounding up.
+    assert first.mean() == pytest.approx(410.5, abs=4 * first.std() / np.sqrt(1500))
+
+
+def test_a_step_is_overhead_tokens_with_prompts_and_phases_each_as_slow_as_the_noise() -> None:
+    # 12.5 counted prompt tokens a sample; twice the GPUs seen make it and its phase twice as fast.
+    system = replace(BUSY, trainer=replace(BUSY.trainer, tokens_per_gpu_s=1000.0))
+    trainer = SimulatedTrainer(system, 2, lambda: 1.5)
+    end_s = trainer.step(samples=24, response_tokens=700, now_s=10.0)
+    train_s, phases_s = 1.5 * (0.05 + (700 + 24 * 12.5) / 2000.0), 1.5 * 0.02 / 2
+    assert end_s == pytest.approx(10.0 + train_s + phases_s)
+    assert (trainer.totals.train_s, trainer.totals.phases_s) == pytest.approx((train_s, phases_s))
+    assert trainer.totals.wait_samples_s == 10.0
+
+
+def test_a_straggler_is_slow_at_passes_and_at_prefill_and_not_at_weights() -> None:
+    fast, slow = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings(engine_slowness=(1.0, 1.5)))
+    assert slow.empty_pass_s == pytest.approx([1.5 * pass_s for pass_s in fast.empty_pass_s])
+    assert (slow.kv_s_per_token, slow.prefill_s_per_token) == pytest.approx((1.5e-6, 1.5 / 5000.0))
+    assert slow.pause_s == fast.pause_s == 0.03
 
 
 def test_a_noisy_step_has_the_mean_of_a_quiet_one() -> None:

@@ -1,6 +1,6 @@
 """How far off is a layout that a run never had? Predicted from a recorded trace, against simulating it.
 
-Each system of `prediction_systems.py` is recorded at one layout by the token simulator, once as it is and once without
+Each system of `prediction_systems.py` is recorded at one layout by the token simulator, half of them once more without
 noise. rlscope predicts every other split of the GPUs, with the recorded limit of running requests and with twice that,
 and recommends a layout; the same layouts are then simulated, which is the truth up to its own Monte Carlo error.
 "Known" is the model's closed form given the true parameters: what it errs is the form's, the rest is the fit's.
@@ -23,7 +23,7 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; before numpy is loaded
 
 import numpy as np
-from prediction_systems import System, systems, without_noise
+from prediction_systems import System, quiet_twins, systems
 from prediction_truth import true_rates
 from token_simulator import Layout, simulate_world, true_tokens_per_s
 from token_simulator.cases import NEGATIVE_CASES, Case
@@ -233,15 +233,15 @@ def main() -> None:
     options = parser.parse_args()
     start_s = time.perf_counter()
     chosen = systems()[: options.systems]
-    tasks = [(system, False) for system in chosen] + [(without_noise(system), True) for system in chosen]
+    tasks = [(system, False) for system in chosen] + [(system, True) for system in quiet_twins(chosen)]
     with ProcessPoolExecutor(options.processes) as pool:
         judged = list(pool.map(judge, tasks))
         cases = list(pool.map(case_line, NEGATIVE_CASES))
     silent = [each.system.world.name for each in judged if each.advice is None]
     noise = np.std([each.truth_noise_ratio for each in judged]) / np.sqrt(2)
     lines = [
-        f"{len(chosen)} systems and their noise-free twins; {platform.machine()}, {os.cpu_count()} cores,"
-        f" Python {platform.python_version()}, {time.perf_counter() - start_s:.0f} s",
+        f"{len(chosen)} systems and {len(tasks) - len(chosen)} noise-free twins; {platform.machine()},"
+        f" {os.cpu_count()} cores, Python {platform.python_version()}, {time.perf_counter() - start_s:.0f} s",
         f"Monte Carlo error of the truth itself, one standard deviation: {noise:.2%}",
         f"runs that nothing was said of: {', '.join(silent) or 'none'}",
         "",

@@ -16,6 +16,8 @@ from token_simulator.pass_cost import decode_s
 
 SYSTEMS: Final = 42
 _SEED: Final = 20261121
+_EXPERTS: Final = 128
+_EXPERTS_PER_TOKEN: Final = 8
 _FAMILIES: Final = ("queue", "drop", "publication_waits", "admission", "in_flight", "drop_oldest")
 
 
@@ -37,14 +39,20 @@ def systems() -> list[System]:
     return [_system(index, np.random.default_rng([_SEED, index])) for index in range(SYSTEMS)]
 
 
-def without_noise(system: System) -> System:
-    """Its twin: passes and steps take their mean time, engines are alike."""
+def quiet_twins(of: list[System]) -> list[System]:
+    """The twins without noise of every other round through the families."""
+    return [_without_noise(system) for index, system in enumerate(of) if index // len(_FAMILIES) % 2 == 0]
+
+
+def _without_noise(system: System) -> System:
+    """Passes and steps take their mean time, engines are alike; asked about at the recorded limit alone."""
     world = system.world
     passes = replace(world.passes, noise_sd=0.0, hiccup_ratio=0.0)
     training = replace(world.training, noise_sd=0.0)
     name = f"{world.name}_quiet"
     quiet = replace(world, name=name, passes=passes, training=training, engine_speed_sd=0.0)
-    return replace(system, world=quiet)
+    layouts = [layout for layout in system.layouts if layout.running_per_engine == system.recorded.running_per_engine]
+    return replace(system, world=quiet, layouts=tuple(layouts))
 
 
 def _system(index: int, random: Generator) -> System:
@@ -73,6 +81,7 @@ def _system(index: int, random: Generator) -> System:
         kv_capacity_tokens=_kv_capacity(random, running, context_tokens, responses),
         engine_speed_sd=float(random.choice([0.0, random.uniform(0.02, 0.08)])),
         most_passes_per_row=int(random.choice([1, 8])),
+        model={"experts": _EXPERTS, "experts_per_token": _EXPERTS_PER_TOKEN} if passes.experts_s else None,
     )
     return System(family, world, *_asked(random, world, running))
 
@@ -117,7 +126,7 @@ def _passes(random: Generator, running: int, context_tokens: float) -> Passes:
         request_s=request_s,
         sharpness=random.uniform(1.3, 4.0),
         experts_s=least_s * random.uniform(0.6, 2.0) if is_mixture else 0.0,
-        expert_ratio=8 / 128,
+        expert_ratio=_EXPERTS_PER_TOKEN / _EXPERTS,
         kv_token_s=random.uniform(0.02, 0.4) * least_s / (running * context_tokens),
         padded_to=int(random.choice([1, 4, 8])),
         between_s=least_s * random.uniform(0.02, 0.1),

@@ -33,6 +33,11 @@ class Batch:
         return self._slots - len(self.running) - len(self.away)
 
     @property
+    def is_full_and_goes_on(self) -> bool:
+        """Whether every slot runs and nothing can overflow, so that there is nothing to decide before the next pass."""
+        return len(self.running) == self._slots and self._kv_capacity_tokens is None
+
+    @property
     def resident_tokens(self) -> int:
         """Tokens in the KV cache."""
         return self.kv_tokens + self._away_kv_tokens

@@ -149,6 +149,8 @@ class Engine:
 
     def _end_pass(self, now_s: float) -> None:
         self._complete_pass(now_s)
+        if self.batch.is_full_and_goes_on and not self._outbox and self._arrived_version == self._log.version:
+            return self._decode(now_s, prefill_tokens=0, preemptions=0)  # as between_passes would, sooner
         self.between_passes(now_s)
 
     def _complete_pass(self, now_s: float) -> None:

@@ -1,0 +1,165 @@
+"""The example pipeline on this machine: one setting predicted from the recording of another, and the error as it is.
+
+The pipeline of `examples/pipeline_rl` runs one trainer and one sampler, each on its core, with several limits of
+running requests, batch sizes and response caps. Each recording predicts the steady rate of every other setting. The
+policy learns while it runs, so lengths drift and differ between settings: that is part of the error.
+
+    python benchmarks/real_transfer.py [--steps 60]
+
+Needs torch and two idle cores. Writes its figures to `benchmarks/real_transfer.txt`.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import permutations
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline's; before numpy is loaded
+
+import numpy as np
+
+from rlscope.analysis import Analysis
+from rlscope.analyze import analyze
+from rlscope.model.arbiter import is_doubtful, simulated_run
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast import Spread
+from rlscope.model.operating_point import rates_of
+from rlscope.model.outlook import NoOutlook
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Layout, System
+
+REPOSITORY = Path(__file__).parents[1]
+FIGURES = Path(__file__).with_suffix(".txt")
+QUEUE_CAPACITY = 256
+"""Samples, in every setting: twice the largest batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is varied."""
+
+    slots: int = 32
+    batch: int = 64
+    response_cap: int = 96
+
+    def __str__(self) -> str:
+        return f"slots {self.slots:2d}, batch {self.batch:3d}, cap {self.response_cap:2d}"
+
+
+SETTINGS = (
+    Setting(),
+    Setting(slots=8),
+    Setting(slots=16),
+    Setting(slots=64),
+    Setting(batch=32),
+    Setting(batch=128),
+    Setting(response_cap=48),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One setting predicted from another. Trained response tokens per second."""
+
+    seen: Setting
+    asked: Setting
+    achieved: float
+    predicted: Spread
+
+    @property
+    def error_ratio(self) -> float:
+        """Predicted over achieved, less 1."""
+        return self.predicted.median / self.achieved - 1.0
+
+
+def record(setting: Setting, folder: Path, steps: int) -> None:
+    """Run the pipeline."""
+    flags = {"slots": setting.slots, "batch": setting.batch, "response-cap": setting.response_cap, "steps": steps}
+    flags |= {"queue-capacity": QUEUE_CAPACITY, "log-every": steps}
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, "-m", "examples.pipeline_rl", str(folder), *words]
+    subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+
+
+def predict(seen: Calibration, asked: Setting) -> Spread:
+    """The rate under another setting, from one calibration."""
+    layout = Layout(seen.layout.trainer_gpus, seen.layout.sampler_gpus, asked.slots)
+    moved = replace(seen, system=_under(seen.system, asked), draws=tuple(_under(draw, asked) for draw in seen.draws))
+    best = rates_of(moved, moved.system, [layout])[0]
+    drawn = np.array([rates_of(moved, draw, [layout])[0] for draw in moved.draws])
+    simulated = simulated_run(moved, layout, Settings()) if best > 0.0 and is_doubtful(moved, layout) else None
+    return Spread.of(drawn * (simulated.trained_tokens_per_s / best if simulated else 1.0))
+
+
+def _under(system: System, asked: Setting) -> System:
+    lengths = system.workload.lengths.with_cap(asked.response_cap)
+    return replace(system, workload=replace(system.workload, lengths=lengths, samples_per_step=asked.batch))
+
+
+def transfers(analyses: Sequence[tuple[Setting, Analysis]]) -> list[Transfer]:
+    """Every setting from every other of which the model says something."""
+    found: list[Transfer] = []
+    for (seen, analysis), (asked, truth) in permutations(analyses, 2):
+        achieved = truth.throughput.steady_tokens_per_s
+        if achieved is not None and not isinstance(analysis.outlook, NoOutlook):
+            found.append(Transfer(seen, asked, achieved, predict(analysis.outlook.calibration, asked)))
+    return found
+
+
+def report(analyses: Sequence[tuple[Setting, Analysis]], found: Sequence[Transfer]) -> list[str]:
+    """One line a setting, the errors, one line a transfer."""
+    errors = np.array([each.error_ratio for each in found])
+    covered = np.mean([each.predicted.low <= each.achieved <= each.predicted.high for each in found])
+    own = [f"  {setting}: {_own_line(analysis)}" for setting, analysis in analyses]
+    return [
+        "achieved tokens/s in the steady stretch, and the model of the same run held to its second half:",
+        *own,
+        f"{len(found)} transfers: median |error| {np.median(np.abs(errors)):.1%}, mean {np.abs(errors).mean():.1%},"
+        f" bias {errors.mean():+.1%}, in the 90 % interval {covered:.0%}",
+        *(
+            f"  {each.seen} -> {each.asked}: {each.predicted.median:6.0f} ({each.predicted.low:.0f} to"
+            f" {each.predicted.high:.0f}) against {each.achieved:6.0f}, {each.error_ratio:+.1%}"
+            for each in found
+        ),
+    ]
+
+
+def _own_line(analysis: Analysis) -> str:
+    steady, outlook = analysis.throughput.steady_tokens_per_s, analysis.outlook
+    rate = "no steady stretch" if steady is None else f"{steady:6.0f}"
+    if isinstance(outlook, NoOutlook):
+        return f"{rate}, no outlook: {outlook.reason}"
+    if outlook.prediction is None:
+        return f"{rate}, too short to hold a part out"
+    residuals = {each.quantity: each.residual_ratio for each in outlook.prediction.compared}
+    residual = residuals["tokens_per_s"]
+    return f"{rate}, achieved over predicted {residual:+.1%}" if residual is not None else rate
+
+
+def main() -> None:
+    """Record, predict, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=60)
+    steps = parser.parse_args().steps
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as scratch:
+        analyses: list[tuple[Setting, Analysis]] = []
+        for index, setting in enumerate(SETTINGS):
+            record(setting, Path(scratch) / str(index), steps)
+            analyses.append((setting, analyze(Path(scratch) / str(index))))
+    head = (
+        f"{steps} steps a setting; {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()},"
+        f" load at the start {load:.1f}"
+    )
+    FIGURES.write_text("\n".join([head, *report(analyses, transfers(analyses))]) + "\n")
+    print(FIGURES.read_text(), end="")
+
+
+if __name__ == "__main__":
+    main()

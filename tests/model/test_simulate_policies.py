@@ -304,6 +304,7 @@ def test_the_first_requests_are_what_is_left_of_running_ones() -> None:
     first, rest = drawn[:1500], drawn[1500:]
     assert set(rest.tolist()) == {100, 900}
     assert (first.min() >= 1, first.max() <= 900, len(set(first.tolist())) > 300) == (True, True, True)
+    assert np.isin(first, (100, 900)).mean() < 0.01
     # Half of a length-biased length: E[L^2] / (2 E[L]) = 410, and half a token for rounding up.
     assert first.mean() == pytest.approx(410.5, abs=4 * first.std() / np.sqrt(1500))
 
@@ -340,6 +341,14 @@ def test_percentiles_are_the_smallest_age_that_covers_the_share() -> None:
         ages.percentile(1.1)
 
 
+def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_will() -> None:
+    # Some 170 steps' worth of samples finish within a step, and all but the last are dropped.
+    trainer = replace(STARVED.trainer, overhead_s=60.0)
+    short = replace(STARVED, trainer=trainer, workload=replace(WORKLOAD, lengths=constant(3), samples_per_step=8))
+    run = simulate(with_admission(short, max_staleness=0, queue_policy="drop_by_age"), LAYOUT, steps=4, seed=1)
+    assert run.ledger.dropped > 100 * run.ledger.trained
+
+
 def test_a_run_that_throws_nearly_everything_away_has_no_end() -> None:
     def filtered(kept_ratio: float) -> System:
         return replace(STARVED, workload=replace(WORKLOAD, lengths=constant(3), kept_ratio=kept_ratio))
@@ -369,6 +378,7 @@ def test_limits_that_no_step_can_pass_are_refused_by_name(change: dict[str, obje
         (Layout(1, 0, 8), Settings(), "no whole engine"),
         (Layout(0, 3, 8), Settings(), "no trainer"),
         (Layout(1, 3, 0), Settings(), "no request"),
+        (Layout(1, 3, 10**9), Settings(), "3000000000 requests at once"),
         (LAYOUT, Settings(engine_slowness=(1.0, 1.0)), "2 slowness factors for 3 engines"),
         (LAYOUT, Settings(engine_slowness=(1.0, 1.0, 0.0)), "above 0"),
         (LAYOUT, Settings(publication="capped"), "needs a max_staleness of 1"),

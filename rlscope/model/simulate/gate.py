@@ -34,9 +34,9 @@ class Gate:
         self.version = 0
         """The newest one that samplers have been offered."""
 
-    def groups_until(self, step: int) -> int:
-        """Groups that the first `step` steps train on: where a step is no whole number of groups, the sum is."""
-        return step * self._samples_per_step // self._group_size
+    def groups_of(self, step: int) -> int:
+        """Groups that a step trains on, the first being 1: where a step is no whole number of groups, the mean is."""
+        return self._groups_until(step) - self._groups_until(step - 1)
 
     def hold(self) -> Hold | None:
         """What keeps the next group from starting; None where it may.
@@ -50,7 +50,10 @@ class Gate:
         started = self.started - self.filtered - queue.dropped + 1
         is_held = self._most_in_flight is not None and started - self.taken > self._most_in_flight
         if self._most_ahead is not None and not is_held:
-            is_held = started > self.groups_until(self.version + self._most_ahead + 1)
+            is_held = started > self._groups_until(self.version + self._most_ahead + 1)
         if not is_held:
             return None
         return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"
+
+    def _groups_until(self, step: int) -> int:
+        return step * self._samples_per_step // self._group_size

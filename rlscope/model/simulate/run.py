@@ -2,8 +2,8 @@
 
 Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
 environment, the end of a training step, and the end of a publication. A version is counted as published when its step
-ends; the engines are offered it `delay_s` later. Not covered: passes whose time varies, engines or trainers that fail,
-samples that are aborted and resumed elsewhere.
+ends; the engines are offered it `delay_s` later. Not covered: passes whose time varies, environments whose waits do,
+engines or trainers that fail, samples that are aborted and resumed elsewhere.
 """
 
 import math
@@ -41,6 +41,7 @@ class Run:
         capped = settings.publication == "capped"
         self._system = system
         terms = engine_terms(system, layout, settings)
+        # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round.
         self._swaps = not capped and not workload.environment_s
         draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
@@ -52,7 +53,7 @@ class Run:
         self.places = PlaceAccount()
         self.version = 0
         self.step_ends_s: list[float] = []
-        self._needed_groups = self.gate.groups_until(1)
+        self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
         self._batch: list[int] = []
         self._pending: deque[int] = deque()
@@ -65,7 +66,7 @@ class Run:
         """When something other than a boundary comes next."""
         self._hold: Hold | None = None
         """What kept the next group from starting when that was last asked; None: no place did."""
-        self._finished_groups = self._finished_at_step = 0
+        self._finished_groups = self._finished_at_wait = 0
         self._fill(0.0)
         self._note_places(0.0)
 
@@ -207,6 +208,8 @@ class Run:
         """Take a batch, or wait for what is missing."""
         needed = self._needed_groups
         if len(self.queue) < needed:
+            if self.trainer.waits_for != "samples":
+                self._finished_at_wait = self._finished_groups
             self.trainer.wait("samples", now_s)
             self._give_up_on_waits()
             return
@@ -217,15 +220,12 @@ class Run:
             self.trainer.wait("samples", now_s)
         self._batch = self.queue.take(needed, now_s)
         self.gate.taken += needed
-        self._finished_at_step = self._finished_groups
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
-        self._needed_groups = self.gate.groups_until(self.trainer.steps + 1) - self.gate.groups_until(
-            self.trainer.steps
-        )
+        self._needed_groups = self.gate.groups_of(self.trainer.steps + 1)
 
     def _give_up_on_waits(self) -> None:
-        finished = (self._finished_groups - self._finished_at_step) * self.samples.group_size
+        finished = (self._finished_groups - self._finished_at_wait) * self.samples.group_size
         if finished > _LONGEST_WAIT_STEPS * self._system.workload.samples_per_step:
             raise NeverTrains(f"{finished} samples finished while the trainer waited for one step")
 

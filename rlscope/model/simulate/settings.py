@@ -31,6 +31,8 @@ class Settings:
 
 
 DEFAULTS: Final = Settings()
+MOST_PLACES: Final = 1_000_000
+"""Requests at once that are still simulated: more than any run has, fewer than fill the memory."""
 
 
 def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) -> None:
@@ -39,6 +41,10 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     engines = layout.sampler_gpus // engine.gpus
     if engines < 1 or layout.trainer_gpus < 1 or layout.running_per_engine < 1:
         raise ValueError(f"{layout} has no whole engine, no trainer or no request to run")
+    if engines * layout.running_per_engine > MOST_PLACES:
+        raise ValueError(
+            f"{engines * layout.running_per_engine} requests at once are more than the {MOST_PLACES} at most"
+        )
     slowness = settings.engine_slowness
     if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")

@@ -130,10 +130,11 @@ class Engine:
                 loop.idle_ns = loop.round_ns
             return
         self._end_idle(loop.round_ns)
-        requests, prefill_tokens = self._requests.schedule(_host_side(self._processor).requests_in_batch)
+        batch = _host_side(self._processor).requests_in_batch
+        prefill_tokens = self._requests.schedule(batch)
         waiting = len(self._processor.scheduler.waiting_requests)
         kv_tokens = self._kv_used_tokens()
-        loop.passes.append(Pass(loop.round_ns, requests, prefill_tokens, waiting, kv_tokens, loop.preemptions))
+        loop.passes.append(Pass(loop.round_ns, batch, prefill_tokens, waiting, kv_tokens, loop.preemptions))
         loop.preemptions = 0
 
     def launching(self, call: Call) -> None:
@@ -180,7 +181,7 @@ class Engine:
             done.start_ns,
             end_ns,
             busy_ns=busy_ns,
-            running=len(done.requests),
+            running=len(done.batch),
             waiting=done.waiting,
             decode_tokens=done.tokens or 0,
             prefill_tokens=done.prefill_tokens,

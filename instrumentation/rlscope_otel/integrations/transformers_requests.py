@@ -28,6 +28,7 @@ class Request:
     state: Any
     """transformers' `RequestState`: another object after a reset."""
     seen_tokens: int = 0
+    is_started: bool = False
     is_prefilled: bool = False
     preemptions: int = 0
     cached_tokens: int | None = None
@@ -38,7 +39,8 @@ class Pass:
     """One generation step, from its preparation on."""
 
     start_ns: int
-    requests: list[tuple[Request, Any]]
+    batch: list[Any]
+    """transformers' `FutureRequestState` of each request in it."""
     prefill_tokens: int
     waiting: int
     kv_used_tokens: int | None
@@ -89,25 +91,27 @@ class Requests:
             request = self._open[state.request_id] = Request(sample, state, len(state.generated_tokens))
         return request
 
-    def schedule(self, batch: Iterable[Any]) -> tuple[list[tuple[Request, Any]], int]:
-        """The requests of a batch, and how many prompt tokens it computes."""
-        scheduled: list[tuple[Request, Any]] = []
+    def schedule(self, batch: Iterable[Any]) -> int:
+        """A pass is prepared for a batch; returns how many prompt tokens it computes."""
         prefill_tokens = 0
         for future in batch:
-            request = self.of(future.state)
-            if not request.is_prefilled:
-                prefill_tokens += _prefill(request, future.state, future.query_length)
-            scheduled.append((request, future.state))
-        return scheduled, prefill_tokens
+            request = self._open.get(future.state.request_id)
+            if request is None or not request.is_prefilled:
+                prefill_tokens += _prefill(self.of(future.state), future.state, future.query_length)
+        return prefill_tokens
 
     def give_tokens(self, done: Pass) -> int:
         """A pass has ended: its new tokens go to their samples; returns how many there were."""
         total = 0
-        for request, state in done.requests:
-            if state is not request.state:
-                continue  # It was reset after the pass began: the token is thrown away and computed again.
+        for future in done.batch:
+            state = future.state
+            request = self._open.get(state.request_id)
+            if request is None or state is not request.state:
+                continue  # It was reset or ended after the pass began: the token is thrown away.
             count = len(state.generated_tokens) - request.seen_tokens
-            request.sample.started(done.launched_ns)
+            if not request.is_started:
+                request.is_started = True
+                request.sample.started(done.launched_ns)
             if count > 0:
                 total += count
                 request.seen_tokens += count

@@ -51,6 +51,7 @@ class AsyncGrpoHook:
         self._steps = Steps(self._host)
         self._importance = Importance(self._steps)
         self._is_main = trainer.accelerator.is_main_process
+        self._bytes_sent: int | None = None
         self._syncs = 0
         self._synced_at_step = 0
         self._takings = Takings(run, _capacity(trainer))
@@ -161,8 +162,9 @@ class AsyncGrpoHook:
         self._synced_at_step = self._trainer.state.global_step
 
     def _send(self, call: Call) -> None:
-        bytes_sent = _bytes_of(self._trainer)
-        call.memo = self._run.transfer_weights(self.version + 1, bytes=bytes_sent).__enter__()
+        if self._bytes_sent is None:
+            self._bytes_sent = _bytes_of(self._trainer)
+        call.memo = self._run.transfer_weights(self.version + 1, bytes=self._bytes_sent).__enter__()
 
     def _sent(self, call: Call) -> None:
         client = getattr(call.args[0], "vllm", None)

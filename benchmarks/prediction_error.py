@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; befo
 
 import numpy as np
 from prediction_systems import System, quiet_twins, systems
-from prediction_truth import true_rates
+from prediction_truth import simulated_rate, true_rates
 from token_simulator import Layout, simulate_world, true_tokens_per_s
 from token_simulator.cases import NEGATIVE_CASES, Case
 from trace_predictions import Advice, predict
@@ -200,7 +200,10 @@ def worst_lines(judged: Sequence[Judged]) -> list[str]:
 def why(row: Transfer) -> str:
     """What the error is made of, as far as the truth tells."""
     world, form = row.system.world, row.known / row.true - 1.0
-    reasons = [f"the closed form errs by {form:+.1%} with all parameters known, the fit by the rest"]
+    simulated = simulated_rate(world, row.layout) / row.true - 1.0
+    reasons = [
+        f"with all parameters known the closed form errs by {form:+.1%}, the event simulator by {simulated:+.1%}"
+    ]
     if world.training.scaling_exponent < 1.0 or row.layout.trainer_gpus < row.system.recorded.trainer_gpus:
         reasons.append(
             f"trainers scale with exponent {world.training.scaling_exponent}, of which one layout shows nothing"

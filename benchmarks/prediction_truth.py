@@ -15,7 +15,7 @@ from token_simulator.pass_cost import decode_s
 
 from rlscope.model.asynchronous import SteadyState, steady_states
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.simulate import Settings
+from rlscope.model.simulate import NeverTrains, Settings, simulate
 from rlscope.model.system import (
     Admission,
     Engine,
@@ -29,6 +29,7 @@ from rlscope.model.system import (
 from rlscope.model.system import Layout as ModelLayout
 
 _DRAWN_GROUPS = 4000
+_STEPS = 60
 _HICCUP_FACTOR = 10.0
 
 
@@ -96,15 +97,20 @@ def true_rates(world: World, layouts: Sequence[Layout]) -> dict[Layout, float]:
     return dict(zip(layouts, rates, strict=True))
 
 
-def true_settings(world: World, layout: Layout, step_noise: bool = True) -> Settings:
-    """What the event simulator is told besides."""
+def simulated_rate(world: World, layout: Layout) -> float:
+    """The same by the model's event simulator; NaN where it never trains."""
     engines = layout.sampler_gpus // world.gpus_per_engine
-    return Settings(
+    settings = Settings(
         publication="capped" if world.limits.staleness_policy == "publication_waits" else "in_flight",
         queue_order="oldest_first",
         engine_slowness=tuple(slowness(world, engine) for engine in range(engines)),
-        step_noise=world.training.noise_sd if step_noise else 0.0,
+        step_noise=world.training.noise_sd,
     )
+    asked = ModelLayout(layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+    try:
+        return simulate(true_system(world), asked, steps=_STEPS, seed=1, settings=settings).trained_tokens_per_s
+    except NeverTrains:
+        return math.nan
 
 
 def _lengths(world: World) -> tuple[LengthLaw, float]:

@@ -9,10 +9,11 @@ A conversation is a sample, each of its requests a segment. Every request carrie
 metrics, which are numbers, and which `trl_async` takes out again before TRL logs them.
 
 Who writes the samples: an engine that records itself, when the run folder holds the file of a sampler that has not
-stopped at the moment the loop begins; else this process. It knows when a request was sent and answered and when TRL's
-`model_version` was seen to change, spreads the tokens evenly over that time and says so (`time_join`). A request to an
-adapter (`NAME-vN`) is of version N from first to last token (`segment`); an engine's own record does not know that, so
-with adapters vLLM is to run without its hook. A request that TRL sends again after a transport error is a segment more.
+stopped at the moment the loop begins; else, or where RLSCOPE_SAMPLES is `framework`, this process. It knows when a
+request was sent and answered and when TRL's `model_version` was seen to change, spreads the tokens evenly over that
+time and says so (`time_join`). A request to an adapter (`NAME-vN`) is of version N from first to last token
+(`segment`); an engine's own record does not know that, so with adapters RLSCOPE_SAMPLES is to be `framework`, for vLLM
+too. A request that TRL sends again after a transport error is a segment more.
 
 Run with TRL 1.16.0 and vLLM 0.32.0 on CPU. Not run: tools, environments, adapters, the OpenEnv harness.
 """
@@ -30,6 +31,7 @@ from typing import Any
 from rlscope_otel import schema
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
+from rlscope_otel.integrations.host import engine_samples_wanted
 from rlscope_otel.integrations.request_ids import RequestName, request_id_of
 from rlscope_otel.integrations.seams import Call, Seams, Watch
 from rlscope_otel.integrations.trl_trainer import end_phase
@@ -123,7 +125,7 @@ class Rollouts:
         if run.run_dir is None:
             raise SetupError("a rollout worker records only in a run folder")
         self._run, self._prefix = run, prefix
-        self._writes_samples = not engine_records(run.run_dir)
+        self._writes_samples = not (engine_samples_wanted() and engine_records(run.run_dir))
         self._versions = VersionTimes()
         self._numbers: Counter[int] = Counter()
         self._by_rollout_id: dict[str, _Rollout] = {}

@@ -395,6 +395,18 @@ def test_a_manager_that_runs_already_is_recorded_from_now_on(manager, run, rows)
     engine.close()
 
 
+def test_samples_are_left_to_a_framework_s_hook_where_that_is_wished(manager, run, rows, monkeypatch):
+    monkeypatch.setenv("RLSCOPE_SAMPLES", "framework")
+    engine = transformers_cb.instrument(manager, run)
+    loop = manager.start()
+    loop.inbox = [State("a", [1], max_new_tokens=1)]
+    manager.round()
+    run.flush()
+    assert (rows("samples"), len(rows("engine_steps"))) == ([], 1)
+    assert engine.versions_of("a") == ((0, 0, 1),)
+    engine.close()
+
+
 def test_without_a_run_folder_nothing_is_watched(manager):
     host = ContinuousBatchProcessor.update_batch
     engine = transformers_cb.instrument(manager, rlscope_otel.start_run(None))

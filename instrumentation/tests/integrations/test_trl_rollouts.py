@@ -155,9 +155,18 @@ def test_an_adapter_s_request_is_of_the_version_in_its_name(loop, rollouts, run,
 
 
 @pytest.mark.parametrize(
-    ("role", "stopped_ns", "samples"), [("sampler", None, 0), ("sampler", 5, 1), ("trainer", None, 1)]
+    ("role", "stopped_ns", "wish", "samples"),
+    [
+        ("sampler", None, "", 0),
+        ("sampler", None, "framework", 1),
+        ("sampler", 5, "", 1),
+        ("trainer", None, "", 1),
+    ],
 )
-def test_an_engine_that_records_itself_writes_the_samples_alone(loop, run, rows, tmp_path, role, stopped_ns, samples):
+def test_an_engine_that_records_itself_writes_the_samples_alone(
+    loop, run, rows, tmp_path, monkeypatch, role, stopped_ns, wish, samples
+):
+    monkeypatch.setenv("RLSCOPE_SAMPLES", wish)
     worker = {"worker_id": "engine", "role": role, "stopped_ns": stopped_ns}
     (tmp_path / "workers" / "engine.json").write_text(json.dumps(worker))
     watched = Rollouts(run, "")

@@ -1,9 +1,10 @@
 -- Where trainer and sampler should have the same weights, how far do their probabilities differ, version by version?
 --
 -- in   train_steps, delivered_samples, samples, weight_updates
--- out  version  BIGINT  policy version that sampled the tokens and trains on them
--- out  tokens   BIGINT  fresh tokens: that version sampled them on a context that it computed too
--- out  gap      DOUBLE  mean of (w - 1)^2 over them, w the importance ratio; 0 for equal weights, but for rounding
+-- out  version     BIGINT   policy version that sampled the tokens and trains on them
+-- out  is_initial  BOOLEAN  whether it is the version of the run's first step, before which nothing was trained
+-- out  tokens      BIGINT   fresh tokens: that version sampled them on a context that it computed too
+-- out  gap         DOUBLE   mean of (w - 1)^2 over them, w the importance ratio; 0 for equal weights, but for rounding
 -- grain: one row per version with a fresh token
 --
 -- A token of the newest version is not fresh when older weights computed a part of its KV cache. Where the trainer does
@@ -51,6 +52,7 @@ moments AS (
 )
 SELECT
     version,
+    version = (SELECT min_by(version_in, step) FROM train_steps) AS is_initial,
     sum(tokens)::BIGINT AS tokens,
     greatest(0, (sum(sum_w2) - 2 * sum(sum_w) + sum(tokens)) / sum(tokens)) AS gap
 FROM moments

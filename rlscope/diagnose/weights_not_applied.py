@@ -4,21 +4,23 @@ Symptom: nothing raises. The reward stays flat or rises slower than it should, a
 Evidence: fresh tokens, those that the trainer's very weights sampled, on a context of their own: of the version that it
 published last, in its first step since. There trainer and sampler have the same weights, so the importance ratio
 w = exp(logp_trainer - logp_sampler) is 1 but for rounding, however far training has gone. Measured is the mean of
-(w - 1)^2, about twice the divergence: its median over the versions after version 0, and the same for version 0 itself,
-which no update has touched: the noise between the two engines.
-Threshold: ten times the noise of version 0, and at least 0.001, probabilities that are off by 3 %; 0.1 where version 0
-has too few fresh tokens to say what the noise is. 1,000 fresh tokens in 5 versions are the least. Always critical: no
-GPU-second is worth much while the wrong policy samples.
+(w - 1)^2, about twice the divergence: its median over the versions after the first step's, and the same for the first
+step, before which nothing was trained: the noise between the two engines.
+Threshold: ten times that noise, and at least 0.001, probabilities that are off by 3 %; at least 0.01 where fewer than
+1,000 tokens tell the noise, and 0.1 where fewer than 100 do. 1,000 fresh tokens in 5 later versions are the least.
+Always critical: no GPU-second is worth much while the wrong policy samples.
 Remedy: send every tensor, those that are tied too: with tied embeddings an engine that packs its own output head needs
 `state_dict()`, since `named_parameters()` has no head. Compare log-probabilities of both sides after an update, or the
 checksums of each tensor.
 When it is wrong: a sampler that quantises anew at each update, or a mixture of experts whose routing drifts apart, may
-grow noisier than version 0 was; version labels that are off by one show as one version's change; log-probabilities
-taken at another temperature or after top-p differ from the start, which version 0 shows; a prefix cache that outlives
-updates and is not recorded makes old context look fresh.
-It is quiet when no token after version 0 is fresh, as when every sample waits in the queue for more than a version or
-spans an update that kept the KV cache. Then a few steps on samples that started after the last update answer it:
-one synchronous step, or a publication every few steps.
+grow noisier than the first step was; version labels that are off by one show as one version's change; log-probabilities
+taken at another temperature or after top-p differ from the start, which the first step shows; a prefix cache that
+outlives updates and is not recorded makes old context look fresh.
+It is quiet when hardly any token after the first step is fresh: every sample waits in a queue for a publication or
+more, or spans an update that kept the KV cache. That is so in any run whose queue is never empty. A few synchronous
+steps, or a staleness cap of 0 for a while, answer it then. So may the moments of `train_steps.importance`, where
+updates recompute the KV cache: the mean of (w - 1)^2 falls towards 0 with the staleness when weights arrive; when they
+do not, it is as large at the least staleness as at the greatest, and grows with the version.
 """
 
 from typing import Final
@@ -32,8 +34,12 @@ from rlscope.diagnose.finding import Finding
 NOISE_FACTOR: Final = 10.0
 # A typical token's probability is off by 3 %: no harm below, and rounding alone does not grow to it from less.
 LEAST_GAP: Final = 0.001
+# Ten times what a 16-bit engine's noise reaches: few tokens may hold none of those that make its mean.
+ROUGH_NOISE_GAP: Final = 0.01
 # Ten times what 8-bit samplers and the routing of experts differ by: what nothing but other weights explains.
 UNKNOWN_NOISE_GAP: Final = 0.1
+# Fewer do not tell the noise, not even within a factor of ten.
+LEAST_NOISE_TOKENS: Final = 100
 # The square has a long tail: a hundred tokens may hold none of the large ones, or one that makes the mean.
 LEAST_TOKENS: Final = 1000
 # The median needs three versions that agree.
@@ -43,11 +49,11 @@ LEAST_VERSIONS: Final = 5
 def find(evidence: Evidence) -> Finding | None:
     """The finding, or None when the weights arrive, or too few fresh tokens tell."""
     fresh = evidence.answers["fresh_gap"]
-    later = fresh.filter(pl.col("version") > 0)
+    first, later = fresh.filter("is_initial"), fresh.filter(~pl.col("is_initial"))
     if len(later) < LEAST_VERSIONS or column_total(later, "tokens") < LEAST_TOKENS:
         return None
-    noise_gap = _noise_gap(fresh)
-    limit_gap = UNKNOWN_NOISE_GAP if noise_gap is None else max(NOISE_FACTOR * noise_gap, LEAST_GAP)
+    noise_gap = _noise_gap(first)
+    limit_gap = _limit_gap(noise_gap, column_total(first, "tokens"))
     gap = _median(later)
     if gap < limit_gap:
         return None
@@ -70,10 +76,15 @@ def find(evidence: Evidence) -> Finding | None:
     )
 
 
-def _noise_gap(fresh: pl.DataFrame) -> float | None:
-    """What both engines differ by before any update; None without enough tokens of version 0."""
-    first = fresh.filter(pl.col("version") == 0)
-    return float(first["gap"][0]) if column_total(first, "tokens") >= LEAST_TOKENS else None
+def _noise_gap(first: pl.DataFrame) -> float | None:
+    """What both engines differ by before anything was trained; None where too few tokens tell."""
+    return float(first["gap"][0]) if column_total(first, "tokens") >= LEAST_NOISE_TOKENS else None
+
+
+def _limit_gap(noise_gap: float | None, noise_tokens: float) -> float:
+    if noise_gap is None:
+        return UNKNOWN_NOISE_GAP
+    return max(NOISE_FACTOR * noise_gap, LEAST_GAP if noise_tokens >= LEAST_TOKENS else ROUGH_NOISE_GAP)
 
 
 def _median(versions: pl.DataFrame) -> float:

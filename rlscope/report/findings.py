@@ -22,8 +22,8 @@ RULE_WORDS: Final[Mapping[str, RuleWords]] = {
         "Weights not applied",
         (
             "Where trainer and samplers should have the same weights, they do not: over {fresh_tokens} in "
-            "{seen_versions} the mean of (w - 1)^2 is {gap}, at version 0 it was {noise_gap}; it went from {early_gap} "
-            "in the first half to {late_gap} in the last.",
+            "{seen_versions} the mean of (w - 1)^2 is {gap}, in the first step it was {noise_gap}; it went from "
+            "{early_gap} in the first half to {late_gap} in the last.",
             "Where trainer and samplers should have the same weights, they do not: over {fresh_tokens} in "
             "{seen_versions} the mean of (w - 1)^2 is {gap}; it went from {early_gap} in the first half to {late_gap} "
             "in the last.",

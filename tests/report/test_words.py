@@ -93,7 +93,7 @@ def test_weights_that_do_not_arrive_are_told_before_the_bottleneck_and_mended_fi
     analysis = replace(full, findings=(wrong, *full.findings))
     assert wording.alarm(analysis).startswith("The policy that samples is not the policy that is trained")
     assert wording.next_step(analysis).startswith("Mend “weights not applied” (below) before anything else")
-    assert "at version 0 it was 3.00e-14" in findings.sentence(wrong)
+    assert "in the first step it was 3.00e-14" in findings.sentence(wrong)
 
 
 def test_gaps_name_each_kind_once_and_skip_tables_without_drops():

@@ -13,8 +13,6 @@ from rlscope.model.system import Reals
 
 _HUBER: Final = 1.345
 """Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
-ROW_NOISE: Final = 0.1
-"""Log deviation of one measurement of a pass: hosts, clocks and lengths; cells of many rows are better known."""
 _FORM_ERROR: Final = 0.03
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
 measured ones are 1 to 3 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
@@ -27,13 +25,14 @@ class Reference:
     running: float
     pass_s: float
     kv_tokens: float | None
+    """None where it was not recorded, or mostly as none."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "Reference":
         """The medians of the cells."""
         kv_tokens = float(np.median(cells.kv_tokens))
-        known = None if np.isnan(kv_tokens) else kv_tokens
-        return cls(float(np.median(cells.running)), float(np.median(cells.pass_s)), known)
+        known = kv_tokens if kv_tokens > 0 else None
+        return cls(float(np.median(cells.running)), float(np.median(cells.typical_s)), known)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,8 +42,9 @@ class Evidence:
     running: Reals
     kv_tokens: Reals
     log_pass_s: Reals
-    variance: Reals
-    """Of log time, besides the residual that is fitted: noise of rows, error of the batch size, error of the form."""
+    rows: Reals
+    known_variance: Reals
+    """Of log time: error of the batch size and error of the form."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "Evidence":
@@ -56,16 +56,16 @@ class Evidence:
         """
         doubling = np.floor(np.log2(cells.running)).astype(np.int64)
         sharing = np.bincount(doubling)[doubling] if len(cells) else np.empty(0)
-        relative_error = cells.running_sd / cells.running
-        variance = ROW_NOISE**2 / cells.rows + relative_error**2 + _FORM_ERROR**2 * sharing
-        return cls(cells.running, cells.kv_tokens, np.log(cells.pass_s), variance)
+        known_variance = (cells.running_sd / cells.running) ** 2 + _FORM_ERROR**2 * sharing
+        return cls(cells.running, cells.kv_tokens, np.log(cells.typical_s), cells.rows, known_variance)
 
-    def log_likelihood(self, pass_s: Reals, residual: Reals) -> Reals:
+    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals) -> Reals:
         """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
 
-        pass_s: seconds, a row for each curve; residual: log deviation besides the known variance, one a row.
+        pass_s: seconds, a row for each curve; residual: log deviation of cells besides what is known; row_noise: log
+        deviation of one measurement, of which a cell averages as many as it has rows. One of each a row.
         """
-        sd = np.sqrt(residual[:, None] ** 2 + self.variance)
+        sd = np.sqrt(residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance)
         distance = np.abs(self.log_pass_s - np.log(pass_s)) / sd
         huber = np.where(distance <= _HUBER, distance**2 / 2, _HUBER * (distance - _HUBER / 2))
         return -(huber + np.log(sd)).sum(axis=-1)

@@ -12,7 +12,7 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from rlscope.model.decode_curve import Form
-from rlscope.model.decode_evidence import ROW_NOISE, Evidence, Reference
+from rlscope.model.decode_evidence import Evidence, Reference
 from rlscope.model.decode_forms import FormModel
 from rlscope.model.decode_points import Cells, DecodePoints, Rejection, gather
 from rlscope.model.decode_prior import HardwarePrior
@@ -86,10 +86,13 @@ class CurveFit:
     cells: DecodePoints
     """What was fitted."""
     mape_ratio: float | None
-    """Mean absolute error of the curve over the cells, relative; None without cells."""
+    """Mean absolute error over the cells, relative, each weighing the square root of its rows; None without cells."""
     held_out_mape_ratio: float | None
     """The same over quarters of the batch range that were left out, of the most probable curve given the others; None
     when there are too few cells."""
+    stall_ratio: float
+    """How much longer passes took on average than typically; the curve and the draws are so much higher than what was
+    fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
     rejected: Mapping[Rejection, int]
     """Rows left out, by reason."""
     caveats: tuple[Caveat, ...]
@@ -125,8 +128,10 @@ def fit_decode_curve(
     model = _model(chosen, cells.points, prior)
     if model is None:
         return None
-    sample = _sample(model, cells.points, rng)
-    middle = _middle(model, sample, cells.points)
+    typical = _sample(model, cells.points, rng)
+    typical_middle = _middle(model, typical, cells.points)
+    stalls = np.log(cells.stall_ratio)
+    sample, middle = model.scaled(typical, stalls), model.scaled(typical_middle[None, :], stalls)[0]
     visited = Visited.of(cells.points)
     return CurveFit(
         form=chosen,
@@ -135,8 +140,9 @@ def fit_decode_curve(
         parameters={name: float(column[0]) for name, column in model.named(middle).items()},
         visited=visited,
         cells=cells.points,
-        mape_ratio=_mape(model, middle, cells.points),
+        mape_ratio=_mape(model, typical_middle, cells.points),
         held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
+        stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
         caveats=_caveats(model.curve(middle), visited, cells, prior),
     )
@@ -168,7 +174,7 @@ def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> 
         count=_SAMPLE,
     )
     anchored = _anchored(model, rng.permutation(drawn), cells)
-    level_sd = ROW_NOISE / np.sqrt(max(cells.rows.sum(), 1.0))
+    level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
     return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
 
 
@@ -180,7 +186,7 @@ def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
     """
     if not len(cells):
         return vectors
-    log_ratio = np.log(cells.pass_s / model.pass_s(vectors, cells.running, cells.kv_tokens))
+    log_ratio = np.log(cells.typical_s / model.pass_s(vectors, cells.running, cells.kv_tokens))
     order = np.argsort(log_ratio, axis=1)
     reached = np.cumsum(cells.rows[order], axis=1) >= cells.rows.sum() / 2
     middle = np.take_along_axis(order, np.argmax(reached, axis=1)[:, None], axis=1)
@@ -211,10 +217,11 @@ def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
 
 
 def _mape(model: FormModel, vector: Reals, cells: DecodePoints) -> float | None:
+    """Over cells, each with the square root of its rows: neither the one busiest batch size nor single rows decide."""
     if not len(cells):
         return None
-    predicted_s = model.pass_s(vector, cells.running, cells.kv_tokens)
-    return float(np.mean(np.abs(predicted_s / cells.pass_s - 1)))
+    error_ratio = np.abs(model.pass_s(vector, cells.running, cells.kv_tokens) / cells.typical_s - 1)
+    return float(np.average(error_ratio, weights=np.sqrt(cells.rows)))
 
 
 def _held_out_mape(form: Form, cells: DecodePoints, prior: HardwarePrior | None) -> float | None:

@@ -1,7 +1,8 @@
 """The forms of a decode curve as densities over their parameters: what the passes and the hardware say together.
 
 A vector holds, in this order, the logarithm of the flat branch, the parameters of the form, the overhead (where a
-device is known), the logarithm of the KV term (where resident tokens are known) and the logarithm of the residual.
+device is known), the logarithm of the KV term (where resident tokens are known) and the logarithms of the noise of a
+row and of the residual.
 Without a device the form is expected to be anything from flat to proportional at the batch sizes seen, all elasticities
 alike. Not covered: forms with jumps, such as batches padded to captured sizes.
 """
@@ -34,6 +35,8 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "sigmoid": ("hinge", "width", "rise", "step"),
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
+_ROW_NOISE: Final = LogNormal(0.1, 1.0)
+"""Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
 """How far a curve of the right form is from the mean of a cell: 1 to 3 % in the table of measured kernels."""
 _SHARPNESS: Final = LogNormal(2.0, 0.4)
@@ -58,6 +61,7 @@ _USUAL: Final[Mapping[str, float]] = {
     "sharpness": _SHARPNESS.median,
     "width": _WIDTH.median,
     "hit_rate": _HIT_RATE.median,
+    "row_noise": _ROW_NOISE.median,
     "residual": _RESIDUAL.median,
 }
 _OVERHEAD_UNIT_S: Final = 1e-3
@@ -79,7 +83,7 @@ class FormModel:
         """The vector's parameters, in order."""
         overhead = () if self.prior is None else ("overhead_s",)
         kv = ("kv_s_per_token",) if self._has_kv else ()
-        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "residual")
+        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "row_noise", "residual")
 
     @property
     def least(self) -> Reals:
@@ -128,7 +132,11 @@ class FormModel:
             return 0.1
         return math.log(given.get(name, _USUAL.get(name, 1.0)))
 
-    def scaled(self, vectors: Reals, log_factor: Reals) -> Reals:
+    def row_noise(self, vectors: Reals) -> Reals:
+        """Log deviation of one measurement, one a row."""
+        return np.exp(vectors[:, self.names.index("row_noise")])
+
+    def scaled(self, vectors: Reals, log_factor: Reals | float) -> Reals:
         """The vectors whose curves are exp(log_factor) times as high everywhere; one factor a row."""
         moved = vectors.copy()
         for number, name in enumerate(self.names):
@@ -172,13 +180,16 @@ class FormModel:
         feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
-            log_density = self.log_prior(vectors) + evidence.log_likelihood(pass_s, np.exp(vectors[:, -1]))
+            log_density = self.log_prior(vectors) + evidence.log_likelihood(
+                pass_s, np.exp(vectors[:, -1]), np.exp(vectors[:, -2])
+            )
         return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
 
     def log_prior(self, vectors: Reals) -> Reals:
         """Log density of what was expected, up to a constant."""
         at = {name: vectors[..., number] for number, name in enumerate(self.names)}
-        total = _normal(at["residual"], _RESIDUAL) + self._log_shape(at)
+        noise = _normal(at["residual"], _RESIDUAL) + _normal(at["row_noise"], _ROW_NOISE)
+        total = noise + self._log_shape(at)
         if self.prior is not None:
             scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S
             total = total - (at["overhead_s"] / scale) ** 2 / 2

@@ -43,7 +43,10 @@ class DecodePoints:
     running: Reals
     """Requests in the batch."""
     pass_s: Reals
-    """Seconds of one pass: the caller says whether with or without the time between passes."""
+    """Mean seconds of one pass: the caller says whether with or without the time between passes."""
+    typical_s: Reals
+    """Median seconds of one pass over the rows, where that is known; else the mean. The curve's shape is fitted to
+    these, which stalls of the host do not move, and its height to the means, which they do."""
     rows: Reals
     """Independent measurements that this one averages."""
     kv_tokens: Reals
@@ -59,13 +62,16 @@ class DecodePoints:
         running: npt.ArrayLike,
         pass_s: npt.ArrayLike,
         *,
+        typical_s: npt.ArrayLike | None = None,
         rows: npt.ArrayLike = 1.0,
         kv_tokens: npt.ArrayLike | None = None,
         prefill_tokens: npt.ArrayLike = 0.0,
         running_sd: npt.ArrayLike = 0.0,
     ) -> "DecodePoints":
         """Points from arrays or single values, which are repeated; raises ValueError when the lengths disagree."""
-        given = (running, pass_s, rows, np.nan if kv_tokens is None else kv_tokens, prefill_tokens, running_sd)
+        typical_s = pass_s if typical_s is None else typical_s
+        kv_tokens = np.nan if kv_tokens is None else kv_tokens
+        given = (running, pass_s, typical_s, rows, kv_tokens, prefill_tokens, running_sd)
         arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in given))
         return cls(*arrays)
 
@@ -79,7 +85,8 @@ class DecodePoints:
     @property
     def columns(self) -> tuple[Reals, ...]:
         """The arrays, in the order of the fields."""
-        return (self.running, self.pass_s, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
+        times = (self.pass_s, self.typical_s)
+        return (self.running, *times, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
 
 
 class Cells(NamedTuple):
@@ -87,6 +94,12 @@ class Cells(NamedTuple):
 
     points: DecodePoints
     rejected: Mapping[Rejection, int]
+
+    @property
+    def stall_ratio(self) -> float:
+        """Time of the passes over what typical ones would have taken, 1 or about it; over the rows that are kept."""
+        points = self.points
+        return float((points.pass_s @ points.rows) / (points.typical_s @ points.rows)) if len(points) else 1.0
 
     @property
     def knows_kv(self) -> bool:
@@ -98,14 +111,16 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
     """Leave out what says nothing of decoding, and average the rest within cells.
 
     least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
-    robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's time is the mean over what is
+    robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over what is
     left, weighted by rows, because times add up. Resident tokens known for the most rows are asked of all; known for
     fewer, they are not used.
     """
     rejected: Counter[Rejection] = Counter()
     points = _keep(points, (points.running > 0) & (points.rows > 0), "no_batch", rejected)
-    points = _keep(points, np.isfinite(points.pass_s) & (points.pass_s > 0), "no_time", rejected)
-    points = _keep(points, points.pass_s >= (least_pass_s or 0.0), "below_physical_bound", rejected)
+    shorter_s = np.minimum(points.pass_s, points.typical_s)
+    points = _keep(points, np.isfinite(shorter_s) & (shorter_s > 0), "no_time", rejected)
+    possible = np.minimum(points.pass_s, points.typical_s) >= (least_pass_s or 0.0)
+    points = _keep(points, possible, "below_physical_bound", rejected)
     points = _keep(points, _decodes_only(points), "prefill", rejected)
     if not len(points):
         return Cells(points, +rejected)
@@ -142,7 +157,7 @@ def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
 
 def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Kept:
     """Whether each point is near its cell's median; all of a cell that is too small to judge."""
-    log_s = np.log(points.pass_s)
+    log_s = np.log(points.typical_s)
     typical = np.ones(len(points), dtype=np.bool_)
     for number in np.unique(cell):
         members = np.flatnonzero(cell == number)

@@ -95,7 +95,7 @@ class Visited:
     def _was_there(self, running: float, context: float | None) -> bool:
         near = _ratio(self.running, running) <= _SAME_BATCH
         if context is not None:
-            near = near & (_ratio(self.context_tokens, max(context, 1e-9)) <= _SAME_CONTEXT)
+            near = near & (_ratio(np.maximum(self.context_tokens, 1e-9), max(context, 1e-9)) <= _SAME_CONTEXT)
         return bool(near.any())
 
 

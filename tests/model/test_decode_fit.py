@@ -64,6 +64,32 @@ def test_stalls_and_noise_hardly_move_the_curve() -> None:
     assert fit.rejected["outlying"] >= 100
 
 
+def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones() -> None:
+    typical_s = true_s(RUNNING, KV_TOKENS)
+    stalled = np.where(RUNNING <= 16, 4.0, 1.0)
+    points = DecodePoints.of(RUNNING, typical_s * stalled, typical_s=typical_s, rows=100, kv_tokens=KV_TOKENS)
+    fit = fitted(points, None)
+    higher = float((typical_s * stalled).sum() / typical_s.sum())
+    assert fit.stall_ratio == pytest.approx(higher)
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.02
+    ratio = (fit.curve.pass_s(RUNNING) + fit.curve.kv_s_per_token * KV_TOKENS) / typical_s
+    assert ratio == pytest.approx(np.full(len(RUNNING), higher), rel=0.03)
+    assert fit.pass_interval(64, 64_000).median_s == pytest.approx(
+        higher * float(true_s(np.array(64.0), np.array(64_000.0))), rel=0.03
+    )
+
+
+def test_cells_of_few_noisy_rows_do_not_blur_those_of_many() -> None:
+    rng = np.random.default_rng(5)
+    rows = np.where(np.arange(len(RUNNING)) % 3 == 0, 1, 10_000)
+    noise = np.exp(rng.standard_normal(len(RUNNING)) / np.sqrt(rows))
+    points = DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS) * noise, rows=rows, kv_tokens=KV_TOKENS)
+    fit = fitted(points, None)
+    assert fit.parameters["row_noise"] > 0.3
+    assert fit.parameters["residual"] < 0.03
+    assert worst_ratio(fit, RUNNING, 1000 * RUNNING) < 0.05
+
+
 def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proportional_elsewhere() -> None:
     fit = fitted(DecodePoints.of(np.full(20, 32.0), np.full(20, 1e-2), rows=100), None)
     assert fit.caveats == ("no_hardware_prior", "one_batch_size", "kv_not_recorded")
@@ -104,6 +130,13 @@ def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope()
     fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, kv_tokens), rows=100, kv_tokens=kv_tokens), None)
     assert "batch_and_kv_move_together" in fit.caveats
     assert worst_ratio(fit, RUNNING, kv_tokens) < 0.02
+
+
+def test_a_cache_recorded_as_empty_has_no_price() -> None:
+    fit = fitted(DecodePoints.of(RUNNING, TRUTH.pass_s(RUNNING), rows=100, kv_tokens=0.0), None)
+    assert fit.curve.kv_s_per_token == 0
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.01
+    assert fit.grade(64, 64_000) == "extrapolated"
 
 
 EXPERTS = ExpertHitCurve(2e-3, 30e-3, -math.log1p(-8 / 128), 2e-5, 1e-3, 2e-8)

@@ -31,6 +31,21 @@ def test_a_pass_exactly_at_the_bound_is_possible() -> None:
     assert len(gather(DecodePoints.of([8], [4e-3]), least_pass_s=4e-3).points) == 1
 
 
+def test_a_typical_pass_below_the_bound_is_as_impossible_as_a_mean_one() -> None:
+    cells = gather(DecodePoints.of([8, 8], [5e-3, 5e-3], typical_s=[4e-3, 3.9e-3]), least_pass_s=4e-3)
+    assert dict(cells.rejected) == {"below_physical_bound": 1}
+
+
+def test_stalls_show_in_the_mean_and_not_in_what_is_typical() -> None:
+    points = DecodePoints.of([8] * 6, [1e-2] * 5 + [9e-2], typical_s=1e-2, rows=[10, 10, 10, 10, 10, 50])
+    cells = gather(points)
+    assert dict(cells.rejected) == {}
+    assert cells.points.typical_s == pytest.approx([1e-2])
+    assert cells.points.pass_s == pytest.approx([5e-2])
+    assert cells.stall_ratio == pytest.approx(5)
+    assert gather(DecodePoints.of([8, 9], [1e-2, 2e-2])).stall_ratio == pytest.approx(1)
+
+
 def test_passes_with_a_little_prefill_are_let_in_only_when_there_are_hardly_others() -> None:
     few = DecodePoints.of([10, 10, 10], [1e-2, 1e-2, 2e-2], rows=[2, 97, 1], prefill_tokens=[0, 1.0, 1.1])
     more = DecodePoints.of([10, 10, 10], [1e-2, 1e-2, 2e-2], rows=[3, 96, 1], prefill_tokens=[0, 1.0, 1.1])
@@ -80,3 +95,4 @@ def test_rows_without_resident_tokens_go_when_they_are_the_fewer_and_decide_when
 def test_nothing_gives_no_cell() -> None:
     cells = gather(DecodePoints.of([], []))
     assert len(cells.points) == 0 and not cells.knows_kv
+    assert cells.stall_ratio == 1

@@ -85,6 +85,11 @@ def gain_words(gain_ratio: Spread) -> str:
     return median if low == high else f"{median} (90% between {low} and {high})"
 
 
+def gain_text(gain_ratio: Spread | None) -> str:
+    """A gain with its interval, for a table; empty where there is none."""
+    return "" if gain_ratio is None else numbers.with_interval(numbers.signed_percent, *gain_ratio)
+
+
 def rate_of(forecast: Forecast) -> Spread | None:
     """Trained tokens per second: over the draws, where they were made, else the best estimate without an interval."""
     if forecast.drawn_tokens_per_s is not None:
@@ -135,7 +140,7 @@ def _layout_row(outlook: Outlook, forecast: Forecast) -> LayoutRow:
         sampler_gpus=numbers.count(layout.sampler_gpus),
         running=numbers.count(layout.running_per_engine),
         rate=numbers.tokens_per_second(None if rate is None else rate.median),
-        gain="" if gain is None else numbers.with_interval(numbers.signed_percent, *gain),
+        gain=gain_text(gain),
         staleness=numbers.NO_DATA if forecast.staleness is None else numbers.count(forecast.staleness.sample_p95),
         remark=EXCLUSIONS[forecast.excluded] if forecast.excluded else (forecast.grade or ""),
     )

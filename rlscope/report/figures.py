@@ -131,7 +131,7 @@ WEIGHT_UPDATES: Final = (
 def drawn(figure: Figure, analysis: Analysis) -> Drawn:
     """The figure with the run's data."""
     frame = analysis.answers.get(figure.frame)
-    return _drawn(figure, "figure-" + figure.frame.replace("_", "-"), frame, analysis.run)
+    return drawn_frame(figure, "figure-" + figure.frame.replace("_", "-"), frame, analysis.run)
 
 
 def drawn_ledger(analysis: Analysis) -> list[Drawn]:
@@ -142,8 +142,8 @@ def drawn_ledger(analysis: Analysis) -> list[Drawn]:
     for number, role in enumerate(roles):
         figure = _TIMELINE._replace(title=f"{role.capitalize()} over time")
         rows = None if frame is None else frame.filter(pl.col("role") == role)
-        pictures.append(_drawn(figure, f"figure-timeline-{number}", rows, analysis.run))
-    return pictures or [_drawn(_TIMELINE, "figure-timeline", None, analysis.run)]
+        pictures.append(drawn_frame(figure, f"figure-timeline-{number}", rows, analysis.run))
+    return pictures or [drawn_frame(_TIMELINE, "figure-timeline", None, analysis.run)]
 
 
 def drawn_total(analysis: Analysis) -> Drawn:
@@ -157,7 +157,7 @@ def drawn_total(analysis: Analysis) -> Drawn:
     }
     rows = [(s.role, s.state, s.reason, s.gpu_s, s.share_ratio) for s in analysis.ledger.states if s.gpu_ns > 0]
     rows.sort(key=lambda row: role_order(row[0]))
-    return _drawn(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
+    return drawn_frame(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
 
 
 _TIMELINE: Final = Figure(
@@ -172,7 +172,8 @@ _TOTAL: Final = Figure(
 )  # fmt: skip
 
 
-def _drawn(figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:
+def drawn_frame(figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:
+    """The figure with a frame, which may have nothing in it."""
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
     picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}")

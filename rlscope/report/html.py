@@ -12,6 +12,7 @@ from markupsafe import Markup
 from rlscope.analysis import Analysis, LedgerState, RunFacts
 from rlscope.diagnose.finding import Finding
 from rlscope.report import figures, findings, numbers, wording
+from rlscope.report.outlook_figures import OutlookWords, outlook_words
 from rlscope.report.states import STATES, State, role_order, state_label, state_of
 
 
@@ -61,6 +62,7 @@ class _Page(NamedTuple):
     duration: str
     facts: list[_Fact]
     gaps: list[str]
+    outlook: OutlookWords
     ledger_total: figures.Drawn
     ledger_roles: list[_LedgerRole]
     ledger_gpu_time: str
@@ -99,6 +101,7 @@ def _page(analysis: Analysis) -> _Page:
         duration=numbers.duration(run.duration_s),
         facts=_facts(analysis),
         gaps=wording.gap_lines(analysis),
+        outlook=outlook_words(analysis),
         ledger_total=figures.drawn_total(analysis),
         ledger_roles=_ledger_roles(analysis.ledger.states),
         ledger_gpu_time=numbers.gpu_time(analysis.ledger.total_gpu_s),

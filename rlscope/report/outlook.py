@@ -6,7 +6,6 @@ Terminal and page show the same rows; the words of the advice itself are in `adv
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from rlscope.model.forecast import Spread
 from rlscope.model.gap import GapStep
 from rlscope.model.outlook import Outlook
 from rlscope.model.prediction import Achieved, Compared, Quantity
@@ -83,14 +82,12 @@ def prediction_sentence(outlook: Outlook) -> str:
 def loss_rows(outlook: Outlook) -> list[LossRow]:
     """From the bound to what was achieved; the small causes are one row, before what is not explained."""
     gap = outlook.gap
-    known = [step for step in gap.steps if step.cause != "unexplained"]
-    large = [step for step in known if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * gap.bound_tokens_per_s]
-    small_tokens_per_s = sum(step.lost_tokens_per_s for step in known if step not in large)
-    pieces = [(_cause_words(step), step.lost_tokens_per_s) for step in large]
-    pieces.append((OTHER_CAUSES, small_tokens_per_s))
-    pieces += [(_cause_words(step), step.lost_tokens_per_s) for step in gap.steps if step.cause == "unexplained"]
+    large = [step for step in gap.steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * gap.bound_tokens_per_s]
+    small_tokens_per_s = sum(step.lost_tokens_per_s for step in gap.steps if step not in large)
+    named = [(_cause_words(step), step.lost_tokens_per_s) for step in large]
+    at = len(named) - any(step.cause == "unexplained" for step in large)
     rows, left = list[LossRow](), gap.bound_tokens_per_s
-    for cause, lost in pieces:
+    for cause, lost in (*named[:at], (OTHER_CAUSES, small_tokens_per_s), *named[at:]):
         left -= lost
         if gap.bound_tokens_per_s and abs(lost) > _NOTHING_RATIO * gap.bound_tokens_per_s:
             rows.append(LossRow(cause, lost, left, lost / gap.bound_tokens_per_s))
@@ -102,29 +99,28 @@ def finish_rows(outlook: Outlook) -> list[FinishRow]:
     finish = outlook.finish
     if finish is None:
         return []
-    spans = [("as it is", finish.today_hours), ("in the recommended layout", finish.recommended_hours)]
+    spans = [("as it is", finish.today_hours), ("recommended layout", finish.recommended_hours)]
     return [
         FinishRow(
             layout,
             numbers.with_interval(_hours, *hours),
-            numbers.with_interval(_gpu_hours, *(finish.gpu_hours(each) for each in hours)),
-            "" if finish.price(0.0) is None else _priced(hours, finish.price),
+            numbers.gpu_time(finish.gpu_hours(hours.median) * 3600.0),
+            "" if finish.gpu_hour_price is None else numbers.significant(finish.price(hours.median)),
         )
         for layout, hours in spans
         if hours is not None
     ]
 
 
-def finish_sentence(outlook: Outlook) -> str | None:
-    """When the run will be done; None where that is not known."""
-    if outlook.finish is None:
-        return None
-    steps = numbers.counted(outlook.finish.remaining_steps, "step", "steps")
-    parts = [
-        f"{row.duration} {row.layout}, {row.gpu_time}{f' for {row.price} at the price given' if row.price else ''}"
-        for row in finish_rows(outlook)
-    ]
-    return f"{steps} to go: {'; '.join(parts)}."
+def finish_sentence(outlook: Outlook) -> str:
+    """How much is left, and what its price is taken from; or why that is not known."""
+    finish = outlook.finish
+    if finish is None:
+        return "How long the rest takes is not known: the run does not say how many steps it has, or has made them all."
+    steps = numbers.counted(finish.remaining_steps, "step", "steps")
+    price = finish.gpu_hour_price
+    text = f"{steps} to go on {numbers.counted(finish.gpus, 'GPU', 'GPUs')}, if steps stay as they are"
+    return f"{text}." if price is None else f"{text}; the price is {numbers.significant(price)} for a GPU-hour."
 
 
 def baseline_sentence(outlook: Outlook) -> str:
@@ -199,11 +195,3 @@ def _cause_words(step: GapStep) -> CauseWords:
 
 def _hours(hours: float | None) -> str:
     return numbers.duration(None if hours is None else hours * 3600.0)
-
-
-def _gpu_hours(gpu_hours: float | None) -> str:
-    return numbers.gpu_time(None if gpu_hours is None else gpu_hours * 3600.0)
-
-
-def _priced(hours: Spread, price: Callable[[float], float | None]) -> str:
-    return numbers.with_interval(numbers.significant, *(price(each) or 0.0 for each in hours))

@@ -13,6 +13,7 @@ from rlscope.report.plain import bulleted, plain
 
 _ADVICE: Final = "Layout to use next"
 _LAYOUTS_SHOWN: Final = 6
+_WIDE: Final = 100
 
 
 class Section(NamedTuple):
@@ -27,34 +28,43 @@ def outlook_sections(outlook: Outlook | NoOutlook, width: int) -> list[Section]:
     if isinstance(outlook, NoOutlook):
         return [Section(_ADVICE, plain(f"The model says nothing of this run: {outlook.reason}."))]
     return [
-        Section(_ADVICE, _advice(outlook)),
+        Section(_ADVICE, _advice(outlook, width)),
         Section("Predicted and achieved, steady stretch", _predicted(outlook)),
         Section("From the most that is possible to what was achieved", _gap(outlook, width)),
+        Section("Time to finish", _finish(outlook)),
     ]
 
 
-def _advice(outlook: Outlook) -> RenderableType:
-    finish = words.finish_sentence(outlook)
+def _advice(outlook: Outlook, width: int) -> RenderableType:
     return Group(
         Text(advice.headline(outlook), style="bold"),
         Text(advice.why(outlook)),
         Text(""),
-        _layouts(outlook),
+        _layouts(outlook, with_intervals=width >= _WIDE),
         *(bulleted("!", line) for line in words.remarks(outlook)),
-        *([Text(finish)] if finish else []),
     )
 
 
-def _layouts(outlook: Outlook) -> Table:
+def _layouts(outlook: Outlook, *, with_intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("trainers : samplers × running", no_wrap=True)
-    for title in ("tokens/s", "gain", "staleness p95"):
+    table.add_column("", no_wrap=True)
+    table.add_column("trainers : samplers\n× running", no_wrap=True)
+    for title in ("trained\ntokens/s", "gain", "staleness\np95"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in advice.layout_rows(outlook, _LAYOUTS_SHOWN):
-        remark = ", ".join(part for part in (row.mark, row.remark) if part)
-        table.add_row(row.layout, row.rate.removesuffix(" tokens/s"), row.gain, row.staleness, remark)
+        gain = row.gain if with_intervals else row.gain.partition(" (")[0]
+        table.add_row(row.mark, row.layout, row.rate.removesuffix(" tokens/s"), gain, row.staleness, row.remark)
     return table
+
+
+def _finish(outlook: Outlook) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for style in ("dim", "", "", ""):
+        table.add_column(overflow="fold", style=style)
+    for row in words.finish_rows(outlook):
+        table.add_row(*row)
+    return Group(table, Text(words.finish_sentence(outlook), style="dim"))
 
 
 def _predicted(outlook: Outlook) -> RenderableType:
@@ -68,7 +78,7 @@ def _predicted(outlook: Outlook) -> RenderableType:
 
 
 def _gap(outlook: Outlook, width: int) -> RenderableType:
-    bar = 32 if width >= 100 else 24
+    bar = 32 if width >= _WIDE else 24
     gap = outlook.gap
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")

@@ -64,9 +64,7 @@ def _verdict(analysis: Analysis) -> Panel:
         body.add_row("Alarm", Text(alarm, style="bold red"))
     body.add_row("Verdict", Text(wording.headline(analysis), style="bold"))
     body.add_row("Why", plain(wording.why(analysis)))
-    if isinstance(analysis.outlook, Outlook):
-        body.add_row("Layout", Text(f"{advice.headline(analysis.outlook)}."))
-    body.add_row("Next", plain(wording.next_step(analysis)))
+    _add_next(body, analysis)
     about = (
         run.run_id,
         numbers.duration(run.duration_s),
@@ -83,6 +81,17 @@ def _verdict(analysis: Analysis) -> Panel:
         box=ROUNDED,
         padding=(1, 2),
     )
+
+
+def _add_next(body: Table, analysis: Analysis) -> None:
+    """The next step; before it the layout that is kept, or after it what the new one brings."""
+    outlook = analysis.outlook
+    if isinstance(outlook, Outlook) and not outlook.recommendation.changes:
+        body.add_row("Layout", Text(f"{advice.headline(outlook)}."))
+    body.add_row("Next", plain(wording.next_step(analysis)))
+    if isinstance(outlook, Outlook) and outlook.recommendation.changes:
+        gain = advice.gain_words(outlook.recommendation.gain_ratio)
+        body.add_row("Gain", Text(f"{gain} more tokens trained per second, in the layout to use next."))
 
 
 def _gaps(lines: Sequence[str]) -> Panel:

@@ -190,7 +190,7 @@ def _modelled_step(outlook: Outlook, bottleneck: Bottleneck) -> str:
     first = advice.measure_first(outlook)
     if first is not None:
         return f"Before changing the layout, {first}."
-    binding: Bottleneck = _BINDING.get(reason, bottleneck)
+    binding = _BINDING.get(reason) or bottleneck
     step, because = _WORDS[binding].next, _KEPT_BECAUSE.get(reason)
     return step if because is None or bottleneck not in _KEPT else _KEPT[bottleneck].format(reason=because)
 

@@ -3,7 +3,7 @@
 """What the pictures share: axes, colours, tooltips, the rule of a limit, and the way out as JSON."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import altair as alt
@@ -70,8 +70,18 @@ def series_colors(column: str, names: Sequence[str]) -> alt.Color:
     """One colour per name, in order; a legend above where there is more than one."""
     columns = 2 if len(names) % 2 == 0 else 3
     legend = alt.Legend(orient="bottom", title=None, labelLimit=140, columns=columns) if len(names) > 1 else None
-    colors = [_SERIES[n % len(_SERIES)] for n in range(len(names))]
-    return alt.Color(f"{column}:N").scale(domain=list(names), range=colors).legend(legend)
+    return alt.Color(f"{column}:N").scale(domain=list(names), range=palette(len(names))).legend(legend)
+
+
+def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
+    """The colour given for each name, with a legend below."""
+    legend = alt.Legend(orient="bottom", title=None, labelLimit=220, columns=2, symbolOpacity=1)
+    return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
+
+
+def palette(size: int) -> list[str]:
+    """So many colours, the same again where they run out."""
+    return [_SERIES[n % len(_SERIES)] for n in range(size)]
 
 
 def limit_rule(value: float | None, name: str) -> list[alt.Chart]:

@@ -120,6 +120,9 @@ def forecast_layouts(
     today = replace(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
+    if calibration.synchronous:
+        # The closed form's state is that of an asynchronous run; taking turns leaves every token at its own version.
+        today = replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0))
     chosen = _worth_drawing(first[1:])
     drawn = _draw(calibration, [today, *chosen])
     others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]

@@ -78,6 +78,7 @@ class Engine:
     def __init__(self, index: int, terms: EngineTerms, samples: Samples) -> None:
         self.index, self._terms, self._samples = index, terms, samples
         self._is_limited = terms.kv_capacity_tokens < math.inf
+        self._prompt_lead = _Lead(prefill_s=terms.prompt_tokens * terms.prefill_s_per_token)
         self.waiting: deque[int] = deque()
         self.running, self.passes, self._resident_tokens = 0, 0, 0.0
         self.version, self.new_version = 0, NEVER
@@ -151,10 +152,9 @@ class Engine:
         resident_tokens += ahead * running
         resident_tokens -= prompt_tokens + samples.length_tokens[finished]
         self._resident_tokens = resident_tokens = resident_tokens + prompt_tokens
-        if terms.prefill_s_per_token:
-            self._spend(_Lead(0.0, 0.0, prompt_tokens * terms.prefill_s_per_token))
-            now_s += sum(self._next_lead)
-        self._lead, self._next_lead, self._decode_from_s = self._next_lead, _NO_LEAD, now_s
+        self._lead = self._prompt_lead
+        self._prefill_s += self._prompt_lead.prefill_s
+        self._decode_from_s = now_s = now_s + self._prompt_lead.prefill_s
         self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
         self._bend_s = bend_s = terms.kv_s_per_token * running / 2
         self._ahead = ahead = (due[0] >> _SAMPLE_BITS) - passes

@@ -43,6 +43,7 @@ class Run:
         terms = engine_terms(system, layout, settings)
         # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round.
         self._swaps = not capped and not workload.environment_s
+        self._leave_engine = self._go_outside if workload.environment_s else self._finish
         draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
         self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
@@ -132,13 +133,10 @@ class Run:
         moment_s = self._moments[0][0] if self._moments else math.inf
         self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
 
-    def _leave_engine(self, sample: int, now_s: float) -> None:
-        environment_s = self._system.workload.environment_s
-        if environment_s:
-            self._outside.append((now_s + environment_s, sample))
-            self._horizon_s = min(self._horizon_s, now_s + environment_s)
-        else:
-            self._finish(sample, now_s)
+    def _go_outside(self, sample: int, now_s: float) -> None:
+        back_s = now_s + self._system.workload.environment_s
+        self._outside.append((back_s, sample))
+        self._horizon_s = min(self._horizon_s, back_s)
 
     def _finish(self, sample: int, now_s: float) -> None:
         unfinished = self.samples.group_unfinished

@@ -12,6 +12,8 @@ give it the ordinal of the publication. Weights that are written without vLLM's 
 model itself) are seen only if the engine is then told its label with `set_weight_version`.
 
 Not recorded: what a front end does; dummy passes of idle data-parallel ranks; embedding and reward models' requests.
+Several engines in one process record as one worker. `vllm serve` kills its engine cores as soon as it is told to end:
+the last two seconds are then lost, and the worker has no end. With `--shutdown-timeout 30` nothing is.
 
 Hooked are methods of vLLM's scheduler and engine core. vLLM's stat loggers are not used: they run in the front end,
 know neither when a pass ran nor its versions, and one that is merely installed turns statistics on in every AsyncLLM.

@@ -18,9 +18,9 @@ taken at another temperature or after top-p differ from the start, which the fir
 outlives updates and is not recorded makes old context look fresh.
 It is quiet when hardly any token after the first step is fresh: every sample waits in a queue for a publication or
 more, or spans an update that kept the KV cache. That is so in any run whose queue is never empty. A few synchronous
-steps, or a staleness cap of 0 for a while, answer it then. So may the moments of `train_steps.importance`, where
-updates recompute the KV cache: the mean of (w - 1)^2 falls towards 0 with the staleness when weights arrive; when they
-do not, it is as large at the least staleness as at the greatest, and grows with the version.
+steps with the same update code answer it then. The moments of `train_steps.importance` hint at it: the mean of
+(w - 1)^2 falls towards 0 with the staleness when weights arrive; when they do not, it may be nearly as large at the
+least staleness as at the greatest, and grow with the version. Healthy runs come too near to that for a verdict.
 """
 
 from typing import Final

@@ -11,6 +11,7 @@
 -- out  passes          BIGINT   forward passes
 -- out  busy_s          DOUBLE   time inside them, seconds
 -- out  between_s       DOUBLE   time between passes inside the rows, seconds
+-- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  prefill_tokens  BIGINT   prompt tokens computed
 -- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL when not recorded
@@ -24,6 +25,7 @@ SELECT
     sum(forward_passes)::BIGINT AS passes,
     sum(busy_ns) / 1e9 AS busy_s,
     sum(end_ns - start_ns - busy_ns) / 1e9 AS between_s,
+    quantile_cont(busy_ns / forward_passes, 0.5) / 1e9 AS pass_p50_s,
     sum(decode_tokens)::BIGINT AS decode_tokens,
     sum(prefill_tokens)::BIGINT AS prefill_tokens,
     sum(kv_used_tokens * forward_passes) / sum(forward_passes)::DOUBLE AS kv_used_tokens

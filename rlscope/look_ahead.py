@@ -85,10 +85,12 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
     own_cap = None if throws_away else config.max_staleness
     device = find_device(whole.device_name)
     capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
+    shape = ModelShape.of(config.model)
     return Question(
         admission=admission,
+        form="expert_hit" if shape.has_experts else None,
         settings=Settings(publication="capped") if capped else Settings(),
-        prior=hardware_prior(ModelShape.of(config.model), device, whole.gpus_per_engine),
+        prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, wishes.gpus_per_node),
         most_staleness=own_cap if wishes.most_staleness is None else wishes.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
@@ -104,10 +106,5 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     policy, cap = config.staleness_policy, config.max_staleness
     if policy == "drop" and dropped_ratio > _DROPPED_RATIO:
         return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
-    if policy == "publication_waits" and cap:
-        return Admission(queue, "wait", cap, config.max_in_flight_samples)
-    in_flight = config.max_in_flight_samples
-    if policy == "admission" and in_flight is None and cap is not None and config.samples_per_step:
-        # As AReaL and SkyRL count it: samples taken in up to (version + cap + 1) steps' worth.
-        in_flight = (cap + 1) * config.samples_per_step
-    return Admission(queue, "wait", None, in_flight)
+    keeps_cap = policy in ("publication_waits", "admission") and cap
+    return Admission(queue, "wait", cap if keeps_cap else None, config.max_in_flight_samples)

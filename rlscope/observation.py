@@ -67,6 +67,7 @@ def observe(
         prompt_tokens=int(lengths["prompt_tokens"].sum()) / int(lengths["samples"].sum()),
         group_size=config.group_size or 1,
         in_flight_samples=in_flight["in_flight_mean"],
+        finished_samples=in_flight["finished_segments"],
         environment_samples=in_flight["environment_mean"],
         delivered=_delivered(answers["judged_outcomes"]),
         apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
@@ -120,7 +121,17 @@ def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[Trai
 def _passes(costs: pl.DataFrame) -> PassCosts:
     if costs["passes"].sum() == 0:
         raise UnobservableError("no forward pass was recorded in the stretch: what a pass costs is unknown")
-    columns = ("running", "prefills", "rows", "passes", "busy_s", "between_s", "decode_tokens", "prefill_tokens")
+    columns = (
+        "running",
+        "prefills",
+        "rows",
+        "passes",
+        "busy_s",
+        "between_s",
+        "pass_p50_s",
+        "decode_tokens",
+        "prefill_tokens",
+    )
     return PassCosts(
         engine=(costs["worker_id"].rank("dense") - 1).to_numpy(),
         kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),

@@ -56,6 +56,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
                 "passes": [10, 12],
                 "busy_s": [0.1, 0.2],
                 "between_s": [0.01, 0.02],
+                "pass_p50_s": [0.009, 0.015],
                 "decode_tokens": [40, 96],
                 "prefill_tokens": [0, 64],
                 "kv_used_tokens": [200.0, None],
@@ -76,7 +77,9 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
                 "is_ended": [True, True, True, True],
             }
         ),
-        "samples_in_flight": pl.DataFrame({"in_flight_mean": [12.0], "environment_mean": [3.0]}),
+        "samples_in_flight": pl.DataFrame(
+            {"in_flight_mean": [12.0], "environment_mean": [3.0], "finished_segments": [40]}
+        ),
         "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
         "weight_update_latency": pl.DataFrame(
             {
@@ -198,12 +201,12 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
         (
             RunConfig(staleness_policy="admission", max_staleness=3, samples_per_step=64),
             KEEPING,
-            Admission(max_in_flight_samples=256),
+            Admission(None, "wait", 3),
         ),
         (
             RunConfig(staleness_policy="admission", max_staleness=3, max_in_flight_samples=100),
             KEEPING,
-            Admission(max_in_flight_samples=100),
+            Admission(None, "wait", 3, 100),
         ),
     ],
 )

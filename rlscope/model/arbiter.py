@@ -61,13 +61,14 @@ def arbitrate(
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
-    """Whether the layout's steady state has a caveat, or is staler than a cap that nothing may pass."""
+    """Whether the layout's steady state has a caveat, is bound by the KV cache, or is staler than a cap allows."""
     state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
     if isinstance(state, Refused):
         return False
     cap, terms = calibration.system.admission.max_staleness, state.staleness
     passes_cap = cap is not None and terms is not None and maximum(terms, calibration.system.workload.lengths) > cap
-    return bool(state.caveats) or passes_cap
+    kv_binds = state.running_limit < layout.running_per_engine
+    return bool(state.caveats) or passes_cap or kv_binds
 
 
 def _corrected(

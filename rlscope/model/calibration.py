@@ -5,6 +5,7 @@ one decode curve, one trainer and one scaling of trainers; lengths and update co
 their error is small beside those. Not covered: engines that differ, and runs whose trainers are also samplers.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -94,7 +95,7 @@ def calibrate(
     versions = observed.steps.period_s.size if publishes_every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload, update = _workload(observed, versions), _update(observed, versions)
+    workload, update = _workload(observed, versions), _update(observed)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
     systems = [
@@ -125,6 +126,7 @@ def _decode_points(observed: Observed) -> DecodePoints:
     return DecodePoints.of(
         passes.running[decodes],
         passes.busy_s[decodes] / passes.passes[decodes],
+        typical_s=passes.pass_p50_s[decodes],
         rows=passes.rows[decodes],
         kv_tokens=passes.kv_tokens[decodes],
         prefill_tokens=passes.prefill_tokens[decodes] / passes.passes[decodes],
@@ -140,7 +142,7 @@ def _engine(observed: Observed, curve: DecodeCurve) -> Engine:
         curve=_with_overhead(curve, host_s),
         max_running=_UNBOUNDED,
         kv_capacity_tokens=observed.kv_capacity_tokens,
-        prefill_tokens_per_s=observed.prompt_tokens / prefill_s if prefill_s > 0.0 else None,
+        prefill_tokens_per_s=_prefill_tokens_per_s(observed, prefill_s),
     )
 
 
@@ -156,14 +158,28 @@ def _host_s(observed: Observed, curve: DecodeCurve) -> float:
     return over_s + between_s / float(passes.passes.sum())
 
 
+def _prefill_tokens_per_s(observed: Observed, prefill_s: float) -> float | None:
+    """Prompt tokens per second; None where prefill cost nothing.
+
+    Where engines keep their KV it is the rate at which a whole prompt costs what prompts cost in the run: what a cache
+    spares and preemptions repeat is in it. Where an update makes them compute it again, that is most of the prefill and
+    is charged to the update: the rate is then that of the tokens computed.
+    """
+    if prefill_s <= 0.0:
+        return None
+    if observed.kv_kept:
+        return observed.prompt_tokens * observed.began_samples / prefill_s
+    return float(observed.passes.prefill_tokens.sum()) / prefill_s
+
+
 def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
-    """Engine seconds of prefill per sample, as it was: prompts found in a cache cost nothing."""
+    """Engine seconds of prefill in the stretch."""
     passes = observed.passes
     only_prefill = passes.prefills & (passes.decode_tokens == 0)
     decode_s = np.where(only_prefill, 0.0, _curve_s(observed, curve))
     spent_s = float((passes.busy_s - decode_s)[passes.prefills].sum())
     host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
-    return max(spent_s + host_of_prefill_s, 0.0) / observed.began_samples
+    return max(spent_s + host_of_prefill_s, 0.0)
 
 
 def _curve_s(observed: Observed, curve: DecodeCurve) -> Reals:
@@ -183,7 +199,7 @@ def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:
 def _workload(observed: Observed, versions: int) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
-    finished_per_s = observed.trained_tokens_per_s / observed.lengths.mean_tokens
+    finished_per_s = observed.finished_samples / observed.seconds
     return Workload(
         lengths=observed.lengths,
         prompt_tokens=observed.prompt_tokens,
@@ -195,9 +211,10 @@ def _workload(observed: Observed, versions: int) -> Workload:
     )
 
 
-def _update(observed: Observed, versions: int) -> WeightUpdate:
-    blocked_s = float(observed.steps.publish_s.sum()) / versions
-    pause_s = (observed.apply_s or 0.0) * _publications(observed) / versions
+def _update(observed: Observed) -> WeightUpdate:
+    """What one publication costs; where the cap skips some, those that were made."""
+    blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
+    pause_s = observed.apply_s or 0.0
     return WeightUpdate(
         engine_pause_s=pause_s,
         trainer_blocked_s=blocked_s,
@@ -245,12 +262,13 @@ def _publications(observed: Observed) -> int:
 
 
 def _running_limit(observed: Observed) -> int:
-    """Today's limit: the setting, or the most that ran where that is less."""
+    """Today's limit: the setting, or the most that ran where that is less. Samples that are away hold a place too."""
     passes = observed.passes
     order = np.argsort(passes.running)
     below = np.cumsum(passes.passes[order]) / passes.passes.sum()
     seen = int(passes.running[order][np.searchsorted(below, _LIMIT_QUANTILE)])
-    return max(1, min(seen, observed.max_running or seen))
+    away = math.ceil(observed.environment_samples / observed.engines)
+    return max(1, min(seen + away, observed.max_running or seen + away))
 
 
 def _unattributed_ratio(observed: Observed) -> float:

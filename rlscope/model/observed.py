@@ -49,6 +49,8 @@ class PassCosts:
     busy_s: Reals
     between_s: Reals
     """Time between passes inside the rows."""
+    pass_p50_s: Reals
+    """Median over rows of the row's mean pass."""
     decode_tokens: Counts
     prefill_tokens: Counts
 
@@ -89,6 +91,8 @@ class Observed:
     group_size: int
     in_flight_samples: float
     """Samples between first schedule and last token, mean over the stretch."""
+    finished_samples: int
+    """Segments whose last token is in the stretch."""
     environment_samples: float
     """Of those, samples outside the engine."""
     delivered: Delivered

@@ -14,6 +14,7 @@ from rlscope.model.arbiter import arbitrate
 from rlscope.model.batch_efficiency import BatchEfficiency, batch_efficiency
 from rlscope.model.blocks import ratio_of_sums
 from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.decode_curve import Form
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.forecast import Forecasts, forecast_layouts
 from rlscope.model.gap import Gap, explain_gap
@@ -43,6 +44,8 @@ class Question:
 
     admission: Admission
     settings: Settings
+    form: Form | None
+    """Of the decode curve, where the model's kind decides it; None: as the passes have it."""
     prior: HardwarePrior | None
     granularity: Granularity
     most_staleness: int | None
@@ -112,7 +115,9 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
 
 def _calibrated(observed: Observed, question: Question, rng: np.random.Generator) -> Calibration:
     every_step = question.settings.publication == "capped"
-    return calibrate(observed, question.admission, question.prior, rng, publishes_every_step=every_step)
+    return calibrate(
+        observed, question.admission, question.prior, rng, publishes_every_step=every_step, form=question.form
+    )
 
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:

@@ -17,8 +17,10 @@ from rlscope.model.system import Reals, Trainer, TrainerPhase
 
 PRIOR_EXPONENT: Final = 0.8
 PRIOR_EXPONENT_SD: Final = 0.2
-"""Prior of the scaling exponent, cut to 0..1. The update times in verl's documentation of fully asynchronous training
-fall with exponents of 1.0 to 0.2 as 16 to 128 trainers double."""
+"""Prior of the scaling exponent, cut to 0..MOST_EXPONENT. The update times in verl's documentation of fully
+asynchronous training fall with exponents of 1.0 to 0.2 as 16 to 128 trainers double."""
+MOST_EXPONENT: Final = 1.05
+"""Perfect scaling must lie inside the 90 % interval and not on its edge; 1.02 has been published."""
 LEAST_COUNTS: Final = 3
 """Numbers of trainer GPUs that a fitted exponent needs: two cannot tell it from the overhead."""
 _SURE_RATIO: Final = 0.99
@@ -95,8 +97,8 @@ def fit_training_rate(
 
 
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
-    """The prior's median, and then so many draws of it: a normal law cut to 0..1."""
-    low, high = ndtr((np.array([0.0, 1.0]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
+    """The prior's median, and then so many draws of it: a normal law cut to 0..MOST_EXPONENT."""
+    low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
     uniform = np.append(0.5, rng.random(draws))
     return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * uniform)
 

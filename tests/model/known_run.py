@@ -75,6 +75,7 @@ def observed(
         prompt_tokens=system.workload.prompt_tokens,
         group_size=system.workload.group_size,
         in_flight_samples=state.concurrency,
+        finished_samples=int(samples.sum()),
         environment_samples=0.0,
         delivered=Delivered(int(response_tokens.sum()), 0, 0),
         apply_s=system.update.engine_pause_s,
@@ -109,6 +110,7 @@ def _passes(
         passes=passes,
         busy_s=passes * pass_s * np.exp(noise * rng.standard_normal(running.size) / 10.0),
         between_s=np.zeros(running.size),
+        pass_p50_s=pass_s,
         decode_tokens=passes * running,
         prefill_tokens=np.zeros(running.size, dtype=np.int64),
     )

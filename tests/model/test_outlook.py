@@ -22,6 +22,7 @@ from tests.model.known_run import LENGTHS, TODAY, TRUTH, longer, observed, stead
 QUESTION = Question(
     admission=Admission(),
     settings=Settings(),
+    form=None,
     prior=None,
     granularity=Granularity(gpus_per_engine=1),
     most_staleness=None,

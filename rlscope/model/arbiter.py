@@ -51,7 +51,9 @@ def arbitrate(
         for each in (forecasts.today, *forecasts.rivals[:_RIVALS])
         if each.state and is_doubtful(calibration, each.layout)
     ]
-    corrected = {each.layout: _corrected(calibration, each, settings, most_staleness) for each in asked}
+    # Today's layout is what the others are compared with, whatever its staleness: no cap leaves it out.
+    caps = {each.layout: None if each is forecasts.today else most_staleness for each in asked}
+    corrected = {each.layout: _corrected(calibration, each, settings, caps[each.layout]) for each in asked}
     others = sorted(
         (corrected.get(each.layout, each) for each in forecasts.others),
         key=lambda each: (each.excluded is not None, -(each.tokens_per_s or 0.0)),

@@ -57,8 +57,9 @@ def why(outlook: Outlook) -> str:
 
 
 def why_beside_rows(outlook: Outlook) -> str:
-    """The same where the rows of `chosen_rows` and the odds stand beside it."""
-    return " ".join([REASONS[outlook.recommendation.reason], *_doubts(outlook)])
+    """The same, shorter, where the rows of `chosen_rows` and the odds stand beside it."""
+    reason = outlook.recommendation.reason
+    return " ".join([REASONS[reason], *(_doubts(outlook) if reason in ("worthwhile", "unsure") else [])])
 
 
 def measure_first(outlook: Outlook) -> str | None:

@@ -68,12 +68,13 @@ def percent(ratio: float | None) -> str:
 
 
 def signed_percent(ratio: float | None) -> str:
-    """A change as per cent, with its sign: +10.0%, −2.8%; one that rounds to nothing is said to be about 0%."""
+    """A change as per cent, with its sign: +10.0%, −2.8%, +115%; one that rounds to nothing is said to be about 0%."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if ratio and abs(ratio) < 0.0005:
         return "about 0%"
-    return f"{ratio:+.1%}".replace("-", "−") if ratio else "0%"
+    text = f"{ratio:+.1%}" if abs(ratio) < 0.9995 else f"{ratio:+,.0%}"
+    return text.replace("-", "−") if ratio else "0%"
 
 
 def signed_points(ratio: float | None) -> str:

@@ -122,10 +122,11 @@ def _curve_figure(said: Outlook) -> Figure:
     fit = said.calibration.curve
     context = usual_context_tokens(fit)
     at = "" if context is None else f" at the usual {numbers.tokens(round(context))} of context a request"
-    error = "" if fit.mape_ratio is None else f" It misses the dots by {numbers.percent(fit.mape_ratio)} on average."
+    error = "" if fit.mape_ratio is None else f" It misses typical passes by {numbers.percent(fit.mape_ratio)}."
     reading = (
-        f"Dots are measured, the line is the fit ({FORMS[fit.form]}){at}, its band holds 90%; diamonds are where "
-        f"layouts settle, with the context that they would hold; shaded: {GRADES['extrapolated']}.{error} Healthy: "
-        "the band is narrow around the diamonds, and they are where the line bends up, not on its flat part."
+        f"Dots are measured means, larger ones of more passes; the line is the fit ({FORMS[fit.form]}){at}, its "
+        f"band holds 90%; diamonds are where layouts settle, with the context that they would hold; shaded: "
+        f"{GRADES['extrapolated']}.{error} Healthy: the band is narrow around the diamonds, and they are where the "
+        "line bends up, not on its flat part."
     )
     return _CURVE._replace(reading=reading)

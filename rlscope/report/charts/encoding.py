@@ -14,6 +14,8 @@ Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 HEIGHT: Final = 200
 LINES_MAX: Final = 4
 """More lines than this cannot be told apart by colour."""
+_LONG_NAME: Final = 16
+"""Characters of a legend's name, two of which fit beside one another on a phone."""
 
 _SERIES: Final = [
     f"var(--series-{n}, {color})"
@@ -74,8 +76,9 @@ def series_colors(column: str, names: Sequence[str]) -> alt.Color:
 
 
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
-    """The colour given for each name, with a legend below."""
-    legend = alt.Legend(orient="bottom", title=None, labelLimit=220, columns=2, symbolOpacity=1)
+    """The colour given for each name, with a legend below; long names stand below one another."""
+    columns = 1 if max(map(len, colors), default=0) > _LONG_NAME else 2
+    legend = alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
     return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
 
 

@@ -41,7 +41,7 @@ _INK: Final = "var(--ink, #16191d)"
 _GREY: Final = "var(--hatch-line, #a5abb2)"
 _GAIN: Final = "var(--series-3, #007a63)"
 _MUTED: Final = "var(--muted, #5d6670)"
-_ROOM_FOR_LABELS: Final = 1.12
+_ROOM_FOR_LABELS: Final = 1.2
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
     tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "tokens/s", ",.4~s"),

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Records the sample traces again, all or those named: sample_traces/record.sh [NAME ...]
-# Needs torch (make record installs it) and, for figures that mean something, two idle cores.
+# Needs torch (make record installs it) and, for figures that mean something, two idle cores. What vLLM takes part in
+# needs the environment of `make pipelines-vllm`, and is left as it is without one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 wanted=" $* "
@@ -22,3 +23,19 @@ record starved_trainer --steps 60 --samplers 2 --slots 8 --slow-sampler 3
 record capped_staleness --steps 120 --batch 32 --slow-sampler 1.6 --staleness-policy publication_waits --max-staleness 1
 record overproduction --steps 60 --slow-trainer 4 --queue-capacity 512 --max-staleness 2
 record synchronous --steps 80 --slots 64 --synchronous
+
+record_vllm() {
+    local name=$1 python=${VLLM_PYTHON:-.venv-vllm/bin/python}
+    shift
+    if [[ $wanted != "  " && $wanted != *" $name "* ]]; then return; fi
+    if [[ ! -x $python ]]; then
+        echo "== $name: skipped, there is no $python"
+        return
+    fi
+    echo "== $name: $*"
+    "$python" -m "$1" "$scratch/$name" --flush-interval-s 5 "${@:2}"
+    rm -rf "$scratch/$name/vllm_serve.log" "sample_traces/$name"
+    mv "$scratch/$name" "sample_traces/$name"
+}
+
+record_vllm vllm_trl examples.trl_async --engine vllm --steps 80

@@ -175,7 +175,7 @@ def test_every_file_says_its_format_and_has_the_types_and_nulls_of_the_schema(tm
 
 
 def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
-    columns = [[0], [1], [1], [1], [4], [0], [4], [0], [None], [None]]
+    columns = [[0], [1], [1], [1], [4], [0], [4], [0], [None], [None], [None]]
     path = tmp_path / "t.parquet"
     parquet.write_columns("engine_steps", [["w0"], *columns], path)
     group = pq.read_metadata(path).row_group(0)

@@ -82,8 +82,7 @@ class FileTransfer:
         self._client.resume()
 
     def destroy(self) -> None:
-        """Take the file away."""
-        self._path.unlink(missing_ok=True)
+        """Nothing is held but the file."""
 
 
 class DrainAtEnd(TrainerCallback):
@@ -117,14 +116,14 @@ def serving(options: Options, model_dir: Path, counts: Counts, core: int) -> Ite
     server = _start(options, model_dir, port, core)
     url = f"http://127.0.0.1:{port}"
     try:
-        with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY, prefix="trl_async-", suffix=".safetensors") as weights:
+        with tempfile.TemporaryDirectory(dir=SHARED_MEMORY, prefix="trl_async-") as folder:
+            weights = Path(folder) / "weights.safetensors"
             yield {
                 "server_url": url,
                 "reward_funcs": ByteShare(notes),
-                "weight_transfer": FileTransfer(VLLMClient(url, READY_TIMEOUT_S), Path(weights.name), counts),
+                "weight_transfer": FileTransfer(VLLMClient(url, READY_TIMEOUT_S), weights, counts),
                 "callbacks": [DrainAtEnd()],
             }
-            Path(weights.name).touch()
         counts.scored_group_tokens = [int(line) for line in notes.read_text(encoding="utf-8").split()]
         counts.tokens_generated = sum(counts.scored_group_tokens)
     finally:
@@ -143,15 +142,15 @@ def _start(options: Options, model_dir: Path, port: int, core: int) -> "subproce
     command = [sys.executable, "-m", "examples.vllm_cpu", "serve", str(model_dir), "--enforce-eager"]
     command += ["--disable-uvicorn-access-log", *(part for pair in arguments.items() for part in pair)]
     cores = {core} if options.pin else os.sched_getaffinity(0)
-    log = (options.run_dir / "vllm_serve.log").open("wb")
-    return subprocess.Popen(
-        command,
-        env=os.environ | _environment(options, core),
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=lambda: os.sched_setaffinity(0, cores),
-    )
+    with (options.run_dir / "vllm_serve.log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            env=os.environ | _environment(options, core),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+        )
 
 
 def _environment(options: Options, core: int) -> dict[str, str]:

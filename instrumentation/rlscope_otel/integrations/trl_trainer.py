@@ -68,6 +68,7 @@ class Steps:
         self._step: _Step | None = None
         self._logged_step = 0
         callbacks = host.trainer.callback_handler
+        host.watch(callbacks, "on_train_begin", self._resume)
         host.watch(callbacks, "on_optimizer_step", self._end)
         host.watch(callbacks, "on_log", self._log)
         host.watch(callbacks, "on_train_end", after=self._write)
@@ -99,6 +100,10 @@ class Steps:
             self._step.moments.append(moment)
             if is_fresh:
                 self._step.fresh.append(moment)
+
+    def _resume(self, call: Call) -> None:
+        """Training begins, at the step of a checkpoint perhaps."""
+        self._logged_step = self._trainer.state.global_step
 
     def _end(self, call: Call) -> None:
         if self._step is not None:

@@ -301,6 +301,17 @@ def test_a_step_is_its_compute_with_the_values_of_the_log_that_speaks_of_it_alon
         "clip_ratio": 0.1,
     }
     assert (second["step"], second["version_in"], second["start_ns"]) == (2, 2, start_ns + STEP_NS + SYNC_NS)
+    assert second["loss"] == 0.25
+
+
+def test_the_first_log_of_a_resumed_run_speaks_of_its_first_step_alone(trainer, hook, run, rows):
+    trainer.state.global_step = 40
+    trainer.train_begins()
+    put(trainer, tagged(0, 0, 1), tagged(0, 1, 1))
+    trainer.take_batch()
+    trainer.step()
+    run.flush()
+    assert [(row["step"], row["loss"]) for row in rows("train_steps")] == [(41, 0.25)]
 
 
 def test_a_log_over_several_steps_says_nothing_of_one(trainer, hook, run, rows):

@@ -29,6 +29,10 @@ STALE_QUANTILE: Final = 0.95
 """Of the samples by their oldest token: this many must keep a cap that does not throw anything away."""
 _NEAR_BEST_RATIO: Final = 0.6
 """Layouts slower than this share of the best estimate's best are not drawn: no draw lifts them to the top."""
+_FORM_ERROR: Final = 0.03
+"""Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
+of the forms against a simulator of single tokens. Not shared between layouts."""
+_SEED: Final = 2
 _MOST_DRAWN: Final = 60
 """Layouts solved with every draw; the next in rank differ by less than the draws do."""
 
@@ -167,9 +171,13 @@ def _worth_drawing(forecasts: Sequence[Forecast]) -> list[Forecast]:
 
 
 def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
-    """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it."""
+    """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it.
+
+    Each rate is off by what the form itself may be off.
+    """
     layouts = [each.layout for each in forecasts]
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
+    rates *= np.exp(_FORM_ERROR * np.random.default_rng(_SEED).standard_normal(rates.shape))
     return [replace(each, drawn_tokens_per_s=column) for each, column in zip(forecasts, rates.T, strict=True)]
 
 

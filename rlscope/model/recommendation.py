@@ -117,13 +117,13 @@ def _reason(
 ) -> Reason:
     if not rivals:
         return "no_other_layout"
-    if gain_ratio.median >= WORTHWHILE_RATIO and better_probability >= SURE_RATIO:
-        return "worthwhile" if long_enough else "too_short"
     regime = today.state.regime if today.state else None
     if regime == "weight_updates":
         return "updates_bind"
     if regime == "environment":
         return "environment_binds"
+    if gain_ratio.median >= WORTHWHILE_RATIO and better_probability >= SURE_RATIO:
+        return "worthwhile" if long_enough else "too_short"
     if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO:
         return "best_already"
     return "small_gain" if gain_ratio.high < WORTHWHILE_RATIO else "unsure"

@@ -1,7 +1,9 @@
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from analysis_fixture import empty_analysis, full_analysis, hostile_analysis
+from outlook_fixture import changing_outlook, short_outlook
 
 from rlscope.report.html import render
 
@@ -25,6 +27,8 @@ def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     pages = {
         "full": full_analysis(),
+        "outlook": replace(full_analysis(), outlook=changing_outlook()),
+        "short": replace(hostile_analysis(), outlook=short_outlook()),
         "many": full_analysis(64),
         "hostile": hostile_analysis(),
         "empty": empty_analysis(),
@@ -49,7 +53,10 @@ def opened(browser, path, **options):
     return page, troubles
 
 
-@pytest.mark.parametrize(("name", "charts"), [("full", 15), ("many", 15), ("hostile", 15), ("empty", 0)])
+@pytest.mark.parametrize(
+    ("name", "charts"),
+    [("full", 15), ("outlook", 19), ("short", 19), ("many", 15), ("hostile", 15), ("empty", 0)],
+)
 def test_every_chart_is_drawn_without_a_complaint_or_a_request(browser, files, name, charts):
     page, troubles = opened(browser, files / f"{name}.html")
     assert troubles == []
@@ -58,7 +65,7 @@ def test_every_chart_is_drawn_without_a_complaint_or_a_request(browser, files, n
     page.close()
 
 
-@pytest.mark.parametrize("name", ["full", "many", "hostile", "empty"])
+@pytest.mark.parametrize("name", ["full", "outlook", "short", "many", "hostile", "empty"])
 @pytest.mark.parametrize("width", [375, 768, 1400])
 def test_no_width_scrolls_sideways(browser, files, name, width):
     page, _ = opened(browser, files / f"{name}.html", viewport={"width": width, "height": 800})
@@ -92,4 +99,21 @@ def test_pointing_at_a_mark_shows_its_numbers(browser, files):
     page.locator("#figure-ledger .mark-rect path").first.hover()
     page.wait_for_selector("#vg-tooltip-element.visible")
     assert "GPU-seconds" in page.locator("#vg-tooltip-element").inner_text()
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["figure-gap", "figure-sweep", "figure-frontier", "figure-pass-curve"])
+def test_the_charts_of_the_model_have_marks(browser, files, name):
+    page, _ = opened(browser, files / "outlook.html")
+    assert page.locator(f"#{name} .mark-rect path, #{name} .mark-symbol path").count() > 3
+    page.close()
+
+
+def test_verdict_and_advice_stand_side_by_side_on_the_first_screen(browser, files):
+    page, _ = opened(browser, files / "outlook.html", viewport={"width": 1280, "height": 800})
+    verdict, advice = (page.locator(place).bounding_box() for place in (".first .verdict", ".first .advice"))
+    assert verdict["y"] == advice["y"] and verdict["x"] + verdict["width"] <= advice["x"] + 1
+    assert advice["y"] + advice["height"] <= 800
+    inside = page.locator(".first .advice .rows").bounding_box()
+    assert inside["x"] + inside["width"] <= advice["x"] + advice["width"]
     page.close()

@@ -155,6 +155,8 @@ def _odds(outlook: Outlook) -> str:
         return f"It is faster in {odds} of the cases that the run leaves possible, and the fastest of all in {fastest}."
     words = layout_words(advice.best.layout)
     words += ", run asynchronously" if outlook.calibration.synchronous else ""
+    if not any(advice.gain_ratio):
+        return f"The best of the others, {words}, would be no faster."
     return f"The best of the others, {words}, would bring {gain_words(advice.gain_ratio)}; it is faster in {odds}."
 
 

@@ -94,14 +94,14 @@ def _recommendation(advice: Recommendation) -> dict[str, Json]:
 
 
 def _forecast(outlook: Outlook, forecast: Forecast) -> dict[str, Json]:
-    staleness, state, gain = forecast.staleness, forecast.state, advice.gain_of(outlook, forecast)
+    staleness, state = forecast.staleness, forecast.state
     drawn = forecast.drawn_tokens_per_s
     return {
         "layout": _layout(forecast.layout),
         "excluded": forecast.excluded,
         "tokens_per_s": finite(forecast.tokens_per_s),
         "interval_tokens_per_s": None if drawn is None else _spread(Spread.of(drawn)),
-        "gain_ratio": None if gain is None else _spread(gain),
+        "gain_ratio": _gain(outlook, forecast),
         "regime": None if state is None else state.regime,
         "step_s": None if state is None else finite(state.step_s),
         "running": None if state is None else finite(state.running),
@@ -110,6 +110,15 @@ def _forecast(outlook: Outlook, forecast: Forecast) -> dict[str, Json]:
         "staleness_sample_max": None if staleness is None else staleness.sample_max,
         "grade": forecast.grade,
     }
+
+
+def _gain(outlook: Outlook, forecast: Forecast) -> Json:
+    """Over today's layout; without an interval where the layout was not drawn."""
+    gain = advice.gain_of(outlook, forecast)
+    if gain is None:
+        return None
+    drawn = forecast.drawn_tokens_per_s is not None
+    return _spread(gain) if drawn else {"median": finite(gain.median), "low": None, "high": None}
 
 
 def _layout(layout: Layout) -> dict[str, Json]:

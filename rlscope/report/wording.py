@@ -104,10 +104,10 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
 }
 
 _KEPT: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "Make each engine faster: {reason}.",
-    "trainers": "Make the training step faster: {reason}.",
+    "samplers": "Make each engine faster",
+    "trainers": "Make the training step faster",
 }
-"""What to do next where the model keeps the layout, so that moving GPUs is no remedy."""
+"""What to do next where the model keeps the layout, so that moving GPUs is no remedy. The others never move any."""
 _KEPT_BECAUSE: Final[Mapping[Reason, str]] = {
     "best_already": "no other layout of these GPUs is faster",
     "small_gain": "no other layout of these GPUs is faster by a twentieth",
@@ -187,12 +187,11 @@ def _modelled_step(outlook: Outlook, bottleneck: Bottleneck) -> str:
     reason = outlook.recommendation.reason
     if outlook.recommendation.changes:
         return f"{advice.change_words(outlook)}."
-    first = advice.measure_first(outlook)
-    if first is not None:
-        return f"Before changing the layout, {first}."
     binding = _BINDING.get(reason) or bottleneck
-    step, because = _WORDS[binding].next, _KEPT_BECAUSE.get(reason)
-    return step if because is None or bottleneck not in _KEPT else _KEPT[bottleneck].format(reason=because)
+    step, because, first = _WORDS[binding].next, _KEPT_BECAUSE.get(reason), advice.measure_first(outlook)
+    if binding in _KEPT:
+        step = f"{_KEPT[binding]}: {because}." if because else f"{_KEPT[binding]}."
+    return step if first is None else f"{step} Before changing the layout, {first}."
 
 
 def cheapest_finding(analysis: Analysis) -> Finding | None:

@@ -13,7 +13,7 @@ from rlscope.model.decode_visited import Grade
 from rlscope.model.forecast import Exclusion, Spread
 from rlscope.model.gap import Cause, Gap, GapStep
 from rlscope.model.losses import Regime
-from rlscope.model.outlook import Caution, look_ahead
+from rlscope.model.outlook import NOT_ASKED, Caution, look_ahead
 from rlscope.model.prediction import Achieved, Compared, Quantity
 from rlscope.model.recommendation import Doubt, Doubted, Reason
 from rlscope.report import advice, numbers, outlook, outlook_names, wording
@@ -82,18 +82,33 @@ def test_the_next_step_without_a_model_may_move_gpus():
     ("reason", "begins"),
     [
         ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs with up to "),
-        ("too_short", "Before changing the layout, record at least 20 steady steps and analyse again."),
+        (
+            "too_short",
+            "Make each engine faster. Before changing the layout, record at least 20 steady steps and analyse again.",
+        ),
         ("best_already", "Make each engine faster: no other layout of these GPUs is faster."),
         ("small_gain", "Make each engine faster: no other layout of these GPUs is faster by a twentieth."),
         ("no_other_layout", "Make each engine faster: no other layout of these GPUs is possible."),
         ("updates_bind", "Publish less often"),
         ("environment_binds", "Run more environments at once"),
-        ("unsure", "Before changing the layout, run a few "),
+        ("unsure", "Make each engine faster. Before changing the layout, run a few "),
     ],
 )
 def test_the_next_step_follows_from_the_advice(reason, begins):
     doubts = (Doubted("trainer_scaling", 0.2),)
     assert wording.next_step(analysed(with_reason(reason, doubts=doubts))).startswith(begins)
+
+
+@pytest.mark.parametrize("bottleneck", ["staleness_cap", "weight_updates", "environment", "balanced"])
+def test_a_remedy_that_moves_no_gpu_is_kept_while_the_layout_is_unsure(bottleneck):
+    step = wording.next_step(analysed(with_reason("unsure"), bottleneck))
+    remedy = wording.next_step(analysed(NOT_ASKED, bottleneck)).partition(" Change one thing")[0]
+    assert step.startswith(remedy.partition(" Look first")[0]) and "Before changing the layout, " in step
+
+
+def test_a_layout_that_would_bring_nothing_is_no_gain():
+    none = with_reason("best_already", gain_ratio=Spread(0.0, 0.0, 0.0))
+    assert advice.why(none).endswith("running per engine, would be no faster.")
 
 
 def test_the_next_step_holds_no_figure_of_the_gain():

@@ -13,7 +13,7 @@ import numpy as np
 from rlscope.model.arbiter import arbitrate
 from rlscope.model.batch_efficiency import BatchEfficiency, batch_efficiency
 from rlscope.model.blocks import ratio_of_sums
-from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
 from rlscope.model.decode_curve import Form
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.forecast import Forecasts, forecast_layouts
@@ -87,7 +87,8 @@ NOT_ASKED: Final = NoOutlook("it was not asked")
 
 
 def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, question: Question) -> Outlook:
-    """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold.
+    """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold,
+    and where the model has no place for the run's own layout.
 
     halves: the stretch in two; None where it is too short.
     """
@@ -95,6 +96,8 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     calibration = _calibrated(whole, question, rng)
     layouts = _layouts(calibration, question.granularity)
     forecasts = forecast_layouts(calibration, layouts, question.most_staleness)
+    if not forecasts.today.tokens_per_s:
+        raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
     judged = arbitrate(calibration, forecasts, question.settings, question.most_staleness)
     recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))

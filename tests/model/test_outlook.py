@@ -261,3 +261,9 @@ def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
     assert running_limits(64, 91.0) == (16, 22, 32, 45, 64, 90)
     assert running_limits(64, 40.0) == (16, 22, 32, 64)
     assert running_limits(1, None) == (1, 2, 3, 4)
+
+
+def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
+    question = replace(QUESTION, admission=Admission(None, "drop_by_age", 0))
+    with pytest.raises(UncalibratableError, match="own layout cannot run"):
+        look_ahead(observed(), None, question)

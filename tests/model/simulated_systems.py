@@ -85,3 +85,22 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
     "more places than the batch": (replace(STARVED, engine=replace(ENGINE, max_running=5)), LAYOUT, Settings()),
     "free prefill": (replace(STARVED, engine=replace(ENGINE, prefill_tokens_per_s=None)), LAYOUT, Settings()),
 }
+
+PULLED = (
+    "trainer waits",
+    "trainer behind, queue waits",
+    "oldest dropped",
+    "dropped by age",
+    "staleness admission",
+    "in-flight limit",
+    "capped publication",
+    "drained",
+    "cache overflows",
+    "environment",
+    "filtered groups",
+    "more places than the batch",
+)
+"""Cases that are also run with engines that take groups themselves."""
+for name in PULLED:
+    system, layout, settings = CASES[name]
+    CASES[f"{name}, pulled"] = (system, layout, replace(settings, dispatch="pulled"))

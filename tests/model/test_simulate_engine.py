@@ -190,32 +190,42 @@ def admitted(terms: EngineTerms) -> int:
     return engine.running
 
 
-def test_a_sample_goes_to_the_engine_with_the_fewest_requests() -> None:
-    samples = Samples(Given([5] * 8), 1)
-    for _ in range(8):
+def fleet_of(engines: int, places: int, lengths: list[int], terms: EngineTerms = TERMS) -> Fleet:
+    samples = Samples(Given(lengths), 1)
+    for _ in lengths:
         samples.start_group()
-    fleet = Fleet([TERMS] * 3, 4, samples)
+    return Fleet([terms] * engines, places, samples)
+
+
+def test_a_sample_goes_to_the_engine_with_the_fewest_requests() -> None:
+    fleet = fleet_of(3, 4, [5] * 8)
     for sample in range(8):
-        fleet.dispatch(sample)
+        fleet.give(fleet.least_loaded(), (sample,))
     assert [list(engine.waiting) for engine in fleet.engines] == [[0, 3, 6], [1, 4, 7], [2, 5]]
-    assert (fleet.loaded, fleet.open_places, fleet.idle_engines) == (8, 4, 3)
+    assert (fleet.free_places, fleet.idle_engines) == (4, 3)
     fleet.wake(2.0)
     assert (fleet.next_boundary_s(), fleet.idle_engines) == (2.0, 0)
 
 
-def test_an_engine_that_drains_is_given_nothing_until_it_has_the_new_weights() -> None:
-    samples = Samples(Given([1, 5, 5]), 1)
-    for _ in range(3):
-        samples.start_group()
-    fleet = Fleet([replace(TERMS, drains=True)] * 2, 2, samples)
-    fleet.dispatch(0)
+def test_requests_beyond_an_engines_places_take_none_of_anothers() -> None:
+    fleet = fleet_of(2, 2, [5] * 3)
+    fleet.give(0, (0, 1, 2))
+    assert [fleet.free_places_of(index) for index in (0, 1)] == [-1, 2]
+    assert fleet.free_places == 2
+    assert fleet.least_loaded() == 1
+
+
+def test_an_engine_that_drains_takes_nothing_until_it_has_the_new_weights() -> None:
+    fleet = fleet_of(2, 2, [1, 5, 5], replace(TERMS, drains=True))
+    fleet.give(0, (0,))
     fleet.wake(0.0)
     fleet.reach_boundary()
     fleet.leave_boundary(0.0)
     fleet.publish(1, 1.0)
-    assert fleet.open_places == 0
+    assert (fleet.closed_engines, fleet.has_open_place) == (2, False)
     fleet.reach_boundary()
-    assert (fleet.open_places, fleet.engines[1].version) == (2, 1), "the idle one takes them at once"
+    assert (fleet.closed_engines, fleet.has_open_place) == (1, True), "the idle one takes them at once"
+    assert (fleet.engines[1].version, fleet.least_loaded()) == (1, 1)
     fleet.leave_boundary(1.0)
     assert (fleet.next_boundary_s(), list(fleet.reach_boundary())) == (4.0, [0])
-    assert (fleet.open_places, fleet.engines[0].version) == (4, 1)
+    assert (fleet.closed_engines, fleet.free_places, fleet.engines[0].version) == (0, 4, 1)

@@ -13,7 +13,9 @@ from rlscope.model.simulate.draws import Draws, group_correlation
 from rlscope.model.simulate.fleet import Fleet
 from rlscope.model.simulate.gate import Gate
 from rlscope.model.simulate.outcome import Ages
+from rlscope.model.simulate.pull import Pull
 from rlscope.model.simulate.queue import GroupQueue
+from rlscope.model.simulate.run import Run
 from rlscope.model.simulate.samples import DROPPED, QUEUED, Samples
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.start import engine_terms
@@ -24,6 +26,7 @@ from tests.model.simulated_systems import (
     CASES,
     LAYOUT,
     LENGTHS,
+    PULLED,
     STARVED,
     WORKLOAD,
     Affine,
@@ -108,6 +111,12 @@ def test_every_kind_of_case_meets_its_limit() -> None:
     assert runs["trainer behind, queue waits"].trainer_idle_ratio < 0.01
     assert runs["oldest dropped"].ledger.dropped > 0
     assert not any(runs["oldest dropped"].empty_place_s.values())
+    for name in PULLED:
+        assert runs[f"{name}, pulled"] != runs[name]
+    assert runs["trainer behind, queue waits, pulled"].empty_place_s["backpressure"] > 0
+    assert runs["capped publication, pulled"].staleness.tokens.max == 1
+    assert runs["environment, pulled"].empty_place_s["environment"] > 0
+    assert runs["drained, pulled"].empty_place_s["weight_updates"] > 0
     assert runs["dropped by age"].ledger.dropped > 0
     assert runs["dropped by age"].staleness.samples.max == 1
     assert runs["staleness admission"].empty_place_s["staleness_cap"] > 0
@@ -142,14 +151,17 @@ def test_dropping_by_age_trains_on_shorter_samples_than_it_generates() -> None:
     assert run.mean_trained_tokens < 0.97 * LENGTHS.mean_tokens
 
 
-def queue_of(order: QueueOrder = "fifo", **limits: object) -> tuple[GroupQueue, Samples]:
+def queue_of(
+    order: QueueOrder = "fifo", *, held_by_engines: bool = False, **limits: object
+) -> tuple[GroupQueue, Samples]:
     """Groups 0 to 5 of one sample, whose first versions are 3, 1, 2, 1, 5, 0."""
     workload = replace(WORKLOAD, group_size=1)
     samples = Samples(Draws(workload, 0, 0.0, np.random.default_rng(0)), 1)
     for version in (3, 1, 2, 1, 5, 0):
         (sample,) = samples.start_group()
         samples.group_first_version[sample] = version
-    return GroupQueue(Admission(**limits), order, samples), samples  # type: ignore[arg-type]
+    admission = Admission(**limits)  # type: ignore[arg-type]
+    return GroupQueue(admission, order, samples, held_by_engines=held_by_engines), samples
 
 
 @pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("oldest_first", [5, 1, 3])])
@@ -244,7 +256,7 @@ def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], star
     admission = Admission(**limits)  # type: ignore[arg-type]
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
     gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
-    while gate.hold() is None and gate.started < 100:
+    while gate.hold(gate.version) is None and gate.started < 100:
         gate.started += 1
     assert gate.started == started
 
@@ -255,13 +267,13 @@ def test_what_was_thrown_away_may_be_started_again() -> None:
     queue = GroupQueue(admission, "fifo", samples)
     gate = Gate(admission, "in_flight", 24, 4, queue)
     gate.started = 12
-    assert gate.hold() == "staleness_cap"
+    assert gate.hold(gate.version) == "staleness_cap"
     gate.filtered = 1
-    assert gate.hold() is None
+    assert gate.hold(gate.version) is None
     gate.filtered, queue.dropped = 0, 1
-    assert gate.hold() is None
+    assert gate.hold(gate.version) is None
     queue.dropped, gate.version = 0, 1
-    assert gate.hold() is None
+    assert gate.hold(gate.version) is None
 
 
 def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
@@ -274,7 +286,7 @@ def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> N
     for group in range(6):
         samples.start_group()
         queue.offer(group, 0, 0.0)
-        holds.append(gate.hold())
+        holds.append(gate.hold(gate.version))
     assert holds == ["staleness_cap"] * 5 + ["backpressure"]
 
 
@@ -356,6 +368,49 @@ def test_a_run_that_throws_nearly_everything_away_has_no_end() -> None:
     assert simulate(filtered(0.05), LAYOUT, steps=4, seed=1).steps == 2
     with pytest.raises(NeverTrains, match="finished while the trainer waited"):
         simulate(filtered(0.001), LAYOUT, steps=4, seed=1)
+
+
+def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_turn() -> None:
+    # Of two engines with 8 places, the first takes 2 groups of 4 and the second the third: 12 samples are let in.
+    admission = Admission(max_in_flight_samples=12)
+    system = replace(STARVED, admission=admission, workload=replace(WORKLOAD, samples_per_step=12))
+    layout = replace(LAYOUT, sampler_gpus=2)
+    pulled, routed = (
+        Run(system, layout, Settings(dispatch=dispatch), np.random.default_rng(0))
+        for dispatch in ("pulled", "least_loaded")
+    )
+    for run in (pulled, routed):
+        for _ in range(2):
+            run._next()
+    assert [[engine.running for engine in run.fleet.engines] for run in (pulled, routed)] == [[8, 4], [6, 6]]
+    held = simulate(system, layout, steps=20, seed=1, settings=Settings(dispatch="pulled"))
+    spread = simulate(system, layout, steps=20, seed=1)
+    assert held.engine_seconds.decode_s != spread.engine_seconds.decode_s
+
+
+def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_does() -> None:
+    # Groups of one, a queue of one: what the first engine holds back is its own matter while there is room.
+    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
+    fleet = Fleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
+    gate = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue)
+    pull = Pull(fleet, gate, queue, samples, samples.start_group, lambda _now_s: None)
+    samples.engine[0] = samples.engine[1] = 0
+    pull.finish(0, 5, 0.0)
+    assert (len(queue), queue.oldest_held_version()) == (0, 3), "its engine is not at a boundary"
+    pull.fill(5, 0.0)
+    fleet.reach_boundary()
+    pull.finish(1, 5, 0.0)
+    assert (len(queue), queue.oldest_held_version()) == (1, 1), "the first is queued, the second finds no room"
+    pull.fill(5, 0.0)
+    fleet.leave_boundary(0.0)
+    assert (fleet.free_places_of(0), pull.cause) == (2, "backpressure")
+    assert queue.take(1, 1.0) == [0]
+    assert len(queue) == 0, "what an engine holds does not move up by itself"
+    assert fleet.next_boundary_s() == 0.0
+    fleet.reach_boundary()
+    pull.fill(5, 1.0)
+    fleet.leave_boundary(1.0)
+    assert fleet.free_places_of(1) == 0, "the other has nothing to hold back"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@
 """
 
 from rlscope.model.simulate.outcome import NeverTrains, Simulated
-from rlscope.model.simulate.settings import Publication, QueueOrder, Settings
+from rlscope.model.simulate.settings import Dispatch, Publication, QueueOrder, Settings
 from rlscope.model.simulate.simulation import simulate
 
-__all__ = ["NeverTrains", "Publication", "QueueOrder", "Settings", "Simulated", "simulate"]
+__all__ = ["Dispatch", "NeverTrains", "Publication", "QueueOrder", "Settings", "Simulated", "simulate"]

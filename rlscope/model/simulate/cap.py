@@ -16,12 +16,12 @@ class Cap:
         self._oldest_version = self._oldest_group = NEVER
 
     def waits_for_one(self, next_version: int) -> bool:
-        """Whether a group that runs would be too old to train on once the next version is published.
+        """Whether a group on its way would be too old to train on once the next version is published.
 
         One that is finished and held back by a full queue could not arrive: it is not waited for.
         """
-        running = self._oldest_running()
-        return running is not None and running < next_version - self._max_staleness
+        versions = [self._oldest_running(), self._queue.oldest_held_version() if self._queue.has_room else None]
+        return any(version is not None and version < next_version - self._max_staleness for version in versions)
 
     def allows(self, version: int) -> bool:
         """Whether nothing that runs, is finished, or starts on the versions that engines hold would be too old."""

@@ -81,6 +81,7 @@ class Engine:
         self._prompt_lead = _Lead(prefill_s=terms.prompt_tokens * terms.prefill_s_per_token)
         self.waiting: deque[int] = deque()
         self.running, self.passes, self._resident_tokens = 0, 0, 0.0
+        self.most_running = terms.max_running
         self.version, self.new_version = 0, NEVER
         self.switches: list[tuple[int, int]] = [(0, 0)]
         """(passes done, version) at each change of weights."""
@@ -131,15 +132,15 @@ class Engine:
     def swap(self, now_s: float, newcomer: int) -> int:
         """`settle` and `resume` in one, where one request finishes and the newcomer takes its place: most boundaries.
 
-        Returns the finished sample and leaves the next boundary in `next_s`; NEVER, with nothing done, where it is
-        not so simple. The same numbers come out, to the last bit.
+        The newcomer must be next in line. Returns the finished sample and leaves the next boundary in `next_s`; NEVER,
+        with nothing done, where it is not so simple. The same numbers come out, to the last bit.
         """
         due, ahead, running = self._due, self._ahead, self.running
         passes = self.passes + ahead
         after = (passes + 1) << _SAMPLE_BITS
         if not ahead or running < 3 or due[0] >= after or due[1] < after or due[2] < after:
             return NEVER
-        if self._is_limited or self.waiting or self.new_version != NEVER:
+        if self._is_limited or self.new_version != NEVER:
             return NEVER
         terms, samples, resident_tokens = self._terms, self._samples, self._resident_tokens
         self._decode_s += now_s - self._decode_from_s
@@ -227,7 +228,7 @@ class Engine:
         """Let waiting requests join while there is room for them."""
         terms, samples, passes = self._terms, self._samples, self.passes
         new_tokens = again_tokens = 0.0
-        while self.waiting and self.running < terms.max_running:
+        while self.waiting and self.running < self.most_running:
             sample = self.waiting[0]
             left = samples.left_tokens[sample]
             context_tokens = terms.prompt_tokens + (samples.length_tokens[sample] - left)

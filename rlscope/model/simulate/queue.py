@@ -10,8 +10,12 @@ from rlscope.model.system import Admission
 class GroupQueue:
     """What is queued, and what is held back because the queue is full."""
 
-    def __init__(self, admission: Admission, order: QueueOrder, samples: Samples) -> None:
+    def __init__(
+        self, admission: Admission, order: QueueOrder, samples: Samples, *, held_by_engines: bool = False
+    ) -> None:
+        """held_by_engines: what is held back enters when `release` says so, and not as soon as there is room."""
         self._samples, self._oldest_first = samples, order == "oldest_first"
+        self._held_by_engines = held_by_engines
         capacity = admission.queue_capacity_samples
         self._capacity = None if capacity is None else capacity // samples.group_size
         self._drops_oldest = admission.queue_policy == "drop_oldest"
@@ -32,13 +36,27 @@ class GroupQueue:
 
     @property
     def has_room(self) -> bool:
-        """Whether a group that finished now would be queued at once, whatever it would push out."""
-        return self.always_has_room or not (self._held or len(self._queued) >= (self._capacity or 0))
+        """Whether the queue takes one group more, whatever that would push out."""
+        return self.always_has_room or len(self._queued) < (self._capacity or 0)
 
     def oldest_version(self) -> int | None:
         """Version of the oldest token of any finished group; None without one."""
         groups = [group for _, _, group in self._queued] + self._held
         return min((self._samples.group_first_version[group] for group in groups), default=None)
+
+    def oldest_held_version(self) -> int | None:
+        """Version of the oldest token of any group that is held back; None without one."""
+        return min((self._samples.group_first_version[group] for group in self._held), default=None)
+
+    def hold_back(self, group: int) -> None:
+        """A group is finished, and its engine keeps it for now."""
+        self._samples.group_outcome[group] = QUEUED
+        self._held.append(group)
+
+    def release(self, group: int, version: int, now_s: float) -> None:
+        """The engine that held a group back offers it."""
+        self._held.remove(group)
+        self.offer(group, version, now_s)
 
     def offer(self, group: int, version: int, now_s: float) -> None:
         """A group is finished while `version` is the last one published."""
@@ -63,14 +81,15 @@ class GroupQueue:
         heapify(kept)
         self.note_depth(now_s)
         self._queued = kept
-        held, self._held = self._held, []
-        for group in held:
-            self.offer(group, version, now_s)
+        if not self._held_by_engines:
+            held, self._held = self._held, []
+            for group in held:
+                self.offer(group, version, now_s)
 
     def take(self, count: int, now_s: float) -> list[int]:
-        """The groups of a batch, in order; what was held back moves up."""
+        """The groups of a batch, in order; what was held back moves up, unless engines hold it."""
         taken = [self._pop(now_s) for _ in range(count)]
-        while self._held and (self._capacity is None or len(self._queued) < self._capacity):
+        while self._held and self.has_room and not self._held_by_engines:
             self._push(self._held.pop(0), now_s)
         return taken
 

@@ -16,12 +16,14 @@ import numpy as np
 from rlscope.model.simulate.cap import Cap
 from rlscope.model.simulate.draws import Draws
 from rlscope.model.simulate.fleet import Fleet
-from rlscope.model.simulate.gate import Gate, Hold
+from rlscope.model.simulate.gate import Gate
 from rlscope.model.simulate.outcome import NeverTrains
 from rlscope.model.simulate.places import Cause, PlaceAccount
+from rlscope.model.simulate.pull import Pull
 from rlscope.model.simulate.queue import GroupQueue
+from rlscope.model.simulate.router import Router
 from rlscope.model.simulate.samples import FILTERED, TRAINED, Samples
-from rlscope.model.simulate.settings import Settings
+from rlscope.model.simulate.settings import QueueOrder, Settings
 from rlscope.model.simulate.start import engine_terms, samples_at_start
 from rlscope.model.simulate.summary import Totals
 from rlscope.model.simulate.trainer import Trainer
@@ -47,8 +49,15 @@ class Run:
         draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
         self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
-        self.queue = GroupQueue(admission, "oldest_first" if capped else settings.queue_order, self.samples)
+        pulls = settings.dispatch == "pulled"
+        order: QueueOrder = "oldest_first" if capped else settings.queue_order
+        self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
         self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
+        self._starter = (
+            Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
+            if pulls
+            else Router(self.fleet, self.gate, self.queue, self._start_group)
+        )
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self.trainer = Trainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
@@ -57,25 +66,21 @@ class Run:
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
         self._batch: list[int] = []
-        self._pending: deque[int] = deque()
-        """Samples of groups that have started, not yet with an engine."""
         self._outside: deque[tuple[float, int]] = deque()
         """(return, sample): in the environment."""
         self._moments: list[tuple[float, int, Moment, int]] = []
         self._moments_made = 0
         self._horizon_s = math.inf
         """When something other than a boundary comes next."""
-        self._hold: Hold | None = None
-        """What kept the next group from starting when that was last asked; None: no place did."""
         self._finished_groups = self._finished_at_wait = 0
-        self._fill(0.0)
+        self._starter.fill(0, 0.0)
         self._note_places(0.0)
 
     def play(self, steps: int) -> Totals:
         """Go on until so many steps have ended; the totals as of that moment."""
         while len(self.step_ends_s) < steps:
-            if self._swaps and self.fleet.loaded == self.fleet.places:
-                self._swap_while_full()
+            if self._swaps:
+                self._swap_requests()
             self._next()
         now_s = self.step_ends_s[-1] if steps else 0.0
         self.queue.note_depth(now_s)
@@ -89,44 +94,40 @@ class Run:
             queue_group_s=self.queue.depth_integral,
         )
 
-    def _swap_while_full(self) -> None:
+    def _swap_requests(self) -> None:
         """Cross boundaries for as long as each request that finishes is replaced at once by one of a started group.
 
         A shorter way of doing what `_next` does, for most of the moments of most runs.
         """
-        fleet, pending, unfinished = self.fleet, self._pending, self.samples.group_unfinished
-        group_size = self.samples.group_size
-        while pending or self.gate.is_always_open:
-            if not pending:
-                self._start_group()
-            sample = fleet.swap(pending[0], self._horizon_s)
-            if sample < 0:
-                return
-            pending.popleft()
+        starter, unfinished, group_size = self._starter, self.samples.group_unfinished, self.samples.group_size
+        while (sample := starter.swap(self._horizon_s)) >= 0:
             group = sample // group_size
             unfinished[group] -= 1
             if not unfinished[group]:
-                self._finish_group(group, fleet.swapped_s)
+                self._finish_group(group, self.fleet.swapped_s)
+                starter.fill(self.version, self.fleet.swapped_s)
 
     def _next(self) -> None:
         fleet, now_s = self.fleet, self.fleet.next_boundary_s()
         if now_s < self._horizon_s:
             for sample in fleet.reach_boundary():
                 self._leave_engine(sample, now_s)
-            self._fill(now_s)
+            self._starter.fill(self.version, now_s)
             fleet.leave_boundary(now_s)
         else:
             now_s = self._horizon_s
             self._reach_horizon(now_s)
-        if fleet.loaded < fleet.places or not self.places.is_full:
+        if fleet.free_places or not self.places.is_full:
             self._note_places(now_s)
 
     def _reach_horizon(self, now_s: float) -> None:
         if self._moments and self._moments[0][0] == now_s:
             self._reach_moment(now_s)
         else:
-            self._finish(self._outside.popleft()[1], now_s)
-        self._fill(now_s)
+            sample = self._outside.popleft()[1]
+            self._starter.come_back(sample)
+            self._finish(sample, now_s)
+        self._starter.fill(self.version, now_s)
         self._set_horizon()
 
     def _set_horizon(self) -> None:
@@ -136,6 +137,7 @@ class Run:
     def _go_outside(self, sample: int, now_s: float) -> None:
         back_s = now_s + self._system.workload.environment_s
         self._outside.append((back_s, sample))
+        self._starter.go_outside(sample)
         self._horizon_s = min(self._horizon_s, back_s)
 
     def _finish(self, sample: int, now_s: float) -> None:
@@ -153,39 +155,26 @@ class Run:
         samples.group_ready_version[group] = self.version
         self._finished_groups += 1
         if samples.group_is_kept[group]:
-            self.queue.offer(group, self.version, now_s)
+            self._starter.finish(group, self.version, now_s)
         else:
             samples.group_outcome[group] = FILTERED
             self.gate.filtered += 1
+        self._note_queued(now_s)
+
+    def _note_queued(self, now_s: float) -> None:
         if self.trainer.waits_for is not None:
             self._try_step(now_s)
 
-    def _fill(self, now_s: float) -> None:
-        """Start whatever may start."""
-        fleet, pending = self.fleet, self._pending
-        empty = fleet.places - fleet.loaded - len(self._outside)
-        self._hold = None
-        while fleet.open_places > 0 and empty > 0:
-            if not pending:
-                self._hold = self.gate.hold()
-                if self._hold is not None:
-                    break
-                self._start_group()
-            fleet.dispatch(pending.popleft())
-            empty -= 1
-        fleet.wake(now_s)
-
-    def _start_group(self) -> None:
+    def _start_group(self) -> range:
         self.gate.started += 1
         if self._cap is not None:
             self._cap.open_groups.add(self.samples.groups_started)
-        self._pending.extend(self.samples.start_group())
+        return self.samples.start_group()
 
     def _note_places(self, now_s: float) -> None:
-        fleet, outside = self.fleet, len(self._outside)
-        empty = fleet.places - fleet.loaded - outside
-        cause: Cause = (self._hold or "weight_updates") if empty else "environment"
-        self.places.note(now_s, fleet.idle_engines, empty, outside, cause)
+        empty, outside = self._starter.empty_places, self._starter.outside
+        cause: Cause = self._starter.cause if empty else "environment"
+        self.places.note(now_s, self.fleet.idle_engines, empty, outside, cause)
 
     def _reach_moment(self, now_s: float) -> None:
         _, _, moment, version = heappop(self._moments)

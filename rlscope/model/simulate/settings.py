@@ -15,6 +15,13 @@ the next publication, and it skips a publication that would leave one behind. No
 """
 QueueOrder = Literal["fifo", "oldest_first"]
 """What the trainer takes first: the group queued first, or the one with the oldest token."""
+Dispatch = Literal["least_loaded", "pulled"]
+"""Who gives samples to engines.
+
+`least_loaded`: a router, sample by sample, to the engine with the fewest requests; finished groups wait in one line for
+room in the queue. `pulled`: each engine takes whole groups between its passes, for as long as it has free places and
+nothing holds it; it holds its own finished groups back, and starts none meanwhile.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,7 @@ class Settings:
     publication: Publication = "in_flight"
     queue_order: QueueOrder = "fifo"
     """A capped publication always takes the oldest first."""
+    dispatch: Dispatch = "least_loaded"
     engine_slowness: tuple[float, ...] | None = None
     """Factor on each engine's times for passes and prefill; None: all 1."""
     step_noise: float = 0.0

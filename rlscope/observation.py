@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -45,8 +45,7 @@ def observe(
     """
     gpus_per_engine = _gpus_per_engine(answers["worker_devices"])
     steps, step_numbers = _steps(answers, stretch)
-    samplers = answers["worker_devices"].filter(role="sampler")
-    lengths = answers["length_counts"]
+    device, lengths = _device(answers["worker_devices"]), answers["length_counts"]
     updates = answers["weight_update_latency"].filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
     in_flight = answers["samples_in_flight"].row(0, named=True)
@@ -56,9 +55,9 @@ def observe(
         trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
         engines=sampler_gpus // gpus_per_engine,
         gpus_per_engine=gpus_per_engine,
-        max_running=config.max_running_per_engine or _least(samplers["max_running"]),
-        kv_capacity_tokens=_least(samplers["kv_capacity_tokens"]),
-        device_name=next((name for name in samplers["device_name"] if name), None),
+        max_running=config.max_running_per_engine or device.max_running,
+        kv_capacity_tokens=device.kv_capacity_tokens,
+        device_name=device.name,
         steps=steps,
         passes=_passes(answers["pass_costs"]),
         engine_state_s=state_s,
@@ -75,6 +74,20 @@ def observe(
         kv_kept=not (updates["kv"] == "recomputed").any(),
         staleness=_staleness(answers["token_staleness"], step_numbers),
     )
+
+
+class _Device(NamedTuple):
+    """What the engines run on; the least of them where they differ."""
+
+    name: str | None
+    kv_capacity_tokens: int | None
+    max_running: int | None
+
+
+def _device(devices: pl.DataFrame) -> _Device:
+    samplers = devices.filter(role="sampler")
+    name = next((name for name in samplers["device_name"] if name), None)
+    return _Device(name, _least(samplers["kv_capacity_tokens"]), _least(samplers["max_running"]))
 
 
 def _gpus_per_engine(devices: pl.DataFrame) -> int:

@@ -102,8 +102,8 @@ _GAP: Final = Figure(
 )  # fmt: skip
 _SWEEP: Final = Figure(
     "What other layouts would train",
-    "Lines are the model's medians, bars hold 90% of what the run leaves possible; crosses are out of the question. "
-    "Healthy: today's layout is at the top, or within the bars of it.",
+    "Points are the model's medians, bars hold 90% of what the run leaves possible; crosses are out of the question. "
+    "Gains are compared case by case, so they are surer than the bars. Healthy: today's layout is at the top.",
     "", "tokens_per_s", charts.sweep, "no other layout is possible",
 )  # fmt: skip
 _FRONTIER: Final = Figure(

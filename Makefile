@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-DEMO ?= sample_traces/starved_trainer
+DEMO ?= sample_traces/vllm_trl
 
 .PHONY: help demo test lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
 

@@ -208,20 +208,29 @@ def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
     assert (queue.dropped, queue.oldest_version(), queue.take(3, 1.0)) == (3, 2, [0, 2, 4])
 
 
-def cap_of_1(*engine_versions: int) -> tuple[Cap, Samples]:
+def cap_of_1(*engine_versions: int) -> tuple[Cap, Samples, GroupQueue]:
     """Two running groups of one sample, neither admitted yet, and engines that hold these versions."""
-    queue, samples = queue_of()
+    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     terms = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=len(engine_versions)), Settings())
     fleet = Fleet(terms, 8, samples)
     for engine, version in zip(fleet.engines, engine_versions, strict=True):
         engine.version = version
     cap = Cap(1, samples, queue, fleet)
     cap.open_groups.update((0, 1))
-    return cap, samples
+    return cap, samples, queue
+
+
+def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_for_it() -> None:
+    cap, _, queue = cap_of_1(9, 9)
+    queue.hold_back(1)
+    assert [cap.waits_for_one(version) for version in (2, 3)] == [False, True]
+    queue.offer(4, 5, 0.0)
+    assert not cap.waits_for_one(3), "it could not arrive"
+    assert not cap.allows(3)
 
 
 def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> None:
-    cap, samples = cap_of_1(3, 3)
+    cap, samples, _ = cap_of_1(3, 3)
     assert not cap.waits_for_one(9), "nothing has begun"
     samples.first_version[0] = 2
     assert [cap.waits_for_one(version) for version in (3, 4)] == [False, True]
@@ -229,7 +238,7 @@ def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> 
 
 
 def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen() -> None:
-    cap, samples = cap_of_1(3, 1)
+    cap, samples, _ = cap_of_1(3, 1)
     samples.first_version[0] = 2
     assert not cap.waits_for_one(3)
     samples.first_version[1] = 1
@@ -237,7 +246,7 @@ def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen() -> No
 
 
 def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
-    cap, _ = cap_of_1(3, 1)
+    cap, _, _ = cap_of_1(3, 1)
     assert [cap.allows(version) for version in (2, 3)] == [True, False]
 
 
@@ -256,7 +265,7 @@ def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], star
     admission = Admission(**limits)  # type: ignore[arg-type]
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
     gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
-    while gate.hold(gate.version) is None and gate.started < 100:
+    while gate.hold() is None and gate.started < 100:
         gate.started += 1
     assert gate.started == started
 
@@ -267,13 +276,13 @@ def test_what_was_thrown_away_may_be_started_again() -> None:
     queue = GroupQueue(admission, "fifo", samples)
     gate = Gate(admission, "in_flight", 24, 4, queue)
     gate.started = 12
-    assert gate.hold(gate.version) == "staleness_cap"
+    assert gate.hold() == "staleness_cap"
     gate.filtered = 1
-    assert gate.hold(gate.version) is None
+    assert gate.hold() is None
     gate.filtered, queue.dropped = 0, 1
-    assert gate.hold(gate.version) is None
+    assert gate.hold() is None
     queue.dropped, gate.version = 0, 1
-    assert gate.hold(gate.version) is None
+    assert gate.hold() is None
 
 
 def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
@@ -286,7 +295,7 @@ def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> N
     for group in range(6):
         samples.start_group()
         queue.offer(group, 0, 0.0)
-        holds.append(gate.hold(gate.version))
+        holds.append(gate.hold())
     assert holds == ["staleness_cap"] * 5 + ["backpressure"]
 
 
@@ -411,6 +420,31 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
     pull.fill(5, 1.0)
     fleet.leave_boundary(1.0)
     assert fleet.free_places_of(1) == 0, "the other has nothing to hold back"
+
+
+def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_says_what_it_queued() -> None:
+    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
+    fleet = Fleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
+    gate, queued_s = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue), []
+    pull = Pull(fleet, gate, queue, samples, samples.start_group, queued_s.append)
+    samples.engine[0] = 0
+    pull.fill(5, 0.0)
+    assert fleet.next_boundary_s() == 0.0
+    fleet.reach_boundary()
+    pull.fill(5, 0.0)
+    fleet.leave_boundary(0.0)
+    finish_s = fleet.next_boundary_s()
+    queue.offer(1, 5, 0.0)
+    pull.finish(0, 5, 0.0)
+    pull.fill(5, 0.0)
+    assert (fleet.next_boundary_s(), queued_s) == (finish_s, [])
+    gate.taken += len(queue.take(1, 0.01))
+    pull.fill(5, 0.01)
+    called_s = fleet.next_boundary_s()
+    assert 0.01 <= called_s < finish_s
+    fleet.reach_boundary()
+    pull.fill(5, called_s)
+    assert (len(queue), queued_s) == (1, [called_s])
 
 
 @pytest.mark.parametrize(

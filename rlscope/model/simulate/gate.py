@@ -38,8 +38,8 @@ class Gate:
         """Groups that a step trains on, the first being 1: where a step is no whole number of groups, the mean is."""
         return self._groups_until(step) - self._groups_until(step - 1)
 
-    def hold(self, version: int) -> Hold | None:
-        """What keeps the next group from starting where that version is known; None where it may.
+    def hold(self) -> Hold | None:
+        """What keeps the next group from starting; None where it may.
 
         A limit on what is in flight that binds while a whole step's worth is queued costs nothing: the trainer is
         behind, and that is backpressure.
@@ -50,7 +50,7 @@ class Gate:
         started = self.started - self.filtered - queue.dropped + 1
         is_held = self._most_in_flight is not None and started - self.taken > self._most_in_flight
         if self._most_ahead is not None and not is_held:
-            is_held = started > self._groups_until(version + self._most_ahead + 1)
+            is_held = started > self._groups_until(self.version + self._most_ahead + 1)
         if not is_held:
             return None
         return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"

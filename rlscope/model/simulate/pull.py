@@ -101,9 +101,9 @@ class Pull:
             self._note_queued(now_s)
 
     def _start(self, index: int) -> None:
-        version = self._fleet.engines[index].version
+        # What the engine still holds back did not fit into the queue, so the gate holds too.
         while self._fleet.free_places_of(index) > 0:
-            hold = "backpressure" if self._outboxes[index] else self._gate.hold(version)
+            hold = self._gate.hold()
             if hold is not None:
                 self._hold = hold
                 return

@@ -64,7 +64,7 @@ class Router:
         self._hold = None
         while empty > 0 and fleet.has_open_place:
             if not line:
-                self._hold = self._gate.hold(self._gate.version)
+                self._hold = self._gate.hold()
                 if self._hold is not None:
                     break
                 line.extend(self._start_group())

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from token_simulator import Layout
 
 from rlscope.analyze import analyze
 from rlscope.model.arbiter import is_doubtful, simulated_run
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast import Spread
+from rlscope.model.forecast import Spread, drawn_rates
 from rlscope.model.operating_point import rates_of
 from rlscope.model.outlook import NoOutlook
 from rlscope.model.simulate import Settings
@@ -57,7 +56,7 @@ def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Sett
     """The closed form over all draws, moved by the event simulator where the closed form is not to be trusted."""
     asked = [ModelLayout(*_numbers(layout)) for layout in layouts]
     best = rates_of(calibration, calibration.system, asked)
-    drawn = np.array([rates_of(calibration, system, asked) for system in calibration.draws])
+    drawn = drawn_rates(calibration, asked)
     spreads: dict[Layout, Spread] = {}
     for index, (layout, model_layout) in enumerate(zip(layouts, asked, strict=True)):
         factor = 1.0

@@ -19,7 +19,7 @@ from rlscope.model.outlook import NoOutlook
 from rlscope.report import advice, outlook, outlook_frames
 from rlscope.report.html import render
 from rlscope.report.json_document import as_document
-from rlscope.report.numbers import count
+from rlscope.report.numbers import count, signed_percent
 from rlscope.report.terminal import print_card
 
 CHARTS = ("figure-gap", "figure-sweep", "figure-frontier", "figure-pass-curve")
@@ -56,8 +56,8 @@ def test_today_s_layout_and_the_recommended_one_stand_side_by_side_with_gain_and
     cells = {name: tuple(re.findall("<td>(.*?)</td>", row)) for name, row in rows.items()}
     gain = changing_outlook().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
-    assert cells["gain"] == ("–", f"{gain.median:+.1%}")
-    assert cells["90% between"] == ("–", f"{gain.low:+.1%} and {gain.high:+.1%}")
+    assert cells["gain"] == ("–", signed_percent(gain.median))
+    assert cells["90% between"] == ("–", f"{signed_percent(gain.low)} and {signed_percent(gain.high)}")
 
 
 def test_an_interval_without_a_width_has_no_line():
@@ -174,7 +174,8 @@ def test_a_layout_whose_state_is_not_known_has_no_operating_point():
 def test_figures_of_the_page_are_those_of_the_document(page):
     document = as_document(with_outlook(changing_outlook()))["outlook"]
     gain = document["recommendation"]["gain_ratio"]
-    assert f"{gain['median']:+.1%}" in page.text and f"{gain['low']:+.1%} and {gain['high']:+.1%}" in page.text
+    assert signed_percent(gain["median"]) in page.text
+    assert f"{signed_percent(gain['low'])} and {signed_percent(gain['high'])}" in page.text
     layout = document["recommendation"]["layout"]
     best = next(each for each in document["layouts"] if each["layout"] == layout)
     assert best["gain_ratio"] == gain

@@ -34,8 +34,8 @@ CONFINED = {
     "altair": {"report/charts"},
     "vl_convert": {"report/html.py", "report/charts"},
     "jinja2": {"report/html.py"},
-    "typer": {"cli.py"},
-    "rich": {"cli.py", "report/terminal.py", "report/outlook_text.py", "report/plain.py"},
+    "typer": {"cli"},
+    "rich": {"cli", "report/terminal.py", "report/outlook_text.py", "report/plain.py"},
     "opentelemetry": set[str](),
 }
 

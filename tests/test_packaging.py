@@ -54,4 +54,4 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {f"queries/{name}" for name in QUERIES} <= names
     assert {f"rlscope/report/templates/{name}" for name in TEMPLATES} <= names
-    assert {"pyproject.toml", "README.md", "rlscope/cli.py"} <= names
+    assert {"pyproject.toml", "README.md", "rlscope/cli/app.py"} <= names

@@ -1,0 +1,23 @@
+"""The command: parse, call one public function, print. Data goes to stdout, everything else to stderr.
+
+One module a subcommand, imported here so that it registers; what is slow to import is imported when it is called.
+"""
+
+import sys
+
+from rich.console import Console
+
+from rlscope.cli import analyze, query
+from rlscope.cli.app import app
+from rlscope.errors import RlscopeError
+
+__all__ = ["analyze", "app", "main", "query"]
+
+
+def main() -> None:
+    """Run the command; what the user can mend becomes a message and exit code 1."""
+    try:
+        app()
+    except RlscopeError as error:
+        Console(stderr=True).print(f"rlscope: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        sys.exit(1)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from rlscope.model.gap import GapStep
-from rlscope.model.outlook import Outlook
+from rlscope.model.outlook import NoOutlook, Outlook
 from rlscope.model.prediction import Achieved, Compared, Quantity
 from rlscope.report import numbers
 from rlscope.report.outlook_names import (
@@ -61,6 +61,11 @@ class FinishRow(NamedTuple):
     gpu_time: str
     price: str
     """Empty without a price of a GPU-hour."""
+
+
+def silence_sentence(said: NoOutlook) -> str:
+    """Why the model says nothing."""
+    return f"The model says nothing of this run: {said.reason}."
 
 
 def compared_rows(outlook: Outlook) -> list[ComparedRow]:

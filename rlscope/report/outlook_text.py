@@ -26,7 +26,7 @@ class Section(NamedTuple):
 def outlook_sections(outlook: Outlook | NoOutlook, width: int) -> list[Section]:
     """The layout to use, predicted against achieved, and the way from the bound down."""
     if isinstance(outlook, NoOutlook):
-        return [Section(_ADVICE, plain(f"The model says nothing of this run: {outlook.reason}."))]
+        return [Section(_ADVICE, plain(words.silence_sentence(outlook)))]
     return [
         Section(_ADVICE, _advice(outlook, width)),
         Section("Predicted and achieved, steady stretch", _predicted(outlook)),

@@ -1,0 +1,109 @@
+"""A picture of the page: what it asks, how to read it, why it may be empty, and its numbers as a table.
+
+Every figure comes with its numbers as a table, which is what a reader without the picture gets.
+"""
+
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope.analysis import Analysis, RunFacts
+from rlscope.report import numbers
+from rlscope.report.charts.encoding import Chart, spec
+from rlscope.report.series import MARKS_MAX, drawable
+from rlscope.report.states import reason_label, state_of
+
+TABLE_ROWS_MAX: Final = 120
+_UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
+
+
+class Figure(NamedTuple):
+    """One picture of the page."""
+
+    title: str
+    reading: str
+    """What it shows, and what it would look like if healthy."""
+    frame: str
+    """The answer that it draws; empty where the frame is made of the model or of several answers."""
+    needs: str
+    """The column without which there is nothing to see."""
+    draw: Callable[[pl.DataFrame, RunFacts], Chart]
+    empty: str
+    """Why there may be no data."""
+    wide: bool = False
+    questions: tuple[str, ...] = ()
+    """The questions that the frame is made of, where they are not `frame` alone."""
+
+
+class Drawn(NamedTuple):
+    """A figure as the page takes it; without a spec there was nothing to draw."""
+
+    anchor: str
+    figure: Figure
+    spec: str | None
+    columns: list[str]
+    rows: list[list[str]]
+    rows_note: str
+    picture_note: str = ""
+
+
+class Fact(NamedTuple):
+    """A figure of the text: its name, its value in words, and what belongs beside it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+def drawn(figure: Figure, analysis: Analysis) -> Drawn:
+    """The figure with the run's data."""
+    frame = analysis.answers.get(figure.frame)
+    return drawn_frame(figure, "figure-" + figure.frame.replace("_", "-"), frame, analysis.run)
+
+
+def drawn_all(figures: Sequence[Figure], analysis: Analysis) -> list[Drawn]:
+    """The figures with the run's data."""
+    return [drawn(figure, analysis) for figure in figures]
+
+
+def drawn_frame(figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:
+    """The figure with a frame, which may have nothing in it."""
+    if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
+        return Drawn(anchor, figure, None, [], [], "")
+    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}")
+    table = drawable(frame, run.started_ns, TABLE_ROWS_MAX)
+    note = "" if table.height == frame.height else f"{numbers.count(frame.height)} rows, put together for this table."
+    if table.height > TABLE_ROWS_MAX:
+        note = f"{numbers.count(TABLE_ROWS_MAX)} of {numbers.count(table.height)} rows are shown."
+        table = table.head(TABLE_ROWS_MAX)
+    rows = [[_cell(name, value) for name, value in zip(table.columns, row, strict=True)] for row in table.iter_rows()]
+    coarse = (
+        f"Drawn from {numbers.count(frame.height)} rows, put together in equal stretches by their mean; maxima and "
+        "latencies by their largest."
+    )
+    headings = [_heading(name) for name in table.columns]
+    return Drawn(anchor, figure, picture, headings, rows, note, coarse if frame.height > MARKS_MAX else "")
+
+
+def _heading(column: str) -> str:
+    """The column's name with its unit apart."""
+    unit = next((unit for unit in _UNITS if column.endswith("_" + unit)), None)
+    if unit is None:
+        return column.removesuffix("_ratio").replace("_", " ")
+    return f"{column.removesuffix('_' + unit).replace('_', ' ')} ({unit.replace('_per_', '/').replace('_', ' ')})"
+
+
+def _cell(column: str, value: object) -> str:
+    """A value without its unit, which the heading has."""
+    if value is None:
+        return "–" if column == "reason" else numbers.NO_DATA
+    if column in ("state", "reason"):
+        return state_of(str(value)).label if column == "state" else reason_label(str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return numbers.percent(value) if column.endswith("_ratio") else numbers.significant(value, 4)
+    return str(value)

@@ -1,0 +1,45 @@
+"""From the most that the GPUs could train to what was achieved, cause by cause, and predicted against achieved."""
+
+from typing import Final, NamedTuple
+
+from rlscope.analysis import Analysis
+from rlscope.model.outlook import Outlook
+from rlscope.report import outlook
+from rlscope.report.charts import outlook as charts
+from rlscope.report.figure import Drawn, Figure, drawn_frame
+from rlscope.report.outlook_frames import gap_frame
+
+
+class GapSection(NamedTuple):
+    """What the section shows."""
+
+    no_reason: str | None
+    """Set where the model says nothing: why."""
+    baseline: str = ""
+    batches: str | None = None
+    gap: Drawn | None = None
+    prediction: str = ""
+    compared: tuple[outlook.ComparedRow, ...] = ()
+
+
+def gap_section(analysis: Analysis) -> GapSection:
+    """The section's words and figures."""
+    said = analysis.outlook
+    if not isinstance(said, Outlook):
+        return GapSection(outlook.silence_sentence(said))
+    return GapSection(
+        no_reason=None,
+        baseline=outlook.baseline_sentence(said),
+        batches=outlook.batch_sentence(said),
+        gap=drawn_frame(_GAP, "figure-gap", gap_frame(said), analysis.run),
+        prediction=outlook.prediction_sentence(said),
+        compared=tuple(outlook.compared_rows(said)),
+    )
+
+
+_GAP: Final = Figure(
+    "From the most possible to what was achieved",
+    "Each bar takes off what one more limit of the run costs, so the bars add up. A healthy run loses little, and most "
+    "of it to a limit that is wanted, such as a staleness cap.",
+    "", "left_tokens_per_s", charts.waterfall, "nothing was trained in the steady stretch", True,
+)  # fmt: skip

@@ -1,0 +1,116 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""Where the GPU time went: per role and state, and over time."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope.analysis import Analysis, LedgerState
+from rlscope.report import numbers
+from rlscope.report.charts import ledger
+from rlscope.report.figure import Drawn, Figure, drawn_frame
+from rlscope.report.states import State, role_order, state_label, state_of
+
+
+class LedgerRow(NamedTuple):
+    """One state of a role."""
+
+    state: State
+    label: str
+    share: str
+    share_ratio: float
+    gpu_time: str
+    gpu_idle: str
+
+
+class LedgerRole(NamedTuple):
+    """One role with its states."""
+
+    role: str
+    gpu_time: str
+    rows: list[LedgerRow]
+
+
+class LedgerSection(NamedTuple):
+    """What the section shows."""
+
+    total: Drawn
+    roles: list[LedgerRole]
+    gpu_time: str
+    has_gpu_idle: bool
+    timelines: list[Drawn]
+
+
+def ledger_section(analysis: Analysis) -> LedgerSection:
+    """The section's words and figures."""
+    return LedgerSection(
+        total=_total(analysis),
+        roles=_roles(analysis.ledger.states),
+        gpu_time=numbers.gpu_time(analysis.ledger.total_gpu_s),
+        has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
+        timelines=_timelines(analysis),
+    )
+
+
+def _total(analysis: Analysis) -> Drawn:
+    """The whole ledger as one bar per role."""
+    schema = {
+        "role": pl.String,
+        "state": pl.String,
+        "reason": pl.String,
+        "gpu_s": pl.Float64,
+        "share_ratio": pl.Float64,
+    }
+    rows = [(s.role, s.state, s.reason, s.gpu_s, s.share_ratio) for s in analysis.ledger.states if s.gpu_ns > 0]
+    rows.sort(key=lambda row: role_order(row[0]))
+    return drawn_frame(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
+
+
+def _timelines(analysis: Analysis) -> list[Drawn]:
+    """The ledger of every role over time."""
+    frame = analysis.answers.get("ledger_timeline")
+    roles = [] if frame is None or frame.is_empty() else sorted(frame["role"].unique(), key=role_order)
+    pictures: list[Drawn] = []
+    for number, role in enumerate(roles):
+        figure = _TIMELINE._replace(title=f"{role.capitalize()} over time")
+        rows = None if frame is None else frame.filter(pl.col("role") == role)
+        pictures.append(drawn_frame(figure, f"figure-timeline-{number}", rows, analysis.run))
+    return pictures or [drawn_frame(_TIMELINE, "figure-timeline", None, analysis.run)]
+
+
+_TIMELINE: Final = Figure(
+    "Over time",
+    "Stacked up to the number of GPUs of the role; colours as in the table above. Healthy: work fills the height from "
+    "start to end, and what waits is thin.",
+    "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU wrote anything", True,
+    ("ledger", "worker_extents"),
+)  # fmt: skip
+_TOTAL: Final = Figure(
+    "Whole run by role",
+    "Every GPU-second of a role is in exactly one state. Healthy: blue and green nearly fill both bars.",
+    "ledger", "gpu_s", ledger.ledger_total, "no worker with a GPU wrote anything", True,
+    ("ledger", "worker_extents", "gpu_agreement"),
+)  # fmt: skip
+
+
+def _roles(states: Sequence[LedgerState]) -> list[LedgerRole]:
+    roles: list[LedgerRole] = []
+    for role in sorted({state.role for state in states}, key=role_order):
+        own = [state for state in states if state.role == role and state.gpu_ns > 0]
+        total_s = sum(state.gpu_ns for state in own) / 1e9
+        roles.append(LedgerRole(role.capitalize(), numbers.gpu_time(total_s), [_row(state) for state in own]))
+    return roles
+
+
+def _row(state: LedgerState) -> LedgerRow:
+    idle = "" if state.gpu_idle_ratio is None else numbers.percent(state.gpu_idle_ratio)
+    return LedgerRow(
+        state_of(state.state),
+        state_label(state.state, state.reason),
+        numbers.percent(state.share_ratio),
+        numbers.finite(state.share_ratio) or 0.0,
+        numbers.gpu_time(state.gpu_s),
+        idle,
+    )

@@ -14,7 +14,7 @@ CAPTURE = sorted((ROOT / "instrumentation" / "rlscope_otel").rglob("*.py"))
 MODULES = [*ANALYSIS, *CAPTURE]
 
 LAYERS = (
-    {"errors", "diagnose.finding"},
+    {"errors", "diagnose.finding", "alerts.alert"},
     {"analysis", "model"},
     {"query_files", "run_config", "run_files"},
     {"store"},
@@ -23,7 +23,7 @@ LAYERS = (
     {"diagnose"},
     {"verdict", "own_query", "table_output"},
     {"observation"},
-    {"look_ahead"},
+    {"look_ahead", "report.numbers", "alerts"},
     {"analyze"},
     {"report"},
     {"cli"},

@@ -136,6 +136,7 @@ class Metric(NamedTuple):
     attributes: tuple[Attribute, ...] = ()
 
 
+RUN_ID: Final = Attribute("rlscope.run.id", str, "", "the run, as in run.json; empty until that can be written")
 WORKER_ID: Final = Attribute("rlscope.worker.id", str, "", "the worker", required=True)
 ROLE: Final = Attribute("rlscope.role", str, "", " | ".join(schema.ROLES), required=True)
 QUEUE: Final = Attribute("rlscope.queue", str, "", "the queue's name", required=True)
@@ -145,22 +146,66 @@ STALENESS: Final = Attribute(
 STATE: Final = Attribute(
     "rlscope.state", str, "", "an activity, train, weight_update, forward_pass or between_passes", required=True
 )
+PHASE: Final = Attribute("rlscope.weights.phase", str, "", " | ".join(schema.UPDATE_PHASES), required=True)
+OUTCOME: Final = Attribute("rlscope.outcome", str, "", " | ".join(schema.DELIVERY_OUTCOMES), required=True)
+TABLE: Final = Attribute("rlscope.table", str, "", "a table of the trace", required=True)
 
-RUNNING_REQUESTS: Final = Metric(
-    "rlscope.engine.running", "{request}", "requests in the engine's last batch", False, (WORKER_ID, ROLE)
+_WHO: Final = (RUN_ID, WORKER_ID, ROLE)
+
+
+def _gauge(name: str, unit: str, brief: str, *more: Attribute) -> Metric:
+    return Metric(name, unit, brief, False, (*_WHO, *more))
+
+
+def _counter(name: str, unit: str, brief: str, *more: Attribute) -> Metric:
+    return Metric(name, unit, brief, True, (*_WHO, *more))
+
+
+RUNNING_REQUESTS: Final = _gauge("rlscope.engine.running", "{request}", "requests in the engine's last batch")
+WAITING_REQUESTS: Final = _gauge("rlscope.engine.waiting", "{request}", "requests queued in the engine at its last row")
+KV_USED: Final = _gauge("rlscope.engine.kv.used", "{token}", "tokens resident in the KV cache when last counted")
+KV_CAPACITY: Final = _gauge("rlscope.engine.kv.capacity", "{token}", "tokens that the KV cache can hold")
+DECODE_TOKENS: Final = _counter("rlscope.engine.decode", "{token}", "tokens that the engine produced")
+QUEUE_DEPTH: Final = _gauge("rlscope.queue.depth", "{sample}", "samples in the queue when last looked at", QUEUE)
+DELIVERIES: Final = _counter(
+    "rlscope.deliveries", "{sample}", "samples that left the queue, by what they left for", OUTCOME
 )
-QUEUE_DEPTH: Final = Metric(
-    "rlscope.queue.depth", "{sample}", "samples in the queue when last looked at", False, (WORKER_ID, ROLE, QUEUE)
-)
-TRAINED_TOKENS: Final = Metric(
+TRAIN_STEPS: Final = _counter("rlscope.train.steps", "{step}", "optimizer steps that this worker took part in")
+TRAINED_TOKENS: Final = _counter(
     "rlscope.train.staleness",
     "{token}",
     "tokens trained, by staleness, as the importance moments of the train steps say",
-    True,
-    (WORKER_ID, ROLE, STALENESS),
+    STALENESS,
 )
-WORKER_TIME: Final = Metric(
-    "rlscope.worker.time", "s", "seconds by state, innermost counted", True, (WORKER_ID, ROLE, STATE, WAIT_REASON)
+TOKEN_AGE: Final = _counter(
+    "rlscope.train.token_age", "{version}", "sum of the staleness of those tokens: by their number it is the mean"
 )
+VERSION: Final = _gauge("rlscope.weights.latest", "{version}", "highest policy version so far", PHASE)
+UPDATES: Final = _counter("rlscope.weights.updates", "{update}", "weight updates that ended", PHASE)
+UPDATE_TIME: Final = _counter("rlscope.weights.update.time", "s", "seconds that those updates took", PHASE)
+WORKER_TIME: Final = _counter("rlscope.worker.time", "s", "seconds by state, innermost counted", STATE, WAIT_REASON)
+WORKER_GPUS: Final = _gauge("rlscope.worker.gpus", "{gpu}", "GPUs that the worker owns")
+HEARTBEAT: Final = _gauge(
+    "rlscope.worker.heartbeat", "s", "UTC epoch seconds of the last flush that wrote everything; none once stopped"
+)
+ROWS_DROPPED: Final = _counter("rlscope.rows.dropped", "{row}", "rows that could not be kept or written", TABLE)
 
-METRICS: Final = (RUNNING_REQUESTS, QUEUE_DEPTH, TRAINED_TOKENS, WORKER_TIME)
+METRICS: Final = (
+    RUNNING_REQUESTS,
+    WAITING_REQUESTS,
+    KV_USED,
+    KV_CAPACITY,
+    DECODE_TOKENS,
+    QUEUE_DEPTH,
+    DELIVERIES,
+    TRAIN_STEPS,
+    TRAINED_TOKENS,
+    TOKEN_AGE,
+    VERSION,
+    UPDATES,
+    UPDATE_TIME,
+    WORKER_TIME,
+    WORKER_GPUS,
+    HEARTBEAT,
+    ROWS_DROPPED,
+)

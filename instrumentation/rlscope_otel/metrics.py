@@ -4,17 +4,20 @@ All instruments are observable: they read the totals when the host's reader coll
 lag by at most one flush. A policy version is never an attribute: that would be a new series at every publication.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider
 
 from rlscope_otel import conventions
-from rlscope_otel.tallies import Tallies
+from rlscope_otel.tallies import Tallies, Vital
 
 Attributes = dict[str, str]
 _Readings = Iterable[tuple[float, Attributes]]
+_Reader = Callable[[Tallies], _Readings]
+
+_NS_PER_S = 1e9
 
 
 class Mirrored(NamedTuple):
@@ -37,11 +40,12 @@ class _Mirror:
         """Show one more worker."""
         self._workers[mirrored.tallies] = mirrored.attributes
 
-    def _callback(self, read: Callable[[Tallies], _Readings]) -> Callable[[CallbackOptions], Iterator[Observation]]:
+    def _callback(self, read: _Reader) -> Callable[[CallbackOptions], Iterator[Observation]]:
         def observe(_: CallbackOptions) -> Iterator[Observation]:
-            for tallies, worker in list(self._workers.items()):
-                for value, attributes in read(tallies):
-                    yield Observation(value, {**worker, **attributes})
+            for tallies, attributes in list(self._workers.items()):
+                worker = {**attributes, **_run_of(tallies)}
+                for value, own in read(tallies):
+                    yield Observation(value, {**worker, **own})
 
         return observe
 
@@ -63,17 +67,20 @@ def show(mirrored: Mirrored, meter_provider: MeterProvider | None = None) -> Non
     mirror.show(mirrored)
 
 
-def _running(tallies: Tallies) -> _Readings:
-    running = tallies.running()
-    return [] if running is None else [(running, {})]
-
-
-def _queue_depths(tallies: Tallies) -> _Readings:
-    return [(depth, {conventions.QUEUE.key: queue}) for queue, depth in tallies.queue_depths().items()]
+def _run_of(tallies: Tallies) -> Attributes:
+    """The run, and the worker's name there: both can change while the run folder cannot be written."""
+    vital = tallies.vital()
+    if vital is None:
+        return {conventions.RUN_ID.key: ""}
+    return {conventions.RUN_ID.key: vital.run_id, conventions.WORKER_ID.key: vital.worker_id}
 
 
 def _staleness(tallies: Tallies) -> _Readings:
     return [(tokens, {conventions.STALENESS.key: bucket}) for bucket, tokens in tallies.staleness_tokens().items()]
+
+
+def _queue_depths(tallies: Tallies) -> _Readings:
+    return [(depth, {conventions.QUEUE.key: queue}) for queue, depth in tallies.queue_depths().items()]
 
 
 def _seconds(tallies: Tallies) -> _Readings:
@@ -82,9 +89,56 @@ def _seconds(tallies: Tallies) -> _Readings:
         yield seconds, {conventions.STATE.key: state.name, **reason}
 
 
-_READERS: dict[conventions.Metric, Callable[[Tallies], _Readings]] = {
-    conventions.RUNNING_REQUESTS: _running,
+def _level(name: str, label: conventions.Attribute | None = None) -> _Reader:
+    return lambda tallies: _named(tallies.totals().levels, name, label)
+
+
+def _count(name: str, label: conventions.Attribute | None = None) -> _Reader:
+    return lambda tallies: _named(tallies.totals().counts, name, label)
+
+
+def _named(totals: Mapping[tuple[str, str], int], name: str, label: conventions.Attribute | None) -> _Readings:
+    for (known, value_of_label), value in totals.items():
+        if known == name:
+            yield value, {} if label is None else {label.key: value_of_label}
+
+
+def _update_seconds(tallies: Tallies) -> _Readings:
+    for spent_ns, attributes in _count("update_ns", conventions.PHASE)(tallies):
+        yield spent_ns / _NS_PER_S, attributes
+
+
+def _vital(read: Callable[[Vital], float | None]) -> _Reader:
+    def readings(tallies: Tallies) -> _Readings:
+        vital = tallies.vital()
+        value = None if vital is None else read(vital)
+        return [] if value is None else [(value, {})]
+
+    return readings
+
+
+def _dropped(tallies: Tallies) -> _Readings:
+    vital = tallies.vital()
+    dropped = {} if vital is None else vital.dropped_rows
+    return [(rows, {conventions.TABLE.key: table}) for table, rows in dropped.items()]
+
+
+_READERS: dict[conventions.Metric, _Reader] = {
+    conventions.RUNNING_REQUESTS: _level("running"),
+    conventions.WAITING_REQUESTS: _level("waiting"),
+    conventions.KV_USED: _level("kv_used_tokens"),
+    conventions.KV_CAPACITY: _vital(lambda vital: vital.kv_capacity_tokens),
+    conventions.DECODE_TOKENS: _count("decode_tokens"),
     conventions.QUEUE_DEPTH: _queue_depths,
+    conventions.DELIVERIES: _count("deliveries", conventions.OUTCOME),
+    conventions.TRAIN_STEPS: _count("train_steps"),
     conventions.TRAINED_TOKENS: _staleness,
+    conventions.TOKEN_AGE: _count("token_age"),
+    conventions.VERSION: _level("version", conventions.PHASE),
+    conventions.UPDATES: _count("updates", conventions.PHASE),
+    conventions.UPDATE_TIME: _update_seconds,
     conventions.WORKER_TIME: _seconds,
+    conventions.WORKER_GPUS: _vital(lambda vital: vital.gpus),
+    conventions.HEARTBEAT: _vital(lambda vital: vital.heartbeat_s),
+    conventions.ROWS_DROPPED: _dropped,
 }

@@ -6,7 +6,7 @@ Times are innermost: a wait inside a train step counts as wait, not as train. En
 import operator
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from rlscope_otel import schema
@@ -27,6 +27,28 @@ class State(NamedTuple):
     reason: str | None = None
 
 
+class Vital(NamedTuple):
+    """What a worker says of itself at a flush; None where it does not know."""
+
+    run_id: str
+    worker_id: str
+    gpus: int
+    kv_capacity_tokens: int | None
+    heartbeat_s: float | None
+    """UTC epoch seconds; None once the worker has stopped."""
+    dropped_rows: Mapping[str, int]
+    """By table."""
+
+
+class Totals(NamedTuple):
+    """Numbers under one name each, or one for each name and label (a phase or an outcome)."""
+
+    levels: Mapping[tuple[str, str], int]
+    """What was seen last."""
+    counts: Mapping[tuple[str, str], int]
+    """What only grows."""
+
+
 class _Interval(NamedTuple):
     end_ns: int
     start_ns: int
@@ -41,7 +63,9 @@ class Tallies:
         self._ns: dict[State, int] = defaultdict(int)
         self._staleness_tokens: dict[str, int] = defaultdict(int)
         self._queue_depths: dict[str, int] = {}
-        self._running: int | None = None
+        self._levels: dict[tuple[str, str], int] = {}
+        self._counts: dict[tuple[str, str], int] = defaultdict(int)
+        self._vital: Vital | None = None
         self._new: list[_Interval] = []
         self._open: list[_Interval] = []
 
@@ -52,9 +76,13 @@ class Tallies:
         with self._lock:
             self._take(table, by_name)
 
-    def flushed(self) -> None:
-        """All tables of one flush have been taken in: intervals can be told from those that they enclose."""
+    def flushed(self, vital: Vital | None = None) -> None:
+        """All tables of one flush have been taken in: intervals can be told from those that they enclose.
+
+        vital is None where something of the flush could not be written: what was said last stays.
+        """
         with self._lock:
+            self._vital = vital or self._vital
             for interval in sorted(self._new, key=_inner_first):
                 self._settle(interval)
             self._new.clear()
@@ -74,10 +102,15 @@ class Tallies:
         with self._lock:
             return dict(self._queue_depths)
 
-    def running(self) -> int | None:
-        """Requests in the engine's last batch; None before the first."""
+    def totals(self) -> Totals:
+        """The last and the summed values of engine rows, train steps, deliveries and weight updates."""
         with self._lock:
-            return self._running
+            return Totals(dict(self._levels), dict(self._counts))
+
+    def vital(self) -> Vital | None:
+        """What the worker said at its last complete flush; None before the first."""
+        with self._lock:
+            return self._vital
 
     def _take(self, table: str, columns: dict[str, Values]) -> None:
         if table == "engine_steps":
@@ -89,8 +122,13 @@ class Tallies:
             self._add(columns, (State(name, reason) for name, reason in zip(names, reasons, strict=True)))
         elif table == "weight_updates":
             self._add(columns, [State("weight_update")] * len(columns["version"]))
+            self._take_updates(columns)
+        elif table == "deliveries":
+            for outcome in cast(Sequence[str], columns["outcome"]):
+                self._counts["deliveries", outcome] += 1
         elif table == "train_steps":
             self._add(columns, [State("train")] * len(columns["step"]))
+            self._counts["train_steps", ""] += len(columns["step"])
             self._take_staleness(columns["importance"])
 
     def _take_engine_steps(self, columns: dict[str, Values]) -> None:
@@ -99,12 +137,25 @@ class Tallies:
             if busy_ns is not None:
                 self._ns[State("forward_pass")] += busy_ns
                 self._ns[State("between_passes")] += lasted_ns - busy_ns
-        self._running = _ints(columns["running"])[-1]
+        self._counts["decode_tokens", ""] += sum(_ints(columns["decode_tokens"]))
+        for name in ("running", "waiting", "kv_used_tokens"):
+            known = [value for value in cast("Sequence[int | None]", columns[name]) if value is not None]
+            if known:
+                self._levels[name, ""] = known[-1]
+
+    def _take_updates(self, columns: dict[str, Values]) -> None:
+        phases = cast(Sequence[str], columns["phase"])
+        row_ns = map(operator.sub, _ints(columns["end_ns"]), _ints(columns["start_ns"]))
+        for phase, version, lasted_ns in zip(phases, _ints(columns["version"]), row_ns, strict=True):
+            self._counts["updates", phase] += 1
+            self._counts["update_ns", phase] += lasted_ns
+            self._levels["version", phase] = max(version, self._levels.get(("version", phase), version))
 
     def _take_staleness(self, importance: Values) -> None:
         for moments in importance:
             for staleness, tokens, *_ in cast("Sequence[tuple[int, int, float, float]]", moments or ()):
                 self._staleness_tokens[bucket_of(staleness)] += tokens
+                self._counts["token_age", ""] += staleness * tokens
 
     def _add(self, columns: dict[str, Values], states: Iterable[State]) -> None:
         self._new.extend(map(_Interval, _ints(columns["end_ns"]), _ints(columns["start_ns"]), states))

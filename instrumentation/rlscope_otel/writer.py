@@ -12,7 +12,7 @@ from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
-from rlscope_otel.tallies import Tallies
+from rlscope_otel.tallies import Tallies, Vital
 from rlscope_otel.worker_file import Identity, Progress, WorkerFile
 
 _WORKER_COLUMN = {
@@ -72,7 +72,7 @@ class Writer:
         try:
             self._enter()
             complete = all([self._drain(table) for table in self._buffers])
-            self._tallies.flushed()
+            self._tallies.flushed(self._vital(stopped_ns) if complete else None)
             self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
             self._worker_file.write(self.identity, self._progress(stopped_ns))
         except (OSError, SetupError) as error:
@@ -164,6 +164,16 @@ class Writer:
             path = self._run_dir / table / f"{self.worker_id}-{self._sequence[table]:06d}.parquet"
             if not path.exists():
                 return path
+
+    def _vital(self, stopped_ns: int | None) -> Vital:
+        return Vital(
+            run_id=self.run_id or "",
+            worker_id=self.worker_id,
+            gpus=self.identity.gpu_count,
+            kv_capacity_tokens=self.identity.kv_capacity_tokens,
+            heartbeat_s=self._clock.now_ns() / 1e9 if stopped_ns is None else None,
+            dropped_rows={table: buffer.dropped for table, buffer in self._buffers.items()},
+        )
 
     def _progress(self, stopped_ns: int | None) -> Progress:
         return Progress(

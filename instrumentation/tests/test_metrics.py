@@ -1,9 +1,10 @@
+import re
 from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from rlscope_otel import ManualClock, Run, conventions, start_run
+from rlscope_otel import ManualClock, Run, conventions, parquet, start_run
 from rlscope_otel.tallies import Tallies, bucket_of
 
 Points = dict[str, dict[tuple[str, ...], float]]
@@ -23,7 +24,8 @@ def provider(reader: InMemoryMetricReader):
 
 @pytest.fixture
 def run(tmp_path: Path, clock: ManualClock, provider: MeterProvider):
-    with start_run(tmp_path, "trainer", "w0", clock=clock, flush_interval_s=3600, meter_provider=provider) as started:
+    options = {"clock": clock, "flush_interval_s": 3600, "meter_provider": provider, "run_id": "monday"}
+    with start_run(tmp_path, "trainer", "w0", gpu_count=2, kv_capacity_tokens=4096, **options) as started:
         yield started
 
 
@@ -35,6 +37,7 @@ def points(reader: InMemoryMetricReader) -> Points:
         for point in metric.data.data_points:
             attributes = dict(point.attributes)
             assert (attributes.pop("rlscope.worker.id"), attributes.pop("rlscope.role")) == ("w0", "trainer")
+            assert attributes.pop("rlscope.run.id") == "monday"
             found.setdefault(metric.name, {})[tuple(attributes.values())] = point.value
     return found
 
@@ -47,17 +50,33 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         step.record(importance=[(0, 100, 100, 100), (3, 7, 7, 7), (4, 3, 3, 3), (99, 1, 1, 1)])
     with run.publish_weights(6):
         clock.advance(500_000_000)
-    run.engine_step(0, 1_500_000_000, busy_ns=1_000_000_000, running=4)
-    run.engine_step(0, 1_000_000_000, running=3)
+    run.engine_step(0, 1_500_000_000, busy_ns=1_000_000_000, running=4, waiting=7, decode_tokens=4, kv_used_tokens=99)
+    run.engine_step(0, 1_000_000_000, running=3, decode_tokens=3)
     run.engine_step(0, 500_000_000, running=3, source="sampled")
+    run.delivery("s1", "trained")
+    run.delivery("s2", "dropped_stale")
+    run.delivery("s3", "trained")
+    run.delivery("s4", "eaten")
     run.queue_depth("samples", 12)
     run.queue_depth("samples", 9)
     assert points(reader) == {}
     run.flush()
-    assert points(reader) == {
+    found = points(reader)
+    assert {table: rows for table, rows in found.pop("rlscope.rows.dropped").items() if rows} == {("deliveries",): 1}
+    assert found == {
         "rlscope.engine.running": {(): 3},
+        "rlscope.engine.waiting": {(): 0},
+        "rlscope.engine.kv.used": {(): 99},
+        "rlscope.engine.kv.capacity": {(): 4096},
+        "rlscope.engine.decode": {(): 7},
         "rlscope.queue.depth": {("samples",): 9},
+        "rlscope.deliveries": {("trained",): 2, ("dropped_stale",): 1},
+        "rlscope.train.steps": {(): 1},
         "rlscope.train.staleness": {("0",): 100, ("3-4",): 10, ("33+",): 1},
+        "rlscope.train.token_age": {(): 3 * 7 + 4 * 3 + 99},
+        "rlscope.weights.latest": {("publish",): 6},
+        "rlscope.weights.updates": {("publish",): 1},
+        "rlscope.weights.update.time": {("publish",): 0.5},
         "rlscope.worker.time": {
             ("wait", "samples"): 3.0,
             ("train",): 2.0,
@@ -65,7 +84,47 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
             ("forward_pass",): 2.0,
             ("between_passes",): 0.5,
         },
+        "rlscope.worker.gpus": {(): 2},
+        "rlscope.worker.heartbeat": {(): 5.501},
     }
+    assert found.keys() | {"rlscope.rows.dropped"} == {metric.name for metric in conventions.METRICS}
+
+
+def test_the_heartbeat_is_that_of_the_last_flush_and_ends_with_the_worker(
+    run: Run, clock: ManualClock, reader: InMemoryMetricReader
+) -> None:
+    run.flush()
+    clock.advance(7_000_000_000)
+    assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
+    run.flush()
+    assert points(reader)["rlscope.worker.heartbeat"] == {(): 7.001}
+    run.stop()
+    assert "rlscope.worker.heartbeat" not in points(reader)
+
+
+def test_a_flush_that_could_not_write_is_no_heartbeat(
+    run: Run, clock: ManualClock, reader: InMemoryMetricReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.flush()
+    clock.advance(7_000_000_000)
+    run.queue_depth("samples", 12)
+
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(parquet, "write_columns", full)
+    assert not run.flush()
+    assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
+
+
+def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(
+    run: Run, reader: InMemoryMetricReader
+) -> None:
+    for version in (3, 5, 4):
+        with run.publish_weights(version):
+            pass
+    run.flush()
+    assert points(reader)["rlscope.weights.latest"] == {("publish",): 5}
 
 
 def test_a_wait_that_was_flushed_before_the_step_around_it_ended_is_not_counted_twice(
@@ -89,7 +148,7 @@ def test_totals_survive_the_flushes_between_two_collections(run: Run, reader: In
 
 def test_a_policy_version_is_never_an_attribute_and_units_are_not_in_names() -> None:
     for metric in conventions.METRICS:
-        assert metric.unit in ("s", "{request}", "{sample}", "{token}")
+        assert metric.unit == "s" or re.fullmatch(r"\{[a-z]+\}", metric.unit)
         assert not any("version" in attribute.key for attribute in metric.attributes)
         assert not metric.name.endswith(("_total", "_seconds", ".seconds"))
 

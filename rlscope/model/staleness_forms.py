@@ -121,8 +121,12 @@ def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
     return lengths.longest_of(lengths.independent_members(group_size))
 
 
+@lru_cache(maxsize=8)
 def mean_tokens_to_group_end(lengths: LengthLaw, group_size: int) -> float:
-    """E[L max - L^2 / 2] / E[L], mean over tokens, with L max = L max(L, longest of the others)."""
+    """E[L max - L^2 / 2] / E[L], mean over tokens, with L max = L max(L, longest of the others).
+
+    Kept as `oldest_token_law` is.
+    """
     others = lengths.longest_of(max(lengths.independent_members(group_size) - 1.0, 0.0))
     longest = lengths.support + others.excess_tokens(lengths.support)
     products = lengths.support * (longest - lengths.support / 2.0)

@@ -23,6 +23,9 @@ HOW_TO_WRITE: Final = "python -m tests.test_sample_traces --write"
 _DIGITS: Final = 9
 """Significant digits kept of a number: sums of floats in another order differ beyond them."""
 
+_ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")
+_LAYOUT: Final = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
+
 
 @cache
 def analysed(trace: Path) -> Analysis:
@@ -38,33 +41,32 @@ def summary_of(trace: Path) -> dict[str, Any]:
 def golden_text(trace: Path) -> str:
     """The analysis as JSON; nothing in it depends on where or when it is made."""
     document = as_document(analysed(trace))
-    document["outlook"] = _settled(document["outlook"])
+    document = {**document, **_settled(document)}
     document["verdict"]["next"] = document["verdict"]["next"].partition(" Before changing the layout, ")[0]
     return json.dumps(_rounded(document), indent=2, allow_nan=False) + "\n"
 
 
-def _settled(outlook: Any) -> Any:
+def _settled(document: Any) -> Any:
     """What a run settles of its outlook: the advice and its reason, and what was assumed for it.
 
     The rest rests on draws from a chain of random steps, which another order of adding up leads elsewhere: its figures
     agree between machines to within their intervals, not to digits, and with them what is best measured next. They are
     held to the truth in `tests/model`.
     """
-    if outlook["reason"] is not None:
-        return outlook
-    advice = outlook["recommendation"]
+    advice, model, latency = document["recommendation"], document["model"], document["latency"]
+    best = advice["best"] or {}
+    settled = {name: document["throughput"][name] for name in _ACHIEVED}
+    settled["predicts"] = document["throughput"]["predicted_tokens_per_s"] is not None
     return {
-        "reason": None,
-        "synchronous": outlook["synchronous"],
+        "throughput": settled,
+        "latency": {name: latency[name] for name in ("form", "caveats")},
         "recommendation": {
-            "changes": advice["changes"],
+            "action": advice["action"],
             "reason": advice["reason"],
-            "layout": advice["layout"] if advice["changes"] else outlook["today"]["layout"],
+            "best": {name: best.get(name) for name in _LAYOUT},
         },
-        "predicts": outlook["prediction"] is not None,
-        "cautions": outlook["cautions"],
-        "notes": outlook["notes"],
-        "curve": {"form": outlook["curve"]["form"], "caveats": outlook["curve"]["caveats"]},
+        "eta": {"remaining_steps": document["eta"]["remaining_steps"]},
+        "model": {name: model[name] for name in ("synchronous", "cautions", "notes")},
     }
 
 

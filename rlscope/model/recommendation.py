@@ -7,7 +7,7 @@ per token, which staleness lowers and only the user can weigh.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -85,8 +85,7 @@ def recommend(calibration: Calibration, forecasts: Forecasts, *, long_enough: bo
     today, rivals = forecasts.today, forecasts.rivals
     best = _best_of(rivals) if rivals else today
     gains = _gains(best, today)
-    rates = np.stack([_drawn(each) for each in (today, *rivals)])
-    fastest = rates.max(axis=0)
+    fastest = _fastest(forecasts)
     gain_ratio = Spread.of(gains)
     return Recommendation(
         reason=_reason(today, rivals, gain_ratio, float((gains > 0.0).mean()), long_enough),
@@ -97,6 +96,17 @@ def recommend(calibration: Calibration, forecasts: Forecasts, *, long_enough: bo
         regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
         doubts=_doubts(calibration, best.layout) if best is not today else (),
     )
+
+
+def fastest_probabilities(forecasts: Forecasts) -> Mapping[Layout, float]:
+    """Share of the draws in which each layout that was drawn is the fastest of all, 0..1."""
+    fastest = _fastest(forecasts)
+    return {each.layout: float((_drawn(each) >= fastest).mean()) for each in (forecasts.today, *forecasts.rivals)}
+
+
+def _fastest(forecasts: Forecasts) -> Reals:
+    """The rate of the fastest layout of each draw."""
+    return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
 
 
 def _best_of(rivals: Sequence[Forecast]) -> Forecast:

@@ -8,7 +8,8 @@ from typing import Final
 from rlscope.analysis import Analysis, DataQuality, Ledger, RunFacts, Staleness, TokenStaleness, Verdict
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings, wording
-from rlscope.report.json_outlook import Json, outlook_document
+from rlscope.report.json_layouts import Json
+from rlscope.report.json_outlook import outlook_documents, predicted_document
 from rlscope.report.numbers import finite
 
 SCHEMA_VERSION: Final = 1
@@ -24,10 +25,11 @@ def as_document(analysis: Analysis) -> dict[str, Json]:
             "achieved_tokens_per_s": finite(analysis.throughput.achieved_tokens_per_s),
             "steady_tokens_per_s": finite(analysis.throughput.steady_tokens_per_s),
             "generated_tokens_per_s": finite(analysis.throughput.generated_tokens_per_s),
+            **predicted_document(analysis.outlook),
         },
         "ledger": _ledger(analysis.ledger),
         "staleness": _staleness(analysis.staleness),
-        "outlook": outlook_document(analysis.outlook),
+        **outlook_documents(analysis.outlook, analysis.run),
         "findings": [_finding(finding) for finding in analysis.findings],
         "data_quality": _data_quality(analysis.data_quality),
     }

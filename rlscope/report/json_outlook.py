@@ -1,146 +1,217 @@
-"""The model's part of the JSON document. Its keys are part of the same contract: only ever added to."""
+"""The model's parts of the JSON document. Their keys are part of the same contract: only ever added to.
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+Where the model says nothing of a run, every key is there and null, and `recommendation.why` says what is missing.
+"""
 
-from rlscope.model.decode_fit import CurveFit
-from rlscope.model.forecast import Forecast, Spread
+from collections.abc import Mapping
+from typing import Final
+
+from rlscope.analysis import RunFacts
 from rlscope.model.gap import Gap
 from rlscope.model.outlook import NoOutlook, Outlook
 from rlscope.model.prediction import Compared, Prediction
-from rlscope.model.recommendation import Recommendation
-from rlscope.model.system import Layout
+from rlscope.model.recommendation import fastest_probabilities
 from rlscope.model.time_to_finish import TimeToFinish
 from rlscope.report import advice
+from rlscope.report.json_layouts import Json, candidate_document, candidate_documents, present_document
 from rlscope.report.numbers import finite
 
-Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
+_PREDICTED_KEYS: Final = (
+    "predicted_tokens_per_s",
+    "predicted_low",
+    "predicted_high",
+    "judged_tokens_per_s",
+    "judged_low",
+    "judged_high",
+    "residual_ratio",
+    "agrees",
+)
+_LATENCY_KEYS: Final = (
+    "form",
+    "parameters",
+    "visited_batch_low",
+    "visited_batch_high",
+    "grade",
+    "mape_ratio",
+    "held_out_mape_ratio",
+    "caveats",
+)
+_MODEL_KEYS: Final = (
+    "synchronous",
+    "calibrated_steps",
+    "judged_steps",
+    "judged",
+    "efficient_running",
+    "efficient_decoding_ratio",
+    "simulated_layouts",
+    "cautions",
+    "notes",
+)
 
 
-def outlook_document(outlook: Outlook | NoOutlook) -> dict[str, Json]:
-    """What the model says; `reason` alone where it says nothing."""
+def outlook_documents(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, Json]:
+    """The top-level keys that are the model's alone."""
+    return {
+        "latency": _latency(outlook),
+        "recommendation": _recommendation(outlook, run),
+        "eta": _eta(outlook),
+        "model": _model(outlook),
+    }
+
+
+def predicted_document(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    """What `throughput` holds of the model: predicted and judged, the bound, and the way from it to what was achieved.
+
+    bound_tokens_per_s and the `tokens_per_s` of all causes add up to the steady rate: a cause that costs is below 0.
+    """
+    known = isinstance(outlook, Outlook)
+    return {
+        **_predicted(outlook.prediction if known else None),
+        "bound_tokens_per_s": finite(outlook.gap.bound_tokens_per_s) if known else None,
+        "sync_tokens_per_s": finite(outlook.synchronous_tokens_per_s) if known else None,
+        "gap": _gap(outlook.gap) if known else None,
+    }
+
+
+def _predicted(prediction: Prediction | None) -> dict[str, Json]:
+    rate = None if prediction is None else _compared_by_name(prediction).get("tokens_per_s")
+    if rate is None:
+        return dict.fromkeys(_PREDICTED_KEYS)
+    values: tuple[Json, ...] = (
+        *map(finite, rate.predicted),
+        finite(rate.achieved.value),
+        finite(rate.achieved.low),
+        finite(rate.achieved.high),
+        finite(rate.residual_ratio),
+        rate.agrees,
+    )
+    return dict(zip(_PREDICTED_KEYS, values, strict=True))
+
+
+def _compared_by_name(prediction: Prediction) -> Mapping[str, Compared]:
+    return {each.quantity: each for each in prediction.compared}
+
+
+def _gap(gap: Gap) -> list[Json]:
+    return [{"cause": step.cause, "tokens_per_s": finite(-step.lost_tokens_per_s)} for step in gap.steps]
+
+
+def _latency(outlook: Outlook | NoOutlook) -> dict[str, Json]:
     if isinstance(outlook, NoOutlook):
-        return {"reason": outlook.reason}
-    efficiency = outlook.efficiency
+        return dict.fromkeys(_LATENCY_KEYS)
+    fit = outlook.calibration.curve
+    visited = fit.visited
+    values: tuple[Json, ...] = (
+        fit.form,
+        {name: finite(value) for name, value in fit.parameters.items()},
+        None if visited is None else finite(visited.batch_low),
+        None if visited is None else finite(visited.batch_high),
+        outlook.forecasts.today.grade,
+        finite(fit.mape_ratio),
+        finite(fit.held_out_mape_ratio),
+        list(fit.caveats),
+    )
+    return dict(zip(_LATENCY_KEYS, values, strict=True))
+
+
+def _recommendation(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, Json]:
+    if isinstance(outlook, NoOutlook):
+        return _no_recommendation(outlook, run)
+    advised, forecasts = outlook.recommendation, outlook.forecasts
+    odds = fastest_probabilities(forecasts)
+    other = None if advised.best is forecasts.today else candidate_document(outlook, advised.best, odds)
+    today = candidate_document(outlook, forecasts.today, odds)
     return {
-        "reason": None,
-        "headline": advice.headline(outlook),
+        "action": "change" if advised.changes else "keep",
         "why": advice.why(outlook),
-        "synchronous": outlook.calibration.synchronous,
-        "recommendation": _recommendation(outlook.recommendation),
-        "today": _forecast(outlook, outlook.forecasts.today),
-        "layouts": [_forecast(outlook, each) for each in outlook.forecasts.others],
-        "prediction": None if outlook.prediction is None else _prediction(outlook.prediction),
-        "gap": _gap(outlook.gap),
-        "synchronous_tokens_per_s": finite(outlook.synchronous_tokens_per_s),
-        "efficient_running": None if efficiency is None else efficiency.efficient_running,
-        "efficient_decoding_ratio": None if efficiency is None else finite(efficiency.efficient_time_ratio),
-        "time_to_finish": None if outlook.finish is None else _finish(outlook.finish),
-        "simulated_layouts": outlook.simulated_layouts,
-        "cautions": list(outlook.cautions),
-        "notes": list(outlook.calibration.notes),
-        "curve": _curve(outlook.calibration.curve),
+        "reason": advised.reason,
+        "headline": advice.headline(outlook),
+        "current": present_document(forecasts.today),
+        "best": other if advised.changes else today,
+        "alternative": None if advised.changes else other,
+        "probability_better": advised.better_probability,
+        "regret_ratio": finite(advised.regret_ratio),
+        "doubts": [{"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advised.doubts],
+        "candidates": candidate_documents(outlook),
     }
 
 
-def _prediction(prediction: Prediction) -> dict[str, Json]:
+def _no_recommendation(outlook: NoOutlook, run: RunFacts) -> dict[str, Json]:
     return {
-        "calibrated_steps": prediction.calibrated_steps,
-        "judged_steps": prediction.judged_steps,
-        "quantities": [_compared(each) for each in prediction.compared],
+        "action": "unknown",
+        "why": outlook.reason,
+        "reason": None,
+        "headline": None,
+        "current": {
+            "n_train_gpus": run.trainer_gpus,
+            "n_sample_gpus": run.sampler_gpus,
+            "max_running_per_engine": None,
+            "tokens_per_s": None,
+            "staleness_mean": None,
+            "staleness_max": None,
+        },
+        "best": None,
+        "alternative": None,
+        "probability_better": None,
+        "regret_ratio": None,
+        "doubts": [],
+        "candidates": [],
     }
+
+
+def _eta(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    finish = outlook.finish if isinstance(outlook, Outlook) else None
+    if finish is None:
+        return {"remaining_steps": None, "current": None, "best": None}
+    current = _hours(finish, *finish.today_hours)
+    recommended = finish.recommended_hours
+    best = current if recommended is None else _hours(finish, *recommended)
+    return {"remaining_steps": finish.remaining_steps, "current": current, "best": best}
+
+
+def _hours(finish: TimeToFinish, hours: float, low: float, high: float) -> dict[str, Json]:
+    return {
+        "hours": finite(hours),
+        "low": finite(low),
+        "high": finite(high),
+        "gpu_hours": finite(finish.gpu_hours(hours)),
+        "price": finite(finish.price(hours)),
+    }
+
+
+def _model(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    if isinstance(outlook, NoOutlook):
+        return dict.fromkeys(_MODEL_KEYS)
+    prediction, efficiency = outlook.prediction, outlook.efficiency
+    values: tuple[Json, ...] = (
+        outlook.calibration.synchronous,
+        None if prediction is None else prediction.calibrated_steps,
+        None if prediction is None else prediction.judged_steps,
+        None if prediction is None else _judged(prediction),
+        None if efficiency is None else efficiency.efficient_running,
+        None if efficiency is None else finite(efficiency.efficient_time_ratio),
+        outlook.simulated_layouts,
+        list(outlook.cautions),
+        list(outlook.calibration.notes),
+    )
+    return dict(zip(_MODEL_KEYS, values, strict=True))
+
+
+def _judged(prediction: Prediction) -> dict[str, Json]:
+    """What was predicted besides the rate, which `throughput` holds."""
+    by_name = _compared_by_name(prediction)
+    return {name: _compared(each) for name, each in by_name.items() if name != "tokens_per_s"}
 
 
 def _compared(compared: Compared) -> dict[str, Json]:
-    achieved = compared.achieved
+    predicted, achieved = compared.predicted, compared.achieved
     return {
-        "quantity": compared.quantity,
-        "predicted": _spread(compared.predicted),
-        "achieved": {"value": finite(achieved.value), "low": finite(achieved.low), "high": finite(achieved.high)},
+        "predicted": finite(predicted.median),
+        "predicted_low": finite(predicted.low),
+        "predicted_high": finite(predicted.high),
+        "judged": finite(achieved.value),
+        "judged_low": finite(achieved.low),
+        "judged_high": finite(achieved.high),
         "residual_ratio": finite(compared.residual_ratio),
         "agrees": compared.agrees,
     }
-
-
-def _gap(gap: Gap) -> dict[str, Json]:
-    return {
-        "bound_tokens_per_s": finite(gap.bound_tokens_per_s),
-        "lost": [{"cause": step.cause, "lost_tokens_per_s": finite(step.lost_tokens_per_s)} for step in gap.steps],
-        "achieved_tokens_per_s": finite(gap.achieved_tokens_per_s),
-    }
-
-
-def _curve(fit: CurveFit) -> dict[str, Json]:
-    return {
-        "form": fit.form,
-        "parameters": {name: finite(value) for name, value in fit.parameters.items()},
-        "error_ratio": finite(fit.mape_ratio),
-        "held_out_error_ratio": finite(fit.held_out_mape_ratio),
-        "caveats": list(fit.caveats),
-    }
-
-
-def _recommendation(advice: Recommendation) -> dict[str, Json]:
-    return {
-        "changes": advice.changes,
-        "reason": advice.reason,
-        "layout": _layout(advice.best.layout),
-        "gain_ratio": _spread(advice.gain_ratio),
-        "better_probability": advice.better_probability,
-        "best_probability": advice.best_probability,
-        "regret_ratio": finite(advice.regret_ratio),
-        "doubts": [{"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advice.doubts],
-    }
-
-
-def _forecast(outlook: Outlook, forecast: Forecast) -> dict[str, Json]:
-    staleness, state = forecast.staleness, forecast.state
-    drawn = forecast.drawn_tokens_per_s
-    return {
-        "layout": _layout(forecast.layout),
-        "excluded": forecast.excluded,
-        "tokens_per_s": finite(forecast.tokens_per_s),
-        "interval_tokens_per_s": None if drawn is None else _spread(Spread.of(drawn)),
-        "gain_ratio": _gain(outlook, forecast),
-        "regime": None if state is None else state.regime,
-        "step_s": None if state is None else finite(state.step_s),
-        "running": None if state is None else finite(state.running),
-        "staleness_token_mean": None if staleness is None else finite(staleness.token_mean),
-        "staleness_sample_p95": None if staleness is None else staleness.sample_p95,
-        "staleness_sample_max": None if staleness is None else staleness.sample_max,
-        "grade": forecast.grade,
-    }
-
-
-def _gain(outlook: Outlook, forecast: Forecast) -> Json:
-    """Over today's layout; without an interval where the layout was not drawn."""
-    gain = advice.gain_of(outlook, forecast)
-    if gain is None:
-        return None
-    drawn = forecast.drawn_tokens_per_s is not None
-    return _spread(gain) if drawn else {"median": finite(gain.median), "low": None, "high": None}
-
-
-def _layout(layout: Layout) -> dict[str, Json]:
-    return {
-        "trainer_gpus": layout.trainer_gpus,
-        "sampler_gpus": layout.sampler_gpus,
-        "running_per_engine": layout.running_per_engine,
-    }
-
-
-def _finish(finish: TimeToFinish) -> dict[str, Json]:
-    recommended = finish.recommended_hours
-    return {
-        "remaining_steps": finish.remaining_steps,
-        "today_hours": _spread(finish.today_hours),
-        "recommended_hours": None if recommended is None else _spread(recommended),
-        "today_gpu_hours": finite(finish.gpu_hours(finish.today_hours.median)),
-        "today_price": finite(finish.price(finish.today_hours.median)),
-        "recommended_gpu_hours": None if recommended is None else finite(finish.gpu_hours(recommended.median)),
-        "recommended_price": None if recommended is None else finite(finish.price(recommended.median)),
-    }
-
-
-def _spread(spread: Spread) -> dict[str, Json]:
-    return {"median": finite(spread.median), "low": finite(spread.low), "high": finite(spread.high)}

@@ -1,0 +1,86 @@
+"""Layouts in JSON documents: one shape wherever a layout and what it would do are written.
+
+Its keys are part of the contract of `json_document.py`: only ever added to. Figures are the model's, the run's own
+layout included, so that they can be compared with each other.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, TypeAlias
+
+from rlscope.model.forecast import Forecast, Spread
+from rlscope.model.losses import Regime
+from rlscope.model.outlook import Outlook
+from rlscope.model.recommendation import fastest_probabilities
+from rlscope.model.system import Layout
+from rlscope.report import advice
+from rlscope.report.numbers import finite
+
+Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
+Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
+
+_NO_GAIN: Final = Spread(0.0, 0.0, 0.0)
+_WAITS: Final[Mapping[Regime, Waits]] = {
+    "samplers": "samplers",
+    "trainers": "trainers",
+    "staleness_cap": "staleness_cap",
+    # What is in flight is what ages: a cap on it is a cap on staleness by other means.
+    "admission": "staleness_cap",
+    "weight_updates": "weight_updates",
+    "environment": "environment",
+    "balanced": "balanced",
+}
+
+
+def layout_document(layout: Layout) -> dict[str, Json]:
+    """The three numbers of a layout."""
+    return {
+        "n_train_gpus": layout.trainer_gpus,
+        "n_sample_gpus": layout.sampler_gpus,
+        "max_running_per_engine": layout.running_per_engine,
+    }
+
+
+def present_document(forecast: Forecast) -> dict[str, Json]:
+    """A layout, its rate and how old its tokens are."""
+    rate, staleness = advice.rate_of(forecast), forecast.staleness
+    return {
+        **layout_document(forecast.layout),
+        "tokens_per_s": None if rate is None else finite(rate.median),
+        "staleness_mean": None if staleness is None else finite(staleness.token_mean),
+        "staleness_max": None if staleness is None else staleness.sample_max,
+    }
+
+
+def candidate_documents(outlook: Outlook) -> list[Json]:
+    """Every layout that was looked at, the run's own among them: the fastest first, those out of the question last."""
+    every = (outlook.forecasts.today, *outlook.forecasts.others)
+    ranked = sorted(every, key=lambda each: (each.excluded is not None, -(each.tokens_per_s or 0.0)))
+    odds = fastest_probabilities(outlook.forecasts)
+    return [candidate_document(outlook, each, odds) for each in ranked]
+
+
+def candidate_document(outlook: Outlook, forecast: Forecast, odds: Mapping[Layout, float]) -> dict[str, Json]:
+    """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
+    state, staleness = forecast.state, forecast.staleness
+    rate, is_drawn = advice.rate_of(forecast), forecast.drawn_tokens_per_s is not None
+    gain = _NO_GAIN if forecast is outlook.forecasts.today else advice.gain_of(outlook, forecast)
+    return {
+        **present_document(forecast),
+        "low": finite(rate.low) if rate is not None and is_drawn else None,
+        "high": finite(rate.high) if rate is not None and is_drawn else None,
+        "gain_ratio": None if gain is None else finite(gain.median),
+        "gain_low_ratio": finite(gain.low) if gain is not None and is_drawn else None,
+        "gain_high_ratio": finite(gain.high) if gain is not None and is_drawn else None,
+        "probability_best": odds.get(forecast.layout),
+        "grade": forecast.grade,
+        "excluded": forecast.excluded,
+        "regime": None if state is None else waits_for(state.regime),
+        "step_s": None if state is None else finite(state.step_s),
+        "running_per_engine": None if state is None else finite(state.running),
+        "staleness_p95": None if staleness is None else staleness.sample_p95,
+    }
+
+
+def waits_for(regime: Regime) -> Waits:
+    """What a layout waits for, in the words of the verdict."""
+    return _WAITS[regime]

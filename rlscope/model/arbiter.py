@@ -53,12 +53,12 @@ def arbitrate(
     ]
     # Today's layout is what the others are compared with, whatever its staleness: no cap leaves it out.
     caps = {each.layout: None if each is forecasts.today else most_staleness for each in asked}
-    corrected = {each.layout: _corrected(calibration, each, settings, caps[each.layout]) for each in asked}
+    by_layout = {each.layout: corrected(calibration, each, settings, caps[each.layout]) for each in asked}
     others = sorted(
-        (corrected.get(each.layout, each) for each in forecasts.others),
+        (by_layout.get(each.layout, each) for each in forecasts.others),
         key=lambda each: (each.excluded is not None, -(each.tokens_per_s or 0.0)),
     )
-    today = corrected.get(forecasts.today.layout, forecasts.today)
+    today = by_layout.get(forecasts.today.layout, forecasts.today)
     return Arbitrated(Forecasts(replace(today, excluded=forecasts.today.excluded), tuple(others)), len(asked))
 
 
@@ -73,9 +73,10 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     return bool(state.caveats) or passes_cap or kv_binds
 
 
-def _corrected(
+def corrected(
     calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None
 ) -> Forecast:
+    """The forecast by the simulator, its draws moved with it; as it was where no step of it ever starts."""
     simulated = simulated_run(calibration, forecast.layout, settings)
     if simulated is None or not forecast.tokens_per_s:
         return forecast

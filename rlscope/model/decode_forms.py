@@ -39,7 +39,7 @@ _ROW_NOISE: Final = LogNormal(0.1, 1.0)
 """Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
 """How far a curve of the right form is from the mean of a cell: 1 to 3 % in the table of measured kernels."""
-_SHARPNESS: Final = LogNormal(2.0, 0.4)
+SHARPNESS: Final = LogNormal(2.0, 0.4)
 """p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
 _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
 """The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
@@ -58,7 +58,7 @@ _PART_LOG_SD: Final = 1.5
 _HIT_RATE: Final = LogNormal(0.06, 1.0)
 """One expert of sixteen per token."""
 _USUAL: Final[Mapping[str, float]] = {
-    "sharpness": _SHARPNESS.median,
+    "sharpness": SHARPNESS.median,
     "width": _WIDTH.median,
     "hit_rate": _HIT_RATE.median,
     "row_noise": _ROW_NOISE.median,
@@ -210,7 +210,7 @@ class FormModel:
         if self.form == "expert_hit":
             return _log_expert_shape(at, hardware, self.reference)
         if self.form == "pnorm":
-            expected = _SHARPNESS_UNKNOWN if self.prior is None else _SHARPNESS
+            expected = _SHARPNESS_UNKNOWN if self.prior is None else SHARPNESS
             soft, rise, scale = _normal(at["sharpness"], expected), 0.0, np.exp(-at["sharpness"])
         else:
             soft, rise = _normal(at["width"], _WIDTH) + _normal(at["rise"], _RISE), at["rise"]

@@ -13,12 +13,6 @@ from typing import Final
 
 from rlscope.model.hardware import Device, ModelShape, least_pass_s
 
-_WEIGHT_EFFICIENCY: Final = 0.75
-"""Share of the peak bandwidth at which weights are streamed: 0.66 to 0.79 in the table."""
-_COMPUTE_EFFICIENCY: Final = 0.8
-"""Share of the peak rate of multiplication at large batches."""
-_KV_EFFICIENCY: Final = 0.85
-"""Share of the peak bandwidth at which attention reads the KV cache: 0.78 to 0.92 in the table."""
 _LOG_SD: Final = 0.15
 """Of each of the three shares, on one GPU."""
 _LOG_SD_MANY_GPUS: Final = 0.25
@@ -29,6 +23,21 @@ _OVERHEAD_SCALE_S: Final = 3e-3
 """Scale of a half-normal overhead of scheduling and launching a pass; measured engines have 0.1 to 5 ms."""
 _FLOP_PER_PARAMETER: Final = 2.0
 """A multiplication and an addition for each parameter and token (Kaplan et al. 2020)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the device's peaks that a pass reaches, 0..1, where nothing is measured."""
+
+    weight_bandwidth_ratio: float = 0.75
+    """Of the bandwidth, at which weights are streamed: 0.66 to 0.79 in the table."""
+    compute_ratio: float = 0.8
+    """Of the rate of multiplication, at large batches."""
+    kv_bandwidth_ratio: float = 0.85
+    """Of the bandwidth, at which attention reads the KV cache: 0.78 to 0.92 in the table."""
+
+
+USUAL_SHARES: Final = Shares()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +73,14 @@ class HardwarePrior:
     experts: ExpertPrior | None
 
 
-def hardware_prior(shape: ModelShape, device: Device | None, gpus: int) -> HardwarePrior | None:
+def hardware_prior(
+    shape: ModelShape, device: Device | None, gpus: int, shares: Shares = USUAL_SHARES
+) -> HardwarePrior | None:
     """Expectations for an engine of `gpus` GPUs; None where device, parameters, their bytes or experts are unknown.
 
     a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8);
-    KV: bytes per token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the shares
-    above; weights of one byte are taken to be multiplied at twice the rate. Of a mixture of experts the parts that
+    KV: bytes per token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the usual
+    shares; weights of one byte are taken to be multiplied at twice the rate. Of a mixture of experts the parts that
     every pass reads and the experts follow from total and active parameters and the share k/E of experts per token.
     """
     per_token = shape.parameters_per_token
@@ -78,26 +89,26 @@ def hardware_prior(shape: ModelShape, device: Device | None, gpus: int) -> Hardw
     routed = _routed_parameters(shape)
     if shape.has_experts and routed is None:
         return None
-    streams_per_s = gpus * device.bandwidth_bytes_per_s * _WEIGHT_EFFICIENCY / shape.bytes_per_weight
-    flop_per_s = gpus * device.bf16_flop_per_s * (2 if shape.bytes_per_weight <= 1 else 1) * _COMPUTE_EFFICIENCY
+    streams_per_s = gpus * device.bandwidth_bytes_per_s * shares.weight_bandwidth_ratio / shape.bytes_per_weight
+    flop_per_s = gpus * device.bf16_flop_per_s * (2 if shape.bytes_per_weight <= 1 else 1) * shares.compute_ratio
     spread = _LOG_SD if gpus == 1 else _LOG_SD_MANY_GPUS
     experts = None if routed is None else _expert_prior(shape, routed / streams_per_s)
     spread = spread if experts is None else _LOG_SD_EXPERTS
     return HardwarePrior(
         flat_s=LogNormal((shape.parameters - (routed or 0)) / streams_per_s, spread),
         per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s, spread),
-        kv_s_per_token=_kv_prior(shape, device, gpus),
+        kv_s_per_token=_kv_prior(shape, device, gpus, shares),
         overhead_scale_s=_OVERHEAD_SCALE_S,
         least_pass_s=least_pass_s(shape, device, gpus),
         experts=experts,
     )
 
 
-def _kv_prior(shape: ModelShape, device: Device, gpus: int) -> LogNormal | None:
+def _kv_prior(shape: ModelShape, device: Device, gpus: int, shares: Shares) -> LogNormal | None:
     token_bytes = shape.kv_bytes_per_token(gpus)
     if not token_bytes:
         return None
-    return LogNormal(token_bytes / (gpus * device.bandwidth_bytes_per_s * _KV_EFFICIENCY), _LOG_SD)
+    return LogNormal(token_bytes / (gpus * device.bandwidth_bytes_per_s * shares.kv_bandwidth_ratio), _LOG_SD)
 
 
 def _routed_parameters(shape: ModelShape) -> float | None:

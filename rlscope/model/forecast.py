@@ -20,8 +20,8 @@ from rlscope.model.operating_point import rates_of
 from rlscope.model.staleness_forms import maximum, oldest_token_law, percentile, token_mean
 from rlscope.model.system import Layout, Reals, System
 
-Exclusion = Refusal | Literal["too_stale"]
-"""Why a layout is out of the question."""
+Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
+"""Why a layout is out of the question; trainer_memory: too few trainer GPUs to hold what is trained."""
 
 INTERVAL_RATIO: Final = 0.90
 """Share of the draws inside every interval of this stage."""
@@ -123,7 +123,7 @@ def forecast_layouts(
     candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
     laws = StalenessLaws.of(calibration.system)
     solved = steady_states(calibration.system, candidates, calibration.cap_rule)
-    first = [_forecast(calibration, laws, state, most_staleness) for state in solved]
+    first = [forecast_of(calibration, laws, state, most_staleness) for state in solved]
     today = replace(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
@@ -136,9 +136,10 @@ def forecast_layouts(
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
 
 
-def _forecast(
+def forecast_of(
     calibration: Calibration, laws: StalenessLaws, state: SteadyState | Refused, most_staleness: int | None
 ) -> Forecast:
+    """The forecast of one steady state by the best estimate, without draws."""
     if isinstance(state, Refused):
         return Forecast(state.layout, state.reason, None, None, None, None, None)
     staleness = staleness_of(state, laws)

@@ -38,6 +38,7 @@ def _device(name: str, words: str, *, terabytes_per_s: float, teraflop_per_s: fl
 DEVICES: Final = (
     _device("A100 SXM 80 GB", "A100 SXM4 80GB", terabytes_per_s=2.039, teraflop_per_s=312, gigabytes=80),
     _device("A100 SXM 40 GB", "A100 SXM4 40GB", terabytes_per_s=1.555, teraflop_per_s=312, gigabytes=40),
+    _device("A100 PCIe 80 GB", "A100 PCIE 80GB", terabytes_per_s=1.935, teraflop_per_s=312, gigabytes=80),
     _device("H100 SXM", "H100 80GB HBM3", terabytes_per_s=3.35, teraflop_per_s=989, gigabytes=80),
     _device("H100 NVL", "H100 NVL", terabytes_per_s=3.9, teraflop_per_s=835, gigabytes=94),
     _device("H100 PCIe", "H100 PCIE", terabytes_per_s=2.0, teraflop_per_s=756, gigabytes=80),
@@ -48,9 +49,10 @@ DEVICES: Final = (
     _device("GB200", "GB200", terabytes_per_s=8.0, teraflop_per_s=2500, gigabytes=186),
     _device("L40S", "L40S", terabytes_per_s=0.864, teraflop_per_s=362, gigabytes=48),
     _device("MI300X", "MI300X", terabytes_per_s=5.3, teraflop_per_s=1307, gigabytes=192),
+    _device("MI325X", "MI325X", terabytes_per_s=6.0, teraflop_per_s=1307, gigabytes=256),
 )
-"""Data sheets of NVIDIA (A100, H100, H200, HGX B200, GB200 NVL72, L40S) and AMD (MI300X); the H800 is an H100 with
-slower links, and the H20 is as the AIConfigurator project describes it."""
+"""Data sheets of NVIDIA (A100, H100, H200, HGX B200, GB200 NVL72, L40S) and AMD (MI300X, and MI325X, the same chip with
+other memory); the H800 is an H100 with slower links, and the H20 is as the AIConfigurator project describes it."""
 _VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
 """Words that make another device of the same chip: they must be asked for."""
 

@@ -46,13 +46,15 @@ class CauseWords(NamedTuple):
 
 CAUSES: Final[Mapping[Cause, CauseWords]] = {
     "layout_imbalance": CauseWords("split of the GPUs", "One side waits for the other, whatever else is mended."),
+    "stragglers": CauseWords("slow engines", "Engines that take longer for the same passes than the others."),
     "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),
     "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and what no phase of a step covers."),
     "weight_updates": CauseWords("weight updates", "Engines that pause for new weights, trainers that publish them."),
     "environment": CauseWords("environment", "Samples that wait for tools or rewards and hold a place meanwhile."),
     "admission": CauseWords("cap in flight", "The cap on samples that run or queue."),
     "staleness_cap": CauseWords("staleness cap", "What is not begun, or is thrown away, to keep tokens young."),
-    "synchronous_steps": CauseWords("taking turns", "Each side waits while the other works, for the longest sample."),
+    "synchronous_steps": CauseWords("taking turns", "Each side waits while the other works."),
+    "tail": CauseWords("longest samples", "A step or a group is not whole before its longest sample is."),
     "underfilled_batches": CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
     "unexplained": CauseWords("not explained", "What the model predicts of the run and the run does not reach."),
 }
@@ -66,6 +68,7 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "kv_memory": "KV cache too small",
     "synchronous": "only a synchronous run keeps a staleness of 0",
     "too_stale": "tokens older than the cap",
+    "trainer_memory": "too few trainers to hold what is trained",
 }
 REGIMES: Final[Mapping[Regime, str]] = {
     "balanced": "nothing much",

@@ -13,11 +13,13 @@ LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=
         ("NVIDIA H100 NVL", "H100 NVL"),
         ("NVIDIA A100-SXM4-80GB", "A100 SXM 80 GB"),
         ("NVIDIA A100-SXM4-40GB", "A100 SXM 40 GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80 GB"),
         ("NVIDIA H200", "H200"),
         ("NVIDIA H20", "H20"),
         ("NVIDIA B200", "B200"),
         ("NVIDIA GB200", "GB200"),
         ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI325X", "MI325X"),
     ],
 )
 def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name: str, device: str) -> None:

@@ -1,0 +1,168 @@
+"""Which layout to start a run with, before there is a run: all splits of the GPUs, by what device and model promise.
+
+Every split is solved with the guesses at their medians and given the limit on running requests that suits it; the
+leading ones are simulated where the closed form is not to be trusted; the best of them are solved with every draw of
+the guesses. Not covered: several sizes of engine at once (make one plan for each), and what no figure of a plan
+states, such as links between nodes, stragglers, and lengths that change while the run learns.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast import Forecast, Forecasts, Spread, drawn_rates
+from rlscope.model.operating_point import rates_of
+from rlscope.model.plan_draws import UNKNOWNS, assumed_calibration, drawn_alone, is_unsure
+from rlscope.model.plan_sweep import (
+    EQUAL_RATIO,
+    Sweep,
+    by_split,
+    judged,
+    layouts_of,
+    simulated_ratio,
+    staleness_rank,
+    sweep,
+)
+from rlscope.model.planned import Plan, Unknown
+from rlscope.model.recommendation import Recommendation, recommend
+from rlscope.model.sampler_period import sampling_of
+from rlscope.model.synchronous import SynchronousStep, colocated_step
+from rlscope.model.system import Layout, Reals
+from rlscope.model.work_conservation import WorkBound, work_conservation_bound
+
+_MOST_DRAWN: Final = 12
+"""Splits solved with every draw: those further down are not the best in any."""
+_DRAWS_OF_ONE: Final = 25
+"""Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What not knowing one thing costs."""
+
+    unknown: Unknown
+    rate_ratio: Spread
+    """Rate of the best layout over that with all at their medians, less 1, when this alone is unknown."""
+    regret_ratio: float
+    """Mean gain forgone by choosing without knowing it, against the best split for each value, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """What the model says of a plan. Everything in it is assumed: nothing was measured."""
+
+    plan: Plan
+    calibration: Calibration
+    candidates: tuple[Forecast, ...]
+    """One for each split of the GPUs: the fastest first, those out of the question last."""
+    best: Forecast | None
+    """None where no layout can be used."""
+    best_probability: Mapping[Layout, float]
+    """Share of the draws in which each layout that was drawn is the fastest."""
+    present: Forecast | None
+    advice: Recommendation | None
+    """Whether to leave the present layout; None where there is none, or nothing to compare it with."""
+    bound: WorkBound
+    synchronous: SynchronousStep | None
+    """All GPUs do both in turns; None where no engine fits."""
+    kv_running: float
+    """Requests that the KV cache of an engine holds safely."""
+    sensitivities: tuple[Sensitivity, ...]
+    """What to measure first, first."""
+    simulated_layouts: int
+
+
+def plan_layouts(plan: Plan) -> Planned:
+    """Sweep all layouts of a plan. Raises UnplannableError where the model's shape does not say enough, and where the
+    GPUs make no split.
+
+    Nothing is raised where no layout can be used: `best` is None then, and every candidate says why.
+    """
+    layouts = layouts_of(plan)
+    calibration = assumed_calibration(plan, plan.present or layouts[0])
+    swept = judged(sweep(calibration, plan, layouts))
+    candidates = _drawn(swept)
+    present = next((each for each in candidates if each.layout == plan.present), None)
+    best = _chosen([each for each in candidates if each.drawn_tokens_per_s is not None])
+    advice = None
+    if present is not None and best is not None and present.drawn_tokens_per_s is not None:
+        others = tuple(each for each in candidates if each is not present)
+        advice = recommend(calibration, Forecasts(present, others), long_enough=True)
+        best = advice.best if advice.changes else present
+    system = calibration.system
+    return Planned(
+        plan=plan,
+        calibration=calibration,
+        candidates=candidates,
+        best=best,
+        best_probability=_best_probability(candidates),
+        present=present,
+        advice=advice,
+        bound=work_conservation_bound(system, plan.gpus),
+        synchronous=colocated_step(system, plan.gpus),
+        kv_running=sampling_of(system).kv_running,
+        sensitivities=() if best is None else _sensitivities(calibration, plan, candidates, best),
+        simulated_layouts=swept.simulated_layouts,
+    )
+
+
+def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
+    """One candidate for each split, and the present layout; the leading ones with a rate for every draw."""
+    present, forecasts = swept.plan.present, swept.forecasts
+    others = by_split(swept, (each for each in forecasts.values() if each.layout != present))
+    looked_at = [*([forecasts[present]] if present is not None else []), *others[:_MOST_DRAWN]]
+    drawn = [each for each in looked_at if each.excluded is None]
+    rates = drawn_rates(swept.calibration, [each.layout for each in drawn]).T if drawn else ()
+    final = [
+        replace(each, drawn_tokens_per_s=column * simulated_ratio(each))
+        for each, column in zip(drawn, rates, strict=True)
+    ]
+    final += [each for each in looked_at if each.excluded is not None]
+    return tuple(sorted([*final, *others[_MOST_DRAWN:]], key=_rank))
+
+
+def _rank(candidate: Forecast) -> tuple[bool, bool, float]:
+    rate = candidate.tokens_per_s or 0.0 if candidate.drawn_tokens_per_s is None else _median_rate(candidate)
+    return (candidate.excluded is not None, candidate.drawn_tokens_per_s is None, -rate)
+
+
+def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
+    """The fastest by its median over the draws; of those as fast, the least stale."""
+    if not drawn:
+        return None
+    most = max(map(_median_rate, drawn))
+    return min((each for each in drawn if _median_rate(each) >= (1.0 - EQUAL_RATIO) * most), key=staleness_rank)
+
+
+def _median_rate(forecast: Forecast) -> float:
+    return 0.0 if forecast.drawn_tokens_per_s is None else float(np.median(forecast.drawn_tokens_per_s))
+
+
+def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
+    rates = {each.layout: each.drawn_tokens_per_s for each in candidates if each.drawn_tokens_per_s is not None}
+    if not rates:
+        return {}
+    fastest = np.stack(list(rates.values())).max(axis=0)
+    return {layout: float((drawn >= fastest).mean()) for layout, drawn in rates.items()}
+
+
+def _sensitivities(
+    calibration: Calibration, plan: Plan, candidates: Sequence[Forecast], best: Forecast
+) -> tuple[Sensitivity, ...]:
+    """Each unknown alone: what it does to the best layout's rate, and what choosing without it gives away."""
+    drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
+    layouts = [each.layout for each in drawn]
+    ratios = np.array([simulated_ratio(each) for each in drawn])
+    at_best, known = layouts.index(best.layout), best.tokens_per_s or 1.0
+
+    def of(unknown: Unknown) -> Sensitivity:
+        systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)
+        rates: Reals = np.array([rates_of(calibration, system, layouts) for system in systems]) * ratios
+        chosen = rates[:, at_best]
+        return Sensitivity(unknown, Spread.of(chosen / known - 1.0), float((rates.max(axis=1) / chosen).mean() - 1.0))
+
+    found = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
+    return tuple(sorted(found, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))

@@ -14,9 +14,11 @@ END;
 -- What was each worker doing, by its own spans, clipped to its extent? The extent itself is the outermost span.
 -- An engine that applies weights without a pause goes on generating: its rows say what it did meanwhile.
 -- layer breaks a tie between spans with the same start and end: the higher one is inside.
-CREATE MACRO coarse_spans() AS TABLE
+-- Workers are those that own GPUs or, of_controllers, those that own none.
+CREATE MACRO coarse_spans(of_controllers := false) AS TABLE
 WITH extents AS (
-    SELECT worker_id, role, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents WHERE gpu_count > 0
+    SELECT worker_id, role, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents
+    WHERE (gpu_count = 0) = of_controllers
 ),
 named AS (
     SELECT
@@ -55,11 +57,11 @@ JOIN extents USING (worker_id)
 WHERE greatest(named.start_ns, extents.from_ns) < least(named.end_ns, extents.to_ns);
 
 -- The same spans, cut at the edges of cells of cell_ns. The extent's pieces are the cells of a worker.
-CREATE MACRO span_pieces(origin_ns, cell_ns) AS TABLE
+CREATE MACRO span_pieces(origin_ns, cell_ns, of_controllers := false) AS TABLE
 WITH spans AS (
     SELECT worker_id, start_ns, end_ns, state, reason, layer,
         unnest(range((start_ns - origin_ns) // cell_ns, (end_ns - 1 - origin_ns) // cell_ns + 1)) AS cell
-    FROM coarse_spans()
+    FROM coarse_spans(of_controllers := of_controllers)
 )
 SELECT
     worker_id, cell, state, reason, layer,
@@ -155,10 +157,10 @@ FROM straddling;
 -- began last (the innermost, when spans nest).
 --   heads: from a piece's start to the next start it is innermost; what is left are gaps.
 --   gaps: belong to a piece that reaches over a later start; those are few, and are laid flat first.
-CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows, whose) AS TABLE
+CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows, whose, of_controllers := false) AS TABLE
 WITH pieces AS (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer
-    FROM span_pieces(origin_ns, cell_ns)
+    FROM span_pieces(origin_ns, cell_ns, of_controllers := of_controllers)
     UNION ALL
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, NULL, 4
     FROM engine_pieces(origin_ns, cell_ns, whose)

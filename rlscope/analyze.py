@@ -22,6 +22,8 @@ from rlscope.verdict import Interval, dropped_ratio, judge, judged_interval
 
 QUESTIONS: Final = (
     "worker_extents",
+    "worker_timeline",
+    "weight_marks",
     "ledger",
     "training_steps",
     "token_staleness_by_step",

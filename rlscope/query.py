@@ -50,6 +50,11 @@ class Grid:
     rows_disjoint: bool
     bins: int = 40
     most_groups: int = 2000
+    most_marks: int = 4000
+    """Of one view of the workers over time."""
+    most_lanes: int = 64
+    worst_workers: int = 16
+    worst_ns: int = 60 * 10**9
 
 
 def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:

@@ -1,0 +1,36 @@
+-- When were weights published, and when did each engine take them in?
+--
+-- in   weight_updates, worker_lanes
+-- arg  origin_ns   BIGINT   start of the first bucket, UTC epoch
+-- arg  bucket_ns   BIGINT   length of a bucket
+-- arg  most_marks  BIGINT   with more engines times buckets than this, updates of neighbouring buckets are one mark
+-- out  phase       VARCHAR  publish or apply
+-- out  worker_id   VARCHAR  the engine that applied them; NULL for a publication
+-- out  time_ns     BIGINT   end of the first of the updates, UTC epoch
+-- out  versions    BIGINT   versions that the mark stands for
+-- out  version     BIGINT   the first of them
+-- grain: one row per bucket of publications, and per engine with a lane of its own and bucket of applications
+WITH moments AS (
+    SELECT phase, NULL AS worker_id, version, max(end_ns) AS time_ns
+    FROM weight_updates WHERE phase = 'publish'
+    GROUP BY phase, version
+    UNION ALL
+    SELECT phase, worker_id, version, max(end_ns)
+    FROM weight_updates
+    WHERE phase = 'apply' AND worker_id IN (SELECT worker_id FROM worker_lanes WHERE worker_count = 1)
+    GROUP BY phase, worker_id, version
+),
+placed AS (
+    SELECT phase, worker_id, version, time_ns, (time_ns - $origin_ns) // $bucket_ns AS bucket,
+        dense_rank() OVER (PARTITION BY phase ORDER BY worker_id) AS engine
+    FROM moments
+),
+folds AS (
+    SELECT phase, (max(engine) * (max(bucket) - min(bucket) + 1) - 1) // $most_marks + 1 AS fold
+    FROM placed
+    GROUP BY phase
+)
+SELECT phase, worker_id, min(time_ns) AS time_ns, count(DISTINCT version) AS versions, min(version) AS version
+FROM placed JOIN folds USING (phase)
+GROUP BY phase, worker_id, bucket // fold
+ORDER BY phase, worker_id, time_ns

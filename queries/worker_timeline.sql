@@ -1,0 +1,77 @@
+-- What did each worker do over time, or each group of workers that waited alike, and when and where was it worst?
+--
+-- in   worker_states, worker_lanes
+-- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
+-- arg  bucket_ns       BIGINT   length of a bucket
+-- arg  most_marks      BIGINT   with more lanes times buckets than this, neighbouring buckets are put together
+-- arg  worst_ns        BIGINT   length of the worst stretch; at most a tenth of the run, and at least four buckets
+-- out  view            VARCHAR  all, worst_stretch (in which waiting cost most GPU time) or worst_workers
+-- out  lane            INTEGER  place in the view, from 0
+-- out  role            VARCHAR  role of the workers of the lane
+-- out  worker_id       VARCHAR  the worker; NULL where several share the lane
+-- out  worker_count    INTEGER  workers of the lane
+-- out  waiting_ratio   DOUBLE   share of the lane's time, over the whole run, that waited, 0..1
+-- out  start_ns        BIGINT   start of the stretch, UTC epoch
+-- out  end_ns          BIGINT   its end
+-- out  state           VARCHAR  the state that held most of each of its parts
+-- out  reason          VARCHAR  why it waited; NULL for other states
+-- out  share_ratio     DOUBLE   share of the stretch that the state held, 0..1
+-- out  part_ns         BIGINT   length of the parts of which each has a leading state: buckets, put together
+-- grain: one row per view, lane and run of neighbouring parts with one leading state, whose shares agree to a tenth
+WITH costs AS (
+    SELECT bucket, coalesce(sum(state_ns * gpu_count) FILTER (is_waiting), 0) AS waiting_gpu_ns,
+        greatest(4, least($worst_ns // $bucket_ns, (max(bucket) OVER () - min(bucket) OVER () + 1) // 10)) AS buckets
+    FROM worker_states
+    GROUP BY bucket
+),
+worst AS (
+    SELECT greatest(bucket - buckets + 1, min(bucket) OVER ()) AS first_bucket, bucket AS last_bucket,
+        sum(waiting_gpu_ns) OVER (ORDER BY bucket RANGE BETWEEN buckets - 1 PRECEDING AND CURRENT ROW) AS lost_gpu_ns
+    FROM costs
+    QUALIFY lost_gpu_ns > 0
+    ORDER BY lost_gpu_ns DESC, bucket
+    LIMIT 1
+),
+stretches AS (
+    SELECT 'worst_stretch' AS view, 'all' AS lanes_of, first_bucket, last_bucket FROM worst
+    UNION ALL
+    SELECT DISTINCT view, view, (SELECT min(bucket) FROM costs), (SELECT max(bucket) FROM costs) FROM worker_lanes
+),
+folds AS (
+    SELECT stretches.view, lanes_of, first_bucket, last_bucket,
+        ((max(lane) + 1) * (last_bucket - first_bucket + 1) - 1) // $most_marks + 1 AS fold
+    FROM stretches JOIN worker_lanes ON lanes_of = worker_lanes.view
+    GROUP BY stretches.view, lanes_of, first_bucket, last_bucket
+),
+parts AS (
+    SELECT folds.view, lane, role, worker_count, waiting_ratio, from_ns, to_ns, first_bucket, last_bucket, fold,
+        min(worker_id) AS first_worker_id,
+        (bucket - first_bucket) // fold AS part, state, reason, sum(state_ns)::BIGINT AS state_ns
+    FROM worker_states
+    JOIN worker_lanes USING (worker_id)
+    JOIN folds ON lanes_of = worker_lanes.view AND bucket BETWEEN first_bucket AND last_bucket
+    GROUP BY ALL
+),
+led AS (
+    SELECT *, sum(state_ns) OVER (PARTITION BY view, lane, part)::BIGINT AS part_worker_ns
+    FROM parts
+    QUALIFY row_number() OVER (PARTITION BY view, lane, part ORDER BY state_ns DESC, state, reason) = 1
+),
+compared AS (
+    SELECT *, (state, coalesce(reason, ''), round(10 * state_ns / part_worker_ns)) AS look,
+        lag(look) OVER along IS DISTINCT FROM look OR lag(part) OVER along < part - 1 AS is_new
+    FROM led
+    WINDOW along AS (PARTITION BY view, lane ORDER BY part)
+),
+runs AS (
+    SELECT *, count(*) FILTER (is_new) OVER (PARTITION BY view, lane ORDER BY part) AS run FROM compared
+)
+SELECT
+    view, lane, role, if(worker_count = 1, min(first_worker_id), NULL) AS worker_id, worker_count, waiting_ratio,
+    greatest(from_ns, $origin_ns + (first_bucket + min(part) * fold) * $bucket_ns) AS start_ns,
+    least(to_ns, $origin_ns + least(last_bucket + 1, first_bucket + (max(part) + 1) * fold) * $bucket_ns) AS end_ns,
+    state, reason, sum(state_ns) / sum(part_worker_ns)::DOUBLE AS share_ratio, fold * $bucket_ns AS part_ns
+FROM runs
+GROUP BY view, lane, role, worker_count, waiting_ratio, from_ns, to_ns, first_bucket, last_bucket, fold,
+    state, reason, run
+ORDER BY view, lane, start_ns

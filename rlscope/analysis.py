@@ -1,7 +1,7 @@
 """What an analysis says: the facts that the terminal, the JSON and the page all render. No computing, no wording."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import polars as pl
@@ -42,6 +42,11 @@ class RunFacts:
     window: Window | None
     window_reason: str
     """Why the window is what it is, or why there is none."""
+    gpu_hour_price: float | None = None
+    """What a GPU costs for an hour, above 0; None when the run's config does not say."""
+    currency: str | None = None
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The config of run.json as it was given: any keys, any values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,9 @@ class LedgerState:
     """Of the role's GPU-seconds, 0..1."""
     gpu_idle_ratio: float | None
     """Share of this state in which the GPU ran no kernel, from gpu_samples; None where there are none."""
+    underfilled_gpu_ns: int | None = None
+    """Of gpu_ns, what fuller batches would have saved, by the fitted curve: the part of `decoding` that is not
+    efficient. None for every other state, and where the model says nothing."""
 
     @property
     def gpu_s(self) -> float:

@@ -12,8 +12,9 @@ from rlscope.data_quality import assess_quality
 from rlscope.diagnose.evidence import Evidence
 from rlscope.diagnose.rules import find_illnesses
 from rlscope.errors import UnreadableDataError
-from rlscope.ledger import close_ledger, ledger_timeline
+from rlscope.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.look_ahead import NO_WISHES, Wishes, outlook_of
+from rlscope.model.outlook import Outlook
 from rlscope.query import Grid, ask, make_grid
 from rlscope.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.staleness import summarise_staleness
@@ -89,6 +90,8 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing, wishes
     quality = assess_quality(run, answers)
     progress("fitting the model")
     evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
+    outlook = outlook_of(run, facts, grid, answers, wishes)
+    efficiency = outlook.efficiency if isinstance(outlook, Outlook) else None
     return Analysis(
         run=facts,
         verdict=judge(
@@ -99,10 +102,10 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing, wishes
             dropped_ratio(answers["judged_outcomes"]),
         ),
         throughput=measure_throughput(facts, answers),
-        ledger=ledger,
+        ledger=split_decoding(ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=staleness,
         findings=find_illnesses(evidence),
-        outlook=outlook_of(run, facts, grid, answers, wishes),
+        outlook=outlook,
         data_quality=quality,
         answers=answers,
     )

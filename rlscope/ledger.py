@@ -5,16 +5,21 @@ what the GPUs themselves reported beside what the hooks said. It judges nothing.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import polars as pl
 
 from rlscope.analysis import Ledger, LedgerState
+from rlscope.model.batch_efficiency import BatchEfficiency
 
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
 """States that are parts of an engine row; GPU readings cannot tell them apart."""
 BUSY_STATES: Final = (*ENGINE_STATES[:-1], "train", "logprobs", "generating", "eval", "reward")
 """States in which the hooks say that the GPU works."""
+
+IDLE_STATES: Final = ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests")
+"""States in which a worker stands still for want of something."""
 
 
 def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFrame) -> Ledger:
@@ -38,6 +43,30 @@ def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
         .select("role", "state", "reason", "bucket_start_ns", (pl.col("gpu_ns") / 1e9).alias("gpu_s"))
         .sort("role", "bucket_start_ns", "state", "reason")
     )
+
+
+def split_decoding(
+    ledger: Ledger, passes: pl.DataFrame, extents: pl.DataFrame, efficiency: BatchEfficiency | None
+) -> Ledger:
+    """The ledger with its decoding divided into what efficient batches would have taken and what they would have saved.
+
+    passes is the answer of pass_latency, extents that of worker_extents. The two parts add up to the state: the second
+    is what the first leaves.
+    """
+    if efficiency is None:
+        return ledger
+    owned = passes.join(extents.select("worker_id", "role", "gpu_count"), on="worker_id").with_columns(
+        gpu_s=pl.col("passes") * pl.col("pass_mean_s") * pl.col("gpu_count")
+    )
+    return replace(ledger, states=tuple(_divided(state, owned, efficiency) for state in ledger.states))
+
+
+def _divided(state: LedgerState, passes: pl.DataFrame, efficiency: BatchEfficiency) -> LedgerState:
+    own = passes.filter(pl.col("role") == state.role, pl.col("gpu_s") > 0)
+    if state.state != "decoding" or own.is_empty():
+        return state
+    efficient_ns = round(efficiency.time_ratio(own["running"], own["gpu_s"]) * state.gpu_ns)
+    return replace(state, underfilled_gpu_ns=state.gpu_ns - efficient_ns)
 
 
 def _states(rows: pl.DataFrame, idle_ratios: Mapping[tuple[str, str], float]) -> tuple[LedgerState, ...]:

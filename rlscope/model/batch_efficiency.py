@@ -5,10 +5,11 @@ limit, that comes within EFFICIENT_RATIO of the rate at the limit; what passes b
 lost to underfilled batches. Not covered: what a higher limit would bring, which the forecasts say.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.observed import Observed
@@ -18,7 +19,7 @@ EFFICIENT_RATIO: Final = 0.90
 """Filling a batch further gains less than a tenth: not worth its staleness and its KV."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class BatchEfficiency:
     """How well the batches of a stretch used the time of their passes."""
 
@@ -26,6 +27,13 @@ class BatchEfficiency:
     """Requests of the smallest efficient batch."""
     efficient_time_ratio: float
     """Share of the decoding time, 0..1, that the same tokens would have taken in efficient batches."""
+    used_ratios: Reals
+    """That share of a single pass over 1, 2, ... efficient_running requests."""
+
+    def time_ratio(self, running: npt.ArrayLike, busy_s: npt.ArrayLike) -> float:
+        """That share of passes over `running` requests each, which took `busy_s` seconds each, not all of them none."""
+        at = np.clip(np.asarray(running, dtype=np.int64), 1, self.efficient_running) - 1
+        return float(np.average(self.used_ratios[at], weights=np.asarray(busy_s, dtype=np.float64)))
 
 
 def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEfficiency | None:
@@ -39,10 +47,9 @@ def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEffic
     decodes = (passes.decode_tokens > 0) & (passes.busy_s > 0.0)
     if not decodes.any():
         return None
-    running = np.minimum(np.maximum(passes.running[decodes], 1), efficient).astype(np.float64)
-    used_ratio = running / _pass_s(calibration, running, context_tokens) / rates[efficient - 1]
-    time_ratio = float(np.average(np.minimum(used_ratio, 1.0), weights=passes.busy_s[decodes]))
-    return BatchEfficiency(efficient, time_ratio)
+    used_ratios = np.minimum(rates[:efficient] / rates[efficient - 1], 1.0)
+    whole = BatchEfficiency(efficient, 1.0, used_ratios)
+    return replace(whole, efficient_time_ratio=whole.time_ratio(passes.running[decodes], passes.busy_s[decodes]))
 
 
 def _context_tokens(observed: Observed) -> float:

@@ -91,6 +91,8 @@ def _ledger(ledger: Ledger) -> dict[str, Json]:
                 "gpu_ns": state.gpu_ns,
                 "share_ratio": finite(state.share_ratio),
                 "gpu_idle_ratio": finite(state.gpu_idle_ratio),
+                "underfilled_gpu_s": None if state.underfilled_gpu_ns is None else state.underfilled_gpu_ns / 1e9,
+                "underfilled_gpu_ns": state.underfilled_gpu_ns,
             }
             for state in ledger.states
         ],

@@ -86,6 +86,10 @@ def state_label(name: str, reason: str | None) -> str:
     return f"{label} ({why})" if why and not name.startswith("waiting_for_") else label
 
 
+UNDERFILLED: Final = "of it, what fuller batches would save"
+"""The part of decoding that the model calls underfilled."""
+
+
 def order_of(name: str) -> int:
     """Place in a stack of bars: work first, then waits, then the rest."""
     names = tuple(_BY_NAME)

@@ -18,7 +18,7 @@ from rlscope.model.outlook import Outlook
 from rlscope.report import advice, findings, numbers, wording
 from rlscope.report.outlook_text import outlook_sections
 from rlscope.report.plain import bulleted, plain
-from rlscope.report.states import Kind, role_order, state_label, state_of
+from rlscope.report.states import UNDERFILLED, Kind, role_order, state_label, state_of
 
 _WIDTH_MAX = 120
 _BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
@@ -142,6 +142,10 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
             numbers.gpu_time(state.gpu_s),
             *([idle] if has_idle else []),
         )
+        if state.underfilled_gpu_ns is not None:
+            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
+            gpu_time = numbers.gpu_time(state.underfilled_gpu_ns / 1e9)
+            table.add_row(Text(f"  {UNDERFILLED}"), numbers.percent(ratio), "", gpu_time, style="dim")
     table.add_row("")
     return table
 

@@ -2,7 +2,7 @@
 # pyright: reportUnknownMemberType=false
 """Where the GPU time went: per role and state, and over time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -11,7 +11,7 @@ from rlscope.analysis import Analysis, LedgerState
 from rlscope.report import numbers
 from rlscope.report.charts import ledger
 from rlscope.report.figure import Drawn, Figure, drawn_frame
-from rlscope.report.states import State, role_order, state_label, state_of
+from rlscope.report.states import UNDERFILLED, State, role_order, state_label, state_of
 
 
 class LedgerRow(NamedTuple):
@@ -23,6 +23,8 @@ class LedgerRow(NamedTuple):
     share_ratio: float
     gpu_time: str
     gpu_idle: str
+    is_part: bool = False
+    """Of the row above: not another state."""
 
 
 class LedgerRole(NamedTuple):
@@ -100,8 +102,18 @@ def _roles(states: Sequence[LedgerState]) -> list[LedgerRole]:
     for role in sorted({state.role for state in states}, key=role_order):
         own = [state for state in states if state.role == role and state.gpu_ns > 0]
         total_s = sum(state.gpu_ns for state in own) / 1e9
-        roles.append(LedgerRole(role.capitalize(), numbers.gpu_time(total_s), [_row(state) for state in own]))
+        roles.append(LedgerRole(role.capitalize(), numbers.gpu_time(total_s), list(_rows(own))))
     return roles
+
+
+def _rows(states: Sequence[LedgerState]) -> Iterator[LedgerRow]:
+    for state in states:
+        row = _row(state)
+        yield row
+        if state.underfilled_gpu_ns is not None:
+            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
+            gpu_time = numbers.gpu_time(state.underfilled_gpu_ns / 1e9)
+            yield LedgerRow(row.state, UNDERFILLED, numbers.percent(ratio), ratio, gpu_time, "", is_part=True)
 
 
 def _row(state: LedgerState) -> LedgerRow:

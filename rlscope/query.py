@@ -55,6 +55,8 @@ class Grid:
     most_lanes: int = 64
     worst_workers: int = 16
     worst_ns: int = 60 * 10**9
+    most_columns: int = 120
+    """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
 
 
 def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:

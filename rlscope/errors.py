@@ -4,6 +4,7 @@ RlscopeError
 ├── RunFolderError      the folder is not a run, or a run that this version cannot read
 ├── UnreadableDataError a file of the run broke while it was being read
 ├── QueryError          a question that does not exist, or SQL that we do not run
+├── RuleError           a rule that says what we do not know
 └── AnalysisError       the run is readable but cannot be analysed
 
 Each message names the thing, what was found, what was expected and the next step.
@@ -33,6 +34,10 @@ class UnreadableDataError(RlscopeError):
 
 class QueryError(RlscopeError):
     """A question that does not exist, or SQL that we do not run."""
+
+
+class RuleError(RlscopeError):
+    """A file of rules, or a rule of the command line, that says what we do not know."""
 
 
 class AnalysisError(RlscopeError):

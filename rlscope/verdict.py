@@ -15,6 +15,7 @@ import polars as pl
 
 from rlscope.analysis import Bottleneck, Loss, RunFacts, Verdict, Window
 from rlscope.diagnose.overproduction import GENERATING
+from rlscope.ledger import IDLE_STATES
 
 # One GPU in ten: below this no change of layout pays for itself.
 BALANCED_SHARE_RATIO: Final = 0.10
@@ -114,9 +115,7 @@ def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ..
 
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     """Whether each side's own idle and updating states, and what it made for the bin, stay within the threshold."""
-    idle = pl.col("state").is_in(
-        ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests", *_UPDATING)
-    )
+    idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING))
     held_back = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():
         lost_gpu_s = _gpu_s(inside, idle & pl.col("role").is_in(roles))

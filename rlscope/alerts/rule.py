@@ -18,10 +18,16 @@ WARM_UP_STEPS: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How far back from a tick a metric looks: a time, or a number of optimizer steps. One of the two is None."""
+    """How far back from a tick a metric looks: a time, or a number of optimizer steps.
+
+    The other of the two is None; both are for the whole run, which is looked at once, at its end.
+    """
 
     length_ns: int | None
     steps: int | None = None
+
+
+WHOLE_RUN: Final = Window(None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,19 @@
+-- What became of the samples that left the queue in each stretch of time?
+--
+-- in   deliveries, sample_totals
+-- arg  origin_ns        BIGINT   start of the first bucket, UTC epoch
+-- arg  bucket_ns        BIGINT   length of a bucket
+-- out  bucket_start_ns  BIGINT   start of the bucket, UTC epoch
+-- out  outcome          VARCHAR  trained, dropped_stale, filtered or abandoned
+-- out  samples          BIGINT   deliveries
+-- out  tokens           BIGINT   response tokens, once per delivery
+-- grain: one row per bucket and outcome
+SELECT
+    $origin_ns + (taken_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,
+    outcome,
+    count(*) AS samples,
+    coalesce(sum(output_tokens), 0)::BIGINT AS tokens
+FROM deliveries
+LEFT JOIN sample_totals USING (sample_id)
+GROUP BY bucket_start_ns, outcome
+ORDER BY bucket_start_ns, outcome

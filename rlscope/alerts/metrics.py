@@ -1,0 +1,275 @@
+"""The metrics that a rule may name: unit, what counts as evidence, which question computes it, and its price.
+
+Each is the report's own quantity over a window; docs/alerts.md is made of this list. How windows are added up is the
+business of `readings`, where rules come from that of `rules`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import polars as pl
+
+from rlscope.alerts import readings
+from rlscope.alerts.parts import Family
+from rlscope.alerts.readings import Series, Statistic, Whole
+from rlscope.alerts.timeline import Timeline
+from rlscope.ledger import IDLE_STATES
+
+Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "times"]
+Evidence = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
+TRAINER_ROLES: Final = ("trainer", "colocated")
+SAMPLER_ROLES: Final = ("sampler", "colocated")
+_MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
+_NS: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric."""
+
+    name: str
+    unit: Unit
+    meaning: str
+    question: str
+    """The question of queries/ that computes it."""
+    family: Family | None
+    """The parts that it is made of; None where it needs none."""
+    evidence: Evidence
+    min_evidence: int
+    """With less of it in the window there is no data."""
+    series: Callable[[Timeline], Series]
+    price_ns: Callable[[Timeline], Whole] | None = None
+    """GPU-nanoseconds that it costs, by bucket; None where it has no price."""
+    is_live: bool = True
+    """Whether it is known while the run goes on."""
+
+
+def _states(timeline: Timeline, where: pl.Expr) -> Whole:
+    rows = timeline.rows("states")
+    return timeline.sums(rows.filter(where), "gpu_ns") if len(rows) else timeline.sums(rows, "gpu_ns")
+
+
+def _share(lost: pl.Expr, of: pl.Expr) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        all_ns = _states(timeline, of)
+        return readings.Ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
+
+    return series
+
+
+def _gpu_ns(lost: pl.Expr) -> Callable[[Timeline], Whole]:
+    return lambda timeline: _states(timeline, lost)
+
+
+def _role(roles: tuple[str, ...]) -> pl.Expr:
+    return pl.col("role").is_in(roles)
+
+
+_IDLE: Final = pl.col("state").is_in(IDLE_STATES)
+_WEIGHTS: Final = pl.col("state").is_in(_MOVING_WEIGHTS) | (
+    (pl.col("state") == "waiting") & (pl.col("reason") == "weights").fill_null(False)
+)
+_UNKNOWN: Final = pl.col("state") == "unattributed"
+
+
+def _token_staleness(statistic: Statistic) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        return readings.Histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
+
+    return series
+
+
+def _over_cap(timeline: Timeline) -> Series:
+    cap, rows = timeline.parts.max_staleness, timeline.rows("tokens")
+    if cap is None or rows.is_empty():
+        return readings.Constant(None, 0)
+    over = rows.filter(pl.col("staleness") > cap)
+    tokens = timeline.sums(rows, "tokens")
+    return readings.Ratio(timeline.sums(over, "tokens"), tokens, tokens, 1)
+
+
+def _oldest_sample(timeline: Timeline) -> Series:
+    rows = timeline.rows("samples")
+    return readings.Greatest(timeline.greatest(rows, "oldest_max"), timeline.sums(rows, "samples"))
+
+
+def _dropped_stale(timeline: Timeline) -> Series:
+    rows = timeline.rows("outcomes")
+    stale = rows.filter(outcome="dropped_stale") if len(rows) else rows
+    tokens = timeline.sums(rows, "tokens")
+    return readings.Ratio(timeline.sums(stale, "tokens"), tokens, tokens, 1)
+
+
+def _queues(lower: str) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        rows = timeline.rows("queues")
+        if rows.is_empty():
+            return readings.Constant(None, 0)
+        rows = rows.with_columns((pl.col("capacity_samples") * pl.col("held_ns")).alias("capacity_ns"))
+        parts = [
+            readings.Ratio(
+                timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS
+            )
+            for _, own in rows.group_by("queue", maintain_order=True)
+        ]
+        return readings.Fullest(tuple(parts))
+
+    return series
+
+
+def _engines(column: str) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        rows = timeline.rows("engines")
+        timed = rows.filter("is_timed") if len(rows) else rows
+        row_ns = timeline.sums(timed, "row_ns")
+        return readings.Ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
+
+    return series
+
+
+def _kv_used(timeline: Timeline) -> Series:
+    rows, capacity = timeline.rows("engines"), timeline.parts.kv_capacity_tokens
+    if rows.is_empty() or not capacity:
+        return readings.Constant(None, 0)
+    known = rows.filter(pl.col("is_timed") & pl.col("kv_row_ns").is_not_null() & pl.col("worker_id").is_in([*capacity]))
+    tokens = pl.col("worker_id").replace_strict(dict(capacity), return_dtype=pl.Float64)
+    known = known.with_columns((tokens * pl.col("kv_row_ns")).alias("capacity_token_ns"))
+    return readings.FloatRatio(
+        timeline.exact_sums(known, "kv_token_ns"),
+        timeline.exact_sums(known, "capacity_token_ns"),
+        timeline.sums(known, "kv_row_ns"),
+        _NS,
+    )
+
+
+def _trained_tokens(timeline: Timeline) -> Series:
+    rows = timeline.rows("steps")
+    return readings.Rate(
+        timeline.sums(rows, "response_tokens"),
+        timeline.counts(rows),
+        timeline.ticks,
+        timeline.first_bucket,
+        timeline.start_ns,
+        timeline.parts.end_ns,
+    )
+
+
+def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        rows = timeline.rows(family)
+        known = rows.filter(pl.col(column).is_not_null()) if len(rows) else rows
+        counts = timeline.counts(known)
+        return readings.FloatRatio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts, 1)
+
+    return series
+
+
+def _overdue(family: Family, column: str) -> Callable[[Timeline], Series]:
+    def series(timeline: Timeline) -> Series:
+        frame = timeline.parts.frames.get(family)
+        known = () if frame is None or frame.is_empty() else frame[column].drop_nulls().unique().sort().to_list()
+        return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, timeline.parts.end_ns)
+
+    return series
+
+
+def _silence(timeline: Timeline) -> Series:
+    return readings.Silence(timeline.parts.workers, timeline.ticks, timeline.first_bucket, timeline.parts.end_ns)
+
+
+def _dropped_rows(timeline: Timeline) -> Series:
+    return readings.Constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
+
+
+def _dropped_ratio(timeline: Timeline) -> Series:
+    rows = timeline.parts.dropped_rows + timeline.parts.stored_rows
+    return readings.Constant(timeline.parts.dropped_rows / rows if rows else None, rows)
+
+
+def _residual(timeline: Timeline) -> Series:
+    return readings.Constant(timeline.residual_ratio, len(timeline.step_ends_ns))
+
+
+def _token_metrics() -> tuple[Metric, ...]:
+    meanings: tuple[tuple[Statistic, str], ...] = (
+        ("mean", "mean age of the response tokens that were trained on"),
+        ("p50", "the age that half of them do not exceed"),
+        ("p95", "the age that 95 % of them do not exceed"),
+        ("p99", "the age that 99 % of them do not exceed"),
+        ("max", "age of the oldest of them"),
+    )
+    return tuple(
+        Metric(
+            f"staleness.tokens.{statistic}",
+            "versions",
+            meaning,
+            "token_staleness",
+            "tokens",
+            "tokens",
+            1000,
+            _token_staleness(statistic),
+        )
+        for statistic, meaning in meanings
+    )
+
+
+def _shares() -> tuple[Metric, ...]:
+    trainers, samplers = _role(TRAINER_ROLES), _role(SAMPLER_ROLES)
+    everyone = pl.lit(True)
+    shares = (
+        ("idle.trainer_ratio", "share of the trainers' GPU-seconds in which they stood still for want of something",
+         _IDLE, trainers),
+        ("idle.sampler_ratio", "share of the samplers' GPU-seconds in which they stood still for want of something",
+         _IDLE, samplers),
+        ("weight_update.gpu_ratio", "share of all GPU-seconds that published, moved, applied or awaited weights",
+         _WEIGHTS, everyone),
+        ("unattributed_ratio", "share of all GPU-seconds that no hook explains", _UNKNOWN, everyone),
+    )  # fmt: skip
+    return tuple(
+        Metric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, _share(lost, of), _gpu_ns(lost & of))
+        for name, meaning, lost, of in shares
+    )
+
+
+METRICS: Final[tuple[Metric, ...]] = (
+    *_token_metrics(),
+    Metric("staleness.samples.max", "versions", "age of the oldest token of any sample that was trained on",
+           "sample_staleness", "samples", "samples", 1, _oldest_sample),
+    Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens older than the run's max_staleness allows",
+           "token_staleness", "tokens", "tokens", 1000, _over_cap),
+    *_shares(),
+    Metric("dropped_stale_ratio", "ratio", "share of the tokens that left the queue which were dropped for their age",
+           "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
+    Metric("queue.depth", "samples", "mean depth of the deepest queue",
+           "queue_depth", "queues", "s", 10, _queues("held_ns")),
+    Metric("queue.used_ratio", "ratio", "mean depth over capacity, of the fullest queue",
+           "queue_depth", "queues", "s", 10, _queues("capacity_ns")),
+    Metric("kv.used_ratio", "ratio", "tokens resident in the KV caches over what they hold, by time",
+           "kv_use", "engines", "s", 10, _kv_used),
+    Metric("running.per_engine", "requests", "requests in an engine's batch, by time",
+           "batch_size", "engines", "s", 10, _engines("running_ns")),
+    Metric("waiting.requests", "requests", "requests waiting inside an engine, by time",
+           "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
+    Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, over the time",
+           "training_steps", "steps", "steps", 3, _trained_tokens),
+    Metric("throughput.residual_ratio", "ratio", "what the model's prediction leaves of the rate unexplained",
+           "training_steps", None, "steps", 1, _residual, is_live=False),
+    Metric("step.period_s", "s", "mean time from the end of one optimizer step to the next",
+           "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
+    Metric("step.overdue_periods", "times", "time since the last step ended, in periods as they usually are",
+           "training_steps", "steps", "intervals", 5, _overdue("steps", "end_ns")),
+    Metric("weight_update.duration_s", "s", "mean time from the start of a publication to its end in an engine",
+           "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
+    Metric("weight_update.overdue_periods", "times",
+           "time since the last publication that reached an engine, in intervals as they usually are",
+           "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "publish_start_ns")),
+    Metric("worker.silent_s", "s", "time since the worker that was not heard of for longest flushed or recorded",
+           "worker_extents", None, "workers", 1, _silence),
+    Metric("rows.dropped", "rows", "rows that capture dropped, by the workers' own count",
+           "worker_extents", None, "rows", 0, _dropped_rows),
+    Metric("rows.dropped_ratio", "ratio", "their share of all rows",
+           "worker_extents", None, "rows", 1, _dropped_ratio),
+)  # fmt: skip
+"""Every metric, in the order in which they are listed."""
+BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -95,6 +95,7 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
         most_staleness=own_cap if wishes.most_staleness is None else wishes.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
+        aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
     )
 
 

@@ -16,6 +16,7 @@ from rlscope.model.blocks import ratio_of_sums
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import STALE_QUANTILE, Forecast, Forecasts, StalenessForecast
 from rlscope.model.layout_limits import Refused
+from rlscope.model.pace import pace_of_simulated
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.staleness_forms import maximum
 from rlscope.model.system import Layout, Reals
@@ -90,6 +91,7 @@ def corrected(
         tokens_per_s=simulated.trained_tokens_per_s,
         drawn_tokens_per_s=None if drawn is None or too_stale else drawn * ratio * _noise(simulated, drawn.size),
         staleness=staleness,
+        pace=None if forecast.pace is None else pace_of_simulated(simulated, forecast.pace.regime),
         excluded="too_stale" if too_stale else None,
     )
 

@@ -17,7 +17,9 @@ from rlscope.model.decode_visited import Grade
 from rlscope.model.layout_limits import Refusal, Refused
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.operating_point import rates_of
+from rlscope.model.pace import Pace, pace_of_state, pace_of_step
 from rlscope.model.staleness_forms import maximum, oldest_token_law, percentile, token_mean
+from rlscope.model.synchronous import split_step
 from rlscope.model.system import Layout, Reals, System
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
@@ -81,6 +83,8 @@ class Forecast:
     """None also where the queue grows for ever."""
     grade: Grade | None
     """How near its decode passes are to what the run visited."""
+    pace: Pace | None = None
+    """By the best estimate, or by the event simulator where that judged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,11 +133,17 @@ def forecast_layouts(
     )
     if calibration.synchronous:
         # The closed form's state is that of an asynchronous run; taking turns leaves every token at its own version.
-        today = replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0))
+        today = _by_turns(calibration, today)
     chosen = _worth_drawing(first[1:])
     drawn = _draw(calibration, [today, *chosen])
     others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
+
+
+def _by_turns(calibration: Calibration, today: Forecast) -> Forecast:
+    step = split_step(calibration.system, calibration.layout)
+    pace = None if step is None else pace_of_step(step, calibration.layout)
+    return replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0), pace=pace)
 
 
 def forecast_of(
@@ -152,6 +162,7 @@ def forecast_of(
         drawn_tokens_per_s=None,
         staleness=staleness,
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
+        pace=pace_of_state(state),
     )
 
 
@@ -184,12 +195,19 @@ def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forec
 def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second, one row per draw and one column per layout; 0 where it cannot run.
 
-    Each rate is off by what the form itself may be off.
+    Each rate is off by what the form itself may be off: by the same wherever a layout is asked about, independently
+    between layouts.
     """
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
     states = steady_states(calibration.system, layouts, calibration.cap_rule)
     errors = np.array([_form_error(state) for state in states])
-    return rates * np.exp(errors * np.random.default_rng(_SEED).standard_normal(rates.shape))
+    return rates * np.exp(errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1))
+
+
+def _form_noise(layout: Layout, draws: int) -> Reals:
+    """The layout is the seed: what else is looked at leaves its draws as they are."""
+    seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+    return np.random.default_rng(seed).standard_normal(draws)
 
 
 def _form_error(state: SteadyState | Refused) -> float:

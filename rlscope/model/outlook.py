@@ -26,7 +26,7 @@ from rlscope.model.recommendation import Recommendation, recommend
 from rlscope.model.simulate import Settings
 from rlscope.model.stationarity import Drift, drift
 from rlscope.model.synchronous import colocated_step
-from rlscope.model.system import Admission, Layout, System
+from rlscope.model.system import Admission, Layout, QueuePolicy, System
 from rlscope.model.time_to_finish import TimeToFinish, time_to_finish
 
 Caution = Literal["short_stretch", "lengths_drift", "period_drifts"]
@@ -52,12 +52,15 @@ class Question:
     """Versions that no recommended layout's 95th percentile of samples may exceed."""
     remaining_steps: int | None
     gpu_hour_price: float | None
+    aged_policy: QueuePolicy = "wait"
+    """What becomes of samples beyond a staleness cap, where a what-if sets one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outlook:
     """What the model says of a run."""
 
+    question: Question
     calibration: Calibration
     prediction: Prediction | None
     """None where the stretch is too short to hold a part of it out."""
@@ -102,6 +105,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     return Outlook(
+        question=question,
         calibration=calibration,
         prediction=_prediction(halves, question, rng),
         gap=explain_gap(calibration, whole, judged.forecasts.today.tokens_per_s or 0.0),

@@ -1,0 +1,180 @@
+"""What is asked of a what-if, applied to a system and to a layout. No solving.
+
+Each change is one premise: all else stays as the run was. What follows from a premise that the run says little of is
+named in a `Doubt`. Not covered: how the time of an update grows with the engines, and prompts.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import (
+    Admission,
+    DecodeCurve,
+    QueuePolicy,
+    Reals,
+    System,
+    Trainer,
+    TrainerPhase,
+    WeightUpdate,
+    Workload,
+)
+
+Doubt = Literal["cut_lengths", "updates_not_seen", "cap_by_admission", "training_scaling"]
+"""cut_lengths: what samples at the cap would have gone on to, or were cut from, is not known. updates_not_seen: the run
+shows no cost of an update, so both sides are taken to stand still. cap_by_admission: the run has no staleness cap; the
+new one is kept by starting samples later. training_scaling: with other trainer GPUs than any step of the run had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be different; None: as it was."""
+
+    trainer_gpus: int | None = None
+    sampler_gpus: int | None = None
+    gpus: int | None = None
+    """Both sides together."""
+    running_per_engine: int | None = None
+    """The limit."""
+    max_staleness: int | None = None
+    length_factor: float | None = None
+    """Every response is so many times as long, up to the cap."""
+    max_output_tokens: int | None = None
+    samples_per_step: int | None = None
+    """Of an optimizer step."""
+    trainer_speed: float | None = None
+    """2: forward and backward passes of a step, and its log-probabilities, take half as long."""
+    forward_speed: float | None = None
+    """2: decode passes, with the time between them, and prefills take half as long."""
+    weight_update_s: float | None = None
+    """From the end of a step until both sides go on; its parts keep their proportions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpedUpCurve:
+    """A decode curve, so many times as fast."""
+
+    curve: DecodeCurve
+    speed: float
+
+    @property
+    def kv_s_per_token(self) -> float:
+        """Seconds that each resident token adds to a pass."""
+        return self.curve.kv_s_per_token / self.speed
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        """Seconds of a pass over `running` requests that hold no KV."""
+        return self.curve.pass_s(running) / self.speed
+
+
+def changed_systems(
+    systems: tuple[System, ...], change: Change, steps_per_version: float, aged: QueuePolicy
+) -> tuple[System, ...]:
+    """The systems of a calibration with the change; all of them share one workload, which is changed once.
+
+    aged: what the run does with samples beyond a staleness cap, where the change sets one that it has not.
+    """
+    workload = changed_workload(systems[0].workload, change, steps_per_version)
+    speeds = change.forward_speed or 1.0, change.trainer_speed or 1.0
+    return tuple(
+        replace(
+            with_forward_speed(replace(system, workload=workload), speeds[0]),
+            trainer=with_trainer_speed(system.trainer, speeds[1]),
+            update=system.update if change.weight_update_s is None else timed_update(system.update, change),
+            admission=_admission(system.admission, change.max_staleness, aged),
+        )
+        for system in systems
+    )
+
+
+def changed_workload(workload: Workload, change: Change, steps_per_version: float) -> Workload:
+    """Lengths, their cap, and samples per publication."""
+    samples = workload.samples_per_step
+    if change.samples_per_step is not None:
+        samples = max(1, round(change.samples_per_step * steps_per_version))
+    return replace(workload, lengths=_lengths(workload.lengths, change), samples_per_step=samples)
+
+
+def with_forward_speed(system: System, speed: float) -> System:
+    """Decode passes and prefills so many times as fast."""
+    if speed == 1.0:
+        return system
+    engine, rate_per_s = system.engine, system.engine.prefill_tokens_per_s
+    faster = SpedUpCurve(engine.curve, speed)
+    prefill = None if rate_per_s is None else rate_per_s * speed
+    return replace(system, engine=replace(engine, curve=faster, prefill_tokens_per_s=prefill))
+
+
+def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
+    """Passes, their overhead and log-probabilities so many times as fast; checkpoints and pauses as they were."""
+
+    def sped_up(phase: TrainerPhase) -> TrainerPhase:
+        return replace(phase, step_s=phase.step_s / speed) if phase.shrinks_with_gpus else phase
+
+    return replace(
+        trainer,
+        tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed,
+        overhead_s=trainer.overhead_s / speed,
+        phases=tuple(map(sped_up, trainer.phases)),
+    )
+
+
+def update_seconds(update: WeightUpdate) -> float:
+    """From the end of a step until both sides go on: the longer of the trainers' wait, and delay and pause."""
+    return max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s)
+
+
+def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
+    """Every part of an update so many times as long."""
+    return replace(
+        update,
+        engine_pause_s=update.engine_pause_s * factor,
+        trainer_blocked_s=update.trainer_blocked_s * factor,
+        delay_s=update.delay_s * factor,
+    )
+
+
+def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
+    """An update that takes as long as asked; where the run shows none, both sides stand still for it."""
+    asked_s, seconds = change.weight_update_s or 0.0, update_seconds(update)
+    if seconds > 0.0:
+        return scaled_update(update, asked_s / seconds)
+    return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
+
+
+def doubts_of(change: Change, system: System, trainer_gpus: int, aged: QueuePolicy) -> tuple[Doubt, ...]:
+    """What the run does not show of a change; trainer_gpus: of the layout that was asked about."""
+    sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
+    known: Mapping[Doubt, Callable[[], bool]] = {
+        "cut_lengths": lambda: _cuts_matter(system.workload.lengths, change),
+        "updates_not_seen": lambda: bool(change.weight_update_s) and not update_seconds(system.update),
+        "cap_by_admission": lambda: sets_cap and aged == "wait",
+        "training_scaling": lambda: trainer_gpus != system.trainer.seen_gpus,
+    }
+    return tuple(doubt for doubt, holds in known.items() if holds())
+
+
+def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:
+    """Whether samples whose end was never seen would end elsewhere than at the cap."""
+    is_asked = change.length_factor is not None or change.max_output_tokens is not None
+    if not is_asked or not (lengths.capped_ratio or lengths.unseen_ratio):
+        return False
+    cap = lengths.cap_tokens if change.max_output_tokens is None else change.max_output_tokens
+    return cap is None or lengths.max_tokens * (change.length_factor or 1.0) < cap
+
+
+def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
+    """Scaled first and cut then: the cap that was stays unless another is asked for."""
+    if change.length_factor is None and change.max_output_tokens is None:
+        return lengths
+    cap = lengths.cap_tokens if change.max_output_tokens is None else change.max_output_tokens
+    uncut = replace(lengths, cap_tokens=None).scaled(change.length_factor or 1.0)
+    return uncut if cap is None else uncut.with_cap(cap)
+
+
+def _admission(admission: Admission, max_staleness: int | None, aged: QueuePolicy) -> Admission:
+    if max_staleness is None:
+        return admission
+    policy = admission.queue_policy if admission.max_staleness is not None else aged
+    return replace(admission, max_staleness=max_staleness, queue_policy=policy)

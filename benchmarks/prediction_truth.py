@@ -103,6 +103,7 @@ def simulated_rate(world: World, layout: Layout) -> float:
     settings = Settings(
         publication="capped" if world.limits.staleness_policy == "publication_waits" else "in_flight",
         queue_order="oldest_first",
+        dispatch="pulled",
         engine_slowness=tuple(slowness(world, engine) for engine in range(engines)),
         step_noise=world.training.noise_sd,
     )

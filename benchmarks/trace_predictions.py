@@ -1,6 +1,5 @@
 """What rlscope says, from a run folder alone, of layouts that the run did not have."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +46,7 @@ def predict(folder: Path, layouts: Sequence[Layout]) -> Told | NoOutlook:
     chosen = advised.best.layout if advised.changes else calibration.layout
     return Told(
         advice=Advice(advised.changes, advised.reason, _layout(chosen)),
-        tokens_per_s=_spreads(calibration, layouts, _settings(folder, calibration)),
+        tokens_per_s=_spreads(calibration, layouts, outlook.question.settings),
         trainer_tokens_per_gpu_s=calibration.system.trainer.tokens_per_gpu_s,
     )
 
@@ -65,12 +64,6 @@ def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Sett
             factor = simulated.trained_tokens_per_s / best[index] if simulated else 1.0
         spreads[layout] = Spread.of(drawn[:, index] * factor)
     return spreads
-
-
-def _settings(folder: Path, calibration: Calibration) -> Settings:
-    config = json.loads((folder / "run.json").read_text(encoding="utf-8"))["config"]
-    waits = config["staleness_policy"] == "publication_waits" and calibration.system.admission.max_staleness
-    return Settings(publication="capped" if waits else "in_flight")
 
 
 def _layout(layout: ModelLayout) -> Layout:

@@ -6,11 +6,13 @@
 import importlib
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 from rlscope_otel.schema import FORMAT_VERSION, TABLES
 
 from rlscope.diagnose.rules import RULES
 from rlscope.query_files import questions
+from rlscope.run_config import MEANINGS, RunConfig, kind_name
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
@@ -31,7 +33,18 @@ def trace_format_page() -> str:
             kind = str(column.type).replace("|", "\\|") + (", NULL allowed" if column.nullable else "")
             meaning = column.meaning.replace("|", "\\|")
             lines.append(f"| `{column.name}` | {kind} | {column.unit} | {meaning} |\n")
-    return "".join(lines)
+    return "".join([*lines, *_config_lines()])
+
+
+def _config_lines() -> list[str]:
+    """The entries of run.json's config that an analysis reads."""
+    kinds = {name: kind_name(get_args(hint)[0]) for name, hint in get_type_hints(RunConfig).items()}
+    return [
+        "\n## run.json: config\n\nWhat `start_run(config=...)` is given. Every entry may be missing, and others may be"
+        " there;\nwhat is not stated is taken from what the run shows, or assumed and said to be.\n\n"
+        "| entry | type | meaning |\n|---|---|---|\n",
+        *(f"| `{name}` | {kind} | {MEANINGS[name]} |\n" for name, kind in kinds.items()),
+    ]
 
 
 def findings_page() -> str:

@@ -27,6 +27,10 @@ from rlscope.verdict import Interval
 _DROPPED_RATIO: Final = 0.001
 """Of the delivered tokens: a cap that drops less than this is kept by other means than dropping."""
 
+_TOGETHER_RATIO: Final = 0.95
+"""Groups on one engine each, of all: a router that spreads samples over engines leaves few together, and engines that
+take groups all of them; a few that were resumed elsewhere do not make it a router."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
@@ -84,12 +88,11 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
     throws_away = admission.queue_policy == "drop_by_age"
     own_cap = None if throws_away else config.max_staleness
     device = find_device(whole.device_name)
-    capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
     shape = ModelShape.of(config.model)
     return Question(
         admission=admission,
         form="expert_hit" if shape.has_experts else None,
-        settings=Settings(publication="capped") if capped else Settings(),
+        settings=_settings(config, admission, whole),
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, wishes.gpus_per_node),
         most_staleness=own_cap if wishes.most_staleness is None else wishes.most_staleness,
@@ -99,12 +102,30 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
     )
 
 
+def _settings(config: RunConfig, admission: Admission, whole: Observed) -> Settings:
+    """The manner of the run, as it says; what it does not say of dispatch, its groups do."""
+    capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
+    together_ratio = whole.one_engine_groups_ratio
+    inferred = "pulled" if together_ratio is not None and together_ratio >= _TOGETHER_RATIO else "least_loaded"
+    return Settings(
+        publication="capped" if capped else "in_flight",
+        queue_order=config.queue_order or "fifo",
+        dispatch=config.dispatch or inferred,
+    )
+
+
 def _admission(config: RunConfig, whole: Observed) -> Admission:
-    """The limits that are seen to act: a cap that nothing was dropped for is not one that drops."""
+    """The limits that are seen to act: a cap that nothing was dropped for is not one that drops.
+
+    What is pushed out of a full queue is recorded as dropped for its age too, so with a queue that throws its oldest
+    away nothing is known of a cap that drops.
+    """
     delivered = whole.delivered
     dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
     queue = config.queue_capacity_samples
     policy, cap = config.staleness_policy, config.max_staleness
+    if config.queue_policy == "drop_oldest" and queue is not None:
+        return Admission(queue, "drop_oldest", None, config.max_in_flight_samples)
     if policy == "drop" and dropped_ratio > _DROPPED_RATIO:
         return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
     keeps_cap = policy in ("publication_waits", "admission") and cap

@@ -19,6 +19,8 @@ ASKED_OF_A_STRETCH: Final = (
     "group_members",
     "samples_in_flight",
     "judged_outcomes",
+    "environment_waits",
+    "group_engines",
 )
 """Questions whose answer depends on the stretch; the others are asked once of a run."""
 LEAST_STEPS: Final = 3
@@ -45,13 +47,11 @@ def observe(
     """
     gpus_per_engine = _gpus_per_engine(answers["worker_devices"])
     steps, step_numbers = _steps(answers, stretch)
-    device, lengths = _device(answers["worker_devices"]), answers["length_counts"]
-    updates = answers["weight_update_latency"].filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
+    device, in_flight = _device(answers["worker_devices"]), answers["samples_in_flight"].row(0, named=True)
+    lengths, updates = answers["length_counts"], _updates(answers["weight_update_latency"], stretch)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
-    in_flight = answers["samples_in_flight"].row(0, named=True)
     return Observed(
-        start_ns=stretch.start_ns,
-        end_ns=stretch.end_ns,
+        *stretch,
         trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
         engines=sampler_gpus // gpus_per_engine,
         gpus_per_engine=gpus_per_engine,
@@ -73,6 +73,8 @@ def observe(
         update_delay_s=_mean(updates["publish_to_applied_s"]),
         kv_kept=not (updates["kv"] == "recomputed").any(),
         staleness=_staleness(answers["token_staleness"], step_numbers),
+        environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
+        one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
     )
 
 
@@ -199,6 +201,16 @@ def _staleness(tokens: pl.DataFrame, steps: pl.Series) -> tuple[tuple[int, int],
     inside = tokens.filter(pl.col("step").is_in(steps.implode()))
     counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).filter(pl.col("tokens") > 0).sort("staleness")
     return tuple((row["staleness"], row["tokens"]) for row in counts.iter_rows(named=True))
+
+
+def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
+    """Those that were applied in the stretch."""
+    return latency.filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
+
+
+def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
+    found = groups.row(0, named=True)
+    return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
 
 
 def _least(values: pl.Series) -> int | None:

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.look_ahead import Wishes, _admission, _question
+from rlscope.look_ahead import Wishes, _admission, _question, _settings
 from rlscope.model.observed import Delivered, Observed
 from rlscope.model.system import Admission
 from rlscope.observation import UnobservableError, observe
@@ -80,6 +80,8 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "samples_in_flight": pl.DataFrame(
             {"in_flight_mean": [12.0], "environment_mean": [3.0], "finished_segments": [40]}
         ),
+        "environment_waits": pl.DataFrame({"part": [1, 2], "wait_s": [0.0, 3.0], "segments": [1, 1]}),
+        "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
         "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
         "weight_update_latency": pl.DataFrame(
             {
@@ -182,6 +184,18 @@ def test_what_a_run_lacks_is_said(table: str, change, message: str):
         seen({**given, table: change(given[table])})
 
 
+def test_waits_vary_as_recorded_and_groups_are_together_as_far_as_they_are():
+    run = seen(answers())
+    assert run.environment_waits_s == (0.0, 3.0)
+    assert run.one_engine_groups_ratio == 0.75
+
+
+@pytest.mark.parametrize("groups", [(4, 4, 1), (0, 0, 2)])
+def test_with_one_engine_or_no_group_nothing_is_known_of_who_gives_samples(groups: tuple[int, int, int]):
+    row = {name: [value] for name, value in zip(("groups", "one_engine_groups", "engines"), groups, strict=True)}
+    assert seen(answers(group_engines=pl.DataFrame(row))).one_engine_groups_ratio is None
+
+
 DROPPING = Delivered(trained_tokens=998, dropped_tokens=2, filtered_tokens=0)
 KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
 
@@ -199,6 +213,12 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
         (RunConfig(staleness_policy="publication_waits", max_staleness=2), KEEPING, Admission(None, "wait", 2)),
         (RunConfig(staleness_policy="publication_waits", max_staleness=0), KEEPING, Admission()),
         (
+            RunConfig(queue_policy="drop_oldest", queue_capacity_samples=8, staleness_policy="drop", max_staleness=4),
+            DROPPING,
+            Admission(8, "drop_oldest"),
+        ),
+        (RunConfig(queue_policy="drop_oldest"), DROPPING, Admission()),
+        (
             RunConfig(staleness_policy="admission", max_staleness=3, samples_per_step=64),
             KEEPING,
             Admission(None, "wait", 3),
@@ -212,6 +232,28 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
 )
 def test_a_limit_acts_as_the_run_shows_it(config: RunConfig, delivered: Delivered, expected: Admission):
     assert _admission(config, replace(observed(), delivered=delivered)) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "together_ratio", "expected"),
+    [
+        (RunConfig(dispatch="least_loaded"), 1.0, "least_loaded"),
+        (RunConfig(dispatch="pulled"), 0.0, "pulled"),
+        (RunConfig(), 0.95, "pulled"),
+        (RunConfig(), 0.949, "least_loaded"),
+        (RunConfig(), None, "least_loaded"),
+    ],
+)
+def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
+    config: RunConfig, together_ratio: float | None, expected: str
+):
+    run = replace(observed(), one_engine_groups_ratio=together_ratio)
+    assert _settings(config, Admission(), run).dispatch == expected
+
+
+def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
+    assert _settings(RunConfig(queue_order="oldest_first"), Admission(), observed()).queue_order == "oldest_first"
+    assert _settings(RunConfig(), Admission(), observed()).queue_order == "fifo"
 
 
 def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():

@@ -306,6 +306,7 @@ def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None
 
 def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> None:
     wrong = {"max_staleness": "2", "n_gpus": 2.5, "group_size": True, "model": "big", "gpu_hour_price": 3, "other": []}
+    wrong["dispatch"] = "robin"
     analysis = analyze(small_run(tmp_path, None, **wrong))
     assert analysis.run.max_staleness is None
     assert [gap for gap in analysis.data_quality.gaps if gap.startswith("run.json")] == [
@@ -313,6 +314,7 @@ def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> Non
         "run.json: config.group_size is True, expected int; it is ignored",
         "run.json: config.max_staleness is '2', expected int; it is ignored",
         "run.json: config.model is 'big', expected object; it is ignored",
+        "run.json: config.dispatch is 'robin', expected least_loaded or pulled; it is ignored",
     ]
 
 

@@ -208,6 +208,7 @@ def _workload(observed: Observed, versions: int) -> Workload:
         trained_prompt_tokens=max(0.0, float(steps.tokens.sum() - steps.response_tokens.sum()) / samples),
         kept_ratio=delivered.trained_tokens / max(1, delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
+        environment_waits_s=observed.environment_waits_s,
     )
 
 

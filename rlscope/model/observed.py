@@ -104,6 +104,10 @@ class Observed:
     """Whether engines keep their KV cache over an update; True where that was not recorded."""
     staleness: tuple[tuple[int, int], ...]
     """(staleness, response tokens trained in the stretch), by staleness."""
+    environment_waits_s: tuple[float, ...] = ()
+    """Equally likely waits of a sample outside the engine; empty where none was recorded."""
+    one_engine_groups_ratio: float | None = None
+    """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
 
     @property
     def seconds(self) -> float:

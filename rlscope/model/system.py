@@ -46,6 +46,8 @@ class Workload:
     """Samples trained over samples that are neither dropped for age nor lost: below 1 where groups are filtered."""
     environment_s: float = 0.0
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
+    environment_waits_s: tuple[float, ...] = ()
+    """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,11 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
     "cache is computed again": (replace(STARVED, update=replace(UPDATE, kv_kept=False)), LAYOUT, Settings()),
     "late weights": (replace(STARVED, update=replace(UPDATE, delay_s=2.5)), LAYOUT, Settings()),
     "environment": (replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4)), LAYOUT, Settings()),
+    "waits that vary": (
+        replace(STARVED, workload=replace(WORKLOAD, environment_s=0.4, environment_waits_s=(0.0, 0.0, 3.0, 1.0))),
+        LAYOUT,
+        Settings(),
+    ),
     "filtered groups": (replace(STARVED, workload=replace(WORKLOAD, kept_ratio=0.7)), LAYOUT, Settings()),
     "a straggler": (STARVED, LAYOUT, Settings(engine_slowness=(1.0, 1.0, 1.8))),
     "noisy steps": (BUSY, LAYOUT, Settings(step_noise=0.3)),
@@ -97,6 +102,7 @@ PULLED = (
     "drained",
     "cache overflows",
     "environment",
+    "waits that vary",
     "filtered groups",
     "more places than the batch",
 )

@@ -92,6 +92,28 @@ def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
     assert run.engine_seconds.idle_s["staleness_cap"] == pytest.approx((1.0 + train_s) * run.steps)
 
 
+def test_waits_are_drawn_from_those_given_relative_to_their_mean() -> None:
+    waiting = replace(WORKLOAD, environment_s=6.0, environment_waits_s=(0.0, 1.0, 3.0, 0.0))
+    draws = Draws(waiting, 0, 0.0, np.random.default_rng(0))
+    waits_s = np.array([draws.environment_s() for _ in range(4000)])
+    assert set(waits_s.tolist()) == {0.0, 6.0, 18.0}
+    assert waits_s.mean() == pytest.approx(6.0, rel=0.05)
+    alike = Draws(replace(waiting, environment_waits_s=(2.0, 2.0)), 0, 0.0, np.random.default_rng(0))
+    assert alike.environment_s() == 6.0
+
+
+def test_a_cap_that_the_trainer_keeps_waits_for_the_longest_of_waits_that_vary() -> None:
+    workload = replace(WORKLOAD, environment_s=1.0)
+    waits = replace(workload, environment_waits_s=(0.0, 0.0, 0.0, 1.0))
+    settings = Settings("capped", dispatch="pulled")
+    capped = with_admission(STARVED, max_staleness=2)
+    alike, varying = (
+        simulate(replace(capped, workload=each), LAYOUT, steps=60, seed=1, settings=settings)
+        for each in (workload, waits)
+    )
+    assert varying.trainer_seconds.wait_staleness_cap_s > 2 * alike.trainer_seconds.wait_staleness_cap_s > 0
+
+
 def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
     outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
     run = simulate(outside, ALONE, steps=20, seed=1)

@@ -1,4 +1,4 @@
-"""All that is random: lengths of groups, which groups are kept, how long steps take. One generator, drawn in blocks.
+"""All that is random: lengths of groups, which groups are kept, waits, how long steps take. One generator, in blocks.
 
 Members of a group are alike as far as it was measured: a Gaussian copula whose correlation gives the measured mean of
 the longest member. Not covered: any other dependence, such as prompts that are hard in every epoch.
@@ -20,16 +20,20 @@ _NODES: Final = 32
 _MOST_ALIKE: Final = 0.999
 """A correlation of 1 has no density."""
 _BISECTIONS: Final = 20
+_BLOCK_WAITS: Final = 1024
 
 
 class Draws:
-    """Endless groups of lengths, and factors of steps."""
+    """Endless groups of lengths, waits for environments, and factors of steps."""
 
     def __init__(self, workload: Workload, staggered_samples: int, step_noise: float, rng: np.random.Generator) -> None:
         self._law, self._group_size, self._rng = workload.lengths, workload.group_size, rng
         self._kept_ratio, self._step_noise = workload.kept_ratio, step_noise
         self._correlation = group_correlation(workload.lengths)
         self._staggered_samples = staggered_samples
+        self._environment_s = workload.environment_s
+        self._wait_factors = _factors(workload.environment_waits_s)
+        self._waits_s: list[float] = []
 
     def groups(self, count: int) -> tuple[list[int], list[bool]]:
         """Lengths in tokens of so many groups' samples, group after group, and whether each group is kept."""
@@ -45,6 +49,14 @@ class Draws:
         if self._step_noise == 0.0:
             return 1.0
         return float(np.exp(self._step_noise * self._rng.standard_normal() - self._step_noise**2 / 2))
+
+    def environment_s(self) -> float:
+        """The next sample's wait outside its engine."""
+        if self._wait_factors is None:
+            return self._environment_s
+        if not self._waits_s:
+            self._waits_s = (self._environment_s * self._rng.choice(self._wait_factors, _BLOCK_WAITS)).tolist()
+        return self._waits_s.pop()
 
     def _lengths(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
         if self._correlation == 0.0:
@@ -62,6 +74,12 @@ class Draws:
         biased = self._law.probabilities * self._law.support
         seen = self._rng.choice(self._law.support, count, p=biased / biased.sum())
         return np.maximum(np.ceil(seen * self._rng.random(count)), 1.0).astype(np.int64)
+
+
+def _factors(waits_s: tuple[float, ...]) -> Reals | None:
+    """Waits over their mean; None where they do not vary."""
+    waits = np.array(waits_s, dtype=np.float64)
+    return waits / waits.mean() if waits.size and waits.min() < waits.max() else None
 
 
 def group_correlation(law: LengthLaw) -> float:

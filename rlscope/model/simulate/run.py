@@ -2,12 +2,11 @@
 
 Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
 environment, the end of a training step, and the end of a publication. A version is counted as published when its step
-ends; the engines are offered it `delay_s` later. Not covered: passes whose time varies, environments whose waits do,
-engines or trainers that fail, samples that are aborted and resumed elsewhere.
+ends; the engines are offered it `delay_s` later. A sample waits for its environment once, after its last token. Not
+covered: passes whose time varies, engines or trainers that fail, samples that are aborted and resumed elsewhere.
 """
 
 import math
-from collections import deque
 from heapq import heappop, heappush
 from typing import Final, Literal
 
@@ -46,7 +45,7 @@ class Run:
         # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round.
         self._swaps = not capped and not workload.environment_s
         self._leave_engine = self._go_outside if workload.environment_s else self._finish
-        draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
+        draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
         self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
         pulls = settings.dispatch == "pulled"
@@ -66,8 +65,8 @@ class Run:
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
         self._batch: list[int] = []
-        self._outside: deque[tuple[float, int]] = deque()
-        """(return, sample): in the environment."""
+        self._outside: list[tuple[float, int]] = []
+        """(return, sample), a heap: in the environment."""
         self._moments: list[tuple[float, int, Moment, int]] = []
         self._moments_made = 0
         self._horizon_s = math.inf
@@ -124,7 +123,7 @@ class Run:
         if self._moments and self._moments[0][0] == now_s:
             self._reach_moment(now_s)
         else:
-            sample = self._outside.popleft()[1]
+            sample = heappop(self._outside)[1]
             self._starter.come_back(sample)
             self._finish(sample, now_s)
         self._starter.fill(self.version, now_s)
@@ -135,8 +134,12 @@ class Run:
         self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
 
     def _go_outside(self, sample: int, now_s: float) -> None:
-        back_s = now_s + self._system.workload.environment_s
-        self._outside.append((back_s, sample))
+        wait_s = self._draws.environment_s()
+        if not wait_s:
+            self._finish(sample, now_s)
+            return
+        back_s = now_s + wait_s
+        heappush(self._outside, (back_s, sample))
         self._starter.go_outside(sample)
         self._horizon_s = min(self._horizon_s, back_s)
 

@@ -1,0 +1,26 @@
+-- Were the members of a group given to one engine or to several, in the stretch that is looked at?
+--
+-- in   samples
+-- arg  from_ns            BIGINT  start of the stretch, UTC epoch
+-- arg  to_ns              BIGINT  its end, not included
+-- out  groups             BIGINT  groups of which two samples or more began in the stretch
+-- out  one_engine_groups  BIGINT  of those, groups whose samples all began on one engine
+-- out  engines            BIGINT  engines that any of them began on
+-- grain: one row
+WITH members AS (
+    SELECT group_id, worker_id, started_ns, count(DISTINCT worker_id) OVER () AS engines
+    FROM samples
+    WHERE group_id IS NOT NULL AND started_ns IS NOT NULL AND segment = 0
+        AND started_ns >= $from_ns AND started_ns < $to_ns
+),
+spread AS (
+    SELECT group_id, count(DISTINCT worker_id) AS engines
+    FROM members
+    GROUP BY group_id
+    HAVING count(*) > 1
+)
+SELECT
+    count(*) AS groups,
+    count(*) FILTER (engines = 1) AS one_engine_groups,
+    coalesce((SELECT max(engines) FROM members), 0) AS engines
+FROM spread

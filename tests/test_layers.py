@@ -25,6 +25,7 @@ LAYERS = (
     {"observation"},
     {"look_ahead", "report.numbers", "alerts"},
     {"analyze"},
+    {"alerts.check"},
     {"report"},
     {"cli"},
 )
@@ -32,8 +33,8 @@ LAYERS = (
 CONFINED = {
     "duckdb": {"store.py", "query.py"},
     "altair": {"report/charts"},
-    "vl_convert": {"report/html.py", "report/charts"},
-    "jinja2": {"report/html.py"},
+    "vl_convert": {"report/html.py", "report/still.py", "report/picture.py"},
+    "jinja2": {"report/templating.py"},
     "typer": {"cli"},
     "rich": {"cli", "report/terminal.py", "report/outlook_text.py", "report/plain.py"},
     "opentelemetry": set[str](),

@@ -100,7 +100,6 @@ def one_off(text: str) -> Rule:
         window=WHOLE_RUN,
         kind="alarm",
         labels={"severity": "critical"},
-        annotations={"summary": "{metric} is {value}"},
     )
 
 

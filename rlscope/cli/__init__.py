@@ -7,17 +7,17 @@ import sys
 
 from rich.console import Console
 
-from rlscope.cli import analyze, query
+from rlscope.cli import analyze, check, query, rules
 from rlscope.cli.app import app
-from rlscope.errors import RlscopeError
+from rlscope.errors import RlscopeError, RuleError
 
-__all__ = ["analyze", "app", "main", "query"]
+__all__ = ["analyze", "app", "check", "main", "query", "rules"]
 
 
 def main() -> None:
-    """Run the command; what the user can mend becomes a message and exit code 1."""
+    """Run the command; what the user can mend becomes a message and exit code 1, or 2 for rules: they are usage."""
     try:
         app()
     except RlscopeError as error:
         Console(stderr=True).print(f"rlscope: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
-        sys.exit(1)
+        sys.exit(2 if isinstance(error, RuleError) else 1)

@@ -1,0 +1,169 @@
+"""What rules came to, written for a terminal, a program, a page of Markdown, and the annotations of GitHub Actions.
+
+JUnit is `junit`'s. Each takes the same report; only wording and shape differ.
+"""
+
+import json
+from typing import Final
+
+from rlscope.alerts.alert import Alert, Severity, at_least
+from rlscope.alerts.check import failed
+from rlscope.alerts.rule import WHOLE_RUN, Rule
+from rlscope.alerts.whole_run import RuleOutcome, RuleReport
+from rlscope.alerts.wording import condition, evidence, written
+from rlscope.report import numbers
+from rlscope.report.json_layouts import Json
+
+SCHEMA_VERSION: Final = 1
+_GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
+
+
+def as_text(report: RuleReport, fail_on: Severity) -> str:
+    """One paragraph a firing, then what could not be judged."""
+    lines = [_headline(report)]
+    for outcome, alert in _fired(report):
+        lines.append(f"\n{alert.severity.upper():8}  {alert.rule}  {stretch(report, outcome.rule, alert)}")
+        lines.append(f"          {sentence(outcome.rule, alert)}")
+        lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
+    lines.extend(_unjudged_lines(report))
+    lines.extend(f"note: {note}" for note in report.notes)
+    if failed(report, fail_on):
+        lines.append(f"\nfailed: a rule of severity {fail_on} or above fired")
+    return "\n".join(lines)
+
+
+def as_markdown(report: RuleReport, fail_on: Severity) -> str:
+    """A table of the firings under a heading, for a comment or a job's summary."""
+    lines = [f"### {'❌' if failed(report, fail_on) else '✅'} {_headline(report)}", ""]
+    if report.alerts:
+        lines += ["| severity | rule | when | what | cost |", "|---|---|---|---|---|"]
+    for outcome, alert in _fired(report):
+        cost = "" if alert.cost_gpu_s is None else numbers.gpu_time(alert.cost_gpu_s)
+        what = "; ".join((_measured(outcome.rule, alert), *alert.annotations.values()))
+        cells = (alert.severity, f"`{alert.rule}`", stretch(report, outcome.rule, alert), what, cost)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    lines += [*_unjudged_lines(report), *(f"\nnote: {note}" for note in report.notes)]
+    return "\n".join(lines)
+
+
+def as_github(report: RuleReport, fail_on: Severity) -> str:
+    """A workflow command a firing, which GitHub Actions shows on the job, and the headline."""
+    commands = [
+        f"::{_GITHUB_LEVELS[alert.severity]} title={_escaped(alert.rule, is_property=True)}::"
+        + _escaped(
+            " ".join(
+                (f"{stretch(report, outcome.rule, alert)}:", sentence(outcome.rule, alert), *alert.annotations.values())
+            )
+        )
+        for outcome, alert in _fired(report)
+    ]
+    return "\n".join([*commands, _headline(report), *_unjudged_lines(report)])
+
+
+def as_json(report: RuleReport, fail_on: Severity) -> str:
+    """Everything, numbers as measured."""
+    return json.dumps(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": report.run_id,
+            "start_ns": report.start_ns,
+            "end_ns": report.end_ns,
+            "fail_on": fail_on,
+            "failed": failed(report, fail_on),
+            "rules": [_rule_document(outcome) for outcome in report.outcomes],
+            "alerts": [alert_document(alert) for alert in report.alerts],
+            "notes": list(report.notes),
+        },
+        indent=2,
+        allow_nan=False,
+    )
+
+
+def alert_document(alert: Alert) -> dict[str, Json]:
+    """One firing, for every document that holds some."""
+    return {
+        "rule": alert.rule,
+        "severity": alert.severity,
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "value": numbers.finite(alert.value),
+        "worst_value": numbers.finite(alert.worst_value),
+        "evidence": alert.evidence,
+        "held_since_ns": alert.held_since_ns,
+        "start_ns": alert.start_ns,
+        "end_ns": alert.end_ns,
+        "cost_gpu_s": numbers.finite(alert.cost_gpu_s),
+        "fingerprint": alert.fingerprint,
+    }
+
+
+def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
+    """When it fired, from the run's start on."""
+    if rule.window == WHOLE_RUN:
+        return "at the end of the run"
+    begin = _since(report, alert.start_ns)
+    if alert.end_ns is None:
+        return f"from {begin}, to the end of the run"
+    return f"from {begin} to {_since(report, alert.end_ns)}"
+
+
+def sentence(rule: Rule, alert: Alert) -> str:
+    """The condition, the value, what it was counted from and what it cost."""
+    cost = "" if alert.cost_gpu_s is None else f"; it cost {numbers.gpu_time(alert.cost_gpu_s)}"
+    return f"{condition(rule)}: {_measured(rule, alert)}{cost}"
+
+
+def unjudged(report: RuleReport) -> tuple[RuleOutcome, ...]:
+    """The rules that say nothing of this run."""
+    return tuple(outcome for outcome in report.outcomes if not outcome.judged_ticks)
+
+
+def _measured(rule: Rule, alert: Alert) -> str:
+    worst = "" if alert.worst_value == alert.value else f", at worst {written(rule, alert.worst_value)}"
+    return f"{written(rule, alert.value)}{worst}, from {evidence(rule, alert.evidence)}"
+
+
+def _headline(report: RuleReport) -> str:
+    fired = sum(bool(outcome.alerts) for outcome in report.outcomes)
+    length = numbers.duration((report.end_ns - report.start_ns) / 1e9)
+    rules = numbers.counted(len(report.outcomes), "rule", "rules")
+    return f"run {report.run_id}, {length}: {fired} of {rules} fired"
+
+
+def _fired(report: RuleReport) -> list[tuple[RuleOutcome, Alert]]:
+    """The gravest first, then by time."""
+    found = [(outcome, alert) for outcome in report.outcomes for alert in outcome.alerts]
+    return sorted(found, key=lambda pair: (not at_least(pair[1].severity, "critical"),
+                                           not at_least(pair[1].severity, "warning"), pair[1].start_ns))  # fmt: skip
+
+
+def _unjudged_lines(report: RuleReport) -> list[str]:
+    names = ", ".join(outcome.rule.name for outcome in unjudged(report))
+    return [f"\nnot judged (warm-up, or too little to go by): {names}"] if names else []
+
+
+def _since(report: RuleReport, instant_ns: int) -> str:
+    return numbers.duration((min(instant_ns, report.end_ns) - report.start_ns) / 1e9)
+
+
+def _rule_document(outcome: RuleOutcome) -> dict[str, Json]:
+    rule = outcome.rule
+    return {
+        "name": rule.name,
+        "kind": rule.kind,
+        "metric": rule.metric,
+        "sql": rule.sql,
+        "condition": condition(rule),
+        "severity": rule.severity,
+        "fired": len(outcome.alerts),
+        "ticks": outcome.ticks,
+        "judged_ticks": outcome.judged_ticks,
+    }
+
+
+def _escaped(text: str, *, is_property: bool = False) -> str:
+    """As GitHub's workflow commands are escaped."""
+    marks = [("%", "%25"), ("\r", "%0D"), ("\n", "%0A")] + ([(":", "%3A"), (",", "%2C")] if is_property else [])
+    for mark, escape in marks:
+        text = text.replace(mark, escape)
+    return text

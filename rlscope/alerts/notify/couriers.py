@@ -1,0 +1,175 @@
+"""Carries messages to receivers, a thread a receiver, so that one that is slow or down holds up nothing else.
+
+The state is only touched by the caller's thread: a courier puts what became of its messages into a queue, and
+`collect` takes it from there. How threads start, the clock's readings and the draws are given.
+"""
+
+import random
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Any, Final, NamedTuple
+
+from rlscope.alerts.alert import Alert
+from rlscope.alerts.notify import alertmanager, apprise_service, command, slack, webhook
+from rlscope.alerts.notify.backoff import pause_s
+from rlscope.alerts.notify.message import DeliveryError, Message
+from rlscope.alerts.notify.outbox import Outbox
+from rlscope.alerts.receiver import Receiver, ReceiverKind
+from rlscope.alerts.secret import SecretError
+from rlscope.report.numbers import duration
+
+Send = Callable[[Receiver, Message], None]
+Start = Callable[[Callable[[], None]], None]
+
+SENDERS: Final[Mapping[ReceiverKind, Send]] = {
+    "webhook": webhook.send,
+    "alertmanager": alertmanager.send,
+    "slack": slack.send,
+    "apprise": apprise_service.send,
+    "command": command.send,
+}
+_NS_PER_S: Final = 1_000_000_000
+# To connect, to send and to answer may each take one.
+_MOST_TIMEOUTS: Final = 3.0
+
+
+class _Report(NamedTuple):
+    """What became of one message; None of an error is that it arrived."""
+
+    receiver: str
+    message: Message
+    error: str | None
+    retry_after_s: float | None
+    is_last: bool
+    """Whether the courier is back."""
+
+
+@dataclass(slots=True)
+class _Desk:
+    """One receiver: its outbox, and how it has been doing."""
+
+    outbox: Outbox
+    out_since_ns: int | None = None
+    """When the courier left that is not back yet."""
+    failures: int = 0
+    """In a row."""
+    next_ns: int = 0
+    trouble: str | None = None
+
+
+def start_thread(work: Callable[[], None]) -> None:
+    """Run the work on a thread that does not keep the process alive."""
+    threading.Thread(target=work, name="rlscope-notify", daemon=True).start()
+
+
+class Couriers:
+    """All receivers of a watch."""
+
+    def __init__(
+        self, receivers: Iterable[Receiver], *, start: Start = start_thread, draw: Callable[[], float] = random.random
+    ) -> None:
+        self._desks = {receiver.name: _Desk(Outbox(receiver)) for receiver in receivers}
+        self._reports: SimpleQueue[_Report] = SimpleQueue()
+        self._start = start
+        self._draw = draw
+
+    @property
+    def waiting(self) -> int:
+        """Alerts that some receiver has yet to be told something of."""
+        return sum(desk.outbox.waiting for desk in self._desks.values())
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """A sentence for each receiver that does not take what it is sent."""
+        return tuple(desk.trouble for desk in self._desks.values() if desk.trouble is not None)
+
+    def take(self, alerts: Iterable[Alert], now_ns: int) -> None:
+        """Have every receiver told of what one look at the run showed: all that fires, and all that has just ended."""
+        alerts = tuple(alerts)
+        firing = {alert.fingerprint for alert in alerts if alert.end_ns is None}
+        for desk in self._desks.values():
+            desk.outbox.take(alerts)
+            desk.outbox.close_missing(firing, now_ns)
+
+    def dispatch(self, now_ns: int, *, at_once: bool = False) -> None:
+        """Send a courier to each receiver that has to be told something, and is not being left alone.
+
+        at_once: without waiting for more news to put into the same message.
+        """
+        for desk in self._desks.values():
+            receiver = desk.outbox.receiver
+            if desk.out_since_ns is not None:
+                self._note_slow(desk, now_ns)
+                continue
+            messages = desk.outbox.due(now_ns, at_once=at_once) if now_ns >= desk.next_ns else []
+            if messages:
+                desk.out_since_ns = now_ns
+                self._start(lambda receiver=receiver, messages=messages: self._carry(receiver, messages))
+
+    def collect(self, now_ns: int, timeout_s: float = 0.0) -> bool:
+        """Take in what became of messages; waits for the first up to timeout_s. True when any came back."""
+        try:
+            report = self._reports.get(timeout=timeout_s) if timeout_s > 0 else self._reports.get_nowait()
+        except Empty:
+            return False
+        while True:
+            self._note(report, now_ns)
+            try:
+                report = self._reports.get_nowait()
+            except Empty:
+                return True
+
+    def saved(self) -> dict[str, Any]:
+        """What each receiver has been told, as JSON; it holds no secret."""
+        return {name: desk.outbox.saved() for name, desk in self._desks.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `saved` returned; receivers that are gone are forgotten. Raises KeyError, TypeError."""
+        for name, desk in self._desks.items():
+            desk.outbox.restore(state.get(name, ()))
+
+    def _carry(self, receiver: Receiver, messages: list[Message]) -> None:
+        """On the courier's thread. Stops at the first message that is not taken: the next one would fare no better."""
+        for number, message in enumerate(messages, start=1):
+            error = _error_of(receiver, message)
+            is_last = error is not None or number == len(messages)
+            retry_after_s = error.retry_after_s if error is not None else None
+            text = None if error is None else str(error)
+            self._reports.put(_Report(receiver.name, message, text, retry_after_s, is_last))
+            if is_last:
+                return
+
+    def _note_slow(self, desk: _Desk, now_ns: int) -> None:
+        receiver, out_since_ns = desk.outbox.receiver, desk.out_since_ns or now_ns
+        out_s = (now_ns - out_since_ns) / _NS_PER_S
+        # A time limit holds for each wait; a receiver that answers byte by byte never reaches it.
+        if out_s > _MOST_TIMEOUTS * receiver.timeout_s:
+            desk.trouble = f"receiver {receiver.name}: it has been taking a message for {duration(out_s)}"
+
+    def _note(self, report: _Report, now_ns: int) -> None:
+        desk = self._desks[report.receiver]
+        if report.is_last:
+            desk.out_since_ns = None
+        if report.error is None:
+            desk.failures, desk.trouble = 0, None
+            desk.outbox.arrived(report.message, now_ns)
+            return
+        desk.failures += 1
+        wait_s = pause_s(desk.failures, self._draw(), report.retry_after_s)
+        desk.next_ns = now_ns + round(wait_s * _NS_PER_S)
+        desk.trouble = f"receiver {report.receiver}: {report.error}; it is tried again"
+        desk.outbox.failed(report.message, now_ns)
+
+
+def _error_of(receiver: Receiver, message: Message) -> DeliveryError | None:
+    try:
+        SENDERS[receiver.kind](receiver, message)
+    except DeliveryError as error:
+        return error
+    except SecretError as error:
+        return DeliveryError(str(error))
+    except Exception as error:  # The watch outlives a bug in a sender; the text could quote a secret.
+        return DeliveryError(f"sending failed ({type(error).__name__})")
+    return None

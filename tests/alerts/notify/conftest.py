@@ -1,0 +1,78 @@
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+
+@dataclass
+class Listener:
+    """A receiver on loopback: what it was sent, and with which statuses it answers next (200 when it has none left)."""
+
+    url: str = ""
+    answers: list[int] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    """Sent with each answer."""
+    hold: threading.Event | None = None
+    """Answers wait for it."""
+    requests: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def bodies(self) -> list[Any]:
+        return [request["body"] for request in self.requests]
+
+
+@contextmanager
+def listening() -> Iterator[Listener]:
+    listener = Listener()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            listener.requests.append({"path": self.path, "headers": dict(self.headers), "body": body})
+            if listener.hold is not None:
+                listener.hold.wait(20)
+            self.send_response(listener.answers.pop(0) if listener.answers else 200)
+            for name, value in listener.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    listener.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield listener
+    finally:
+        if listener.hold is not None:
+            listener.hold.set()
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as started:
+        yield started
+
+
+@pytest.fixture
+def refused() -> str:
+    """An address on which nobody listens."""
+    with listening() as gone:
+        url = gone.url
+    return url
+
+
+@pytest.fixture
+def at_once() -> Callable[[Callable[[], None]], None]:
+    """Stands in for threads: the work is done when the call returns."""
+    return lambda work: work()

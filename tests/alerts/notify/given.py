@@ -1,0 +1,37 @@
+"""Alerts and messages as tests need them."""
+
+from typing import Any
+
+from rlscope.alerts.alert import Alert
+from rlscope.alerts.notify.message import Message
+from rlscope.alerts.receiver import Receiver, ReceiverKind
+from rlscope.alerts.secret import InTheOpen
+
+S = 1_000_000_000
+NOON_NS = 1_767_268_800 * S
+"""2026-01-01 12:00:00 UTC."""
+
+
+def alert(rule: str = "starved", start_s: float = 0, end_s: float | None = None, **changes: Any) -> Alert:
+    """A warning that fires from start_s after noon."""
+    severity = changes.pop("severity", "warning")
+    fields: dict[str, Any] = {
+        "rule": rule,
+        "severity": severity,
+        "labels": {"severity": severity, "run": "monday"},
+        "annotations": {"summary": f"{rule} since long"},
+        "value": 0.5,
+        "start_ns": NOON_NS + round(start_s * S),
+        "end_ns": None if end_s is None else NOON_NS + round(end_s * S),
+        "cost_gpu_s": None,
+    }
+    return Alert(**(fields | changes))
+
+
+def message(*alerts: Alert, receiver: str = "oncall", now_s: float = 60) -> Message:
+    return Message(receiver, {"alertname": alerts[0].rule}, alerts, NOON_NS + round(now_s * S))
+
+
+def receiver(kind: ReceiverKind = "webhook", url: str | None = None, **changes: Any) -> Receiver:
+    address = None if url is None else InTheOpen(url)
+    return Receiver(**({"name": "oncall", "kind": kind, "address": address, "timeout_s": 5.0} | changes))

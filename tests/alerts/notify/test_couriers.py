@@ -1,0 +1,121 @@
+import threading
+import time
+
+import pytest
+
+from rlscope.alerts.notify import couriers as couriers_module
+from rlscope.alerts.notify.backoff import pause_s
+from rlscope.alerts.notify.couriers import Couriers
+from tests.alerts.notify.conftest import Listener
+from tests.alerts.notify.given import NOON_NS, S, alert, receiver
+
+
+def at(seconds: float) -> int:
+    return NOON_NS + round(seconds * S)
+
+
+def look(couriers: Couriers, seconds: float) -> None:
+    """One round of a watch: what fires is taken in, sent, and what became of it noted."""
+    couriers.take([alert()], at(seconds))
+    couriers.dispatch(at(seconds))
+    couriers.collect(at(seconds))
+
+
+@pytest.mark.parametrize(
+    ("failures", "draw", "seconds"),
+    [(1, 0.0, 0.5), (1, 1.0, 1.0), (2, 1.0, 2.0), (9, 1.0, 256.0), (10, 1.0, 300.0), (9999, 0.0, 150.0)],
+)
+def test_pauses_double_up_to_five_minutes_less_up_to_half_by_chance(failures: int, draw: float, seconds: float) -> None:
+    assert pause_s(failures, draw) == seconds
+
+
+def test_a_receiver_is_not_disturbed_before_it_said() -> None:
+    assert pause_s(1, 1.0, asked_s=90.0) == 90.0
+    assert pause_s(9, 1.0, asked_s=90.0) == 256.0
+
+
+def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: Listener, at_once) -> None:
+    listener.answers = [500, 503]
+    couriers = Couriers([receiver(url=listener.url)], start=at_once, draw=lambda: 1.0)
+    look(couriers, 0)
+    assert couriers.troubles == ("receiver oncall: it answered HTTP 500; it is tried again",)
+    for seconds, requests in [(0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (100, 3)]:
+        look(couriers, seconds)
+        assert len(listener.requests) == requests, seconds
+    assert (couriers.troubles, couriers.waiting) == ((), 0)
+    assert [body["status"] for body in listener.bodies] == ["firing"] * 3
+
+
+def test_one_receiver_that_is_down_does_not_keep_the_others_from_being_told(
+    listener: Listener, refused: str, at_once
+) -> None:
+    couriers = Couriers(
+        [receiver(url=refused, name="down"), receiver(url=listener.url, name="up")], start=at_once, draw=lambda: 1.0
+    )
+    look(couriers, 0)
+    assert len(listener.requests) == 1
+    assert couriers.troubles == ("receiver down: the connection was refused; it is tried again",)
+    assert couriers.waiting == 1
+
+
+def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listener) -> None:
+    listener.hold = threading.Event()
+    slow = receiver(url=listener.url, name="slow", timeout_s=5.0)
+    couriers = Couriers([slow])
+    for seconds in (0, 5, 14.9):
+        look(couriers, seconds)
+        assert couriers.troubles == ()
+    look(couriers, 15.1)
+    assert couriers.troubles == ("receiver slow: it has been taking a message for 15.1 s",)
+    listener.hold.set()
+    assert couriers.collect(at(20), timeout_s=10.0)
+    assert (couriers.troubles, couriers.waiting, len(listener.requests)) == ((), 0, 1)
+
+
+def test_a_secret_that_is_missing_is_named_by_its_place(at_once, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlscope.alerts.secret import FromEnvironment
+
+    monkeypatch.delenv("THE_URL", raising=False)
+    couriers = Couriers([receiver("slack", address=FromEnvironment("THE_URL"))], start=at_once)
+    look(couriers, 0)
+    assert couriers.troubles[0].startswith("receiver oncall: $THE_URL: found nothing; expected the secret.")
+
+
+def test_a_bug_in_a_sender_does_not_end_the_watch_and_its_text_is_not_shown(at_once, monkeypatch) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("hush")
+
+    monkeypatch.setitem(couriers_module.SENDERS, "webhook", broken)
+    couriers = Couriers([receiver(url="http://h")], start=at_once)
+    look(couriers, 0)
+    assert couriers.troubles == ("receiver oncall: sending failed (KeyError); it is tried again",)
+
+
+def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgotten(
+    listener: Listener, at_once
+) -> None:
+    first = Couriers([receiver(url=listener.url), receiver(url=listener.url, name="gone")], start=at_once)
+    look(first, 0)
+    assert len(listener.requests) == 2
+    again = Couriers([receiver(url=listener.url), receiver(url=listener.url, name="new")], start=at_once)
+    again.restore(first.saved())
+    look(again, 60)
+    assert [body["receiver"] for body in listener.bodies[2:]] == ["new"]
+
+
+def test_the_last_messages_do_not_wait_for_more_news(listener: Listener, at_once) -> None:
+    couriers = Couriers([receiver(url=listener.url, group_interval_s=3600.0)], start=at_once)
+    look(couriers, 0)
+    couriers.take([alert(end_s=5)], at(5))
+    couriers.dispatch(at(5))
+    assert len(listener.requests) == 1
+    couriers.dispatch(at(5), at_once=True)
+    couriers.collect(at(5))
+    assert (len(listener.requests), couriers.waiting) == (2, 0)
+
+
+def test_nothing_is_waited_for_where_nothing_is_on_its_way(at_once) -> None:
+    couriers = Couriers([], start=at_once)
+    started_s = time.monotonic()
+    assert not couriers.collect(at(0))
+    assert time.monotonic() - started_s < 5

@@ -16,15 +16,16 @@ MODULES = [*ANALYSIS, *CAPTURE]
 LAYERS = (
     {"errors", "diagnose.finding", "alerts.alert"},
     {"analysis", "model"},
-    {"query_files", "run_config", "run_files"},
+    {"query_files", "run_config", "run_files", "plan_keys"},
+    {"plan_file"},
     {"store"},
     {"query"},
     {"ledger", "staleness", "run_facts", "data_quality"},
     {"diagnose"},
     {"verdict", "own_query", "table_output"},
     {"observation"},
-    {"look_ahead", "report.numbers", "alerts"},
-    {"analyze"},
+    {"look_ahead", "plan_model", "plan_ahead", "report.numbers", "alerts"},
+    {"analyze", "what_if"},
     {"alerts.check"},
     {"report"},
     {"cli"},
@@ -36,7 +37,7 @@ CONFINED = {
     "vl_convert": {"report/html.py", "report/still.py", "report/picture.py"},
     "jinja2": {"report/templating.py"},
     "typer": {"cli"},
-    "rich": {"cli", "report/terminal.py", "report/outlook_text.py", "report/plain.py"},
+    "rich": {"cli", "report/terminal.py", "report/outlook_text.py", "report/what_if_text.py", "report/plain.py", "report/plan_text.py"},
     "opentelemetry": set[str](),
 }
 

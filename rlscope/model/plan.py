@@ -35,6 +35,7 @@ from rlscope.model.work_conservation import WorkBound, work_conservation_bound
 
 _MOST_DRAWN: Final = 12
 """Splits solved with every draw: those further down are not the best in any."""
+_SECONDS_PER_HOUR: Final = 3600.0
 _DRAWS_OF_ONE: Final = 25
 """Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
 
@@ -107,6 +108,22 @@ def plan_layouts(plan: Plan) -> Planned:
         sensitivities=() if best is None else _sensitivities(calibration, plan, candidates, best),
         simulated_layouts=swept.simulated_layouts,
     )
+
+
+def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
+    """Rate over another layout's, less 1, draw by draw; None where one of them was not drawn."""
+    if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
+        return None
+    return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
+
+
+def hours_of(planned: Planned, steps: int) -> Spread | None:
+    """Hours that so many steps take in the best layout; None where there is none."""
+    if planned.best is None or planned.best.drawn_tokens_per_s is None:
+        return None
+    workload = planned.calibration.system.workload
+    tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
+    return Spread.of(tokens / planned.best.drawn_tokens_per_s / _SECONDS_PER_HOUR)
 
 
 def _drawn(swept: Sweep) -> tuple[Forecast, ...]:

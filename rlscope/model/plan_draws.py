@@ -118,7 +118,7 @@ def engine_prior(plan: Plan) -> HardwarePrior:
         flat_s=_respread(prior.flat_s, decode.weight_bandwidth_log_sd),
         per_request_s=_respread(prior.per_request_s, decode.compute_log_sd),
         kv_s_per_token=prior.kv_s_per_token and _respread(prior.kv_s_per_token, decode.kv_bandwidth_log_sd),
-        overhead_scale_s=decode.overhead_scale_s,
+        overhead_scale_s=prior.overhead_scale_s if decode.overhead_scale_s is None else decode.overhead_scale_s,
         experts=experts and replace(experts, experts_s=_respread(experts.experts_s, decode.weight_bandwidth_log_sd)),
     )
 

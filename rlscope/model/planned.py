@@ -13,7 +13,6 @@ from rlscope.model.layouts import Granularity
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Layout, Workload
 from rlscope.model.training_flops import TrainedModel
-from rlscope.model.training_rate import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 
 Unknown = Literal[
     "weight_bandwidth",
@@ -45,8 +44,8 @@ class DecodeGuess:
     compute_log_sd: float | None
     kv_bandwidth_ratio: float
     kv_bandwidth_log_sd: float | None
-    overhead_scale_s: float
-    """Of the half-normal law of the time between passes."""
+    overhead_scale_s: float | None
+    """Of the half-normal law of the time between passes; None: as usual."""
     sharpness: LogNormal
     """p of the p-norm; not used for mixtures of experts."""
     prefill_ratio: LogNormal
@@ -64,10 +63,10 @@ class TrainingGuess:
     model: TrainedModel
     at_gpus: int
     """Trainer GPUs with which that rate is reached; other numbers follow by the exponent."""
-    scaling_exponent: float = PRIOR_EXPONENT
-    scaling_exponent_sd: float = PRIOR_EXPONENT_SD
-    overhead_s: float = 0.0
-    state_bytes: float = 0.0
+    scaling_exponent: float
+    scaling_exponent_sd: float
+    overhead_s: float
+    state_bytes: float
     """Weights, gradients and optimizer, shared by all trainer GPUs."""
 
 

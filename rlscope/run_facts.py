@@ -1,5 +1,6 @@
 """Who ran, how long, how much came of it, and over which stretch its rates are steady."""
 
+import math
 from collections.abc import Mapping
 from itertools import accumulate
 
@@ -31,7 +32,15 @@ def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         max_staleness=run.config.max_staleness,
         window=window,
         window_reason=_window_reason(window, len(steps)),
+        gpu_hour_price=_price(run.config.gpu_hour_price),
+        currency=run.config.currency,
+        settings=run.settings,
     )
+
+
+def _price(stated: float | None) -> float | None:
+    """A price that something can be multiplied by."""
+    return stated if stated is not None and math.isfinite(stated) and stated > 0 else None
 
 
 def most_gpus(extents: pl.DataFrame) -> int:

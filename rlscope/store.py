@@ -5,7 +5,7 @@ was opened, so a run that is still being written can be analysed. `workers` hold
 """
 
 import tempfile
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,6 +61,8 @@ class Run:
     """Rows that capture says it dropped, by table."""
     skipped_files: tuple[SkippedFile, ...]
     gaps: tuple[str, ...]
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The config as it was given, with what `config` leaves out."""
     kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
 
 
@@ -100,6 +102,7 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
                 dropped_rows=_dropped_rows(workers),
                 skipped_files=tuple(skipped),
                 gaps=(*gaps, *_identity_gaps(workers)),
+                settings=manifest.config,
             )
         finally:
             connection.close()

@@ -9,12 +9,15 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
+from markupsafe import Markup
 
 from rlscope.analysis import Analysis, RunFacts
+from rlscope.query_files import questions
 from rlscope.report import numbers
 from rlscope.report.charts.encoding import Chart, spec
 from rlscope.report.series import MARKS_MAX, drawable
 from rlscope.report.states import reason_label, state_of
+from rlscope.report.still import still
 
 TABLE_ROWS_MAX: Final = 120
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
@@ -37,6 +40,11 @@ class Figure(NamedTuple):
     questions: tuple[str, ...] = ()
     """The questions that the frame is made of, where they are not `frame` alone."""
 
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The questions that it rests on, by the names of their SQL files."""
+        return tuple(name for name in self.questions or (self.frame,) if name in questions())
+
 
 class Drawn(NamedTuple):
     """A figure as the page takes it; without a spec there was nothing to draw."""
@@ -48,14 +56,8 @@ class Drawn(NamedTuple):
     rows: list[list[str]]
     rows_note: str
     picture_note: str = ""
-
-
-class Fact(NamedTuple):
-    """A figure of the text: its name, its value in words, and what belongs beside it."""
-
-    name: str
-    value: str
-    note: str = ""
+    still: Markup | None = None
+    """The picture for viewers that run no scripts; None without a spec, and where it would be too large."""
 
 
 def drawn(figure: Figure, analysis: Analysis) -> Drawn:
@@ -85,7 +87,8 @@ def drawn_frame(figure: Figure, anchor: str, frame: pl.DataFrame | None, run: Ru
         "latencies by their largest."
     )
     headings = [_heading(name) for name in table.columns]
-    return Drawn(anchor, figure, picture, headings, rows, note, coarse if frame.height > MARKS_MAX else "")
+    coarsened = coarse if frame.height > MARKS_MAX else ""
+    return Drawn(anchor, figure, picture, headings, rows, note, coarsened, still(picture, anchor))
 
 
 def _heading(column: str) -> str:

@@ -1,22 +1,30 @@
 """The analysis as one HTML file that needs no network: its scripts, styles, pictures and numbers are inside.
 
-What the page says is made in `first_screen.py` and `sections/`; here it is only put together.
+What the page says is made in `first_screen.py` and `sections/`; here it is only put together. Its content policy names
+every script by its hash: no other script runs, and none is made of text.
 """
 
+import base64
+import hashlib
+from collections.abc import Sequence
 from functools import cache
-from importlib import metadata, resources
-from typing import NamedTuple
+from importlib import metadata
+from typing import Final, NamedTuple
 
 import vl_convert
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from rlscope.analysis import Analysis
-from rlscope.report import numbers, wording
+from rlscope.report import numbers
 from rlscope.report.first_screen import FirstScreen, first_screen
 from rlscope.report.sections import SECTIONS, Section
 from rlscope.report.sections.findings import FindingsSection, findings_section
+from rlscope.report.sections.queries import QueriesSection, figures_in, queries_section
 from rlscope.report.states import STATES, State
+from rlscope.report.templating import CHART_CONFIG, asset, filled
+
+SCRIPTS: Final = ("report.js", "tables.js")
+"""Ours, in the order in which they run, after the bundle."""
 
 
 class _Made(NamedTuple):
@@ -35,18 +43,34 @@ class _Page(NamedTuple):
     duration: str
     first: FirstScreen
     found: FindingsSection
-    gaps: list[str]
     sections: list[_Made]
+    queries: QueriesSection
     states: tuple[State, ...]
+    style: Markup
+    chart_config: Markup
+    scripts: tuple[Markup, ...]
+    policy: str
 
 
 def render(analysis: Analysis) -> str:
     """The page as one string."""
-    return _environment().get_template("report.html").render(page=_page(analysis), asset=_asset, bundle=_bundle())
+    return filled("report.html", page=_page(analysis))
+
+
+def content_policy(scripts: Sequence[str]) -> str:
+    """A policy under which these scripts run and nothing else: no eval, no request.
+
+    Styles may stand in the page: a bar's length is one. They run nothing, and can load nothing.
+    """
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; " + (
+        "form-action 'none'"
+    )
 
 
 def _page(analysis: Analysis) -> _Page:
-    run = analysis.run
+    run, scripts = analysis.run, _scripts()
+    made = [_Made(section, section.make(analysis)) for section in SECTIONS]
     return _Page(
         version=metadata.version("rlscope"),
         run_id=run.run_id,
@@ -54,31 +78,39 @@ def _page(analysis: Analysis) -> _Page:
         duration=numbers.duration(run.duration_s),
         first=first_screen(analysis),
         found=findings_section(analysis),
-        gaps=wording.gap_lines(analysis),
-        sections=[_Made(section, section.make(analysis)) for section in SECTIONS],
+        sections=made,
+        queries=queries_section(analysis, _uses(made)),
         states=STATES,
+        style=Markup(asset("report.css")),
+        chart_config=Markup(asset(CHART_CONFIG)),
+        scripts=scripts,
+        policy=content_policy(scripts),
     )
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("rlscope.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
+    """What stands on the answer to each question: figures by their titles, facts and tables by their section's."""
+    uses: dict[str, list[str]] = {}
+    for section, words in sections:
+        for name in section.questions:
+            uses.setdefault(name, []).append(f"the facts of “{section.title}”")
+        for drawn in figures_in(words):
+            for name in drawn.figure.asked if drawn.spec else ():
+                uses.setdefault(name, []).append(drawn.figure.title)
+    return uses
 
 
 @cache
-def _bundle() -> Markup:
-    """Vega, Vega-Lite and Vega-Embed as one script; it holds no closing tag, which would end its element."""
+def _scripts() -> tuple[Markup, ...]:
+    """Vega, Vega-Lite and Vega-Embed as one script, then ours; none holds a closing tag, which would end its element.
+
+    A parser makes one newline of every kind of line end before it hashes.
+    """
     # The stub has the argument without its default.
-    return Markup(vl_convert.javascript_bundle())  # pyright: ignore[reportCallIssue]
+    bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
+    texts = (bundle, *(asset(name) for name in SCRIPTS))
+    return tuple(Markup(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts)
 
 
-@cache
-def _asset(name: str) -> Markup:
-    """A style sheet or script of our own."""
-    return Markup(resources.files("rlscope.report").joinpath("templates", name).read_text(encoding="utf-8"))
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

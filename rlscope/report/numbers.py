@@ -77,6 +77,15 @@ def signed_percent(ratio: float | None) -> str:
     return text.replace("-", "−") if ratio else "0%"
 
 
+def signed_hundredths(ratio: float | None) -> str:
+    """A small change as per cent, to a hundredth of it: +0.98%, −0.22%; one that rounds to nothing is about 0%."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    if abs(ratio) < 0.00005:
+        return "about 0%" if ratio else "0%"
+    return f"{ratio:+.2%}".replace("-", "−")
+
+
 def signed_points(ratio: float | None) -> str:
     """A difference of two ratios in points of a per cent: +1.4 points."""
     if finite(ratio) is None or ratio is None:
@@ -117,6 +126,21 @@ def gpu_time(gpu_s: float | None) -> str:
     if gpu_s >= _SECONDS_PER_HOUR:
         return f"{significant(gpu_s / _SECONDS_PER_HOUR)} GPU-h"
     return f"{significant(gpu_s)} GPU-s"
+
+
+def money(gpu_s: float | None, price_per_gpu_hour: float | None, currency: str | None) -> str:
+    """What GPU-seconds cost at a price for a GPU-hour; empty without a price, which is no reason to say "no data"."""
+    if finite(gpu_s) is None or gpu_s is None or price_per_gpu_hour is None:
+        return ""
+    amount = gpu_s / _SECONDS_PER_HOUR * price_per_gpu_hour
+    return f"{_cents(amount)} {currency}" if currency else _cents(amount)
+
+
+def _cents(amount: float) -> str:
+    """Two decimals, none from a hundred on; what is above zero and less than a cent is said to be."""
+    if 0 < amount < 0.005:
+        return "<0.01"
+    return f"{amount:,.2f}" if amount < 100 else f"{amount:,.0f}"
 
 
 def duration(seconds: float | None) -> str:

@@ -149,15 +149,25 @@ def why(analysis: Analysis) -> str:
         return _sentence(verdict.unknown_reason or "The run holds too few training steps")
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
-        return f"{_stretch(analysis)}, no GPU time was lost to any cause that is told apart."
+        return f"{stretch(analysis)}, no GPU time was lost to any cause that is told apart."
     first, *rest = losses
     words = _WORDS[first.cause]
     text = (
-        f"{_stretch(analysis)}, {words.cause} cost {numbers.gpu_time(first.gpu_s)}, "
+        f"{stretch(analysis)}, {words.cause} cost {numbers.gpu_time(first.gpu_s)}, "
         f"{numbers.percent(first.side_share_ratio)} of {words.side}."
     )
     others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _WORTH_A_WORD_RATIO]
     return f"{text} Also lost: {'; '.join(others)}." if others else text
+
+
+def cause_words(loss: Loss) -> str:
+    """What the GPU time was lost to."""
+    return _WORDS[loss.cause].cause
+
+
+def side_words(loss: Loss) -> str:
+    """What the loss is a share of."""
+    return _WORDS[loss.cause].side
 
 
 def alarm(analysis: Analysis) -> str | None:
@@ -260,7 +270,8 @@ def _briefly(loss: Loss) -> str:
     return f"{_WORDS[loss.cause].cause}, {numbers.gpu_time(loss.gpu_s)} ({share})"
 
 
-def _stretch(analysis: Analysis) -> str:
+def stretch(analysis: Analysis) -> str:
+    """Over which part of the run the verdict was taken, as the start of a sentence."""
     window, verdict = analysis.run.window, analysis.verdict
     if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):
         lasting = numbers.duration((window.end_ns - window.start_ns) / 1e9)

@@ -109,11 +109,19 @@ def test_the_charts_of_the_model_have_marks(browser, files, name):
     page.close()
 
 
-def test_verdict_and_advice_stand_side_by_side_on_the_first_screen(browser, files):
+@pytest.mark.parametrize("name", ["full", "outlook", "short", "hostile", "empty"])
+def test_all_that_a_reader_in_a_hurry_needs_stands_on_the_first_screen(browser, files, name):
+    page, _ = opened(browser, files / f"{name}.html", viewport={"width": 1280, "height": 800})
+    for place in ("quality", "verdict", "spent", "advice", "strip"):
+        box = page.locator(f".first > .{place}").bounding_box()
+        assert box["y"] >= 0 and box["height"] > 20 and box["y"] + box["height"] <= 800, place
+    page.close()
+
+
+def test_the_advice_stands_beside_the_gpu_time_and_its_table_inside_its_column(browser, files):
     page, _ = opened(browser, files / "outlook.html", viewport={"width": 1280, "height": 800})
-    verdict, advice = (page.locator(place).bounding_box() for place in (".first .verdict", ".first .advice"))
-    assert verdict["y"] == advice["y"] and verdict["x"] + verdict["width"] <= advice["x"] + 1
-    assert advice["y"] + advice["height"] <= 800
+    spent, advice = (page.locator(place).bounding_box() for place in (".first .spent", ".first .advice"))
+    assert spent["y"] == advice["y"] and spent["x"] + spent["width"] <= advice["x"] + 1
     inside = page.locator(".first .advice .rows").bounding_box()
     assert inside["x"] + inside["width"] <= advice["x"] + advice["width"]
     page.close()

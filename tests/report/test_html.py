@@ -9,6 +9,7 @@ from analysis_fixture import HOSTILE, STARTED_NS, empty_analysis, full_analysis,
 
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings
+from rlscope.report.brief import NO_GAPS
 from rlscope.report.html import render
 from rlscope.report.series import MARKS_MAX, drawable
 
@@ -44,7 +45,7 @@ class Page(HTMLParser):
 
     def handle_data(self, data):
         if self.open and self.open[-1][0] == "script":
-            if self.open[-1][1].get("type") == "application/json":
+            if self.open[-1][1].get("id", "").endswith("-spec"):
                 self.specs.append(json.loads(data))
         elif self.open and self.open[-1][0] != "style":
             self.texts.append(data)
@@ -113,7 +114,7 @@ def test_every_chart_has_a_description_and_its_numbers_as_a_table(full):
     assert len(full.specs) == 15
     for spec in full.specs:
         assert spec["description"] and spec["width"] == "container"
-    assert sum(tag == "details" for tag, _ in full.tags) == 15
+    assert sum(attributes.get("class") == "numbers" for _, attributes in full.tags) == 15
 
 
 def test_a_missing_frame_says_why_there_is_no_picture():
@@ -123,8 +124,9 @@ def test_a_missing_frame_says_why_there_is_no_picture():
 
 
 def test_the_gaps_stand_before_the_ledger(full):
-    assert full.text.index("The data has gaps") < full.text.index("Where the GPU time went")
-    assert "The data has gaps" not in Page(render(empty_analysis())).text
+    assert full.text.index("The data has 5 gaps") < full.text.index("Where the GPU time went")
+    whole = Page(render(empty_analysis())).text
+    assert "The data has" not in whole and NO_GAPS in whole
 
 
 def test_a_state_has_one_colour_in_every_chart(full):

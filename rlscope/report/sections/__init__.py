@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis
+from rlscope.observation import ASKED_OF_A_STRETCH
+from rlscope.report.sections.configuration import configuration_section
 from rlscope.report.sections.data_quality import data_quality_section
 from rlscope.report.sections.engines import engines_section
 from rlscope.report.sections.findings import findings_section
@@ -43,8 +45,7 @@ class Section(NamedTuple):
 SECTIONS: Final = (
     Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
             ("ledger", "worker_extents", "gpu_agreement")),
-    Section("gap", "What the run should have done", "Bound to achieved", gap_section,
-            ("training_steps", "trainer_steps", "pass_latency", "response_lengths")),
+    Section("gap", "What the run should have done", "Bound to achieved", gap_section, ASKED_OF_A_STRETCH),
     Section("throughput", "Throughput", "Throughput", throughput_section, ("throughput", "training_steps")),
     Section("engines", "Batch size of the engines", "Batch size", engines_section),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
@@ -53,10 +54,11 @@ SECTIONS: Final = (
     Section("lengths", "Response lengths and what became of the tokens", "Lengths", lengths_section,
             ("token_balance",)),
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
-    Section("layouts", "Other layouts", "Layouts", layouts_section),
+    Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
     Section("findings", "Findings, whole run", "Findings", findings_section),
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines")),
+    Section("configuration", "Run configuration", "Configuration", configuration_section),
     Section("glossary", "Words", "Words", glossary_section),
 )  # fmt: skip
 """In the order of the page."""

@@ -4,12 +4,14 @@ from typing import NamedTuple
 
 from rlscope.analysis import Analysis
 from rlscope.report import wording
+from rlscope.report.brief import NO_GAPS
 
 
 class DataQualitySection(NamedTuple):
     """What the section shows."""
 
     gaps: list[str]
+    none: str = NO_GAPS
 
 
 def data_quality_section(analysis: Analysis) -> DataQualitySection:

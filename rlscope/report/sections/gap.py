@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis
 from rlscope.model.outlook import Outlook
+from rlscope.observation import ASKED_OF_A_STRETCH
 from rlscope.report import outlook
 from rlscope.report.charts import outlook as charts
 from rlscope.report.figure import Drawn, Figure, drawn_frame
@@ -41,5 +42,5 @@ _GAP: Final = Figure(
     "From the most possible to what was achieved",
     "Each bar takes off what one more limit of the run costs, so the bars add up. A healthy run loses little, and most "
     "of it to a limit that is wanted, such as a staleness cap.",
-    "", "left_tokens_per_s", charts.waterfall, "nothing was trained in the steady stretch", True,
+    "", "left_tokens_per_s", charts.waterfall, "nothing was trained in the steady stretch", True, ASKED_OF_A_STRETCH,
 )  # fmt: skip

@@ -4,6 +4,7 @@ from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis
 from rlscope.model.outlook import Outlook
+from rlscope.observation import ASKED_OF_A_STRETCH
 from rlscope.report import outlook
 from rlscope.report.charts import outlook as charts
 from rlscope.report.figure import Drawn, Figure, drawn_frame
@@ -42,11 +43,11 @@ _SWEEP: Final = Figure(
     "What other layouts would train",
     "Points are the model's medians, bars hold 90% of what the run leaves possible; crosses are out of the question. "
     "Gains are compared case by case, so they are surer than the bars. Healthy: today's layout is at the top.",
-    "", "tokens_per_s", charts.sweep, "no other layout is possible",
+    "", "tokens_per_s", charts.sweep, "no other layout is possible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(
     "Throughput against staleness",
     "The line joins the layouts that are faster than every one with younger tokens. Healthy: today's layout is on it; "
     "below it, the same speed can be had with younger tokens.",
-    "", "tokens_per_s", charts.frontier, "no layout has a staleness that is known",
+    "", "tokens_per_s", charts.frontier, "no layout has a staleness that is known", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip

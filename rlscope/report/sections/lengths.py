@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 from rlscope.analysis import Analysis
 from rlscope.report import numbers
 from rlscope.report.charts import sampling
-from rlscope.report.figure import Drawn, Fact, Figure, drawn_all
+from rlscope.report.fact import Fact
+from rlscope.report.figure import Drawn, Figure, drawn_all
 
 
 class LengthsSection(NamedTuple):

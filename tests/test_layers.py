@@ -37,7 +37,14 @@ CONFINED = {
     "vl_convert": {"report/html.py", "report/still.py", "report/picture.py"},
     "jinja2": {"report/templating.py"},
     "typer": {"cli"},
-    "rich": {"cli", "report/terminal.py", "report/outlook_text.py", "report/what_if_text.py", "report/plain.py", "report/plan_text.py"},
+    "rich": {
+        "cli",
+        "report/terminal.py",
+        "report/outlook_text.py",
+        "report/what_if_text.py",
+        "report/plain.py",
+        "report/plan_text.py",
+    },
     "opentelemetry": set[str](),
 }
 

@@ -143,14 +143,17 @@ def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
     return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
 
 
-def doubts_of(change: Change, system: System, trainer_gpus: int, aged: QueuePolicy) -> tuple[Doubt, ...]:
-    """What the run does not show of a change; trainer_gpus: of the layout that was asked about."""
+def doubts_of(change: Change, system: System, trainer_gpus: int | None, aged: QueuePolicy) -> tuple[Doubt, ...]:
+    """What the run does not show of a change.
+
+    trainer_gpus: of the layout that was asked about; None: the run shows how training scales.
+    """
     sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
     known: Mapping[Doubt, Callable[[], bool]] = {
         "cut_lengths": lambda: _cuts_matter(system.workload.lengths, change),
         "updates_not_seen": lambda: bool(change.weight_update_s) and not update_seconds(system.update),
         "cap_by_admission": lambda: sets_cap and aged == "wait",
-        "training_scaling": lambda: trainer_gpus != system.trainer.seen_gpus,
+        "training_scaling": lambda: trainer_gpus not in (None, system.trainer.seen_gpus),
     }
     return tuple(doubt for doubt, holds in known.items() if holds())
 

@@ -23,6 +23,7 @@ from rlscope.model.layouts import Granularity, possible_layouts, running_limits
 from rlscope.model.observed import Observed
 from rlscope.model.prediction import Prediction, compare
 from rlscope.model.recommendation import Recommendation, recommend
+from rlscope.model.sensitivity import Lever, sensitivities
 from rlscope.model.simulate import Settings
 from rlscope.model.stationarity import Drift, drift
 from rlscope.model.synchronous import colocated_step
@@ -72,6 +73,8 @@ class Outlook:
     synchronous_tokens_per_s: float | None
     """Of a synchronous run whose GPUs do both; None where no engine fits."""
     efficiency: BatchEfficiency | None
+    levers: tuple[Lever, ...]
+    """What one per cent of each quantity buys; what buys most first."""
     finish: TimeToFinish | None
     """None where the run does not say how many steps it has, or has made them all."""
     cautions: tuple[Caution, ...]
@@ -114,6 +117,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
         recommendation=recommendation,
         synchronous_tokens_per_s=_colocated_rate(calibration),
         efficiency=batch_efficiency(calibration, whole),
+        levers=sensitivities(calibration, question.granularity),
         finish=_finish(whole, recommendation, calibration.layout, question, rng),
         cautions=_cautions(whole, halves, lengths),
         length_drift=lengths,

@@ -7,6 +7,7 @@ layout included, so that they can be compared with each other.
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal, TypeAlias
 
+from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import Forecast, Spread
 from rlscope.model.losses import Regime
 from rlscope.model.outlook import Outlook
@@ -18,7 +19,7 @@ from rlscope.report.numbers import finite
 Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
 Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
 
-_NO_GAIN: Final = Spread(0.0, 0.0, 0.0)
+NO_GAIN: Final = Spread(0.0, 0.0, 0.0)
 _WAITS: Final[Mapping[Regime, Waits]] = {
     "samplers": "samplers",
     "trainers": "trainers",
@@ -61,9 +62,16 @@ def candidate_documents(outlook: Outlook) -> list[Json]:
 
 def candidate_document(outlook: Outlook, forecast: Forecast, odds: Mapping[Layout, float]) -> dict[str, Json]:
     """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
-    state, staleness = forecast.state, forecast.staleness
+    gain = NO_GAIN if forecast is outlook.forecasts.today else advice.gain_of(outlook, forecast)
+    return compared_document(outlook.calibration, forecast, gain, odds)
+
+
+def compared_document(
+    calibration: Calibration, forecast: Forecast, gain: Spread | None, odds: Mapping[Layout, float]
+) -> dict[str, Json]:
+    """A layout with its gain over whatever it is compared with; None: over nothing."""
+    pace, staleness = forecast.pace, forecast.staleness
     rate, is_drawn = advice.rate_of(forecast), forecast.drawn_tokens_per_s is not None
-    gain = _NO_GAIN if forecast is outlook.forecasts.today else advice.gain_of(outlook, forecast)
     return {
         **present_document(forecast),
         "low": finite(rate.low) if rate is not None and is_drawn else None,
@@ -74,11 +82,19 @@ def candidate_document(outlook: Outlook, forecast: Forecast, odds: Mapping[Layou
         "probability_best": odds.get(forecast.layout),
         "grade": forecast.grade,
         "excluded": forecast.excluded,
-        "regime": None if state is None else waits_for(state.regime),
-        "step_s": None if state is None else finite(state.step_s),
-        "running_per_engine": None if state is None else finite(state.running),
+        "regime": None if pace is None else waits_for(pace.regime),
+        "step_s": finite(step_seconds(calibration, forecast)),
         "staleness_p95": None if staleness is None else staleness.sample_p95,
     }
+
+
+def step_seconds(calibration: Calibration, forecast: Forecast) -> float | None:
+    """Seconds of an optimizer step at the rate that is said of the layout; None where it cannot run."""
+    rate = advice.rate_of(forecast)
+    if forecast.pace is None or rate is None or not rate.median or not forecast.tokens_per_s:
+        return None
+    # The pace is the best estimate's, the rate the median of the draws: their product is the tokens of a step.
+    return forecast.pace.step_s * forecast.tokens_per_s / rate.median / calibration.steps_per_version
 
 
 def waits_for(regime: Regime) -> Waits:

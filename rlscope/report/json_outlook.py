@@ -14,6 +14,7 @@ from rlscope.model.recommendation import fastest_probabilities
 from rlscope.model.time_to_finish import TimeToFinish
 from rlscope.report import advice
 from rlscope.report.json_layouts import Json, candidate_document, candidate_documents, present_document
+from rlscope.report.json_what_if import lever_documents
 from rlscope.report.numbers import finite
 
 _PREDICTED_KEYS: Final = (
@@ -55,6 +56,7 @@ def outlook_documents(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, 
         "latency": _latency(outlook),
         "recommendation": _recommendation(outlook, run),
         "eta": _eta(outlook),
+        "sensitivity": lever_documents(outlook.levers) if isinstance(outlook, Outlook) else None,
         "model": _model(outlook),
     }
 

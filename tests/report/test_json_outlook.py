@@ -153,6 +153,14 @@ def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
     assert all(each["low"] <= each["tokens_per_s"] <= each["high"] for each in drawn) and len(rates) > 2
 
 
+def test_what_one_per_cent_buys_stands_in_the_document_and_is_null_without_a_model():
+    levers = as_document(with_outlook(changing_outlook()))["sensitivity"]
+    assert levers[0]["quantity"] == "trainer_speed"
+    assert levers[0]["gain_low_ratio"] <= levers[0]["gain_ratio"] <= levers[0]["gain_high_ratio"]
+    assert {each["silence"] for each in levers if each["gain_ratio"] == 0.0} == {"not_limiting", "not_there"}
+    assert as_document(with_outlook(NoOutlook("no pass")))["sensitivity"] is None
+
+
 def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to_be_changed_to():
     eta = as_document(with_outlook(changing_outlook()))["eta"]
     assert eta["remaining_steps"] == 400

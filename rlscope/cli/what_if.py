@@ -1,0 +1,60 @@
+"""`rlscope what-if`: what the run would do with something changed, beside the run as it is."""
+
+import json
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write
+
+_LEAST: Final = 0.01
+Trainers = Annotated[int | None, typer.Option(min=1, help="Trainer GPUs; without --n-sample the rest sample.")]
+Samplers = Annotated[int | None, typer.Option(min=1, help="Sampler GPUs; without --n-train the rest train.")]
+Gpus = Annotated[int | None, typer.Option(min=2, help="GPUs in all; alone: in their fastest split.")]
+Running = Annotated[int | None, typer.Option(min=1, help="Requests that an engine may run at once.")]
+Staleness = Annotated[int | None, typer.Option(min=0, help="The cap on the staleness of samples, in versions.")]
+Lengths = Annotated[float | None, typer.Option(min=_LEAST, help="Responses so many times as long, up to the cap.")]
+Cap = Annotated[int | None, typer.Option(min=1, help="Tokens at which a response is cut.")]
+Samples = Annotated[int | None, typer.Option(min=1, help="Samples that a training step takes.")]
+Training = Annotated[float | None, typer.Option(min=_LEAST, help="2: the trainers' passes take half as long.")]
+Passes = Annotated[float | None, typer.Option(min=_LEAST, help="2: the engines' passes take half as long.")]
+Update = Annotated[float | None, typer.Option(min=0.0, help="Seconds from the end of a step until both sides go on.")]
+JsonTo = Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the answer as JSON; - is stdout.")]
+
+
+@app.command("what-if")
+def what_if(
+    run_dir: RunFolder,
+    n_train: Trainers = None,
+    n_sample: Samplers = None,
+    n_gpus: Gpus = None,
+    max_running: Running = None,
+    max_staleness: Staleness = None,
+    scale_lengths: Lengths = None,
+    max_output_tokens: Cap = None,
+    samples_per_step: Samples = None,
+    trainer_speed: Training = None,
+    forward_speed: Passes = None,
+    weight_update_s: Update = None,
+    json_to: JsonTo = None,
+) -> None:
+    """Say what the run would do with something changed, and what one per cent of each quantity buys."""
+    from rlscope.model.change import Change
+    from rlscope.model.what_if import ImpossibleChangeError
+    from rlscope.report.json_what_if import what_if_document
+    from rlscope.report.what_if_text import print_what_if
+    from rlscope.what_if import ask_run
+
+    layout = (n_train, n_sample, n_gpus, max_running)
+    workload = (max_staleness, scale_lengths, max_output_tokens, samples_per_step)
+    change = Change(*layout, *workload, trainer_speed, forward_speed, weight_update_s)
+    notes = Console(stderr=True)
+    try:
+        with notes.status("opening the run") as status:
+            asked = ask_run(run_dir, change, progress=status.update)
+    except ImpossibleChangeError as error:
+        raise typer.BadParameter(str(error)) from error
+    if json_to is not None:
+        print_or_write(json_to, json.dumps(what_if_document(*asked), indent=2, allow_nan=False))
+    print_what_if(*asked, notes if json_to == STDOUT else Console())

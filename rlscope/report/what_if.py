@@ -1,0 +1,133 @@
+"""The answer to a what-if in words: the run as it is beside the one that was asked about, and what to be careful with.
+
+Both columns are the model's: what the run achieved stands in its analysis.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope.model.change import Doubt
+from rlscope.model.forecast import Forecast
+from rlscope.model.outlook import Outlook
+from rlscope.model.what_if import Obstacle, WhatIf
+from rlscope.report import advice, numbers
+from rlscope.report.json_layouts import step_seconds
+from rlscope.report.outlook_names import CAUTIONS, EXCLUSIONS, REGIMES
+
+
+class WhatIfRow(NamedTuple):
+    """One property of the run."""
+
+    name: str
+    now: str
+    asked: str
+    difference: str
+    """Empty where the two have none that is said."""
+
+
+def headline(answer: WhatIf) -> str:
+    """The answer as one short sentence, without a full stop."""
+    if answer.obstacle is not None:
+        return f"It cannot run: {_obstacle(answer.obstacle)}"
+    if answer.gain_ratio is None or not any(answer.gain_ratio):
+        return "No change of trained tokens per second"
+    return f"{advice.gain_words(answer.gain_ratio)} trained tokens per second"
+
+
+def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
+    """The run as it is beside the one that was asked about; of one that cannot run only the layout."""
+    columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
+    rows = [WhatIfRow(name, *pair) for name, *pair in zip(_ROWS, *columns, _differences(answer), strict=True)]
+    return rows if answer.obstacle is None else rows[:_LAYOUT_ROWS]
+
+
+def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
+    """What was chosen, assumed, or is not known."""
+    lines = [_DOUBTS[doubt] for doubt in answer.doubts]
+    if answer.chose_split:
+        lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
+    if answer.simulated:
+        lines.append("The answer was simulated event by event: a limit binds there that no formula holds for.")
+    if answer.calibration.synchronous:
+        lines.append("The run works by turns, and is taken to go on doing so.")
+    return [*lines, *(CAUTIONS[caution] for caution in outlook.cautions)]
+
+
+def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
+    """The values of one side, in the order of the rows."""
+    layout, pace, ages = forecast.layout, forecast.pace, forecast.staleness
+    rate = advice.rate_of(forecast)
+    return [
+        numbers.count(layout.trainer_gpus),
+        numbers.count(layout.sampler_gpus),
+        numbers.count(layout.running_per_engine),
+        numbers.significant(rate.median if rate else None),
+        f"{numbers.significant(rate.low)} to {numbers.significant(rate.high)}" if rate else numbers.NO_DATA,
+        numbers.duration(step_seconds(answer.calibration, forecast)),
+        numbers.percent(pace.trainer_idle_ratio if pace else None),
+        numbers.percent(pace.sampler_idle_ratio if pace else None),
+        numbers.versions(ages.token_mean if ages else None),
+        numbers.versions(ages.sample_max if ages else None),
+        REGIMES[pace.regime] if pace else numbers.NO_DATA,
+        forecast.grade or numbers.NO_DATA,
+    ]
+
+
+def _differences(answer: WhatIf) -> list[str]:
+    """Of those rows in which one is said."""
+    now, asked = answer.now, answer.predicted
+    steps_s = [step_seconds(answer.calibration, each) for each in (now, asked)]
+    trainers = [each.pace.trainer_idle_ratio if each.pace else None for each in (now, asked)]
+    samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
+    said = {
+        "trained tokens/s": advice.gain_text(answer.gain_ratio),
+        "step": numbers.signed_percent(_change(*steps_s)),
+        "trainers idle": _points(*trainers),
+        "samplers idle": _points(*samplers),
+    }
+    return [said.get(name, "") for name in _ROWS]
+
+
+def _change(now: float | None, asked: float | None) -> float | None:
+    return asked / now - 1.0 if now and asked else None
+
+
+def _points(now: float | None, asked: float | None) -> str:
+    return "" if now is None or asked is None or now == asked else numbers.signed_points(asked - now)
+
+
+_ROWS: Final = (
+    "trainer GPUs",
+    "sampler GPUs",
+    "running per engine",
+    "trained tokens/s",
+    "90% between",
+    "step",
+    "trainers idle",
+    "samplers idle",
+    "mean staleness",
+    "oldest sample",
+    "waits for",
+    "decode passes",
+)
+_LAYOUT_ROWS: Final = 3
+
+
+def _obstacle(obstacle: Obstacle) -> str:
+    if obstacle == "queue_capacity":
+        return "the queue holds fewer whole groups than a step takes"
+    if obstacle == "in_flight_cap":
+        return "fewer whole groups may be in flight than a step takes"
+    return EXCLUSIONS[obstacle]
+
+
+_DOUBTS: Final[Mapping[Doubt, str]] = {
+    "cut_lengths": (
+        "Responses at the cap are taken to end there: how much longer they would be, nobody saw. The rate is assumed."
+    ),
+    "updates_not_seen": "The run shows no cost of a weight update: both sides are taken to stand still for all of it.",
+    "cap_by_admission": "The run has no staleness cap: the new one is taken to be kept by starting samples later.",
+    "training_scaling": (
+        "Training was seen on one number of GPUs: how it scales from there is a guess, and the interval shows it."
+    ),
+}

@@ -95,6 +95,13 @@ def test_news_of_a_group_waits_for_its_interval_and_then_comes_in_one_message(se
         assert deliver(box, seconds) == [[("starved", "firing"), ("stale", "firing"), ("silent", "firing")]]
 
 
+def test_a_clock_that_is_set_back_does_not_hold_news_up() -> None:
+    box = outbox(alert(), group_by=(), group_interval_s=30.0)
+    deliver(box, 0)
+    box.take([alert(), alert("stale")])
+    assert len(box.due(at(-3600))) == 1
+
+
 def test_alerts_are_grouped_by_the_labels_that_the_receiver_names() -> None:
     alerts = [alert("a"), alert("b"), alert("a", labels={"severity": "warning", "run": "tuesday"})]
     assert len(deliver(outbox(*alerts, group_by=("alertname",)), 0)) == 2

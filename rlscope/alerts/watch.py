@@ -1,0 +1,179 @@
+"""The loop of `rlscope watch`: look, remember, tell, show, wait. What a look finds is the business of `live`.
+
+The state is on disk before anything is sent, and again once it arrived: a watch that is killed at any moment says
+nothing twice, save for a message that arrived within the last tenth of a second.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rlscope.alerts.alert import Severity, at_least
+from rlscope.alerts.live_view import LiveView
+from rlscope.alerts.notify.couriers import Couriers
+from rlscope.alerts.notify.outbox import of_run
+from rlscope.alerts.state_file import WatchState, write_state
+
+_NS_PER_S: Final = 1_000_000_000
+# How soon an answer of a receiver is noted; short, since until then a kill makes it be told again.
+_NAP_S: Final = 0.05
+# Long enough for a receiver that was being restarted, short enough for a job that waits for the exit code.
+_LAST_MESSAGES_S: Final = 15.0
+# Whoever interrupts the watch wants it to end.
+_INTERRUPTED_S: Final = 5.0
+
+
+class Clock(Protocol):
+    """The time, and a way to let it pass."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the UTC epoch."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so long."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the UTC epoch."""
+        return time.time_ns()
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so long."""
+        time.sleep(seconds)
+
+
+class Followed(Protocol):
+    """A run that is followed, as `LiveRun` does."""
+
+    def poll(self, now_ns: int) -> LiveView:
+        """What is new since the look before."""
+        ...
+
+    def saved(self) -> Mapping[str, Any]:
+        """What it takes to go on from here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the run showed, and how telling of it goes."""
+
+    view: LiveView
+    troubles: tuple[str, ...]
+    """What keeps people from being told, or the state from being kept; one sentence each."""
+    waiting: int
+    """Alerts that some receiver has yet to be told something of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a watch ended."""
+
+    ended: bool
+    """Whether the run did; else the watch was interrupted."""
+    worst: Severity | None
+    """The gravest alert of the run; None when nothing fired."""
+    untold: int
+    """Alerts that some receiver could not be told of."""
+
+    def failed(self, fail_on: Severity) -> bool:
+        """Whether something as grave as that fired."""
+        return self.worst is not None and at_least(self.worst, fail_on)
+
+
+class Watch:
+    """One watch of one run."""
+
+    def __init__(
+        self,
+        run: Followed,
+        couriers: Couriers,
+        *,
+        state_path: Path | None,
+        show: Callable[[Look], None],
+        interval_s: float,
+        clock: Clock,
+        worst: Severity | None = None,
+    ) -> None:
+        self._run = run
+        self._couriers = couriers
+        self._state_path = state_path
+        self._show = show
+        self._interval_s = interval_s
+        self._clock = clock
+        self._worst: Severity | None = worst
+        self._state_trouble: str | None = None
+
+    def follow(self, interruptions: Callable[[], int]) -> Outcome:
+        """Watch until the run ends or somebody interrupts; a second interruption leaves messages unsent."""
+        while True:
+            view = self._look()
+            if view.ended or interruptions():
+                break
+            self._wait(interruptions)
+        self._send_the_last(view, interruptions)
+        return Outcome(view.ended, self._worst, self._couriers.waiting)
+
+    def _look(self) -> LiveView:
+        now_ns = self._clock.now_ns()
+        view = self._run.poll(now_ns)
+        self._couriers.collect(now_ns)
+        # Before the first tick is evaluated nothing is known, and so nothing known to have ended.
+        if view.evaluated_ns is not None and view.facts is not None:
+            run_id = view.facts.run_id
+            self._couriers.take((of_run(alert, run_id) for alert in view.alerts), now_ns)
+        for alert in view.alerts:
+            if self._worst is None or not at_least(self._worst, alert.severity):
+                self._worst = alert.severity
+        self._save()
+        self._couriers.dispatch(now_ns)
+        self._couriers.collect(now_ns)
+        self._show_look(view)
+        return view
+
+    def _show_look(self, view: LiveView) -> None:
+        own = () if self._state_trouble is None else (self._state_trouble,)
+        self._show(Look(view, (*self._couriers.troubles, *own), self._couriers.waiting))
+
+    def _wait(self, interruptions: Callable[[], int]) -> None:
+        due_ns = self._clock.now_ns() + round(self._interval_s * _NS_PER_S)
+        while not interruptions() and (left_ns := due_ns - self._clock.now_ns()) > 0:
+            self._clock.sleep(min(_NAP_S, left_ns / _NS_PER_S))
+            self._tend(at_once=False)
+
+    def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> None:
+        """Nothing more comes: what is known is told now."""
+        patience_s = _INTERRUPTED_S if interruptions() else _LAST_MESSAGES_S
+        due_ns = self._clock.now_ns() + round(patience_s * _NS_PER_S)
+        self._tend(at_once=True)
+        while self._couriers.waiting and interruptions() < 2 and self._clock.now_ns() < due_ns:
+            self._clock.sleep(_NAP_S)
+            self._tend(at_once=True)
+        self._save()
+        self._show_look(view)
+
+    def _tend(self, *, at_once: bool) -> None:
+        """Note what became of messages, and send those whose time has come."""
+        now_ns = self._clock.now_ns()
+        if self._couriers.collect(now_ns):
+            self._save()
+        self._couriers.dispatch(now_ns, at_once=at_once)
+
+    def _save(self) -> None:
+        # A run folder that is not there yet is the run's to make.
+        if self._state_path is None or not self._state_path.parent.is_dir():
+            return
+        try:
+            write_state(self._state_path, WatchState(self._run.saved(), self._couriers.saved(), self._worst))
+            self._state_trouble = None
+        except OSError as error:
+            self._state_trouble = (
+                f"{self._state_path} cannot be written ({error.strerror}): a watch that starts again would tell again"
+            )

@@ -1,0 +1,81 @@
+"""`rlscope watch`: a run that is being written, held to rules as it goes."""
+
+import signal
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from rlscope.cli.app import RunFolder, app
+from rlscope.cli.check import FIRED, FailOn, FailOnOption, RulesFile
+
+if TYPE_CHECKING:
+    from rlscope.alerts.watch import Look
+
+Show = Callable[["Look"], None]
+
+
+@app.command()
+def watch(
+    run_dir: RunFolder,
+    rules: RulesFile = None,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Where it remembers what it told. [default: in RUN_DIR]")
+    ] = None,
+    interval: Annotated[str, typer.Option("--interval", help="How often it looks, as 5s or 1m.")] = "5s",
+    fail_on: FailOnOption = FailOn.CRITICAL,
+    plain: Annotated[bool, typer.Option("--plain", help="Print lines, even on a terminal.")] = False,
+) -> None:
+    """Follow a run while it is written: show it, and tell people what fires. Ends with the run, as `check` does."""
+    from rlscope.alerts.spans import parse_duration
+    from rlscope.alerts.watched_run import watch_run
+
+    try:
+        interval_s = parse_duration(interval) / 1e9
+    except ValueError as error:
+        raise typer.BadParameter(f"found {interval!r}; expected {error}", param_hint="--interval") from None
+    if not interval_s:
+        raise typer.BadParameter("expected more than nothing", param_hint="--interval")
+    notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+    def note(text: str) -> None:
+        notes.print(f"rlscope: {text}")
+
+    with _interruptions() as count, _display(plain or not sys.stdout.isatty()) as show:
+        outcome = watch_run(run_dir, rules, state, interval_s, show, count, note)
+    if outcome.untold:
+        note(f"not every receiver could be told of all: {outcome.untold} alerts are left")
+    if outcome.failed(fail_on.value):
+        raise typer.Exit(FIRED)
+
+
+@contextmanager
+def _interruptions() -> Generator[Callable[[], int]]:
+    """How often somebody asked the watch to end so far."""
+    asked = list[int]()
+    handled = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: asked.append(number)) for number in handled]
+    try:
+        yield lambda: len(asked)
+    finally:
+        for number, handler in zip(handled, before, strict=True):
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _display(as_lines: bool) -> Generator[Show]:
+    """What shows a look: lines, or a screen that is drawn anew."""
+    if as_lines:
+        from rlscope.report.watch_words import Lines
+
+        yield Lines(lambda line: print(line, flush=True)).show
+        return
+    from rlscope.report.watch_screen import screen
+
+    with Live(console=Console(), auto_refresh=False) as live:
+        yield lambda look: live.update(screen(look), refresh=True)

@@ -44,6 +44,7 @@ CONFINED = {
         "report/what_if_text.py",
         "report/plain.py",
         "report/plan_text.py",
+        "report/watch_screen.py",
     },
     "opentelemetry": set[str](),
 }

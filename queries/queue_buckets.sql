@@ -3,6 +3,7 @@
 -- in   queue_depths
 -- arg  origin_ns         BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns         BIGINT   length of a bucket
+-- arg  end_ns            BIGINT   until when the last look at a queue holds, UTC epoch
 -- out  queue             VARCHAR  queue
 -- out  bucket_start_ns   BIGINT   start of the bucket, UTC epoch
 -- out  held_ns           BIGINT   time of the bucket for which a depth is known
@@ -10,10 +11,10 @@
 -- out  capacity_samples  BIGINT   what the queue can hold; NULL when not recorded or unbounded
 -- grain: one row per queue and bucket for a part of which a depth is known
 --
--- A depth holds until the next look, in later buckets too; how long the last one holds is not known.
+-- A depth holds until the next look, in later buckets too.
 WITH looks AS (
     SELECT queue, depth, capacity, time_ns AS start_ns,
-        lead(time_ns) OVER (PARTITION BY queue ORDER BY time_ns) AS end_ns
+        lead(time_ns, 1, $end_ns) OVER (PARTITION BY queue ORDER BY time_ns) AS end_ns
     FROM queue_depths
 ),
 pieces AS (

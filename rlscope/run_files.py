@@ -164,6 +164,11 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
     return TableFiles(tuple(good), frozenset(columns), rows), skipped
 
 
+def table_fault(path: Path, table: str) -> str | None:
+    """Why a file of a table cannot be read, by its envelope and footer; None when it can."""
+    return _check(path, table)[0]
+
+
 def _parquet_files(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         return iter(())

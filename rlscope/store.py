@@ -5,7 +5,7 @@ was opened, so a run that is still being written can be analysed. `workers` hold
 """
 
 import tempfile
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from rlscope.analysis import SkippedFile
 from rlscope.errors import UnreadableDataError
 from rlscope.query_files import find_question, macros_sql
 from rlscope.run_config import RunConfig, read_config
-from rlscope.run_files import TableFiles, is_integer, list_table, read_manifest, read_workers
+from rlscope.run_files import RunManifest, TableFiles, is_integer, list_table, read_manifest, read_workers
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""
@@ -104,6 +104,32 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
                 gaps=(*gaps, *_identity_gaps(workers)),
                 settings=manifest.config,
             )
+        finally:
+            connection.close()
+
+
+@contextmanager
+def open_rows(
+    folder: Path, manifest: RunManifest, workers: Sequence[Mapping[str, object]], rows: Mapping[str, pa.Table]
+) -> Generator[Run]:
+    """Open rows that are held in memory as if they were the whole run; a table that is not given is empty.
+
+    workers are the documents of their files, rows in the contract's schema. Nothing of the folder is read.
+    """
+    documents = [dict(worker) for worker in workers]
+    config, _ = read_config(manifest.config)
+    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
+        connection = _connect(Path(scratch), folder)
+        try:
+            for table in TABLES:
+                held = rows.get(table, arrow_schema(table).empty_table())
+                connection.from_arrow(held).create_view(table)
+            connection.from_arrow(_workers_table(documents)).create_view("workers")
+            _create_macros(connection, folder)
+            _lock_down(connection, Path(scratch), folder)
+            counts = {table: held.num_rows for table, held in rows.items()}
+            dropped = _dropped_rows(documents)
+            yield Run(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
         finally:
             connection.close()
 

@@ -86,11 +86,12 @@ class Parts:
     """The answers of the user's own SELECTs by rule: bucket, at_ns, value."""
 
 
-def gather(run: Run, ticks: Ticks, families: Collection[Family]) -> dict[Family, pl.DataFrame]:
-    """The parts of an open run, for every bucket of which it holds rows."""
+def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) -> dict[Family, pl.DataFrame]:
+    """The parts of an open run up to end_ns, for every bucket of which it holds rows."""
     arguments: dict[str, Argument] = {
         "origin_ns": ticks.origin_ns,
         "bucket_ns": ticks.interval_ns,
+        "end_ns": end_ns,
         "cell_ns": ticks.interval_ns,
         "cells_per_bucket": 1,
         "rows_disjoint": _rows_disjoint(run, families),

@@ -167,6 +167,7 @@ KV_USED: Final = _gauge("rlscope.engine.kv.used", "{token}", "tokens resident in
 KV_CAPACITY: Final = _gauge("rlscope.engine.kv.capacity", "{token}", "tokens that the KV cache can hold")
 DECODE_TOKENS: Final = _counter("rlscope.engine.decode", "{token}", "tokens that the engine produced")
 QUEUE_DEPTH: Final = _gauge("rlscope.queue.depth", "{sample}", "samples in the queue when last looked at", QUEUE)
+QUEUE_CAPACITY: Final = _gauge("rlscope.queue.capacity", "{sample}", "most samples that the queue can hold", QUEUE)
 DELIVERIES: Final = _counter(
     "rlscope.deliveries", "{sample}", "samples that left the queue, by what they left for", OUTCOME
 )
@@ -189,6 +190,7 @@ HEARTBEAT: Final = _gauge(
     "rlscope.worker.heartbeat", "s", "UTC epoch seconds of the last flush that wrote everything; none once stopped"
 )
 ROWS_DROPPED: Final = _counter("rlscope.rows.dropped", "{row}", "rows that could not be kept or written", TABLE)
+ROWS_WRITTEN: Final = _counter("rlscope.rows.written", "{row}", "rows that are on disk", TABLE)
 
 METRICS: Final = (
     RUNNING_REQUESTS,
@@ -197,6 +199,7 @@ METRICS: Final = (
     KV_CAPACITY,
     DECODE_TOKENS,
     QUEUE_DEPTH,
+    QUEUE_CAPACITY,
     DELIVERIES,
     TRAIN_STEPS,
     TRAINED_TOKENS,
@@ -208,4 +211,5 @@ METRICS: Final = (
     WORKER_GPUS,
     HEARTBEAT,
     ROWS_DROPPED,
+    ROWS_WRITTEN,
 )

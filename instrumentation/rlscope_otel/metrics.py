@@ -117,10 +117,13 @@ def _vital(read: Callable[[Vital], float | None]) -> _Reader:
     return readings
 
 
-def _dropped(tallies: Tallies) -> _Readings:
-    vital = tallies.vital()
-    dropped = {} if vital is None else vital.dropped_rows
-    return [(rows, {conventions.TABLE.key: table}) for table, rows in dropped.items()]
+def _rows(read: Callable[[Vital], Mapping[str, int]]) -> _Reader:
+    def readings(tallies: Tallies) -> _Readings:
+        vital = tallies.vital()
+        by_table = {} if vital is None else read(vital)
+        return [(rows, {conventions.TABLE.key: table}) for table, rows in by_table.items()]
+
+    return readings
 
 
 _READERS: dict[conventions.Metric, _Reader] = {
@@ -130,6 +133,7 @@ _READERS: dict[conventions.Metric, _Reader] = {
     conventions.KV_CAPACITY: _vital(lambda vital: vital.kv_capacity_tokens),
     conventions.DECODE_TOKENS: _count("decode_tokens"),
     conventions.QUEUE_DEPTH: _queue_depths,
+    conventions.QUEUE_CAPACITY: _level("queue_capacity", conventions.QUEUE),
     conventions.DELIVERIES: _count("deliveries", conventions.OUTCOME),
     conventions.TRAIN_STEPS: _count("train_steps"),
     conventions.TRAINED_TOKENS: _staleness,
@@ -140,5 +144,6 @@ _READERS: dict[conventions.Metric, _Reader] = {
     conventions.WORKER_TIME: _seconds,
     conventions.WORKER_GPUS: _vital(lambda vital: vital.gpus),
     conventions.HEARTBEAT: _vital(lambda vital: vital.heartbeat_s),
-    conventions.ROWS_DROPPED: _dropped,
+    conventions.ROWS_DROPPED: _rows(lambda vital: vital.dropped_rows),
+    conventions.ROWS_WRITTEN: _rows(lambda vital: vital.written_rows),
 }

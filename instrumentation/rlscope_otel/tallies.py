@@ -38,6 +38,8 @@ class Vital(NamedTuple):
     """UTC epoch seconds; None once the worker has stopped."""
     dropped_rows: Mapping[str, int]
     """By table."""
+    written_rows: Mapping[str, int]
+    """By table."""
 
 
 class Totals(NamedTuple):
@@ -116,12 +118,11 @@ class Tallies:
         if table == "engine_steps":
             self._take_engine_steps(columns)
         elif table == "queue_depths":
-            self._queue_depths.update(zip(cast(Sequence[str], columns["queue"]), _ints(columns["depth"]), strict=True))
+            self._take_queues(columns)
         elif table == "activities":
             names, reasons = cast(Sequence[str], columns["activity"]), cast(Sequence[str | None], columns["reason"])
             self._add(columns, (State(name, reason) for name, reason in zip(names, reasons, strict=True)))
         elif table == "weight_updates":
-            self._add(columns, [State("weight_update")] * len(columns["version"]))
             self._take_updates(columns)
         elif table == "deliveries":
             for outcome in cast(Sequence[str], columns["outcome"]):
@@ -143,12 +144,24 @@ class Tallies:
             if known:
                 self._levels[name, ""] = known[-1]
 
+    def _take_queues(self, columns: dict[str, Values]) -> None:
+        queues = cast(Sequence[str], columns["queue"])
+        self._queue_depths.update(zip(queues, _ints(columns["depth"]), strict=True))
+        for queue, capacity in zip(queues, cast("Sequence[int | None]", columns["capacity"]), strict=True):
+            if capacity is not None:
+                self._levels["queue_capacity", queue] = capacity
+
     def _take_updates(self, columns: dict[str, Values]) -> None:
         phases = cast(Sequence[str], columns["phase"])
-        row_ns = map(operator.sub, _ints(columns["end_ns"]), _ints(columns["start_ns"]))
-        for phase, version, lasted_ns in zip(phases, _ints(columns["version"]), row_ns, strict=True):
+        # An engine that applies weights without a pause goes on generating: its rows say what it did meanwhile.
+        generates = ("running", "") in self._levels
+        starts, ends, paused = _ints(columns["start_ns"]), _ints(columns["end_ns"]), columns["paused"]
+        rows = zip(phases, _ints(columns["version"]), starts, ends, paused, strict=True)
+        for phase, version, start_ns, end_ns, pauses in rows:
             self._counts["updates", phase] += 1
-            self._counts["update_ns", phase] += lasted_ns
+            self._counts["update_ns", phase] += end_ns - start_ns
+            if not (generates and phase == "apply" and pauses is False):
+                self._new.append(_Interval(end_ns, start_ns, State("weight_update")))
             self._levels["version", phase] = max(version, self._levels.get(("version", phase), version))
 
     def _take_staleness(self, importance: Values) -> None:

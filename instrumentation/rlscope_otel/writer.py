@@ -173,6 +173,7 @@ class Writer:
             kv_capacity_tokens=self.identity.kv_capacity_tokens,
             heartbeat_s=self._clock.now_ns() / 1e9 if stopped_ns is None else None,
             dropped_rows={table: buffer.dropped for table, buffer in self._buffers.items()},
+            written_rows=dict(self._rows),
         )
 
     def _progress(self, stopped_ns: int | None) -> Progress:

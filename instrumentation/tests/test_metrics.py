@@ -58,11 +58,20 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
     run.delivery("s3", "trained")
     run.delivery("s4", "eaten")
     run.queue_depth("samples", 12)
-    run.queue_depth("samples", 9)
+    run.queue_depth("samples", 9, capacity=32)
     assert points(reader) == {}
     run.flush()
     found = points(reader)
     assert {table: rows for table, rows in found.pop("rlscope.rows.dropped").items() if rows} == {("deliveries",): 1}
+    written = {table: rows for table, rows in found.pop("rlscope.rows.written").items() if rows}
+    assert written == {
+        ("engine_steps",): 3,
+        ("deliveries",): 3,
+        ("queue_depths",): 2,
+        ("activities",): 1,
+        ("train_steps",): 1,
+        ("weight_updates",): 1,
+    }
     assert found == {
         "rlscope.engine.running": {(): 3},
         "rlscope.engine.waiting": {(): 0},
@@ -70,6 +79,7 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         "rlscope.engine.kv.capacity": {(): 4096},
         "rlscope.engine.decode": {(): 7},
         "rlscope.queue.depth": {("samples",): 9},
+        "rlscope.queue.capacity": {("samples",): 32},
         "rlscope.deliveries": {("trained",): 2, ("dropped_stale",): 1},
         "rlscope.train.steps": {(): 1},
         "rlscope.train.staleness": {("0",): 100, ("3-4",): 10, ("33+",): 1},
@@ -87,7 +97,9 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         "rlscope.worker.gpus": {(): 2},
         "rlscope.worker.heartbeat": {(): 5.501},
     }
-    assert found.keys() | {"rlscope.rows.dropped"} == {metric.name for metric in conventions.METRICS}
+    assert found.keys() | {"rlscope.rows.dropped", "rlscope.rows.written"} == {
+        metric.name for metric in conventions.METRICS
+    }
 
 
 def test_the_heartbeat_is_that_of_the_last_flush_and_ends_with_the_worker(
@@ -115,6 +127,21 @@ def test_a_flush_that_could_not_write_is_no_heartbeat(
     monkeypatch.setattr(parquet, "write_columns", full)
     assert not run.flush()
     assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
+
+
+@pytest.mark.parametrize(
+    ("paused", "generates", "seconds"), [(True, True, 2.0), (False, True, None), (False, False, 2.0)]
+)
+def test_an_engine_that_generates_while_it_applies_weights_is_not_updating(
+    run: Run, clock: ManualClock, reader: InMemoryMetricReader, paused: bool, generates: bool, seconds: float | None
+) -> None:
+    if generates:
+        run.engine_step(0, 1)
+    with run.apply_weights(3, paused=paused):
+        clock.advance(2_000_000_000)
+    run.flush()
+    assert points(reader).get("rlscope.worker.time", {}).get(("weight_update",)) == seconds
+    assert points(reader)["rlscope.weights.update.time"] == {("apply",): 2.0}
 
 
 def test_a_version_never_goes_back_even_when_its_updates_are_written_out_of_order(

@@ -8,18 +8,35 @@ from rich.console import Console
 
 from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write
 
-_LEAST: Final = 0.01
+_LEAST, _MOST = 0.01, 100.0
+"""Factors beyond are no run that resembles this one."""
+_MOST_SAMPLES: Final = 100_000
+"""Of a step: more are not simulated in a minute."""
+_MOST_GPUS: Final = 65_536
+_MOST_SECONDS: Final = 86_400.0
 Trainers = Annotated[int | None, typer.Option(min=1, help="Trainer GPUs; without --n-sample the rest sample.")]
 Samplers = Annotated[int | None, typer.Option(min=1, help="Sampler GPUs; without --n-train the rest train.")]
-Gpus = Annotated[int | None, typer.Option(min=2, help="GPUs in all; alone: in their fastest split.")]
+Gpus = Annotated[int | None, typer.Option(min=2, max=_MOST_GPUS, help="GPUs in all; alone: in their fastest split.")]
 Running = Annotated[int | None, typer.Option(min=1, help="Requests that an engine may run at once.")]
 Staleness = Annotated[int | None, typer.Option(min=0, help="The cap on the staleness of samples, in versions.")]
-Lengths = Annotated[float | None, typer.Option(min=_LEAST, help="Responses so many times as long, up to the cap.")]
+Lengths = Annotated[
+    float | None,
+    typer.Option(min=_LEAST, max=_MOST, help="Responses so many times as long, up to the cap."),
+]
 Cap = Annotated[int | None, typer.Option(min=1, help="Tokens at which a response is cut.")]
-Samples = Annotated[int | None, typer.Option(min=1, help="Samples that a training step takes.")]
-Training = Annotated[float | None, typer.Option(min=_LEAST, help="2: the trainers' passes take half as long.")]
-Passes = Annotated[float | None, typer.Option(min=_LEAST, help="2: the engines' passes take half as long.")]
-Update = Annotated[float | None, typer.Option(min=0.0, help="Seconds from the end of a step until both sides go on.")]
+Samples = Annotated[int | None, typer.Option(min=1, max=_MOST_SAMPLES, help="Samples that a training step takes.")]
+Training = Annotated[
+    float | None,
+    typer.Option(min=_LEAST, max=_MOST, help="2: the trainers' passes take half as long."),
+]
+Passes = Annotated[
+    float | None,
+    typer.Option(min=_LEAST, max=_MOST, help="2: the engines' passes take half as long."),
+]
+Update = Annotated[
+    float | None,
+    typer.Option(min=0.0, max=_MOST_SECONDS, help="Seconds from a step's end until both sides go on."),
+]
 JsonTo = Annotated[str | None, typer.Option("--json", metavar="FILE|-", help="Write the answer as JSON; - is stdout.")]
 
 

@@ -1,11 +1,11 @@
-"""What other layouts would train, how old their tokens would be, how long the rest would take, and what is assumed."""
+"""What other layouts would train, how old their tokens would be, what pays, what is left to do, and what is assumed."""
 
 from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis
 from rlscope.model.outlook import Outlook
 from rlscope.observation import ASKED_OF_A_STRETCH
-from rlscope.report import outlook
+from rlscope.report import levers, outlook
 from rlscope.report.charts import outlook as charts
 from rlscope.report.figure import Drawn, Figure, drawn_frame
 from rlscope.report.outlook_frames import frontier_frame, sweep_frame
@@ -17,6 +17,9 @@ class LayoutsSection(NamedTuple):
     no_reason: str | None
     """Set where the model says nothing: why."""
     figures: tuple[Drawn, ...] = ()
+    levers_title: str = ""
+    lever_rows: tuple[levers.LeverRow, ...] = ()
+    levers: str = ""
     finish: str = ""
     finish_rows: tuple[outlook.FinishRow, ...] = ()
     remarks: tuple[str, ...] = ()
@@ -33,6 +36,9 @@ def layouts_section(analysis: Analysis) -> LayoutsSection:
             drawn_frame(_SWEEP, "figure-sweep", sweep_frame(said), analysis.run),
             drawn_frame(_FRONTIER, "figure-frontier", frontier_frame(said), analysis.run),
         ),
+        levers_title=levers.TITLE,
+        lever_rows=tuple(levers.lever_rows(said)),
+        levers=levers.lever_sentence(said),
         finish=outlook.finish_sentence(said),
         finish_rows=tuple(outlook.finish_rows(said)),
         remarks=tuple(outlook.remarks(said)),

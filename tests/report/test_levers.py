@@ -1,0 +1,43 @@
+"""What one per cent buys, in the words of terminal and page."""
+
+from dataclasses import replace
+
+from analysis_fixture import full_analysis
+from outlook_fixture import changing_outlook
+from test_html import Page
+
+from rlscope.model.forecast import Spread
+from rlscope.model.sensitivity import Lever
+from rlscope.report.html import render
+from rlscope.report.levers import lever_rows, lever_sentence
+
+LEVERS = (
+    Lever("trainer_speed", Spread(0.0098, 0.0097, 0.0099), None, False),
+    Lever("response_length", Spread(-0.0022, -0.0022, -0.0022), None, False),
+    Lever("forward_speed", Spread(0.0, 0.0, 0.0), "not_limiting", False),
+    Lever("staleness_cap", Spread(0.0, 0.0, 0.0), "not_there", False),
+    Lever("kv_capacity", None, "not_recorded", False),
+)
+
+
+def test_a_lever_says_what_it_buys_or_why_it_buys_nothing():
+    assert [tuple(row) for row in lever_rows(replace(changing_outlook(), levers=LEVERS))] == [
+        ("faster training", "+0.98% (+0.97% to +0.99%)", ""),
+        ("shorter responses", "−0.22%", ""),
+        ("faster forward passes", "0%", "something else binds"),
+        ("later staleness cap", "0%", "the run has none"),
+        ("larger KV cache", "no data", "not recorded"),
+    ]
+
+
+def test_where_a_limit_binds_that_the_formulas_hold_for_roughly_it_is_said():
+    sure = replace(changing_outlook(), levers=LEVERS)
+    rough = replace(sure, levers=tuple(replace(lever, is_rough=True) for lever in LEVERS))
+    assert "rough" not in lever_sentence(sure)
+    assert "rough" in lever_sentence(rough)
+
+
+def test_the_page_has_every_lever():
+    text = Page(render(replace(full_analysis(), outlook=replace(changing_outlook(), levers=LEVERS)))).text
+    for row in lever_rows(replace(changing_outlook(), levers=LEVERS)):
+        assert row.name in text and row.gain in text and row.remark in text

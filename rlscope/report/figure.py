@@ -17,6 +17,7 @@ from rlscope.report import numbers
 from rlscope.report.charts.encoding import Chart, spec
 from rlscope.report.series import MARKS_MAX, drawable
 from rlscope.report.states import reason_label, state_of
+from rlscope.report.timeline_frames import update_moments
 from rlscope.report.still import still
 
 TABLE_ROWS_MAX: Final = 120
@@ -63,7 +64,8 @@ class Drawn(NamedTuple):
 def drawn(figure: Figure, analysis: Analysis) -> Drawn:
     """The figure with the run's data."""
     frame = analysis.answers.get(figure.frame)
-    return drawn_frame(figure, "figure-" + figure.frame.replace("_", "-"), frame, analysis.run)
+    anchor = "figure-" + figure.frame.replace("_", "-")
+    return drawn_frame(figure, anchor, frame, analysis.run, updates_s=update_moments(analysis))
 
 
 def drawn_all(figures: Sequence[Figure], analysis: Analysis) -> list[Drawn]:
@@ -71,11 +73,13 @@ def drawn_all(figures: Sequence[Figure], analysis: Analysis) -> list[Drawn]:
     return [drawn(figure, analysis) for figure in figures]
 
 
-def drawn_frame(figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts) -> Drawn:
-    """The figure with a frame, which may have nothing in it."""
+def drawn_frame(
+    figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts, *, updates_s: Sequence[float] = ()
+) -> Drawn:
+    """The figure with a frame, which may have nothing in it; over time, with a tick at each weight update."""
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
-    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}")
+    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run.duration_s, updates_s)
     table = drawable(frame, run.started_ns, TABLE_ROWS_MAX)
     note = "" if table.height == frame.height else f"{numbers.count(frame.height)} rows, put together for this table."
     if table.height > TABLE_ROWS_MAX:

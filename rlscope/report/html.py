@@ -23,7 +23,7 @@ from rlscope.report.sections.queries import QueriesSection, figures_in, queries_
 from rlscope.report.states import STATES, State
 from rlscope.report.templating import CHART_CONFIG, asset, filled
 
-SCRIPTS: Final = ("report.js", "tables.js")
+SCRIPTS: Final = ("zoom.js", "report.js", "tables.js")
 """Ours, in the order in which they run, after the bundle."""
 
 

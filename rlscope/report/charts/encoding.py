@@ -9,9 +9,13 @@ from typing import Any, Final, TypeAlias
 import altair as alt
 import polars as pl
 
+from rlscope.report.charts.zoom import uses_time, with_zoom, zoomed_scale
+
 Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 
 HEIGHT: Final = 200
+STACKED_PX: Final = 76
+"""Left of the charts that stand on one time axis: room for a worker's name."""
 LINES_MAX: Final = 4
 """More lines than this cannot be told apart by colour."""
 _LONG_NAME: Final = 16
@@ -28,11 +32,16 @@ LIMIT: Final = "var(--limit, #a4163f)"
 SHADE: Final = "var(--shade, #f1f3f5)"
 
 
-def spec(chart: Chart, name: str, description: str) -> str:
-    """The chart as Vega-Lite JSON that may stand in a script element, with its data inside."""
+def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, updates_s: Sequence[float] = ()) -> str:
+    """The chart as Vega-Lite JSON that may stand in a script element, with its data inside.
+
+    One over time shows the whole run, of duration_s, with a tick at each of the weight updates.
+    """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     document: dict[str, Any] = chart.to_dict()
+    if uses_time(document):
+        document = with_zoom(document, duration_s, updates_s)
     return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -41,7 +50,7 @@ def time_axis(column: str) -> alt.X:
     return (
         alt.X(f"{column}:Q")
         .title("seconds since the run started")
-        .scale(nice=False, zero=False)
+        .scale(zoomed_scale())
         .axis(format=",~f", tickCount=8)
     )
 

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis import RunFacts
-from rlscope.report.charts.encoding import HEIGHT, Chart, time_axis, tip
+from rlscope.report.charts.encoding import HEIGHT, STACKED_PX, Chart, time_axis, tip
 from rlscope.report.series import drawable, rounded
 from rlscope.report.states import order_of, state_label, state_of
 
@@ -35,6 +35,10 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
 def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """The states of one role over time, stacked up to its number of GPUs."""
     rows = _with_labels(drawable(frame, run.started_ns))
+    # The first bucket begins with the grid and the last ends with it, the run does not.
+    rows = rows.with_columns(
+        pl.col("bucket_start_s").clip(lower_bound=0.0), pl.col("bucket_end_s").clip(upper_bound=run.duration_s)
+    ).filter(pl.col("bucket_start_s") < pl.col("bucket_end_s"))
     rows = rows.with_columns(gpus=pl.col("gpu_s") / (pl.col("bucket_end_s") - pl.col("bucket_start_s")))
     return (
         alt.Chart(rounded(rows))
@@ -42,7 +46,9 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=time_axis("bucket_start_s"),
             x2="bucket_end_s:Q",
-            y=alt.Y("gpus:Q").stack("zero").title("GPUs").axis(tickMinStep=1, tickCount=5),
+            y=alt.Y("gpus:Q").stack("zero").title("GPUs").axis(
+                minExtent=STACKED_PX, maxExtent=STACKED_PX, tickMinStep=1, tickCount=5, format=",~f"
+            ),
             color=_state_color(rows),
             order=alt.Order("order:Q"),
             tooltip=[

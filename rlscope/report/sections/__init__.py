@@ -21,6 +21,7 @@ from rlscope.report.sections.lengths import lengths_section
 from rlscope.report.sections.queue import queue_section
 from rlscope.report.sections.staleness import staleness_section
 from rlscope.report.sections.throughput import throughput_section
+from rlscope.report.sections.workers import workers_section
 
 
 class Section(NamedTuple):
@@ -46,6 +47,7 @@ SECTIONS: Final = (
     Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
             ("ledger", "worker_extents", "gpu_agreement")),
     Section("gap", "What the run should have done", "Bound to achieved", gap_section, ASKED_OF_A_STRETCH),
+    Section("workers", "What every worker did", "Workers", workers_section),
     Section("throughput", "Throughput", "Throughput", throughput_section, ("throughput", "training_steps")),
     Section("engines", "Batch size of the engines", "Batch size", engines_section),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),

@@ -12,6 +12,7 @@ from rlscope.report import numbers
 from rlscope.report.charts import ledger
 from rlscope.report.figure import Drawn, Figure, drawn_frame
 from rlscope.report.states import UNDERFILLED, State, role_order, state_label, state_of
+from rlscope.report.timeline_frames import update_moments
 
 
 class LedgerRow(NamedTuple):
@@ -75,17 +76,18 @@ def _timelines(analysis: Analysis) -> list[Drawn]:
     frame = analysis.answers.get("ledger_timeline")
     roles = [] if frame is None or frame.is_empty() else sorted(frame["role"].unique(), key=role_order)
     pictures: list[Drawn] = []
+    updates_s = update_moments(analysis)
     for number, role in enumerate(roles):
         figure = _TIMELINE._replace(title=f"{role.capitalize()} over time")
         rows = None if frame is None else frame.filter(pl.col("role") == role)
-        pictures.append(drawn_frame(figure, f"figure-timeline-{number}", rows, analysis.run))
+        pictures.append(drawn_frame(figure, f"figure-timeline-{number}", rows, analysis.run, updates_s=updates_s))
     return pictures or [drawn_frame(_TIMELINE, "figure-timeline", None, analysis.run)]
 
 
 _TIMELINE: Final = Figure(
     "Over time",
-    "Stacked up to the number of GPUs of the role; colours as in the table above. Healthy: work fills the height from "
-    "start to end, and what waits is thin.",
+    "Stacked up to the number of GPUs of the role; colours as in the table above, and hatched at the top what no hook "
+    "explains. Healthy: work fills the height from start to end, and what waits or is not explained is thin.",
     "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU wrote anything", True,
     ("ledger", "worker_extents"),
 )  # fmt: skip

@@ -10,7 +10,9 @@
 
   function draw(chart) {
     const spec = JSON.parse(document.getElementById(chart.dataset.spec).textContent);
-    return window.vegaEmbed(chart, spec, options).catch(function (error) {
+    return window.vegaEmbed(chart, spec, options).then(function (result) {
+      chart.dispatchEvent(new CustomEvent("chart-drawn", { bubbles: true, detail: result.view }));
+    }).catch(function (error) {
       chart.textContent = "This picture could not be drawn (" + error.message + "); its numbers are below.";
       console.error(error);
     });

@@ -1,0 +1,154 @@
+// One stretch of time for all charts over time: drag over one, or use the keys, and all of them show that stretch.
+// A chart over time has the two signals below; the script that draws charts says of each when it is drawn.
+(function () {
+  "use strict";
+
+  const FROM = "zoom_from_s", TO = "zoom_to_s";
+  const LEAST_DRAG_PX = 6, PAN_RATIO = 0.2, ZOOM_RATIO = 2, LEAST_RATIO = 1 / 2000;
+  const bar = document.getElementById("zoom"), words = document.getElementById("zoom-words");
+  const back = document.getElementById("zoom-reset");
+  const whole = { from: 0, to: Number(bar.dataset.durationS) };
+  const views = new Map();
+  let shown = whole;
+
+  // Four digits tell stretches apart; the page's own numbers are made elsewhere.
+  function seconds(value) {
+    return Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 });
+  }
+
+  function isWhole() {
+    return shown.from <= whole.from && shown.to >= whole.to;
+  }
+
+  function apply(view) {
+    view.signal(FROM, shown.from).signal(TO, shown.to).runAsync();
+  }
+
+  function show(from, to) {
+    const least = (whole.to - whole.from) * LEAST_RATIO;
+    const length = Math.min(Math.max(to - from, least), whole.to - whole.from);
+    const start = Math.min(Math.max(from, whole.from), whole.to - length);
+    shown = { from: start, to: start + length };
+    views.forEach(apply);
+    back.hidden = isWhole();
+    document.documentElement.dataset.zoom = isWhole() ? "whole" : "part";
+    words.textContent = isWhole()
+      ? "All charts over time show the whole run."
+      : "All charts over time show " + seconds(shown.from) + " s to " + seconds(shown.to) + " s of " + seconds(whole.to) + " s.";
+  }
+
+  function reset() {
+    show(whole.from, whole.to);
+  }
+
+  // The rectangle between the axes.
+  function plot(chart) {
+    return chart.querySelector(".role-frame .background").getBoundingClientRect();
+  }
+
+  function moment(box, x) {
+    const ratio = Math.min(Math.max((x - box.left) / box.width, 0), 1);
+    return shown.from + ratio * (shown.to - shown.from);
+  }
+
+  function brushed(chart) {
+    const band = document.createElement("div");
+    band.className = "brush";
+    let start = null;
+
+    function draw(x) {
+      const box = plot(chart), frame = chart.getBoundingClientRect();
+      const left = Math.max(Math.min(start, x), box.left), right = Math.min(Math.max(start, x), box.right);
+      band.style.cssText = "left:" + (left - frame.left) + "px;width:" + Math.max(0, right - left) + "px;top:" + (box.top - frame.top) + "px;height:" + box.height + "px";
+    }
+
+    function stop() {
+      start = null;
+      band.remove();
+    }
+
+    chart.addEventListener("pointerdown", function (event) {
+      const box = plot(chart);
+      if (event.button !== 0 || !event.isPrimary || event.clientX < box.left || event.clientX > box.right) return;
+      start = event.clientX;
+      chart.setPointerCapture(event.pointerId);
+    });
+    chart.addEventListener("pointermove", function (event) {
+      if (start === null || Math.abs(event.clientX - start) < LEAST_DRAG_PX) return;
+      chart.append(band);
+      draw(event.clientX);
+    });
+    chart.addEventListener("pointerup", function (event) {
+      if (start !== null && Math.abs(event.clientX - start) >= LEAST_DRAG_PX) {
+        const box = plot(chart), ends = [moment(box, start), moment(box, event.clientX)];
+        show(Math.min(...ends), Math.max(...ends));
+      }
+      stop();
+    });
+    chart.addEventListener("pointercancel", stop);
+    chart.addEventListener("dblclick", reset);
+  }
+
+  function pan(ratio) {
+    const by = ratio * (shown.to - shown.from);
+    show(shown.from + by, shown.to + by);
+  }
+
+  function zoom(ratio) {
+    const middle = (shown.from + shown.to) / 2, half = (shown.to - shown.from) / 2 / ratio;
+    show(middle - half, middle + half);
+  }
+
+  const keys = {
+    ArrowLeft: function () { pan(-PAN_RATIO); },
+    ArrowRight: function () { pan(PAN_RATIO); },
+    "+": function () { zoom(ZOOM_RATIO); },
+    "=": function () { zoom(ZOOM_RATIO); },
+    "-": function () { zoom(1 / ZOOM_RATIO); },
+    Escape: reset,
+  };
+
+  function onKey(event) {
+    const act = event.ctrlKey || event.metaKey || event.altKey ? undefined : keys[event.key];
+    if (act === undefined) return;
+    event.preventDefault();
+    act();
+  }
+
+  document.addEventListener("chart-drawn", function (event) {
+    const chart = event.target, view = event.detail;
+    if (!(FROM in view.getState().signals)) return;
+    views.set(chart, view);
+    chart.classList.add("zooms");
+    chart.tabIndex = 0;
+    chart.setAttribute("role", "group");
+    chart.setAttribute("aria-labelledby", chart.closest("figure").id + "-title");
+    chart.setAttribute("aria-describedby", "zoom-keys");
+    chart.addEventListener("keydown", onKey);
+    brushed(chart);
+    if (!isWhole()) apply(view);
+    const choice = choices.find(function (button) { return button.dataset.figure === chart.closest("figure").id; });
+    if (choice) chart.closest("figure").hidden = choice.getAttribute("aria-pressed") !== "true";
+  });
+
+  // A chart is drawn before it is hidden: in a hidden one nothing has a width.
+  const choices = Array.from(document.querySelectorAll(".choices button"));
+  function choose(chosen) {
+    choices.forEach(function (button) {
+      button.setAttribute("aria-pressed", String(button === chosen));
+      document.getElementById(button.dataset.figure).hidden = button !== chosen;
+    });
+    window.dispatchEvent(new Event("resize"));
+    if (chosen.dataset.from !== undefined) show(Number(chosen.dataset.from), Number(chosen.dataset.to));
+    else if (chosen === choices[0]) reset();
+  }
+  choices.forEach(function (button) {
+    button.addEventListener("click", function () { choose(button); });
+    button.parentElement.hidden = false;
+  });
+  bar.hidden = false;
+  back.addEventListener("click", function () {
+    reset();
+    if (choices.length > 0 && choices[0].getAttribute("aria-pressed") !== "true") choose(choices[0]);
+  });
+})();

@@ -1,7 +1,7 @@
 -- How long after its publication does the first engine run a version, and the last, and how long do they stand still?
 --
 -- in   weight_update_latency
--- arg  most_columns   BIGINT  most rows, at least 1
+-- arg  most_versions  BIGINT  most versions with a row of their own, at least 1
 -- out  first_version  BIGINT  lowest version of the row
 -- out  last_version   BIGINT  highest version of the row
 -- out  start_ns       BIGINT  start of the first one's publication, UTC epoch
@@ -26,7 +26,7 @@ WITH versions_of AS (
 placed AS (
     SELECT version, start_ns, engines, to_first_s, to_last_s, paused_s, told, paused_max_s,
         (row_number() OVER (ORDER BY version) - 1)
-            // greatest(1, (count(*) OVER () + $most_columns - 1) // $most_columns) AS place
+            // greatest(1, (count(*) OVER () + $most_versions - 1) // $most_versions) AS place
     FROM versions_of
 )
 SELECT

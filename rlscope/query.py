@@ -57,6 +57,7 @@ class Grid:
     worst_ns: int = 60 * 10**9
     most_columns: int = 120
     """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
+    most_versions: int = 400
 
 
 def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:

@@ -9,7 +9,7 @@ from rlscope.analysis import TokenStaleness
 
 @dataclass(frozen=True, slots=True)
 class SideState:
-    """What the workers of one role did in the last minute that is known."""
+    """What the workers of one role did in the last five minutes that are known."""
 
     role: str
     workers: int
@@ -28,12 +28,12 @@ class SilentWorker:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """The run as of its last evaluated tick, over the last minute that is known; None is no data."""
+    """The run as of its last evaluated tick, over the last five minutes that are known; None is no data."""
 
     run_id: str
     started_ns: int
     steps: int
-    """Optimizer steps that ended so far."""
+    """Optimizer steps so far: those of the trainer that recorded most."""
     last_step_end_ns: int | None
     sides: tuple[SideState, ...]
     running_per_engine: float | None

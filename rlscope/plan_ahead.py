@@ -231,13 +231,13 @@ def _admission(file: PlanFile) -> Admission:
         raise file.text.error(
             "limits", "staleness_kept", found=f"{kept!r} and no max_staleness", expected="the cap too"
         )
+    whole = math.ceil(batch.samples_per_step / batch.group_size) * batch.group_size
     queue = limits.queue_capacity_samples
     if queue is None and kept == "by_layout":
-        queue = batch.samples_per_step
+        queue = whole
     for name, limit in (("queue_capacity_samples", queue), ("max_in_flight_samples", limits.max_in_flight_samples)):
-        groups = math.ceil(batch.samples_per_step / batch.group_size)
-        if limit is not None and limit // batch.group_size < groups:
-            expected = f"at least {groups * batch.group_size}, the whole groups of a step"
+        if limit is not None and limit < whole:
+            expected = f"at least {whole}, the whole groups of a step"
             raise file.text.error("limits", name, found=str(limit), expected=expected)
     cap = None if kept == "by_layout" else limits.max_staleness
     policy = "drop_by_age" if kept == "drop" else "wait"

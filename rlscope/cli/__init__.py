@@ -7,11 +7,11 @@ import sys
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, query, rules, watch, what_if
+from rlscope.cli import analyze, check, plan, query, rules, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import RlscopeError, RuleError
 
-__all__ = ["analyze", "app", "check", "main", "query", "rules", "watch", "what_if"]
+__all__ = ["analyze", "app", "check", "main", "plan", "query", "rules", "watch", "what_if"]
 
 
 def main() -> None:

@@ -48,7 +48,7 @@ class Sensitivity:
     rate_ratio: Spread
     """Rate of the best layout over that with all at their medians, less 1, when this alone is unknown."""
     regret_ratio: float
-    """Mean gain forgone by choosing without knowing it, against the best split for each value, 0 or more."""
+    """Mean gain forgone by the split that is best for most of its values, against the best for each, 0 or more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +73,8 @@ class Planned:
     """Requests that the KV cache of an engine holds safely."""
     sensitivities: tuple[Sensitivity, ...]
     """What to measure first, first."""
-    simulated_layouts: int
+    simulated: frozenset[Layout]
+    """Layouts whose forecast is the event simulator's."""
 
 
 def plan_layouts(plan: Plan) -> Planned:
@@ -106,7 +107,7 @@ def plan_layouts(plan: Plan) -> Planned:
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
         sensitivities=() if best is None else _sensitivities(calibration, plan, candidates, best),
-        simulated_layouts=swept.simulated_layouts,
+        simulated=swept.simulated,
     )
 
 
@@ -169,17 +170,17 @@ def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
 def _sensitivities(
     calibration: Calibration, plan: Plan, candidates: Sequence[Forecast], best: Forecast
 ) -> tuple[Sensitivity, ...]:
-    """Each unknown alone: what it does to the best layout's rate, and what choosing without it gives away."""
+    """Each unknown alone, the others at their medians."""
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
-    layouts = [each.layout for each in drawn]
+    layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
     ratios = np.array([simulated_ratio(each) for each in drawn])
-    at_best, known = layouts.index(best.layout), best.tokens_per_s or 1.0
 
     def of(unknown: Unknown) -> Sensitivity:
         systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)
         rates: Reals = np.array([rates_of(calibration, system, layouts) for system in systems]) * ratios
-        chosen = rates[:, at_best]
-        return Sensitivity(unknown, Spread.of(chosen / known - 1.0), float((rates.max(axis=1) / chosen).mean() - 1.0))
+        usual = rates[:, int(np.argmax(np.median(rates, axis=0)))]
+        regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
+        return Sensitivity(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
 
     found = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
     return tuple(sorted(found, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))

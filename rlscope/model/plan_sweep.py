@@ -45,7 +45,8 @@ class Sweep:
     """By the guesses' medians; simulated where `judged` asked for it."""
     typical_tokens_per_s: Mapping[Layout, float]
     """Median over draws, by the closed form; of the layouts that can be used."""
-    simulated_layouts: int = 0
+    simulated: frozenset[Layout] = frozenset()
+    """Layouts whose forecast is the event simulator's."""
 
 
 def layouts_of(plan: Plan) -> tuple[Layout, ...]:
@@ -91,7 +92,7 @@ def judged(swept: Sweep) -> Sweep:
         asked.add(doubtful.layout)
         simulated = corrected(calibration, doubtful, plan.settings, _cap(plan, doubtful.layout))
         swept = replace(swept, forecasts={**swept.forecasts, doubtful.layout: simulated})
-    return replace(swept, simulated_layouts=len(asked))
+    return replace(swept, simulated=frozenset(asked))
 
 
 def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:

@@ -14,13 +14,22 @@ def rules(
     example: Annotated[
         bool, typer.Option("--example", help="Print the built-in rules as a file to start from.")
     ] = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print them as a Prometheus rule file.")] = False,
+    grafana: Annotated[bool, typer.Option("--grafana", help="Print a Grafana dashboard of the same metrics.")] = False,
 ) -> None:
     """List the metrics that a rule may name and the rules that hold."""
+    from rlscope.alerts.grafana import as_dashboard
+    from rlscope.alerts.prometheus_rules import as_rule_file
     from rlscope.alerts.rules import built_in_rules, load_rules
     from rlscope.alerts.rules import example as example_file
     from rlscope.report.rule_list import as_text
 
+    if example + prometheus + grafana > 1:
+        raise typer.BadParameter("one file at a time: --example, --prometheus or --grafana")
     if example:
         print(example_file(), end="")
-        return
-    print(as_text(load_rules(rules) if rules is not None else built_in_rules()))
+    elif grafana:
+        print(as_dashboard())
+    else:
+        held = load_rules(rules) if rules is not None else built_in_rules()
+        print(as_rule_file(held) if prometheus else as_text(held) + "\n", end="")

@@ -14,9 +14,9 @@ import numpy as np
 
 from rlscope.model.decode_curve import ExpertHitCurve, Form, PNormCurve, SigmoidCurve, SoftplusCurve
 from rlscope.model.decode_fit import CurveFit, fit_decode_curve
-from rlscope.model.decode_points import DecodePoints
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.observed import Observed
+from rlscope.model.pass_points import decode_points, prefill_points
 from rlscope.model.sampler_limits import CapRule
 from rlscope.model.system import (
     Admission,
@@ -88,7 +88,8 @@ def calibrate(
 
     publishes_every_step: each optimizer step is meant to publish, and those that did not were held back by the cap.
     """
-    fit = fit_decode_curve(_decode_points(observed), prior, rng, form=form, draw_count=DRAWS)
+    points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
+    fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills)
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, rng)
@@ -118,19 +119,6 @@ def calibrate(
 
 def _is_synchronous(observed: Observed) -> bool:
     return bool(observed.staleness) and all(staleness <= 0 for staleness, _ in observed.staleness)
-
-
-def _decode_points(observed: Observed) -> DecodePoints:
-    passes = observed.passes
-    decodes = passes.decode_tokens > 0
-    return DecodePoints.of(
-        passes.running[decodes],
-        passes.busy_s[decodes] / passes.passes[decodes],
-        typical_s=passes.pass_p50_s[decodes],
-        rows=passes.rows[decodes],
-        kv_tokens=passes.kv_tokens[decodes],
-        prefill_tokens=passes.prefill_tokens[decodes] / passes.passes[decodes],
-    )
 
 
 def _engine(observed: Observed, curve: DecodeCurve) -> Engine:

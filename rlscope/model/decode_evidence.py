@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from rlscope.model.decode_points import DecodePoints
+from rlscope.model.decode_points import BATCH_CELLS_PER_DOUBLING, DecodePoints
 from rlscope.model.system import Reals
 
 _HUBER: Final = 1.345
@@ -44,28 +44,46 @@ class Evidence:
     log_pass_s: Reals
     rows: Reals
     known_variance: Reals
-    """Of log time: error of the batch size and error of the form."""
+    """Of log time: error of the batch size."""
+    members: Reals
+    """Cells by batch size, one row a cell and one column a size: 1 where it is the cell's."""
+    form_variance: Reals
+    """Of log time: error of the form at each of those sizes, which all cells of a size share."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "Evidence":
         """Variances of cells.
 
         An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
-        1974). The form's own error is shared by the cells of one doubling of the batch size, so that together they
-        say no more than one: each has it times the number of them.
+        1974). The form's own error is that of the batch size: cells of one size share it, and differ by their resident
+        tokens alone. The sizes of one doubling together say no more than one: each has the error times their number.
         """
-        doubling = np.floor(np.log2(cells.running)).astype(np.int64)
-        sharing = np.bincount(doubling)[doubling] if len(cells) else np.empty(0)
-        known_variance = (cells.running_sd / cells.running) ** 2 + _FORM_ERROR**2 * sharing
-        return cls(cells.running, cells.kv_tokens, np.log(cells.typical_s), cells.rows, known_variance)
+        known_variance = (cells.running_sd / cells.running) ** 2
+        numbers = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(cells.running)).astype(np.int64)
+        sizes, size = np.unique(numbers, return_inverse=True)
+        doubling = sizes // BATCH_CELLS_PER_DOUBLING
+        sharing = (doubling[:, None] == doubling[None, :]).sum(axis=1)
+        members = np.eye(len(sizes))[size]
+        variance = _FORM_ERROR**2 * sharing
+        return cls(
+            cells.running, cells.kv_tokens, np.log(cells.typical_s), cells.rows, known_variance, members, variance
+        )
 
     def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals) -> Reals:
         """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
 
         pass_s: seconds, a row for each curve; residual: log deviation of cells besides what is known; row_noise: log
         deviation of one measurement, of which a cell averages as many as it has rows. One of each a row.
+
+        The form's error d at a size with cells of weights w is normal and marginalised: its most likely value is
+        sum(w r) / (sum(w) + 1 / var d), and it costs d^2 / (2 var d) + log(1 + var d sum(w)) / 2 (random effects, Laird
+        and Ware 1982).
         """
-        sd = np.sqrt(residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance)
-        distance = np.abs(self.log_pass_s - np.log(pass_s)) / sd
-        huber = np.where(distance <= _HUBER, distance**2 / 2, _HUBER * (distance - _HUBER / 2))
-        return -(huber + np.log(sd)).sum(axis=-1)
+        variance = residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance
+        distance = self.log_pass_s - np.log(pass_s)
+        weight = (1.0 / variance) @ self.members
+        shared = (distance / variance) @ self.members / (weight + 1.0 / self.form_variance)
+        own = np.abs(distance - shared @ self.members.T) / np.sqrt(variance)
+        huber = np.where(own <= _HUBER, own**2 / 2, _HUBER * (own - _HUBER / 2))
+        cost = shared**2 / self.form_variance + np.log1p(self.form_variance * weight)
+        return -(huber + np.log(variance) / 2).sum(axis=-1) - cost.sum(axis=-1) / 2

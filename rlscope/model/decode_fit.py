@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from rlscope.model.decode_ceiling import prefill_ceiling
 from rlscope.model.decode_curve import Form
 from rlscope.model.decode_evidence import Evidence, Reference
 from rlscope.model.decode_forms import FormModel
@@ -115,17 +116,19 @@ def fit_decode_curve(
     *,
     form: Form | None = None,
     draw_count: int = 200,
+    prefills: DecodePoints | None = None,
 ) -> CurveFit | None:
     """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
 
     Draws from the posterior of passes and hardware, with Huber's loss on log time, and the curve in their middle: the
     most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
     Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
-    form None: the p-norm, or the expert form where the prior or the passes clearly call for it.
+    form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
+    computed prompts, `running` being the tokens of a pass; the curve is held below them (`decode_ceiling.py`).
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
     chosen = form or _choose_form(cells.points, prior)
-    model = _model(chosen, cells.points, prior)
+    model = _model(chosen, cells.points, prior, prefills)
     if model is None:
         return None
     typical = _sample(model, cells.points, rng)
@@ -148,9 +151,11 @@ def fit_decode_curve(
     )
 
 
-def _model(form: Form, cells: DecodePoints, prior: HardwarePrior | None) -> FormModel | None:
+def _model(
+    form: Form, cells: DecodePoints, prior: HardwarePrior | None, prefills: DecodePoints | None
+) -> FormModel | None:
     reference = Reference.of(cells) if len(cells) else None
-    model = FormModel(form, prior, reference)
+    model = FormModel(form, prior, reference, None if prefills is None else prefill_ceiling(prefills, cells))
     return model if reference is not None or model.speaks_of_form else None
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.model.decode_ceiling import CEILING_LOG_SD, Ceiling
 from rlscope.model.decode_curve import (
     ExpertHitCurve,
     Form,
@@ -77,6 +78,8 @@ class FormModel:
     form: Form
     prior: HardwarePrior | None
     reference: Reference | None
+    ceiling: Ceiling | None = None
+    """Of what passes that compute prompts took."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -195,6 +198,9 @@ class FormModel:
             total = total - (at["overhead_s"] / scale) ** 2 / 2
         if "kv_s_per_token" in at:
             total = total + self._log_kv(at["kv_s_per_token"], vectors)
+        if (ceiling := self.ceiling) is not None:
+            excess = ceiling.log_excess(self.pass_s(vectors, ceiling.tokens, ceiling.kv_tokens))
+            total = total - (excess / CEILING_LOG_SD) ** 2 / 2
         return total
 
     def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:

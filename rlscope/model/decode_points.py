@@ -18,7 +18,7 @@ from rlscope.model.system import Reals
 Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
 Kept = npt.NDArray[np.bool_]
 
-_BATCH_CELLS_PER_DOUBLING: Final = 4
+BATCH_CELLS_PER_DOUBLING: Final = 4
 """Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
 _KV_CELLS_PER_DOUBLING: Final = 2
 """The KV term is a part of the time, so its cells may be wider."""
@@ -149,7 +149,7 @@ def _decodes_only(points: DecodePoints) -> Kept:
 
 
 def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
-    batch = np.floor(_BATCH_CELLS_PER_DOUBLING * np.log2(points.running))
+    batch = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(points.running))
     kv = np.floor(_KV_CELLS_PER_DOUBLING * np.log2(np.maximum(points.kv_tokens, 1.0)))
     places = np.stack([batch, np.nan_to_num(kv, nan=-1.0)])
     return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)

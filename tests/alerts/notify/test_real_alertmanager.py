@@ -1,0 +1,101 @@
+"""A real Alertmanager on loopback, between us and a webhook of its own."""
+
+import shutil
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.notify.alertmanager_json import webhook_payload
+from rlscope.alerts.notify.couriers import Couriers
+from rlscope.alerts.notify.message import Message
+from tests.alerts.notify.conftest import Listener
+from tests.alerts.notify.given import S, alert, receiver
+
+ALERTMANAGER = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+pytestmark = pytest.mark.skipif(
+    ALERTMANAGER is None, reason="alertmanager is missing: apt-get install prometheus-alertmanager"
+)
+TIME_LIMIT_S = 60
+CONFIG = """
+route:
+  receiver: hook
+  group_by: [alertname, run]
+  group_wait: 0s
+  group_interval: 200ms
+receivers:
+- name: hook
+  webhook_configs:
+  - url: {url}
+"""
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + TIME_LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s, "it never came about"
+        time.sleep(0.02)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:
+            return answer.status == 200
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@pytest.fixture
+def manager(listener: Listener, tmp_path: Path) -> Iterator[str]:
+    """The address of an Alertmanager that posts to the listener."""
+    (tmp_path / "config.yml").write_text(CONFIG.format(url=listener.url))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [
+        str(ALERTMANAGER),
+        f"--config.file={tmp_path / 'config.yml'}",
+        f"--storage.path={tmp_path / 'data'}",
+        f"--web.listen-address={address}",
+        "--cluster.listen-address=",
+        "--log.level=error",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: is_ready(f"http://{address}"))
+            yield f"http://{address}"
+        finally:
+            process.kill()
+
+
+def test_alertmanager_takes_our_alerts_firing_and_resolved_and_its_own_payload_looks_like_ours(
+    manager: str, listener: Listener
+) -> None:
+    now_ns = time.time_ns()
+    couriers = Couriers([receiver("alertmanager", manager, group_by=(), group_interval_s=0.0, repeat_s=60.0)])
+    firing = alert("starved", start_ns=now_ns - 5 * S)
+    couriers.take([firing], now_ns)
+    couriers.dispatch(now_ns)
+    eventually(lambda: len(listener.bodies) == 1)
+    couriers.collect(now_ns, timeout_s=TIME_LIMIT_S)
+    assert (couriers.troubles, couriers.waiting) == ((), 0)
+
+    resolved = alert("starved", start_ns=now_ns - 5 * S, end_ns=now_ns)
+    couriers.take([resolved], now_ns + S)
+    couriers.dispatch(now_ns + S)
+    eventually(lambda: listener.bodies[-1]["status"] == "resolved")
+
+    first, last = listener.bodies[0], listener.bodies[-1]
+    assert (first["status"], first["alerts"][0]["status"]) == ("firing", "firing")
+    for theirs, each in ((first, firing), (last, resolved)):
+        ours = webhook_payload(Message("hook", {"alertname": "starved", "run": "monday"}, (each,), now_ns), 10)
+        assert theirs.keys() == ours.keys()
+        assert theirs["alerts"][0].keys() == ours["alerts"][0].keys()  # type: ignore[index]
+        for key in ("version", "status", "receiver", "groupLabels", "commonLabels", "commonAnnotations", "groupKey"):
+            assert theirs[key] == ours[key], key
+        assert theirs["alerts"][0]["labels"] == ours["alerts"][0]["labels"]  # type: ignore[index]

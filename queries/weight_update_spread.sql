@@ -7,9 +7,9 @@
 -- out  start_ns       BIGINT  start of the first one's publication, UTC epoch
 -- out  engines        BIGINT  engines that applied one of them, the most of a version
 -- out  least_engines  BIGINT  the fewest of a version
--- out  to_first_s     DOUBLE  from the start of a publication to the first engine that has it, the shortest, seconds
--- out  to_last_s      DOUBLE  to the last engine that has it, the longest, seconds
--- out  paused_mean_s  DOUBLE  time that generation stands still for a version, mean over engines; NULL when not recorded
+-- out  to_first_s     DOUBLE  from the start of a publication to its first engine, the shortest, seconds
+-- out  to_last_s      DOUBLE  from the start of a publication to its last engine, the longest, seconds
+-- out  paused_mean_s  DOUBLE  standstill of generation for a version, mean over engines; NULL when not recorded
 -- out  paused_max_s   DOUBLE  its maximum, seconds
 -- grain: one row per stretch of versions that were published, a version each where there are few
 WITH versions_of AS (

@@ -15,10 +15,10 @@ from rlscope.analysis import Analysis, RunFacts
 from rlscope.query_files import questions
 from rlscope.report import numbers
 from rlscope.report.charts.encoding import Chart, spec
-from rlscope.report.series import MARKS_MAX, drawable
+from rlscope.report.series import drawable
 from rlscope.report.states import reason_label, state_of
-from rlscope.report.timeline_frames import update_moments
 from rlscope.report.still import still
+from rlscope.report.timeline_frames import update_moments
 
 TABLE_ROWS_MAX: Final = 120
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
@@ -40,6 +40,8 @@ class Figure(NamedTuple):
     wide: bool = False
     questions: tuple[str, ...] = ()
     """The questions that the frame is made of, where they are not `frame` alone."""
+    in_table: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    """What the table shows of the frame, where that is not the frame itself."""
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -80,8 +82,9 @@ def drawn_frame(
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
     picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run.duration_s, updates_s)
-    table = drawable(frame, run.started_ns, TABLE_ROWS_MAX)
-    note = "" if table.height == frame.height else f"{numbers.count(frame.height)} rows, put together for this table."
+    whole = frame if figure.in_table is None else figure.in_table(frame)
+    table = drawable(whole, run.started_ns, TABLE_ROWS_MAX)
+    note = "" if table.height == whole.height else f"{numbers.count(whole.height)} rows, put together for this table."
     if table.height > TABLE_ROWS_MAX:
         note = f"{numbers.count(TABLE_ROWS_MAX)} of {numbers.count(table.height)} rows are shown."
         table = table.head(TABLE_ROWS_MAX)
@@ -91,7 +94,7 @@ def drawn_frame(
         "latencies by their largest."
     )
     headings = [_heading(name) for name in table.columns]
-    coarsened = coarse if frame.height > MARKS_MAX else ""
+    coarsened = coarse if drawable(frame, run.started_ns).height < frame.height else ""
     return Drawn(anchor, figure, picture, headings, rows, note, coarsened, still(picture, anchor))
 
 

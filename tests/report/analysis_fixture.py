@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import polars as pl
+from flow_fixture import flow_answers
 
 from rlscope.analysis import (
     Analysis,
@@ -233,4 +234,5 @@ def _answers(
         "throughput": pl.DataFrame(
             [(_at(t), 9_300 + 900 * math.sin(t / 45), 9_500 + 700 * math.sin(t / 45 + 0.7)) for t in buckets],
             schema=list(NO_ROWS["throughput"].columns), orient="row"),
+        **flow_answers(rng, workers, STARTED_NS),
     }  # fmt: skip

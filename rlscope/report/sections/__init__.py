@@ -19,6 +19,7 @@ from rlscope.report.sections.layouts import layouts_section
 from rlscope.report.sections.ledger import ledger_section
 from rlscope.report.sections.lengths import lengths_section
 from rlscope.report.sections.queue import queue_section
+from rlscope.report.sections.sample import sample_section
 from rlscope.report.sections.staleness import staleness_section
 from rlscope.report.sections.throughput import throughput_section
 from rlscope.report.sections.workers import workers_section
@@ -53,6 +54,7 @@ SECTIONS: Final = (
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
     Section("staleness", "Staleness", "Staleness", staleness_section,
             ("token_staleness", "sample_staleness", "version_sources")),
+    Section("sample", "One sample, token by token", "One sample", sample_section),
     Section("lengths", "Response lengths and what became of the tokens", "Lengths", lengths_section,
             ("token_balance",)),
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),

@@ -1,12 +1,13 @@
-"""How old the tokens were when they were trained on, and where they got old."""
+"""How old the tokens were when they were trained on, where they got old, and what the age costs."""
 
 from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis
 from rlscope.report import numbers
-from rlscope.report.charts import training
+from rlscope.report.charts import staleness
 from rlscope.report.fact import Fact
-from rlscope.report.figure import Drawn, Figure, drawn_all
+from rlscope.report.figure import Drawn, Figure, drawn, drawn_frame, update_moments
+from rlscope.report.staleness_frames import effective_share_of_all, heat_frame, heat_table, shares_frame
 
 
 class StalenessSection(NamedTuple):
@@ -14,30 +15,45 @@ class StalenessSection(NamedTuple):
 
     facts: list[Fact]
     version_sources: str
-    figures: list[Drawn]
+    heat: Drawn
+    shares: Drawn
+    parts: Drawn
+    price: str
+    price_figures: list[Drawn]
 
 
 def staleness_section(analysis: Analysis) -> StalenessSection:
     """The section's words and figures."""
-    return StalenessSection(_facts(analysis), _version_sources(analysis), drawn_all(_FIGURES, analysis))
+    answers, run = analysis.answers, analysis.run
+    effective = effective_share_of_all(answers.get("version_moments"))
+    return StalenessSection(
+        facts=_facts(analysis, effective),
+        version_sources=_version_sources(analysis),
+        heat=drawn_frame(_HEAT, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
+        shares=drawn_frame(_SHARES, "figure-staleness-shares", shares_frame(answers), run),
+        parts=drawn(_PARTS, analysis),
+        price=_PRICE_UNKNOWN if effective is None else _price(effective),
+        price_figures=[] if effective is None else _price_figures(analysis),
+    )
 
 
-def _facts(analysis: Analysis) -> list[Fact]:
-    staleness, cap = analysis.staleness, analysis.run.max_staleness
-    tokens, samples = staleness.tokens, staleness.samples
-    over = "the run states no cap" if cap is None else numbers.tokens(staleness.over_cap_tokens)
+def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
+    ages, cap = analysis.staleness, analysis.run.max_staleness
+    over = "the run states no cap" if cap is None else numbers.tokens(ages.over_cap_tokens)
     facts = [
-        Fact("Gained in flight", numbers.versions(staleness.in_flight_mean), "while the sample was generated"),
-        Fact("Gained in the queue", numbers.versions(staleness.in_queue_mean), "between its end and its step"),
+        Fact("Gained in flight", numbers.versions(ages.in_flight_mean), "while the sample was generated"),
+        Fact("Gained in the queue", numbers.versions(ages.in_queue_mean), "between its end and its step"),
         Fact("Beyond the cap", over, "" if cap is None else f"cap {cap}"),
     ]
-    if samples is not None:
-        facts.insert(
-            0, Fact("Oldest token of a sample", f"{numbers.significant(samples.mean)} mean", f"max {samples.max}")
-        )
-    if tokens is not None:
-        spread = f"p50 {tokens.p50}, p95 {tokens.p95}, p99 {tokens.p99}, max\u00a0{tokens.max}"
-        facts.insert(0, Fact("Tokens", f"{numbers.significant(tokens.mean)} mean", spread))
+    if effective is not None:
+        facts.append(Fact("Effective tokens", numbers.percent(effective), "of those trained, by importance ratios"))
+    if ages.samples is not None:
+        oldest = f"{numbers.significant(ages.samples.mean)} mean"
+        facts.insert(0, Fact("Oldest token of a sample", oldest, f"max {ages.samples.max}"))
+    if ages.tokens is not None:
+        at = ages.tokens
+        spread = f"p50 {at.p50}, p95 {at.p95}, p99 {at.p99}, max\u00a0{at.max}"
+        facts.insert(0, Fact("Tokens", f"{numbers.significant(at.mean)} mean", spread))
     return facts
 
 
@@ -46,18 +62,56 @@ def _version_sources(analysis: Analysis) -> str:
     return ", ".join(f"{numbers.tokens(n)} by {source.replace('_', ' ')}" for source, n in sources.items())
 
 
-_FIGURES: Final = (
-    Figure(
-        "Staleness by step",
-        "The line is the mean over trained tokens; the band goes from the median to the 95th percentile. Healthy: "
-        "level, and under the cap.",
-        "token_staleness_by_step", "staleness_mean", training.staleness_by_step,
-        "no trained token has a known version",
-    ),
-    Figure(
-        "Staleness of trained tokens",
-        "How many tokens were trained at which age. Tokens beyond the cap are in the cap's colour. Healthy: a narrow "
-        "heap, and nothing beyond the cap.",
-        "staleness_histogram", "tokens", training.staleness_histogram, "no trained token has a known version",
-    ),
+def _price(effective: float) -> str:
+    return (
+        "The older a token, the farther its importance ratio w may be from 1, and a batch of spread ratios weighs as "
+        "much as a smaller one of fresh tokens. Of all tokens that the run trained, that leaves "
+        f"{numbers.percent(effective)}: (sum of w)² over tokens times the sum of w², as the trainer recorded them."
+    )
+
+
+def _price_figures(analysis: Analysis) -> list[Drawn]:
+    frame = analysis.answers["version_moments"]
+    return [
+        drawn_frame(_EFFECTIVE, "figure-effective-share", frame, analysis.run),
+        drawn_frame(_VARIANCE, "figure-ratio-variance", frame, analysis.run),
+    ]
+
+
+_PRICE_UNKNOWN: Final = (
+    "What the age costs is not known: no trainer recorded importance ratios. Record `importance` with each training "
+    "step: for every staleness in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."
+)
+_NO_AGE: Final = "no trained token has a known version"
+_HEAT: Final = Figure(
+    "How old the tokens were, over time",
+    "Each column is one step, or as many neighbours as fit, and shows which share of its tokens was how old; the "
+    "stronger the colour, the more. The line is the 95th percentile. Healthy: level, narrow, and under the cap.",
+    "", "tokens", staleness.staleness_heat, "no trained token has a known version and a step with a time", False,
+    ("staleness_heat", "staleness_parts"), heat_table,
+)  # fmt: skip
+_SHARES: Final = Figure(
+    "All of them together",
+    "The same ages over the whole run; what is beyond the cap has its colour. Healthy: a narrow heap below the cap.",
+    "", "tokens", staleness.staleness_shares, _NO_AGE, False, ("staleness_histogram",),
+)  # fmt: skip
+_PARTS: Final = Figure(
+    "Where they aged",
+    "The mean age over time, in two parts: below, versions that came out while the sample was generated; above, those "
+    "between its end and its step. Healthy: low, and little of it in the queue, where a sample only waits.",
+    "staleness_parts", "staleness_mean", staleness.staleness_parts, _NO_AGE, True,
+)  # fmt: skip
+_EFFECTIVE: Final = Figure(
+    "What a token of each age is worth",
+    "The effective sample size over the tokens, by age; larger dots are more tokens. Healthy: near 100% wherever there "
+    "are many tokens, and falling slowly.",
+    "version_moments", "effective_share_ratio", staleness.effective_share, "the recorded ratios are all zero", False,
+    ("version_moments",),
+)  # fmt: skip
+_VARIANCE: Final = Figure(
+    "How far the importance ratios spread",
+    "The variance of w by age: 0 where the weights that train are those that sampled. Healthy: near 0 at age 0, and "
+    "small beside 1 at the ages that are common.",
+    "version_moments", "ratio_variance", staleness.ratio_variance, "no importance ratio was recorded", False,
+    ("version_moments",),
 )  # fmt: skip

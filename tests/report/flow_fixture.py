@@ -1,0 +1,138 @@
+"""Answers about tokens and weights on their way, made by hand: ages, single samples, waits, lengths, updates."""
+
+import math
+import random
+
+import polars as pl
+
+STEP_S = 10
+"""Seconds of a column of two steps."""
+COLUMNS = 120
+
+
+def flow_answers(rng: random.Random, workers: list[str], started_ns: int) -> dict[str, pl.DataFrame]:
+    """The frames of a run whose tokens are up to six versions old, under a cap of four."""
+    starts = [started_ns + (40 + STEP_S * n) * 10**9 for n in range(COLUMNS)]
+    return {
+        "staleness_heat": _heat(starts),
+        "staleness_parts": _parts(starts),
+        "version_moments": _moments(),
+        "sample_strips": _strips(workers, started_ns),
+        "delivered_lengths": _lengths(),
+        "group_tail_counts": _tails(),
+        "queue_waits": _waits(rng, starts),
+        "queue_wait_counts": _wait_counts(),
+        "weight_update_spread": _spread(rng, len(workers), starts),
+    }
+
+
+def _ends(starts: list[int]) -> list[int]:
+    return [*starts[1:], starts[-1] + STEP_S * 10**9]
+
+
+def _heat(starts: list[int]) -> pl.DataFrame:
+    rows: list[tuple[int, int, int, int, int, int, int, float]] = []
+    for n, (start, end) in enumerate(zip(starts, _ends(starts), strict=True)):
+        weights = [math.exp(-((age - 2 - math.sin(n / 9)) ** 2)) for age in range(6 if n % 7 else 7)]
+        shares = [weight / sum(weights) for weight in weights]
+        rows += [(2 * n, 2 * n + 1, start, end, age, age, round(92_000 * s), s) for age, s in enumerate(shares)]
+    names = ["first_step", "last_step", "start_ns", "end_ns", "staleness_from", "staleness_to", "tokens", "share_ratio"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def _parts(starts: list[int]) -> pl.DataFrame:
+    rows = [
+        (2 * n, 2 * n + 1, start, end, 92_000, 2 + math.sin(n / 9), 4, 5 if n % 7 else 6, 0.8, 1.2 + math.sin(n / 9))
+        for n, (start, end) in enumerate(zip(starts, _ends(starts), strict=True))
+    ]
+    names = ["first_step", "last_step", "start_ns", "end_ns", "tokens", "staleness_mean", "staleness_p95",
+             "staleness_max", "in_flight_mean", "in_queue_mean"]  # fmt: skip
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def _moments() -> pl.DataFrame:
+    """As version_moments answers: the effective share is mean² / (variance + mean²)."""
+    rows = [(age, 10_000 * (7 - age), 1.0, 0.02 * age, 1 / (1 + 0.02 * age)) for age in range(7)]
+    names = ["staleness", "tokens", "ratio_mean", "ratio_variance", "effective_share_ratio"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+STRIPS = {
+    "chosen_as": pl.String, "sample_id": pl.String, "worker_id": pl.String, "token_from": pl.Int64,
+    "token_to": pl.Int64, "version": pl.Int64, "staleness": pl.Int64, "output_tokens": pl.Int64,
+    "started_ns": pl.Int64, "finished_ns": pl.Int64, "queued_ns": pl.Int64, "taken_ns": pl.Int64,
+    "outcome": pl.String, "step": pl.Int64, "trained_ns": pl.Int64, "consumer_version": pl.Int64,
+}  # fmt: skip
+
+
+def strip_rows(
+    chosen_as: str,
+    worker_id: str,
+    runs: list[tuple[int, int]],
+    moments_ns: tuple[int | None, ...],
+    consumer: int | None,
+    outcome: str | None = "trained",
+    step: int | None = 7,
+) -> pl.DataFrame:
+    """The runs, (tokens, version) each, of one sample; moments: started, finished, queued, taken, trained."""
+    whole = sum(tokens for tokens, _ in runs)
+    started, finished, queued, taken, trained = moments_ns
+    rows: list[tuple[object, ...]] = []
+    start = 0
+    for tokens, version in runs:
+        age = None if consumer is None else consumer - version
+        rows.append((chosen_as, f"{worker_id}-{chosen_as}", worker_id, start, start + tokens, version, age, whole,
+                     started, finished, queued, taken, outcome, step, trained, consumer))  # fmt: skip
+        start += tokens
+    return pl.DataFrame(rows, schema=STRIPS, orient="row")
+
+
+def _strips(workers: list[str], started_ns: int) -> pl.DataFrame:
+    at = [started_ns + second * 10**9 for second in (100, 131, 132, 140, 141)]
+    return pl.concat(
+        [
+            strip_rows("longest", workers[0], [(500, 11), (600, 12), (900, 14)], tuple(at), 16),
+            strip_rows("stalest", workers[-1], [(40, 3), (8, 4)], (at[0], at[1], None, at[3], at[4]), 9),
+            strip_rows("median", workers[0], [(350, 20)], (None, *at[1:]), 21),
+        ]
+    )
+
+
+def _lengths() -> pl.DataFrame:
+    rows: list[tuple[str, int, int, int, float]] = []
+    for outcome, whole, peak in (("trained", 30_720, 4), ("dropped_stale", 1_204, 7), ("filtered", 640, 3)):
+        weights = [math.exp(-((b - peak) ** 2) / 18) for b in range(16)]
+        shares = [weight / sum(weights) for weight in weights]
+        rows += [(outcome, 64 * b, 64 * b + 63, round(whole * s), s) for b, s in enumerate(shares)]
+    names = ["outcome", "length_from_tokens", "length_to_tokens", "samples", "share_ratio"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def _tails() -> pl.DataFrame:
+    rows = [(1 + b / 4, 1.25 + b / 4, 900 // (b + 1), 0.1 * b, 0.3 * b, b == 9) for b in range(10)]
+    names = ["tail_from", "tail_to", "groups", "last_wait_mean_s", "last_wait_max_s", "censored_groups"]
+    return pl.DataFrame(rows, schema=names, orient="row").with_columns(pl.col("censored_groups").cast(pl.Int64))
+
+
+def _waits(rng: random.Random, starts: list[int]) -> pl.DataFrame:
+    rows = [
+        (start, end, 250, 0.2, (median := 1.5 + rng.uniform(0, 1)), median * 2.2, median * 3)
+        for start, end in zip(starts, _ends(starts), strict=True)
+    ]
+    names = ["bucket_start_ns", "bucket_end_ns", "samples", "wait_p05_s", "wait_p50_s", "wait_p95_s", "wait_max_s"]
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def _wait_counts() -> pl.DataFrame:
+    rows = [(0.5 * b, 0.5 * (b + 1), 4_000 // (b + 1), 40 * b) for b in range(12)]
+    return pl.DataFrame(rows, schema=["wait_from_s", "wait_to_s", "trained", "not_trained"], orient="row")
+
+
+def _spread(rng: random.Random, engines: int, starts: list[int]) -> pl.DataFrame:
+    rows: list[tuple[float, ...]] = []
+    for n, start in enumerate(starts, start=1):
+        first_s = 0.3 + rng.uniform(0, 0.2)
+        rows.append((n, n, start, engines, engines, first_s, first_s + rng.uniform(0, 0.5), 0.06, 0.2))
+    names = ["first_version", "last_version", "start_ns", "engines", "least_engines", "to_first_s", "to_last_s",
+             "paused_mean_s", "paused_max_s"]  # fmt: skip
+    return pl.DataFrame(rows, schema=names, orient="row")

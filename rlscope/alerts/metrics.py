@@ -165,10 +165,14 @@ def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
     return series
 
 
-def _overdue(family: Family, column: str) -> Callable[[Timeline], Series]:
+def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Series]:
+    """Events are what happened to any worker first: a version that reaches one engine after another is one event."""
+
     def series(timeline: Timeline) -> Series:
         frame = timeline.parts.frames.get(family)
-        known = () if frame is None or frame.is_empty() else frame[column].drop_nulls().unique().sort().to_list()
+        known: list[int] = []
+        if frame is not None and len(frame):
+            known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
         return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, timeline.parts.end_ns)
 
     return series
@@ -258,12 +262,12 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("step.period_s", "s", "mean time from the end of one optimizer step to the next",
            "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
     Metric("step.overdue_periods", "times", "time since the last step ended, in periods as they usually are",
-           "training_steps", "steps", "intervals", 5, _overdue("steps", "end_ns")),
+           "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns")),
     Metric("weight_update.duration_s", "s", "mean time from the start of a publication to its end in an engine",
            "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
     Metric("weight_update.overdue_periods", "times",
-           "time since the last publication that reached an engine, in intervals as they usually are",
-           "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "publish_start_ns")),
+           "time since new weights last reached an engine, in intervals as they usually are",
+           "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns")),
     Metric("worker.silent_s", "s", "time since the worker that was not heard of for longest flushed or recorded",
            "worker_extents", None, "workers", 1, _silence),
     Metric("rows.dropped", "rows", "rows that capture dropped, by the workers' own count",

@@ -63,6 +63,31 @@ def test_analyze_as_json_on_stdout_is_json_and_nothing_else(run_dir: Path) -> No
     assert not (run_dir / "report.html").exists()
 
 
+@pytest.mark.parametrize(("form", "begins"), [("markdown", "### No verdict"), ("json", "{")])
+def test_analyze_prints_the_format_that_is_asked_for_and_nothing_else(run_dir: Path, form: str, begins: str) -> None:
+    done = execute("analyze", run_dir, "--format", form)
+    assert (done.returncode, done.stdout[: len(begins)]) == (0, begins)
+    assert "╭" not in done.stdout and "wrote" in done.stderr
+
+
+def test_two_things_cannot_both_be_printed(run_dir: Path) -> None:
+    done = execute("analyze", run_dir, "--format", "markdown", "--json", "-")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_report_writes_the_page_beside_the_run(run_dir: Path) -> None:
+    assert invoke("report", run_dir).exit_code == 0
+    assert "</html>" in (run_dir / "report.html").read_text(encoding="utf-8")
+
+
+def test_report_with_a_picture_writes_no_page_unless_it_is_told_to(run_dir: Path, tmp_path: Path) -> None:
+    picture, page = tmp_path / "verdict.png", tmp_path / "page.html"
+    assert invoke("report", run_dir, "--png", picture).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG") and not (run_dir / "report.html").exists()
+    assert invoke("report", run_dir, "--png", picture, "-o", page).exit_code == 0
+    assert page.exists() and not (run_dir / "report.html").exists()
+
+
 def test_analyze_writes_json_and_page_where_it_is_told(run_dir: Path, tmp_path: Path) -> None:
     result = invoke("analyze", run_dir, "--json", tmp_path / "a.json", "-o", tmp_path / "p.html")
     assert result.exit_code == 0

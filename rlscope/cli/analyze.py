@@ -1,13 +1,22 @@
-"""`rlscope analyze`: the verdict card and the page."""
+"""`rlscope analyze`: the verdict card and the page; `rlscope report`: the page, or a picture for a slide."""
 
 import json
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write, write_text
+from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write, write_bytes, write_text
+
+
+class CardFormat(StrEnum):
+    """How the analysis is printed."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
 
 
 @app.command()
@@ -19,6 +28,9 @@ def analyze(
     json_to: Annotated[
         str | None, typer.Option("--json", metavar="FILE|-", help="Write the analysis as JSON; - is stdout.")
     ] = None,
+    card_format: Annotated[
+        CardFormat, typer.Option("--format", help="What is printed: the card, Markdown for a pull request, or JSON.")
+    ] = CardFormat.TEXT,
     max_staleness: Annotated[
         int | None, typer.Option(min=0, help="Recommend no layout with older tokens. [default: the run's cap]")
     ] = None,
@@ -29,16 +41,50 @@ def analyze(
     from rlscope.look_ahead import Wishes
     from rlscope.report.html import render
     from rlscope.report.json_document import as_document
+    from rlscope.report.markdown import as_markdown
     from rlscope.report.terminal import print_card
 
+    if json_to == STDOUT and card_format is not CardFormat.TEXT:
+        raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
     notes = Console(stderr=True)
     with notes.status("opening the run") as status:
         wishes = Wishes(max_staleness, gpus_per_node)
         analysis = analyze_folder(run_dir, progress=status.update, wishes=wishes)
         status.update("drawing the page")
         page = write_text(output or run_dir / "report.html", render(analysis))
+    document = json.dumps(as_document(analysis), indent=2, allow_nan=False)
     if json_to is not None:
-        text = json.dumps(as_document(analysis), indent=2, allow_nan=False)
-        print_or_write(json_to, text)
-    print_card(analysis, notes if json_to == STDOUT else Console())
+        print_or_write(json_to, document)
+    if card_format is CardFormat.TEXT:
+        print_card(analysis, notes if json_to == STDOUT else Console())
+    else:
+        print(as_markdown(analysis) if card_format is CardFormat.MARKDOWN else document)
     notes.print(f"wrote {page}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def report(
+    run_dir: RunFolder,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Where the page goes. [default: RUN_DIR/report.html, without --png]"),
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", help="Write the first screen as a picture for a slide.")
+    ] = None,
+) -> None:
+    """Write the page, a picture of its first screen, or both."""
+    from rlscope.analyze import analyze as analyze_folder
+    from rlscope.report.html import render
+    from rlscope.report.picture import as_png
+
+    notes, written = Console(stderr=True), list[Path]()
+    with notes.status("opening the run") as status:
+        analysis = analyze_folder(run_dir, progress=status.update)
+        status.update("drawing")
+        if png is not None:
+            written.append(write_bytes(png, as_png(analysis)))
+        if output is not None or png is None:
+            written.append(write_text(output or run_dir / "report.html", render(analysis)))
+    for path in written:
+        notes.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -37,8 +37,13 @@ def print_or_write(target: str, text: str) -> None:
 
 def write_text(path: Path, text: str) -> Path:
     """Write a file and return its path. Raises RlscopeError where that is not possible."""
+    return write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Write a file and return its path. Raises RlscopeError where that is not possible."""
     try:
-        path.write_text(text, encoding="utf-8")
+        path.write_bytes(content)
     except OSError as error:
         raise RlscopeError.of(
             path, found=str(error), expected="a file that can be written", next_step="Name another with -o or --json."

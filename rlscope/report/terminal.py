@@ -16,6 +16,7 @@ from rlscope.analysis import Analysis, LedgerState
 from rlscope.diagnose.finding import Finding
 from rlscope.model.outlook import Outlook
 from rlscope.report import advice, findings, numbers, wording
+from rlscope.report.brief import NO_GAPS, brief_of
 from rlscope.report.outlook_text import outlook_sections
 from rlscope.report.plain import bulleted, plain
 from rlscope.report.states import UNDERFILLED, Kind, role_order, state_label, state_of
@@ -48,9 +49,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
         _section("Findings, whole run", _findings(analysis)),
     ]
     if not gaps:
-        blocks.append(
-            _section("Data quality", Text("No gaps: every file was read and every worker said that it stopped."))
-        )
+        blocks.append(_section("Data quality", Text(NO_GAPS)))
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
 
@@ -65,6 +64,9 @@ def _verdict(analysis: Analysis) -> Panel:
     body.add_row("Verdict", Text(wording.headline(analysis), style="bold"))
     body.add_row("Why", plain(wording.why(analysis)))
     _add_next(body, analysis)
+    brief = brief_of(analysis)
+    body.add_row("GPU time", plain(brief.spent))
+    body.add_row("Achieved", plain(f"{brief.achieved.value}, {brief.achieved.note}"))
     about = (
         run.run_id,
         numbers.duration(run.duration_s),

@@ -1,0 +1,99 @@
+"""The analysis as Markdown for a pull request or a chat: what the first screen of the page says, as text and tables.
+
+GitHub's flavour. Strings of the run are text: no markup of theirs is kept, nobody is mentioned, nothing is linked.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rlscope.analysis import Analysis
+from rlscope.report import findings, numbers
+from rlscope.report.brief import Brief, RolePart, brief_of
+
+_MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
+_ZERO_WIDTH_SPACE: Final = "\u200b"
+
+
+def as_markdown(analysis: Analysis) -> str:
+    """The whole text, without a newline at its end."""
+    brief = brief_of(analysis)
+    return "\n".join((*_verdict(brief), *_gpu_time(brief), *_layout(brief), *_found(analysis), *_data(brief)))
+
+
+def _verdict(brief: Brief) -> Iterator[str]:
+    yield f"### {_text(brief.label)} — {_text(brief.headline)}"
+    yield ""
+    if brief.alarm is not None:
+        yield f"> **Alarm.** {_text(brief.alarm)}"
+        yield ""
+    yield f"**Why** {_text(brief.why)}"
+    yield ""
+    yield f"**Next** {_text(brief.next_step)}"
+    yield ""
+
+
+def _gpu_time(brief: Brief) -> Iterator[str]:
+    yield f"**GPU time** {_text(brief.spent)}"
+    yield ""
+    rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
+    yield from _table(("", "GPU time", "most of it"), rows)
+    causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
+    yield from _table(("costliest causes", "GPU time", "share"), causes)
+
+
+def _layout(brief: Brief) -> Iterator[str]:
+    if brief.choice is None:
+        yield f"**Layout to use next** {_text(brief.no_choice)}"
+        yield ""
+    else:
+        yield f"**Layout to use next** {_text(brief.choice.headline)}. {_text(brief.choice.why)}"
+        yield ""
+        yield from _table(("", *brief.choice.columns), [(name, *values) for name, values in brief.choice.rows])
+    achieved = brief.achieved
+    yield f"**{_text(achieved.name)}** {_text(achieved.value)}, {_text(achieved.note)}"
+    yield ""
+
+
+def _found(analysis: Analysis) -> Iterator[str]:
+    rows = [
+        (each.severity, findings.title(each), "" if each.cost_gpu_s is None else numbers.gpu_time(each.cost_gpu_s))
+        for each in analysis.findings
+    ]
+    yield from _table(("", "found", "GPU time"), rows)
+
+
+def _data(brief: Brief) -> Iterator[str]:
+    yield f"{'⚠' if brief.gaps else '✓'} {_text(brief.quality)}"
+    yield ""
+    yield f"<sub>{_text(brief.run_id)} · {_text(brief.about)}</sub>"
+
+
+def _parts(parts: Iterable[RolePart]) -> str:
+    return ", ".join(f"{part.label} {part.share}" for part in parts)
+
+
+def _priced(gpu_time: str, money: str) -> str:
+    return f"{gpu_time}, {money}" if money else gpu_time
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table and an empty line; nothing without rows."""
+    if not rows:
+        return
+    yield _row(headings)
+    yield "|" + " --- |" * len(headings)
+    for row in rows:
+        yield _row(row)
+    yield ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(_text, cells)) + " |"
+
+
+def _text(words: str) -> str:
+    """Words on one line, with what Markdown, HTML and mentions are made of put out of action."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in words).split())
+    plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")

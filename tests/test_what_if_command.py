@@ -112,12 +112,17 @@ def test_each_option_asks_for_one_thing(options: tuple[str, ...], change: dict[s
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize("columns", [80, 120])
 def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
-    done = invoke("run", "--n-train", "4", "--trainer-speed", "0.5", columns=columns)
+    asked = ("--n-train", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
+    done = invoke("run", *asked, columns=columns)
     assert max(map(cell_len, done.stdout.splitlines())) <= columns
     assert "…" not in done.stdout
     rows = {line[:18].strip(): line[18:].split() for line in done.stdout.splitlines()}
     assert rows["trainer GPUs"] == ["2", "4"]
     assert rows["sampler GPUs"] == ["6", "4"]
+    assert rows["training speed"] == ["0.5", "times"]
+    assert "samples per step" not in rows
+    assert rows["staleness cap"] == ["none", "3"]
+    assert rows["weight update"] == ["100", "ms", "200", "ms"]
     assert "What one per cent of each quantity buys" in done.stdout
     assert "Training was seen on one number of GPUs" in " ".join(done.stdout.split())
 

@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.arbiter import is_doubtful
-from rlscope.model.asynchronous import steady_states
+from rlscope.model.asynchronous import Caveat, steady_states
 from rlscope.model.calibration import Calibration
 from rlscope.model.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
 from rlscope.model.forecast import Spread
@@ -55,6 +55,7 @@ _STEP_RATIO: Final = 0.02
 _NOTHING_RATIO: Final = 1e-9
 """Of the rate: what the halvings of the closed forms leave open."""
 _PER_CENT: Final = 0.01
+_ROUGH: Final[frozenset[Caveat]] = frozenset({"in_flight_cap", "staleness_cap", "samples_age_out", "few_requests"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Lever:
     silence: Silence | None
     """Why the gain is 0 or unknown."""
     is_rough: bool
-    """Whether the closed forms are in doubt for the layout that is run."""
+    """Whether the closed forms err in the rate of the layout that is run, by several per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class _Nudge:
 
 def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[Lever, ...]:
     """Every quantity, what buys most first, what buys nothing last."""
-    rough = not calibration.synchronous and is_doubtful(calibration, calibration.layout)
+    rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
     base = np.array([_rate(calibration, system, calibration.layout) for system in draws])
     levers = [
@@ -91,6 +92,18 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[L
         for quantity, nudge in _nudges(calibration, granularity).items()
     ]
     return tuple(sorted(levers, key=lambda lever: -abs(lever.gain_ratio.median if lever.gain_ratio else 0.0)))
+
+
+def _is_rough(calibration: Calibration) -> bool:
+    """Samplers with a surplus leave the rate to the trainers, whatever becomes of the surplus: no doubt there."""
+    admission = calibration.system.admission
+    if admission.max_staleness is not None and is_doubtful(calibration, calibration.layout):
+        return True
+    state = steady_states(calibration.system, (calibration.layout,), calibration.cap_rule)[0]
+    if isinstance(state, Refused):
+        return False
+    fills_cache = state.running >= state.running_limit < calibration.layout.running_per_engine
+    return fills_cache or not _ROUGH.isdisjoint(state.caveats)
 
 
 def _lever(

@@ -95,7 +95,8 @@ def _compared_by_name(prediction: Prediction) -> Mapping[str, Compared]:
 
 
 def _gap(gap: Gap) -> list[Json]:
-    return [{"cause": step.cause, "tokens_per_s": finite(-step.lost_tokens_per_s)} for step in gap.steps]
+    # A loss of 0.0 turned round by its sign alone would be written -0.0.
+    return [{"cause": step.cause, "tokens_per_s": finite(0.0 - step.lost_tokens_per_s)} for step in gap.steps]
 
 
 def _latency(outlook: Outlook | NoOutlook) -> dict[str, Json]:

@@ -44,7 +44,7 @@ _NAMES: Final[Mapping[Quantity, str]] = {
     "trainer_speed": "faster training",
     "trainer_gpus": "more trainer GPUs",
     "forward_speed": "faster forward passes",
-    "prefill_speed": "of these, faster prefill",
+    "prefill_speed": "faster prefill alone",
     "sampler_gpus": "more sampler GPUs",
     "running_limit": "more running per engine",
     "kv_capacity": "larger KV cache",

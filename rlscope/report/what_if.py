@@ -6,7 +6,7 @@ Both columns are the model's: what the run achieved stands in its analysis.
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rlscope.model.change import Doubt
+from rlscope.model.change import Doubt, update_seconds
 from rlscope.model.forecast import Forecast
 from rlscope.model.outlook import Outlook
 from rlscope.model.what_if import Obstacle, WhatIf
@@ -35,10 +35,11 @@ def headline(answer: WhatIf) -> str:
 
 
 def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
-    """The run as it is beside the one that was asked about; of one that cannot run only the layout."""
+    """The run as it is beside the one that was asked about; of one that cannot run only what was asked."""
     columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
     rows = [WhatIfRow(name, *pair) for name, *pair in zip(_ROWS, *columns, _differences(answer), strict=True)]
-    return rows if answer.obstacle is None else rows[:_LAYOUT_ROWS]
+    layout, figures = rows[:_LAYOUT_ROWS], rows[_LAYOUT_ROWS:]
+    return [*layout, *_premises(answer), *(figures if answer.obstacle is None else [])]
 
 
 def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
@@ -51,6 +52,32 @@ def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
     if answer.calibration.synchronous:
         lines.append("The run works by turns, and is taken to go on doing so.")
     return [*lines, *(CAUTIONS[caution] for caution in outlook.cautions)]
+
+
+def _premises(answer: WhatIf) -> list[WhatIfRow]:
+    """What was asked besides the layout."""
+    change, calibration = answer.asked, answer.calibration
+    system = calibration.system
+    samples = round(system.workload.samples_per_step / calibration.steps_per_version)
+    caps = system.admission.max_staleness, system.workload.lengths.cap_tokens
+    rows = (
+        (change.max_staleness, "staleness cap", _or_none(caps[0]), numbers.count),
+        (change.length_factor, "response length", "", _times),
+        (change.max_output_tokens, "longest response", _or_none(caps[1]), numbers.count),
+        (change.samples_per_step, "samples per step", numbers.count(samples), numbers.count),
+        (change.trainer_speed, "training speed", "", _times),
+        (change.forward_speed, "forward speed", "", _times),
+        (change.weight_update_s, "weight update", numbers.duration(update_seconds(system.update)), numbers.duration),
+    )
+    return [WhatIfRow(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
+
+
+def _or_none(cap: int | None) -> str:
+    return "none" if cap is None else numbers.count(cap)
+
+
+def _times(factor: float | None) -> str:
+    return f"{numbers.significant(factor)} times"
 
 
 def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
@@ -128,6 +155,6 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     "updates_not_seen": "The run shows no cost of a weight update: both sides are taken to stand still for all of it.",
     "cap_by_admission": "The run has no staleness cap: the new one is taken to be kept by starting samples later.",
     "training_scaling": (
-        "Training was seen on one number of GPUs: how it scales from there is a guess, and the interval shows it."
+        "Training was seen on one number of GPUs: how it scales from there was not, and the interval shows it."
     ),
 }

@@ -44,6 +44,7 @@ def test_where_the_trainers_set_the_pace_a_speed_buys_its_share_of_their_step():
     assert gain(found, "trainer_speed") == pytest.approx(expected, rel=1e-9)
     blocked_share = 1.0 - train_share
     assert gain(found, "weight_update") == pytest.approx((1.0 / (1.0 - 0.02 * blocked_share) - 1.0) / 2.0, rel=1e-9)
+    assert not found["trainer_speed"].is_rough  # samplers are held back, which the rate does not depend on
     silent = ("forward_speed", "sampler_gpus", "running_limit")
     assert {(gain(found, each), found[each].silence) for each in silent} == {(0.0, "not_limiting")}
 
@@ -93,7 +94,7 @@ def test_a_limit_that_binds_buys_something_and_one_that_is_not_there_says_so():
         TRUTH, engine=Engine(1, TRUTH.engine.curve, 1_000_000, kv_capacity_tokens=3_000.0), admission=Admission(64)
     )
     found = levers(run_of(cramped, SAMPLER_BOUND))
-    assert gain(found, "kv_capacity") > 0.0
+    assert gain(found, "kv_capacity") > 0.0 and found["kv_capacity"].is_rough
     assert found["running_limit"].silence == "not_limiting"
     assert found["in_flight_cap"].silence == found["staleness_cap"].silence == "not_there"
     assert found["environment"].silence == "not_there"

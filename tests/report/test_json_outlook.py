@@ -128,6 +128,7 @@ def test_the_bound_and_the_causes_of_the_gap_add_up_to_what_was_achieved():
     assert total == pytest.approx(outlook.gap.achieved_tokens_per_s, rel=1e-12)
     costs = {step["cause"]: step["tokens_per_s"] for step in throughput["gap"]}
     assert costs["layout_imbalance"] < 0.0
+    assert "-0.0" not in {str(cost) for cost in costs.values()}
 
 
 def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():

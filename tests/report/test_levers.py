@@ -2,13 +2,10 @@
 
 from dataclasses import replace
 
-from analysis_fixture import full_analysis
 from outlook_fixture import changing_outlook
-from test_html import Page
 
 from rlscope.model.forecast import Spread
 from rlscope.model.sensitivity import Lever
-from rlscope.report.html import render
 from rlscope.report.levers import lever_rows, lever_sentence
 
 LEVERS = (
@@ -35,9 +32,3 @@ def test_where_a_limit_binds_that_the_formulas_hold_for_roughly_it_is_said():
     rough = replace(sure, levers=tuple(replace(lever, is_rough=True) for lever in LEVERS))
     assert "rough" not in lever_sentence(sure)
     assert "rough" in lever_sentence(rough)
-
-
-def test_the_page_has_every_lever():
-    text = Page(render(replace(full_analysis(), outlook=replace(changing_outlook(), levers=LEVERS)))).text
-    for row in lever_rows(replace(changing_outlook(), levers=LEVERS)):
-        assert row.name in text and row.gain in text and row.remark in text

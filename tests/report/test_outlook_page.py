@@ -16,7 +16,7 @@ from test_html import Page
 
 from rlscope.model.forecast import Spread
 from rlscope.model.outlook import NoOutlook
-from rlscope.report import advice, outlook, outlook_frames
+from rlscope.report import advice, levers, outlook, outlook_frames
 from rlscope.report.html import render
 from rlscope.report.json_document import as_document
 from rlscope.report.numbers import count, signed_percent
@@ -178,6 +178,14 @@ def test_figures_of_the_page_are_those_of_the_document(page):
     assert f"{signed_percent(best['gain_low_ratio'])} and {signed_percent(best['gain_high_ratio'])}" in page.text
     assert count(best["max_running_per_engine"]) in page.text
     assert advised["headline"] == advice.headline(changing_outlook())
+
+
+def test_the_page_says_what_one_per_cent_of_every_quantity_buys(page):
+    rows = levers.lever_rows(changing_outlook())
+    assert len(rows) == 12
+    for row in rows:
+        cells = " ".join(page.text.split())
+        assert row.name in cells and row.gain in cells and row.remark in cells
 
 
 @pytest.mark.parametrize("reason", ["no steady stretch: 3 steps are too few", HOSTILE])

@@ -29,7 +29,7 @@ _SHARE: Final = Range(above=0, most=1)
 class Gpus:
     """What there is to be split."""
 
-    total: Annotated[int, _ONE]
+    total: Annotated[int, Range(least=1, most=65_536)]
     device: str | None = None
     peak_tflops: Annotated[float | None, _SOME] = None
     bandwidth_tb_per_s: Annotated[float | None, _SOME] = None
@@ -65,14 +65,14 @@ class Lengths:
     mean_tokens: Annotated[Guess | None, _SOME] = None
     cv_ratio: Annotated[float | None, Range(above=0, most=10)] = None
     percentiles: Annotated[dict[str, float] | None, _SOME] = None
-    cap_tokens: Annotated[int | None, _ONE] = None
+    cap_tokens: Annotated[int | None, Range(least=1, most=10_000_000)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """What a step trains on."""
 
-    samples_per_step: Annotated[int, _ONE]
+    samples_per_step: Annotated[int, Range(least=1, most=100_000)]
     group_size: Annotated[int, _ONE] = 1
     kept_ratio: Annotated[float, _SHARE] = 1.0
     steps: Annotated[int | None, _ONE] = None

@@ -5,6 +5,7 @@ enough when all guesses are right leaves no room when the trainers turn out fast
 the splits is, which the draws of `plan.py` say.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,17 +17,20 @@ from rlscope.model.arbiter import corrected, is_doubtful
 from rlscope.model.asynchronous import steady_states
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import Forecast, StalenessLaws, forecast_of
-from rlscope.model.layouts import possible_layouts
+from rlscope.model.layouts import Granularity, possible_layouts
 from rlscope.model.operating_point import rates_of
 from rlscope.model.plan_draws import UnplannableError, planned_system
 from rlscope.model.planned import Plan
 from rlscope.model.sampler_period import sampling_of
 from rlscope.model.system import Layout
 
-LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 2.0) for step in range(9))
-"""Running requests to try over the most that fit: half doublings down to a sixteenth."""
+LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
+"""Running requests to try over the most that fit, down to a sixteenth: in quarters of a doubling, since under a cap on
+staleness the rate follows the limit."""
 EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the less stale one is preferred."""
+_MOST_SPLITS: Final = 48
+"""Splits that are tried: a step is then a fiftieth of the GPUs, and no layout between two is better by a hundredth."""
 _MOST_SIMULATED: Final = 6
 """Layouts that the event simulator is asked about: a second or so each."""
 _LEADERS: Final = 3
@@ -53,10 +57,18 @@ def layouts_of(plan: Plan) -> tuple[Layout, ...]:
     """Every split by every limit on running requests, the present layout among them. Raises UnplannableError."""
     most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
     limits = tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
-    layouts = possible_layouts(plan.gpus, plan.granularity, limits)
+    layouts = possible_layouts(plan.gpus, coarse_granularity(plan), limits)
     if not layouts:
         raise UnplannableError(f"{plan.gpus} GPUs make no trainer replica and engine")
     return layouts if plan.present is None or plan.present in layouts else (*layouts, plan.present)
+
+
+def coarse_granularity(plan: Plan) -> Granularity:
+    """The plan's own, with trainers in so large steps that the splits are few enough to be told apart."""
+    given = plan.granularity
+    splits = len(possible_layouts(plan.gpus, given, (1,)))
+    step = math.ceil(splits / _MOST_SPLITS) * math.lcm(given.gpus_per_trainer_replica, given.gpus_per_node)
+    return replace(given, gpus_per_trainer_replica=step) if splits > _MOST_SPLITS else given
 
 
 def sweep(calibration: Calibration, plan: Plan, layouts: Sequence[Layout]) -> Sweep:

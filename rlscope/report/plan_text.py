@@ -3,7 +3,6 @@
 It reads the same at any width from 60 columns on and without colour.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from rich.box import ROUNDED
@@ -73,14 +72,7 @@ def _layouts(planned: Planned, *, wide: bool) -> RenderableType:
             row.mark, row.layout, rate, row.odds, row.staleness, *step, row.remark, style="dim" if row.excluded else ""
         )
     left_out = len(planned.candidates) - len(rows)
-    return Group(table, *_more(left_out, len(planned.simulated)))
-
-
-def _more(left_out: int, simulated: int) -> Sequence[Text]:
-    lines = [f"{left_out} slower splits are not shown."] if left_out else []
-    if simulated:
-        lines.append(f"{simulated} were simulated event by event, where a formula is not to be trusted.")
-    return [Text(line, style="dim") for line in lines]
+    return Group(table, *(Text(line, style="dim") for line in words.sweep_lines(planned, left_out)))
 
 
 def _sensitivities(planned: Planned) -> RenderableType:

@@ -6,12 +6,17 @@ from typing import Final, NamedTuple
 
 from rlscope.model.forecast import Exclusion, Forecast, Spread
 from rlscope.model.plan import Planned, gain_over
+from rlscope.model.plan_sweep import coarse_granularity
 from rlscope.model.planned import Unknown
+from rlscope.model.recommendation import WORTHWHILE_RATIO
 from rlscope.report import advice, numbers
 from rlscope.report.outlook_names import EXCLUSIONS, REASONS, REGIMES
 
 _SHARE_OF_NOTHING: Final = 0.005
 """A change below half a per cent is none, and no reason to measure anything."""
+
+
+_EXCLUDED_SHOWN: Final = 4
 
 
 class UnknownWords(NamedTuple):
@@ -80,14 +85,27 @@ def why(planned: Planned) -> list[str]:
 
 
 def plan_rows(planned: Planned, shown: int) -> list[PlanRow]:
-    """The best layout first, then the fastest others, then those that are out of the question."""
+    """The best layout first, then the fastest others, then a few of those that are out of the question."""
     best = [] if planned.best is None else [planned.best]
     usable = [each for each in planned.candidates if each.excluded is None and each is not planned.best]
     ordered = [*best, *usable]
     kept = ordered[:shown]
     if planned.present is not None and planned.present not in kept:
         kept.append(planned.present)
-    return [_row(planned, each) for each in (*kept, *(each for each in planned.candidates if each.excluded))]
+    excluded = [each for each in planned.candidates if each.excluded and each is not planned.present]
+    return [_row(planned, each) for each in (*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN])]
+
+
+def sweep_lines(planned: Planned, left_out: int) -> list[str]:
+    """What of the sweep is not in its rows; left_out: candidates that are not."""
+    lines = [f"{numbers.counted(left_out, 'split is', 'splits are')} not shown: slower, or out of the question."]
+    step = coarse_granularity(planned.plan).gpus_per_trainer_replica
+    if step != planned.plan.granularity.gpus_per_trainer_replica:
+        lines.append(f"Splits were tried in steps of {numbers.counted(step, 'trainer GPU', 'trainer GPUs')}.")
+    if planned.simulated:
+        simulated = numbers.counted(len(planned.simulated), "layout was", "layouts were")
+        lines.append(f"{simulated} simulated event by event, where a formula is not to be trusted.")
+    return lines if left_out else lines[1:]
 
 
 def sensitivity_rows(planned: Planned) -> list[SensitivityRow]:
@@ -134,7 +152,10 @@ def _odds_sentence(planned: Planned, best: Forecast) -> str:
     gain = None if second is None else gain_over(best, second)
     if second is None or gain is None:
         return text
-    return f"{text} Over the next, {advice.layout_words(second.layout)}, it gains {advice.gain_words(gain)}."
+    words = advice.layout_words(second.layout)
+    if gain.low < 0.0 < gain.high and abs(gain.median) < WORTHWHILE_RATIO:
+        return f"{text} {words[0].upper()}{words[1:]} are about as fast: over them it gains {advice.gain_words(gain)}."
+    return f"{text} Over the next, {words}, it gains {advice.gain_words(gain)}."
 
 
 def _bound_sentence(planned: Planned, best: Forecast) -> str:

@@ -50,7 +50,7 @@ class Grid:
     rows_disjoint: bool
     bins: int = 40
     most_groups: int = 2000
-    most_marks: int = 4000
+    most_marks: int = 3000
     """Of one view of the workers over time."""
     most_lanes: int = 64
     worst_workers: int = 16

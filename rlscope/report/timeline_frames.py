@@ -17,8 +17,8 @@ _HEIGHT: Final = 0.74
 """Of the states in a lane; above them stand the ticks of the weight updates."""
 _TICK: Final = 0.18
 _BETWEEN_ROLES: Final = 0.45
-_NAME_CHARACTERS: Final = 12
-_TAIL_CHARACTERS: Final = 6
+_NAME_CHARACTERS: Final = 11
+_TAIL_CHARACTERS: Final = 5
 _TICKS_MAX: Final = 240
 _UPDATES: Final = {
     "phase": pl.String,

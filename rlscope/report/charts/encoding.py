@@ -45,6 +45,18 @@ def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, upd
     return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
+def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:
+    """A chart of the rows in which what these columns hold together is written once, and each row says which it has.
+
+    Words that thousands of rows repeat are most of a chart's size. Tables as text would be smaller still, but Vega
+    makes a function of text to read them, which the page's policy forbids.
+    """
+    words = rows.select(repeated).unique(maintain_order=True).with_row_index("words")
+    known = alt.LookupData(data=words, key="words", fields=list(repeated))
+    keyed = rows.join(words, on=list(repeated), nulls_equal=True, maintain_order="left").drop(repeated)
+    return alt.Chart(keyed).transform_lookup(lookup="words", from_=known)
+
+
 def time_axis(column: str) -> alt.X:
     """Seconds since the start, from left to right."""
     return (
@@ -65,10 +77,11 @@ def amount(column: str, title: str) -> alt.Y:
     return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(amount_axis())
 
 
-def amount_axis() -> alt.Axis:
-    """Few ticks, each written like the page's numbers: 0.2, 40, 1.2k, 3M."""
+def amount_axis(extent_px: float | None = None) -> alt.Axis:
+    """Few ticks, each written like the page's numbers: 0.2, 40, 1.2k, 3M; as wide as its labels, or extent_px."""
     label = "abs(datum.value) < 1000 ? format(datum.value, ',.3~f') : format(datum.value, '.3~s')"
-    return alt.Axis(labelExpr=label, tickCount=5)
+    extent = alt.Undefined if extent_px is None else extent_px
+    return alt.Axis(labelExpr=label, tickCount=5, minExtent=extent, maxExtent=extent)
 
 
 def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:

@@ -6,7 +6,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis import RunFacts
-from rlscope.report.charts.encoding import HEIGHT, STACKED_PX, Chart, time_axis, tip
+from rlscope.report.charts.encoding import HEIGHT, STACKED_PX, Chart, chart_of, time_axis, tip
 from rlscope.report.series import drawable, rounded
 from rlscope.report.states import order_of, state_label, state_of
 
@@ -40,8 +40,9 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
         pl.col("bucket_start_s").clip(lower_bound=0.0), pl.col("bucket_end_s").clip(upper_bound=run.duration_s)
     ).filter(pl.col("bucket_start_s") < pl.col("bucket_end_s"))
     rows = rows.with_columns(gpus=pl.col("gpu_s") / (pl.col("bucket_end_s") - pl.col("bucket_start_s")))
+    rows = rows.select("bucket_start_s", "bucket_end_s", "state", "label", "order", "gpus", "gpu_s")
     return (
-        alt.Chart(rounded(rows))
+        chart_of(rounded(rows), ["state", "label", "order"])
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=time_axis("bucket_start_s"),

@@ -21,22 +21,7 @@ from rlscope.report.charts.encoding import (
     time_axis,
     tip,
 )
-from rlscope.report.series import drawable, rounded, stepped
-
-
-def batch_size(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Running requests of every engine."""
-    return _by_engine(frame, run, "running_mean", "running requests")
-
-
-def waiting_requests(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Requests that wait inside every engine."""
-    return _by_engine(frame, run, "waiting_mean", "waiting requests")
-
-
-def kv_use(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """KV-cache tokens in use in every engine."""
-    return _by_engine(frame, run, "kv_used_mean_tokens", "KV tokens in use")
+from rlscope.report.series import drawable, rounded
 
 
 def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -122,30 +107,3 @@ def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
         )
         .properties(height=34 * rows.height)
     )  # fmt: skip
-
-
-def _by_engine(frame: pl.DataFrame, run: RunFacts, column: str, title: str) -> Chart:
-    """A line per engine, or a row of a heat map where there are more engines than lines one can tell apart."""
-    rows = rounded(drawable(frame, run.started_ns)).drop_nulls(column)
-    engines = names(rows, "worker_id")
-    tips = [
-        tip("bucket_start_s:Q", "from, s", ",.1f"),
-        tip("worker_id:N", "engine"),
-        tip(f"{column}:Q", title, ",.3~f"),
-    ]
-    if len(engines) <= LINES_MAX:
-        base = alt.Chart(stepped(rows, "worker_id")).encode(x=time_axis("bucket_start_s"), tooltip=tips)
-        lines = base.mark_line(interpolate="step-after").encode(
-            y=amount(column, title), color=series_colors("worker_id", engines)
-        )
-        return lines.properties(height=HEIGHT)
-    step = max(4, min(18, 420 // len(engines)))
-    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), tooltip=tips)
-    heat = base.mark_rect(strokeWidth=0).encode(
-        x2="bucket_end_s:Q",
-        y=alt.Y("worker_id:N").title(None).sort(engines).axis(labels=step >= 9, ticks=False, labelLimit=110),
-        color=alt.Color(f"{column}:Q")
-        .scale(scheme="viridis", zero=True)
-        .legend(title=title, orient="top", gradientLength=160, format="~s"),
-    )
-    return heat.properties(height=step * len(engines))

@@ -12,7 +12,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis import RunFacts
-from rlscope.report.charts.encoding import SHADE, STACKED_PX, Chart, layered, time_axis, tip
+from rlscope.report.charts.encoding import SHADE, STACKED_PX, Chart, chart_of, layered, time_axis, tip
 from rlscope.report.charts.zoom import FROM, TO
 from rlscope.report.series import rounded
 from rlscope.report.states import order_of, state_of
@@ -46,13 +46,13 @@ def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
 
 def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
     rows = states.join(lanes.select("lane", "who", "foot", "height"), on="lane").select(
-        "start_s", "end_s", "state", "label", "share_ratio", "who", "foot",
-        top=pl.col("foot") - pl.col("height") * pl.col("share_ratio"),
-    )  # fmt: skip
+        "start_s", "end_s", "state", "label", pl.col("share_ratio").round(3), "who", "foot", "height"
+    )
     names = sorted(rows["state"].unique(), key=order_of)
     colors = [f"var(--lane-{state_of(name).slug}, {state_of(name).light})" for name in names]
     return (
-        alt.Chart(rounded(rows))
+        chart_of(rounded(rows), ["state", "label", "who", "foot", "height"])
+        .transform_calculate(top="datum.foot - datum.height * datum.share_ratio")
         .mark_rect(strokeWidth=0, aria=False)
         .encode(
             x=time_axis("start_s"), x2="end_s:Q", y=y, y2="foot:Q",

@@ -24,6 +24,7 @@ _DIGITS: Final = 9
 """Significant digits kept of a number: sums of floats in another order differ beyond them."""
 
 _ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")
+_ABSENT: Final = ("not_there", "not_recorded")
 _LAYOUT: Final = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
 
 
@@ -68,6 +69,7 @@ def _settled(document: Any) -> Any:
             "best": {name: best.get(name) for name in _LAYOUT},
         },
         "eta": {"remaining_steps": document["eta"]["remaining_steps"]},
+        "sensitivity": sorted(each["quantity"] for each in document["sensitivity"] or [] if each["silence"] in _ABSENT),
         "model": {name: model[name] for name in ("synchronous", "cautions", "notes")},
     }
 

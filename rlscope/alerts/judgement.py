@@ -101,8 +101,8 @@ def firing(rules: RuleSet, states: Mapping[str, RuleState], run_id: str) -> tupl
 
 
 def warm_up_end_ns(step_ends_ns: Sequence[int], warm_up_steps: int) -> int | None:
-    """The end of that many optimizer steps, UTC epoch; None before. step_ends_ns rise."""
-    return step_ends_ns[warm_up_steps - 1] if len(step_ends_ns) >= warm_up_steps else None
+    """The end of that many optimizer steps, UTC epoch; None before, and where there is no warm-up. They rise."""
+    return step_ends_ns[warm_up_steps - 1] if 0 < warm_up_steps <= len(step_ends_ns) else None
 
 
 def _bind(rule: Rule, timeline: Timeline) -> _Bound:

@@ -19,10 +19,8 @@ from rlscope.alerts.state_file import WatchState, write_state
 _NS_PER_S: Final = 1_000_000_000
 # How soon an answer of a receiver is noted; short, since until then a kill makes it be told again.
 _NAP_S: Final = 0.05
-# Long enough for a receiver that was being restarted, short enough for a job that waits for the exit code.
-_LAST_MESSAGES_S: Final = 15.0
-# Whoever interrupts the watch wants it to end.
-_INTERRUPTED_S: Final = 5.0
+# Enough for a second and a third try, and little to a job that waits for the exit code.
+_LAST_MESSAGES_S: Final = 5.0
 
 
 class Clock(Protocol):
@@ -150,10 +148,9 @@ class Watch:
 
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> None:
         """Nothing more comes: what is known is told now."""
-        patience_s = _INTERRUPTED_S if interruptions() else _LAST_MESSAGES_S
-        due_ns = self._clock.now_ns() + round(patience_s * _NS_PER_S)
+        due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._tend(at_once=True)
-        while self._couriers.waiting and interruptions() < 2 and self._clock.now_ns() < due_ns:
+        while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
             self._clock.sleep(_NAP_S)
             self._tend(at_once=True)
         self._save()

@@ -21,11 +21,13 @@ _MOST_STATES: Final = 5
 
 def screen(look: Look) -> RenderableType:
     """One look as a renderable; it reads the same without colour."""
-    now_ns, facts = look.view.now_ns, look.view.facts
-    head = Text.assemble((watch_words.state_words(look), "bold"), (f"  {numbers.instant(now_ns)}", "dim"))
+    moment_ns, facts = watch_words.moment_ns(look), look.view.facts
+    head = Text.assemble((watch_words.state_words(look), "bold"), (f"  {numbers.instant(look.view.now_ns)}", "dim"))
     if facts is None:
         return Group(head, *_notes(look))
-    return Group(head, Text(""), _alerts(look), *_notes(look), Text(""), _facts(facts, now_ns), Text(""), _sides(facts))
+    return Group(
+        head, Text(""), _alerts(look), *_notes(look), Text(""), _facts(facts, moment_ns), Text(""), _sides(facts)
+    )
 
 
 def _alerts(look: Look) -> RenderableType:
@@ -35,7 +37,8 @@ def _alerts(look: Look) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for alert in sorted(firing, key=lambda alert: list(_STYLES).index(alert.severity)):
         table.add_row(
-            Text(alert.severity, style=_STYLES[alert.severity]), plain(watch_words.alert_words(alert, look.view.now_ns))
+            Text(alert.severity, style=_STYLES[alert.severity]),
+            plain(watch_words.alert_words(alert, watch_words.moment_ns(look))),
         )
     return table
 

@@ -66,6 +66,12 @@ def silence_words(facts: LiveFacts) -> list[str]:
     ]
 
 
+def moment_ns(look: Look) -> int:
+    """What ages are counted up to, UTC epoch: now, or the end of a run that has ended."""
+    view = look.view
+    return view.evaluated_ns if view.ended and view.evaluated_ns is not None else view.now_ns
+
+
 def state_words(look: Look) -> str:
     """Whether there is a run, and whether it goes on."""
     if look.view.facts is None:
@@ -94,16 +100,16 @@ class Lines:
         self._show_troubles(look, say)
         if look.view.facts is not None and (self._status_ns is None or now_ns - self._status_ns >= _STATUS_EVERY_NS):
             self._status_ns = now_ns
-            say.line(_status(look.view.facts, now_ns))
+            say.line(_status(look.view.facts, moment_ns(look)))
 
     def _show_alerts(self, look: Look, say: "_Printer") -> None:
         firing = {alert.fingerprint: alert for alert in look.view.alerts if alert.end_ns is None}
         for alert in look.view.alerts:
             if alert.end_ns is not None:
-                say.line(f"resolved {alert.severity} {alert_words(alert, look.view.now_ns)}")
+                say.line(f"resolved {alert.severity} {alert_words(alert, moment_ns(look))}")
         for fingerprint, alert in firing.items():
             if fingerprint not in self._firing:
-                say.line(f"FIRING {alert.severity} {alert_words(alert, look.view.now_ns)}")
+                say.line(f"FIRING {alert.severity} {alert_words(alert, moment_ns(look))}")
         self._firing = frozenset(firing)
 
     def _show_troubles(self, look: Look, say: "_Printer") -> None:

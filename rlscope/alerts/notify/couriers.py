@@ -80,6 +80,13 @@ class Couriers:
         """Alerts that some receiver has yet to be told something of."""
         return sum(desk.outbox.waiting for desk in self._desks.values())
 
+    def can_tell_before(self, due_ns: int) -> bool:
+        """Whether something could still arrive by then: it is on its way, or is tried again in time."""
+        return any(
+            desk.outbox.waiting and (desk.out_since_ns is not None or desk.next_ns < due_ns)
+            for desk in self._desks.values()
+        )
+
     @property
     def troubles(self) -> tuple[str, ...]:
         """A sentence for each receiver that does not take what it is sent."""

@@ -25,7 +25,7 @@ def plan_document(planned: Planned, file: PlanFile) -> dict[str, Json]:
         "safe_running_per_engine": finite(planned.kv_running),
         "kv_capacity_tokens": finite(planned.plan.kv_capacity_tokens),
         "eta": _eta(planned, file),
-        "sensitivity": [
+        "unknowns": [
             {
                 "unknown": each.unknown,
                 "rate_low_ratio": finite(each.rate_ratio.low),

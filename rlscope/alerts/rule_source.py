@@ -57,7 +57,8 @@ def _parse_toml(text: str, name: str) -> RuleSource:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
-        raise _unreadable(name, int(line[1]) if line else None, "TOML", str(error)) from error
+        number = int(line[1]) if line else max(1, len(text.splitlines()))  # else it says: at the end of the document
+        raise _unreadable(name, number, "TOML", str(error)) from error
     return RuleSource(name, document, _toml_lines(text))
 
 

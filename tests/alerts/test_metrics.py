@@ -1,0 +1,234 @@
+"""A metric over the whole run is what the report says of the run; over a window it is its own buckets."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+import pytest
+
+from rlscope.alerts.metrics import BY_NAME, METRICS
+from rlscope.alerts.readings import Reading
+from rlscope.alerts.rule import Rule, RuleSet, Window
+from rlscope.alerts.timeline import Timeline
+from rlscope.alerts.whole_run import whole_timeline
+from rlscope.analysis import Ledger, Staleness
+from rlscope.ledger import IDLE_STATES, close_ledger
+from rlscope.query import ask, standard_arguments
+from rlscope.query_files import questions
+from rlscope.staleness import summarise_staleness
+from rlscope.store import open_run
+from tests.trace_folder import (
+    activity,
+    delivery_row,
+    engine_row,
+    queue_row,
+    sample_row,
+    train_row,
+    update_row,
+    worker,
+    write_run,
+)
+
+S = 1_000_000_000
+TRACE = Path(__file__).parents[2] / "sample_traces" / "overproduction"
+EVERY = RuleSet(
+    tuple(Rule(metric.name, metric.name, None, "above", 0.0, Window(S)) for metric in METRICS),
+    interval_ns=S,
+    warm_up_steps=0,
+)
+
+
+class Reported(NamedTuple):
+    """The report's own figures, without its model, which no metric here asks."""
+
+    ledger: Ledger
+    staleness: Staleness
+    answers: Mapping[str, pl.DataFrame]
+    timeline: Timeline
+
+
+ASKED = (
+    "ledger", "worker_extents", "gpu_agreement", "token_staleness", "staleness_histogram", "sample_staleness",
+    "version_sources", "engine_speed", "delivery_outcomes", "training_steps", "weight_update_latency",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Reported:
+    with open_run(TRACE) as run:
+        arguments = standard_arguments(run)
+        answers = {name: ask(run, name, arguments) for name in ASKED}
+        ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
+        staleness = summarise_staleness(answers, run.config.max_staleness)
+        return Reported(ledger, staleness, answers, whole_timeline(run, EVERY))
+
+
+def whole(timeline: Timeline, name: str) -> Reading:
+    return BY_NAME[name].series(timeline).reading(0, timeline.buckets)
+
+
+def shares(reported: Reported, roles: tuple[str, ...], states: tuple[str, ...]) -> float:
+    own = [state for state in reported.ledger.states if state.role in roles]
+    return sum(state.gpu_ns for state in own if state.state in states) / sum(state.gpu_ns for state in own)
+
+
+def by_time(frame: pl.DataFrame, value: str, weight: str) -> float:
+    return (frame[value] * frame[weight]).sum() / frame[weight].sum()
+
+
+def test_staleness_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
+    timeline = recorded.timeline
+    tokens, samples = recorded.staleness.tokens, recorded.staleness.samples
+    assert tokens is not None and samples is not None
+    for statistic in ("p50", "p95", "p99", "max"):
+        assert whole(timeline, f"staleness.tokens.{statistic}").value == getattr(tokens, statistic)
+    trained = sum(count for _, count in tokens.histogram)
+    assert whole(timeline, "staleness.tokens.mean") == Reading(pytest.approx(tokens.mean), trained)
+    assert whole(timeline, "staleness.samples.max").value == samples.max
+    over = recorded.staleness.over_cap_tokens
+    assert over is not None
+    assert whole(timeline, "staleness.over_cap_ratio") == Reading(over / trained, trained)
+
+
+def test_shares_of_gpu_seconds_over_the_whole_run_are_the_ledgers(recorded: Reported) -> None:
+    timeline = recorded.timeline
+    everyone = ("trainer", "sampler", "colocated")
+    assert whole(timeline, "idle.trainer_ratio").value == shares(recorded, ("trainer",), IDLE_STATES)
+    assert whole(timeline, "idle.sampler_ratio").value == shares(recorded, ("sampler",), IDLE_STATES)
+    assert whole(timeline, "unattributed_ratio").value == shares(recorded, everyone, ("unattributed",))
+    moving = ("publishing_weights", "transferring_weights", "applying_weights")
+    waited = sum(state.gpu_ns for state in recorded.ledger.states if state.reason == "weights")
+    share = shares(recorded, everyone, moving) + waited / recorded.ledger.total_gpu_ns
+    assert whole(timeline, "weight_update.gpu_ratio").value == pytest.approx(share)
+    assert whole(timeline, "unattributed_ratio").evidence == pytest.approx(recorded.ledger.total_gpu_s)
+
+
+def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded: Reported) -> None:
+    timeline = recorded.timeline
+    speed = recorded.answers["engine_speed"]
+    assert whole(timeline, "running.per_engine").value == pytest.approx(by_time(speed, "running_mean", "row_s"))
+    assert whole(timeline, "waiting.requests").value == pytest.approx(by_time(speed, "waiting_mean", "row_s"))
+    outcomes = recorded.answers["delivery_outcomes"]
+    dropped = outcomes.filter(outcome="dropped_stale")["tokens"].sum()
+    assert whole(timeline, "dropped_stale_ratio") == Reading(
+        dropped / outcomes["tokens"].sum(), outcomes["tokens"].sum()
+    )
+    steps = recorded.answers["training_steps"]
+    assert whole(timeline, "step.period_s").value == pytest.approx(steps["period_s"].mean())
+    extents = recorded.answers["worker_extents"]
+    rate = steps["response_tokens"].sum() / ((extents["end_ns"].max() - extents["start_ns"].min()) / 1e9)
+    assert whole(timeline, "throughput.trained_tokens_per_s") == Reading(pytest.approx(rate), len(steps))
+    updates = recorded.answers["weight_update_latency"]
+    assert whole(timeline, "weight_update.duration_s").value == pytest.approx(updates["publish_to_applied_s"].mean())
+
+
+def test_every_metric_names_a_question_that_there_is_and_is_listed_once() -> None:
+    assert {metric.question for metric in METRICS} <= set(questions())
+    assert len(BY_NAME) == len(METRICS)
+
+
+def small(folder: Path) -> Timeline:
+    """Two trainers' worth of everything, in buckets of ten seconds from 0 to 30 s."""
+    write_run(
+        folder,
+        [
+            worker("t0", "trainer", 0, 30 * S, gpu_count=2, dropped={"samples": 3}),
+            worker("e0", "sampler", 0, None, last_flush_ns=12 * S, kv_capacity_tokens=100),
+        ],
+        {"max_staleness": 1},
+        activities=[
+            activity("t0", 0, 5 * S, "wait", "samples"),
+            activity("t0", 15 * S, 25 * S, "wait", "staleness_cap"),
+        ],
+        train_steps=[
+            train_row("t0", 5 * S, 8 * S, 1, version_in=3),
+            train_row("t0", 8 * S, 10 * S, 2, version_in=3),
+            train_row("t0", 10 * S, 14 * S, 3, version_in=5),
+        ],
+        samples=[
+            sample_row("a", "e0", [(3, 0, 10)]),
+            sample_row("b", "e0", [(1, 0, 5), (3, 5, 10)]),
+            sample_row("c", "e0", [(1, 0, 20)]),
+        ],
+        deliveries=[
+            delivery_row("a", "t0", taken_ns=5 * S, step=1),
+            delivery_row("b", "t0", taken_ns=8 * S, step=2),
+            delivery_row("c", "t0", "dropped_stale", taken_ns=8 * S),
+        ],
+        engine_steps=[
+            engine_row("e0", 0, 10 * S, running=4, waiting=1, kv_used_tokens=50),
+            engine_row("e0", 10 * S, 12 * S, running=8, waiting=0, kv_used_tokens=100),
+        ],
+        queue_depths=[
+            queue_row("t0", 2 * S, 4, capacity=8),
+            queue_row("t0", 12 * S, 6, capacity=8),
+            queue_row("t0", 0, 1, queue="tasks"),
+        ],
+        weight_updates=[
+            update_row("t0", 8 * S, 9 * S, 4, "publish"),
+            update_row("e0", 9 * S, 11 * S, 4),
+        ],
+    )  # fmt: skip
+    with open_run(folder) as run:
+        return whole_timeline(run, replace(EVERY, interval_ns=10 * S))
+
+
+EXPECTED = {
+    # metric: values of the buckets that end at 10, 20 and 30 s
+    "staleness.tokens.mean": (0.0, 10 / 10, None),
+    "staleness.tokens.p50": (0, 0, None),
+    "staleness.tokens.max": (0, 2, None),
+    "staleness.samples.max": (0, 2, None),
+    "staleness.over_cap_ratio": (0.0, 0.5, None),
+    "idle.trainer_ratio": (0.5, 0.5, 0.5),
+    "idle.sampler_ratio": (0.0, 0.0, None),
+    "unattributed_ratio": (0.0, 2 / 22, 10 / 20),
+    "dropped_stale_ratio": (20 / 40, None, None),
+    "queue.depth": (4.0, (4 * 2 + 6 * 8) / 10, 6.0),
+    "queue.used_ratio": (0.5, (4 * 2 + 6 * 8) / 80, 6 / 8),
+    "kv.used_ratio": (0.5, 1.0, None),
+    "running.per_engine": (4.0, 8.0, None),
+    "waiting.requests": (1.0, 0.0, None),
+    "throughput.trained_tokens_per_s": (1.0, 1.0, 0.0),
+    "step.period_s": (None, 3.0, None),
+    "weight_update.duration_s": (None, 3.0, None),
+    "worker.silent_s": (0.0, 8.0, 18.0),
+    "rows.dropped": (3, 3, 3),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_a_bucket_holds_what_ends_in_it(tmp_path: Path, name: str) -> None:
+    timeline = small(tmp_path / "run")
+    series = BY_NAME[name].series(timeline)
+    assert timeline.buckets == 3
+    values = [series.reading(bucket, bucket + 1).value for bucket in range(3)]
+    assert values == [pytest.approx(value) if value is not None else None for value in EXPECTED[name]]
+
+
+def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanoseconds(tmp_path: Path) -> None:
+    timeline = small(tmp_path / "run")
+    assert BY_NAME["worker.silent_s"].series(timeline).reading(2, 3) == Reading(18.0, 2, "e0")
+    assert BY_NAME["worker.silent_s"].series(timeline).reading(0, 1) == Reading(0.0, 2, None)
+    price_ns = BY_NAME["idle.trainer_ratio"].price_ns
+    assert price_ns is not None
+    assert price_ns(timeline).tolist() == [10 * S, 10 * S, 10 * S]
+
+
+def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three(tmp_path: Path) -> None:
+    ends_s = (2, 4, 6, 10, 12)
+    write_run(
+        tmp_path / "run",
+        [worker("t0", "trainer", 0, 40 * S)],
+        train_steps=[train_row("t0", (end - 1) * S, end * S, step) for step, end in enumerate(ends_s)],
+    )
+    with open_run(tmp_path / "run") as run:
+        timeline = whole_timeline(run, replace(EVERY, interval_ns=6 * S))
+    series = BY_NAME["step.overdue_periods"].series(timeline)
+    # At 6 s two steps have ended before the tick, at 12 s four; the run ends at 40 s, the last tick is at 42 s.
+    assert series.reading(0, 1) == Reading(None, 1)
+    assert series.reading(0, 2) == Reading(2 / 2, 3)
+    assert series.reading(0, 3) == Reading(6 / 2, 4)
+    assert series.reading(0, 7) == Reading(28 / 2, 4)

@@ -13,6 +13,7 @@ from typing import Final, cast, get_args
 
 from rlscope.alerts.alert import SEVERITIES
 from rlscope.alerts.metrics import BY_NAME
+from rlscope.alerts.receivers import receivers_of
 from rlscope.alerts.rule import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, Window
 from rlscope.alerts.rule_source import Place, RuleSource, parse_source, read_source
 from rlscope.alerts.spans import parse_duration, parse_window
@@ -42,8 +43,10 @@ _OWN_MIN_EVIDENCE: Final = 1
 
 
 def load_rules(path: Path) -> RuleSet:
-    """The rules of a file. Raises RuleError."""
-    return rules_of(read_source(path))
+    """The rules of a file. Raises RuleError, for its receivers too: a mistake shows before the watch needs them."""
+    source = read_source(path)
+    receivers_of(source)
+    return rules_of(source)
 
 
 def example() -> str:

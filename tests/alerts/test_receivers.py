@@ -5,6 +5,7 @@ import pytest
 from rlscope.alerts.receiver import Receiver
 from rlscope.alerts.receivers import holds_secret, receivers_of
 from rlscope.alerts.rule_source import parse_source
+from rlscope.alerts.rules import load_rules
 from rlscope.alerts.secret import FromEnvironment, FromFile, InTheOpen, SecretError
 from rlscope.errors import RuleError
 
@@ -146,3 +147,10 @@ def test_a_secret_is_read_when_it_is_needed_and_its_source_names_only_its_place(
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SecretError, match="no text"):
         FromFile(path).reveal()
+
+
+def test_a_check_refuses_a_file_whose_receivers_are_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(HEAD + 'kind = "pager"')
+    with pytest.raises(RuleError, match="found 'pager'"):
+        load_rules(path)

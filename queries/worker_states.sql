@@ -14,7 +14,7 @@
 -- out  state_ns         BIGINT   time in the state
 -- grain: one row per worker, bucket, state and reason
 WITH states AS (
-    SELECT worker_id, role, gpu_count, (bucket_start_ns - $origin_ns) // ($cell_ns * $cells_per_bucket) AS bucket,
+    SELECT worker_id, role, gpu_count, (bucket_start_ns - $origin_ns) // ($cell_ns::BIGINT * $cells_per_bucket) AS bucket,
         state, reason, state_ns
     FROM ledger
     UNION ALL

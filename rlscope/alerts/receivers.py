@@ -31,7 +31,7 @@ _KEYS: Final[Mapping[ReceiverKind, tuple[str, ...]]] = {
     "command": (*_COMMON, "command"),
 }
 """The address of Slack and of apprise's services is itself the secret, so it has no `url`."""
-_NEXT: Final = "docs/alerts.md shows receivers."
+_NEXT: Final = "docs/watch.md shows receivers."
 # A segment as long as this with digits among its letters is how services write the secret part of an address.
 _TOKEN_LIKE: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_\-.~%]{16,}")
 

@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -154,3 +155,11 @@ def test_a_check_refuses_a_file_whose_receivers_are_wrong(tmp_path: Path) -> Non
     path.write_text(HEAD + 'kind = "pager"')
     with pytest.raises(RuleError, match="found 'pager'"):
         load_rules(path)
+
+
+def test_the_receivers_of_the_documentation_are_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
+    found = read(page.split("```toml")[1].split("```")[0])
+    assert [each.kind for each in found] == ["webhook", "alertmanager", "slack", "apprise", "command"]
+    table = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert table == {"severity", "group_by", "group_interval", "repeat", "send_resolved", "timeout", "max_alerts"}

@@ -9,9 +9,7 @@ from rlscope.alerts.alert import Severity, at_least
 from rlscope.alerts.rule import RuleSet
 from rlscope.alerts.rules import built_in_rules, load_rules, one_off
 from rlscope.alerts.whole_run import RuleReport, hold_to_rules
-from rlscope.analyze import analyze_run
 from rlscope.errors import UnreadableDataError
-from rlscope.model.outlook import NoOutlook
 from rlscope.store import Run, open_run
 
 RESIDUAL: Final = "throughput.residual_ratio"
@@ -53,7 +51,11 @@ def _hold(run: Run, rules: RuleSet) -> RuleReport:
 
 def _residual_ratio(run: Run) -> float | None:
     """What the model's prediction of the trained tokens per second leaves unexplained; None without a prediction."""
+    # The model is slow to import, and hardly any rule asks for it.
+    from rlscope.analyze import analyze_run
+    from rlscope.model.outlook import Outlook
+
     outlook = analyze_run(run).outlook
-    if isinstance(outlook, NoOutlook) or outlook.prediction is None:
+    if not isinstance(outlook, Outlook) or outlook.prediction is None:
         return None
     return next((each.residual_ratio for each in outlook.prediction.compared if each.quantity == "tokens_per_s"), None)

@@ -18,6 +18,8 @@ class Pace:
 
     step_s: float
     """Period of the versions."""
+    step_tokens: float
+    """Response tokens trained in that time; over a rate of any draw, its period."""
     trainer_idle_ratio: float
     """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
     sampler_idle_ratio: float
@@ -27,7 +29,8 @@ class Pace:
 
 def pace_of_state(state: SteadyState) -> Pace:
     """By the closed forms."""
-    return Pace(state.step_s, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
+    step_tokens = state.trained_tokens_per_s * state.step_s
+    return Pace(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
 
 
 def pace_of_simulated(simulated: Simulated, regime: Regime) -> Pace:
@@ -35,6 +38,7 @@ def pace_of_simulated(simulated: Simulated, regime: Regime) -> Pace:
     trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
     return Pace(
         step_s=simulated.step_s,
+        step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
         trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
         sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
         regime=regime,
@@ -56,6 +60,7 @@ def pace_of_step(step: SynchronousStep, layout: Layout) -> Pace:
     }
     return Pace(
         step_s=step.step_s,
+        step_tokens=step.trained_tokens_per_s * step.step_s,
         trainer_idle_ratio=1.0 - step.train_s / step.step_s,
         sampler_idle_ratio=1.0 - sampling_s / step.step_s,
         regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),

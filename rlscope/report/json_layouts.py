@@ -91,10 +91,9 @@ def compared_document(
 def step_seconds(calibration: Calibration, forecast: Forecast) -> float | None:
     """Seconds of an optimizer step at the rate that is said of the layout; None where it cannot run."""
     rate = advice.rate_of(forecast)
-    if forecast.pace is None or rate is None or not rate.median or not forecast.tokens_per_s:
+    if forecast.pace is None or rate is None or not rate.median:
         return None
-    # The pace is the best estimate's, the rate the median of the draws: their product is the tokens of a step.
-    return forecast.pace.step_s * forecast.tokens_per_s / rate.median / calibration.steps_per_version
+    return forecast.pace.step_tokens / rate.median / calibration.steps_per_version
 
 
 def waits_for(regime: Regime) -> Waits:

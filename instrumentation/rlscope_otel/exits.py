@@ -8,7 +8,7 @@
 | `os._exit`, SIGKILL, a crash | all but the last interval |
 | fork | the parent goes on; the child's copy of the run is inert until it calls `start_run` itself |
 
-Nothing is installed before the first run starts. SIGTERM is only handled when the main thread starts the run and the
+A fork waits until the file of the moment is written (`forks.py`). Nothing is installed before the first run starts. SIGTERM is only handled when the main thread starts the run and the
 signal is not ignored.
 """
 
@@ -19,6 +19,8 @@ import sys
 import threading
 from types import FrameType
 from typing import Protocol
+
+from rlscope_otel import forks
 
 # What a terminated process may be held up for: well under the 30 s that schedulers usually grant.
 _SIGTERM_TIMEOUT_S = 5.0
@@ -74,6 +76,7 @@ def _hook_process() -> None:
         return
     if not _hooked_pids:
         atexit.register(_stop_all)
+        forks.hook()
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=_abandon_all)
     _hooked_pids.add(os.getpid())

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlscope_otel import schema
+from rlscope_otel import forks, schema
 
 Values = Sequence[object]
 """The values of one column."""
@@ -68,7 +68,8 @@ def write_table(table: pa.Table, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
-        _write(table, part)
+        with forks.writing():
+            _write(table, part)
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)

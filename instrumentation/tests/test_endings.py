@@ -6,6 +6,8 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
+
 SLOW = "run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=3600)"
 RECORD = """
 import os, signal, sys, threading, rlscope_otel
@@ -198,6 +200,34 @@ stop.set(); thread.join()
     assert ended(start_script(script(start, then))) == 0
     children = [row["start_ns"] for row in rows("engine_steps") if row["worker_id"].startswith("child-")]
     assert sorted(children) == list(range(8))
+
+
+WRITES = """
+import os, threading
+from rlscope_otel import forks
+forks.LONGEST_WAIT_S = {longest_wait_s}
+inside, written, never = threading.Event(), threading.Event(), threading.Event()
+def write():
+    with forks.writing():
+        inside.set()
+        never.wait({write_s})
+        written.set()
+threading.Thread(target=write, daemon=True).start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    with forks.writing():
+        os._exit(0 if written.is_set() == {waited} else 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("longest_wait_s", "write_s", "waited"), [(60, 0.5, True), (0.05, 2, False)], ids=["it ends", "it hangs"]
+)
+def test_a_fork_waits_for_the_write_of_the_moment_unless_it_hangs(start_script, longest_wait_s, write_s, waited):
+    writes = WRITES.format(longest_wait_s=longest_wait_s, write_s=write_s, waited=waited)
+    then = writes + "\nassert os.waitpid(child, 0)[1] == 0"
+    assert ended(start_script(script(then=then))) == 0
 
 
 def multiprocessing_script(method: str) -> str:

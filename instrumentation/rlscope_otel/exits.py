@@ -8,8 +8,8 @@
 | `os._exit`, SIGKILL, a crash | all but the last interval |
 | fork | the parent goes on; the child's copy of the run is inert until it calls `start_run` itself |
 
-A fork waits until the file of the moment is written (`forks.py`). Nothing is installed before the first run starts. SIGTERM is only handled when the main thread starts the run and the
-signal is not ignored.
+A fork waits until the file of the moment is written (`forks.py`). Nothing is installed before the first run starts.
+SIGTERM is only handled when the main thread starts the run and the signal is not ignored.
 """
 
 import atexit

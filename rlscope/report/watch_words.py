@@ -1,5 +1,6 @@
 """A watched run in words: the facts of one look, and the lines that a watch prints where there is no terminal."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -116,7 +117,8 @@ class Lines:
         """What is wrong with the data or with telling, once; and that it is over, once."""
         silent = look.view.facts.silent_workers if look.view.facts is not None else ()
         words = {f"silent {each.worker_id}": text for each, text in zip(silent, _silences(look), strict=True)}
-        words |= {f"data {problem}": problem for problem in look.view.problems}
+        # A count that grows is no news.
+        words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
         words |= {f"trouble {trouble.split(':')[0]}": trouble for trouble in look.troubles}
         for key, text in words.items():
             if key not in self._said:

@@ -1,0 +1,108 @@
+"""`rlscope watch` beside the real pipeline: begun before it, killed in its middle, begun again, ended by its end."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.check import check
+from rlscope.alerts.rules import load_rules
+from tests.alerts.notify.conftest import Listener, listening
+from tests.pipelines.pipeline_process import REPOSITORY, TIME_LIMIT_S, finish, start
+
+pytestmark = pytest.mark.pipelines
+
+# Samplers that are six times slower than they could be leave the trainer waiting most of the time.
+STARVED = ("--steps", "1000000", "--slow-sampler", "6")
+RULES = """
+interval = "1s"
+[[rules]]
+name = "must_fire"
+kind = "alarm"
+metric = "idle.trainer_ratio"
+above = 0.2
+window = "3s"
+for = "1s"
+keep_firing_for = "1h"
+min_evidence = 1
+labels = { severity = "critical" }
+annotations = { summary = "the trainer stands still {value}" }
+[[rules]]
+name = "must_not"
+kind = "alarm"
+metric = "staleness.samples.max"
+above = 1000
+window = "3s"
+min_evidence = 1
+labels = { severity = "critical" }
+[[receivers]]
+name = "hook"
+kind = "webhook"
+group_interval = "0s"
+"""
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as started:
+        yield started
+
+
+@pytest.fixture
+def begin() -> Iterator[Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]]:
+    """Processes that do not outlive the test; the pipeline ends its workers when it is interrupted."""
+    begun: list[subprocess.Popen[str]] = []
+    yield lambda process: begun.append(process) or process
+    for process in begun:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=TIME_LIMIT_S)
+
+
+def watch(run_dir: Path, rules: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "watch", str(run_dir)]
+    return subprocess.Popen(
+        [*command, "--rules", str(rules), "--interval", "200ms", "--plain"],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def eventually(holds: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+    deadline_s = time.monotonic() + TIME_LIMIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s and process.poll() is None, process.communicate()
+        time.sleep(0.05)
+
+
+def test_a_watch_tells_what_must_fire_once_though_it_is_killed_in_the_middle(
+    tmp_path: Path, listener: Listener, begin: Callable[["subprocess.Popen[str]"], "subprocess.Popen[str]"]
+) -> None:
+    run_dir, rules = tmp_path / "run", tmp_path / "rules.toml"
+    rules.write_text(f'{RULES}url = "{listener.url}"\n')
+    first = begin(watch(run_dir, rules))
+    assert first.stdout is not None
+    assert first.stdout.readline().endswith("waiting for the run to begin\n")
+    pipeline = begin(start(run_dir, *STARVED))
+    state = run_dir / "watch_state.json"
+    eventually(lambda: state.exists() and '"told": true' in state.read_text(), first)
+    first.kill()
+    assert first.communicate(timeout=TIME_LIMIT_S)[1] == ""
+
+    second = begin(watch(run_dir, rules))
+    assert second.stdout is not None
+    assert any("FIRING critical must_fire" in line for line in second.stdout)
+    pipeline.send_signal(signal.SIGINT)
+    assert finish(run_dir, pipeline).exit_status == 0
+    rest, stderr = second.communicate(timeout=TIME_LIMIT_S)
+    assert "has ended" in rest
+    assert (second.returncode, stderr) == (3, "")
+    told = [(each["labels"]["alertname"], each["status"]) for body in listener.bodies for each in body["alerts"]]
+    assert told == [("must_fire", "firing")]
+    assert [alert.rule for alert in check(run_dir, load_rules(rules)).alerts] == ["must_fire"]

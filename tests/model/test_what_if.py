@@ -107,7 +107,7 @@ def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: 
     assert rate(found) == pytest.approx(expected.trained_tokens_per_s, rel=0.07)  # what the fit errs at this context
     assert found.predicted.pace is not None
     assert found.predicted.pace.step_s == pytest.approx(expected.step_s, rel=0.07)
-    assert found.predicted.pace.trainer_idle_ratio == pytest.approx(expected.trainer_idle_ratio, abs=0.02)
+    assert found.predicted.pace.trainer_idle_ratio == pytest.approx(expected.trainer_idle_ratio, abs=0.04)
     assert found.predicted.pace.regime == expected.regime
 
 

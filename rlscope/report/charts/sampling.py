@@ -66,30 +66,6 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     )
 
 
-def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Samples by response length, divided by how they ended."""
-    kinds = ["finished", "capped", "censored"]
-    # The last length of a bin is in it: without the one more, a bin of a single length has no width.
-    rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
-    return (
-        alt.Chart(rounded(rows))
-        .transform_fold([f"{kind}_samples" for kind in kinds], as_=["column", "samples"])
-        .transform_calculate(kind="split(datum.column, '_')[0]")
-        .mark_bar(orient="vertical", strokeWidth=0)
-        .encode(
-            x=alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis()),
-            x2="bin_end_tokens:Q",
-            y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
-            color=series_colors("kind", kinds),
-            tooltip=[
-                tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
-                tip("kind:N", "ended"), tip("samples:Q", "samples", ",d"),
-            ],
-        )
-        .properties(height=HEIGHT)
-    )  # fmt: skip
-
-
 def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Tokens by what became of them."""
     rows = frame.with_columns(pl.col("outcome").str.replace_all("_", " ").alias("label"))

@@ -18,6 +18,7 @@ _STRIP_HEIGHT: Final = 40
 _CHARACTER_PX: Final = 8
 _PAGE: Final = "var(--page, #ffffff)"
 _INK: Final = "var(--ink, #16191d)"
+_GREY: Final = "var(--hatch-line, #a5abb2)"
 GENERATED: Final = "generated"
 HANDED_ON: Final = "on its way to the queue"
 QUEUED: Final = "in the queue"
@@ -51,7 +52,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def lives(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """A row per sample: what it did from its start on, and where the step began that trained on it."""
-    colors = {GENERATED: ACCENT, HANDED_ON: HEAT[1], QUEUED: SECOND, TAKEN: "var(--series-6, #a07800)"}
+    colors = {GENERATED: ACCENT, HANDED_ON: _GREY, QUEUED: SECOND, TAKEN: "var(--series-6, #a07800)"}
     order = list(dict.fromkeys(frame["sample"]))
     stations = frame.filter(pl.col("to_s") > pl.col("from_s"))
     shown = {name: color for name, color in colors.items() if name in set(stations["station"])}

@@ -1,25 +1,19 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""The trainer's side: rates, steps, staleness and weight updates."""
+"""The trainer's side: rates and steps."""
 
-from typing import Any, Final
+from typing import Final
 
 import altair as alt
 import polars as pl
 
 from rlscope.analysis import RunFacts
 from rlscope.report.charts.encoding import (
-    ACCENT,
-    BAND,
     HEIGHT,
-    LIMIT,
-    LINES_MAX,
     SHADE,
     Chart,
     amount,
     layered,
-    limit_rule,
-    names,
     series_colors,
     step_axis,
     time_axis,
@@ -76,59 +70,3 @@ def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
         )
         .properties(height=HEIGHT)
     )
-
-
-def staleness_by_step(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Mean token staleness of every step, with the band from the median to the 95th percentile, and the cap."""
-    rows = rounded(drawable(frame, run.started_ns))
-    tips = [tip("step:Q", "step", ",d")] + [
-        tip(f"staleness_{name}:Q", name, ",.3~f")
-        for name in ("mean", "p50", "p95", "p99", "max")
-        if f"staleness_{name}" in rows.columns
-    ]
-    base = alt.Chart(rows).encode(x=step_axis())
-    band = base.mark_area(interpolate="step", color=BAND).encode(
-        y=amount("staleness_p50", "versions"), y2="staleness_p95:Q"
-    )
-    mean = base.mark_line(interpolate="step", color=ACCENT).encode(y="staleness_mean:Q", tooltip=tips)
-    return layered(band, mean, *limit_rule(run.max_staleness, "cap")).properties(height=HEIGHT)
-
-
-def staleness_histogram(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Trained tokens by staleness; what lies beyond the cap in the colour of the cap."""
-    cap = run.max_staleness
-    color: Any = alt.value(ACCENT)
-    if cap is not None:
-        color = alt.condition(f"datum.staleness > {cap}", alt.value(LIMIT), alt.value(ACCENT))
-    return (
-        alt.Chart(rounded(frame))
-        .mark_bar()
-        .encode(
-            x=alt.X("staleness:O").title("staleness, versions").axis(labelAngle=0, labelOverlap=True),
-            y=amount("tokens", "tokens"),
-            color=color,
-            tooltip=[tip("staleness:O", "staleness"), tip("tokens:Q", "tokens", ",d")],
-        )
-        .properties(height=HEIGHT)
-    )
-
-
-def weight_update_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """From the publication of a version to each engine having it."""
-    rows = drawable(frame, run.started_ns)
-    engines = names(rows, "worker_id")
-    return (
-        alt.Chart(rounded(rows))
-        .mark_circle(size=18, opacity=0.7)
-        .encode(
-            x=alt.X("version:Q").title("version").axis(tickMinStep=1, format=",d").scale(zero=False, nice=False),
-            y=amount("publish_to_applied_s", "seconds from publication to use"),
-            color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(ACCENT),
-            tooltip=[
-                tip("version:Q", "version", ",d"), tip("worker_id:N", "engine"),
-                tip("publish_to_applied_s:Q", "publication to use, s", ",.3~f"),
- tip("apply_s:Q", "applying, s", ",.3~f"),
-            ],
-        )
-        .properties(height=HEIGHT)
-    )  # fmt: skip

@@ -48,7 +48,9 @@ def judge_ticks(
     timeline must reach back from first_tick as far as the longest window, and up to last_tick. A rule over the whole
     run is evaluated at last_tick only.
     """
-    order = sorted((_bind(rule, timeline) for rule in rules.rules), key=lambda bound: bound.rule.kind != "data_quality")
+    made: dict[str, tuple[Series, Whole | None]] = {}
+    bound_rules = [_bind(rule, timeline, made) for rule in rules.rules]
+    order = sorted(bound_rules, key=lambda bound: bound.rule.kind != "data_quality")
     now = {bound.rule.name: states.get(bound.rule.name, INACTIVE) for bound in order}
     counts = dict.fromkeys(now, 0)
     resolved: list[Alert] = []
@@ -105,11 +107,15 @@ def warm_up_end_ns(step_ends_ns: Sequence[int], warm_up_steps: int) -> int | Non
     return step_ends_ns[warm_up_steps - 1] if 0 < warm_up_steps <= len(step_ends_ns) else None
 
 
-def _bind(rule: Rule, timeline: Timeline) -> _Bound:
+def _bind(rule: Rule, timeline: Timeline, made: dict[str, tuple[Series, Whole | None]]) -> _Bound:
+    """A rule with its series; rules that share a metric share what was made of it."""
     if rule.metric is None:
         return _Bound(rule, _own_values(timeline.parts.own.get(rule.name), rule, timeline.first_bucket), None)
-    metric = BY_NAME[rule.metric]
-    return _Bound(rule, metric.series(timeline), metric.price_ns(timeline) if metric.price_ns is not None else None)
+    if rule.metric not in made:
+        metric = BY_NAME[rule.metric]
+        price_ns = metric.price_ns(timeline) if metric.price_ns is not None else None
+        made[rule.metric] = metric.series(timeline), price_ns
+    return _Bound(rule, *made[rule.metric])
 
 
 def _own_values(frame: pl.DataFrame | None, rule: Rule, first_bucket: int) -> Series:

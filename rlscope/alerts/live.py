@@ -88,6 +88,11 @@ class LiveRun:
         live._restore(state)
         return live
 
+    @property
+    def held_rows(self) -> int:
+        """Rows of the trace that are held in memory."""
+        return self._rows.count
+
     def saved(self) -> dict[str, object]:
         """What `restored` needs to go on, as a JSON object; it holds no secret."""
         return {

@@ -32,6 +32,11 @@ class LiveRows:
         self._first_rows: dict[str, pa.Table] = {}
         """One engine row of each worker: whether it has any at all decides how its updates are counted."""
 
+    @property
+    def count(self) -> int:
+        """How many rows are held."""
+        return sum(rows.num_rows for rows in self._tables.values())
+
     def add(self, file: NewFile) -> pa.Table:
         """Read a file's rows and keep them. Raises OSError or ArrowException where it breaks."""
         rows = _contract_rows(pq.read_table(file.path), file.table)

@@ -150,6 +150,14 @@ def test_a_present_layout_is_what_gains_are_over(tmp_path: Path) -> None:
     assert "present 1 : 5 × 64" in text
 
 
+def test_a_present_layout_that_is_kept_beyond_the_cap_is_said_to_be(tmp_path: Path) -> None:
+    present = PRESENT.replace("trainer_gpus = 1", "trainer_gpus = 3").replace("sampler_gpus = 5", "sampler_gpus = 3")
+    capped = write(tmp_path, f"{PLAN}{present}[limits]\nmax_staleness = 1\n")
+    text = " ".join(shown(plan_ahead(capped), 120).replace("│", " ").split())
+    assert "Keep 3 trainer GPUs and 3 sampler GPUs" in text
+    assert "It does not keep the cap of 1 on staleness." in text
+
+
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Planned], width: int) -> None:
     text = shown(answer, width)

@@ -8,7 +8,7 @@ from rlscope.model.forecast import Exclusion, Forecast, Spread
 from rlscope.model.plan import Planned, gain_over
 from rlscope.model.plan_sweep import coarse_granularity
 from rlscope.model.planned import Unknown
-from rlscope.model.recommendation import WORTHWHILE_RATIO
+from rlscope.model.recommendation import WORTHWHILE_RATIO, Reason
 from rlscope.report import advice, numbers
 from rlscope.report.outlook_names import EXCLUSIONS, REASONS, REGIMES
 
@@ -39,6 +39,14 @@ UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
     "weight_update": UnknownWords("time of a weight update", "time one publication of weights"),
     "lengths": UnknownWords("response lengths", "sample a few hundred responses"),
 }
+
+
+_REASONS: Final[Mapping[Reason, str]] = {
+    **REASONS,
+    "worthwhile": "It is worth the change, and nine to one or better that it helps.",
+    "unsure": "Another layout may be faster, but the plan does not say so surely enough.",
+}
+"""Why a present layout is kept or left."""
 
 
 class PlanRow(NamedTuple):
@@ -145,7 +153,7 @@ def _rate_sentence(planned: Planned, best: Forecast) -> str:
 
 def _odds_sentence(planned: Planned, best: Forecast) -> str:
     if planned.advice is not None:
-        return REASONS[planned.advice.reason]
+        return " ".join([_REASONS[planned.advice.reason], *_beyond_cap(planned, best)])
     odds = numbers.percent(planned.best_probability.get(best.layout))
     text = f"It is the fastest split in {odds} of those cases."
     second = next((each for each in planned.candidates if each is not best and each.excluded is None), None)
@@ -156,6 +164,14 @@ def _odds_sentence(planned: Planned, best: Forecast) -> str:
     if gain.low < 0.0 < gain.high and abs(gain.median) < WORTHWHILE_RATIO:
         return f"{text} {words[0].upper()}{words[1:]} are about as fast: over them it gains {advice.gain_words(gain)}."
     return f"{text} Over the next, {words}, it gains {advice.gain_words(gain)}."
+
+
+def _beyond_cap(planned: Planned, best: Forecast) -> list[str]:
+    """A warning where a layout that is kept does not keep the cap: it is compared with the others all the same."""
+    cap, staleness = planned.plan.most_staleness, best.staleness
+    if cap is None or best is not planned.present or (staleness is not None and staleness.sample_p95 <= cap):
+        return []
+    return [f"It does not keep the cap of {cap} on staleness."]
 
 
 def _bound_sentence(planned: Planned, best: Forecast) -> str:

@@ -7,12 +7,22 @@ import numpy as np
 import pytest
 
 from rlscope.model.asynchronous import SteadyState, steady_states
-from rlscope.model.change import Change, SpedUpCurve, changed_systems, changed_workload, doubts_of, timed_update
+from rlscope.model.change import (
+    Change,
+    SpedUpCurve,
+    changed_systems,
+    changed_workload,
+    doubts_of,
+    timed_update,
+    update_seconds,
+    with_forward_speed,
+    with_trainer_speed,
+)
 from rlscope.model.layouts import Granularity
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.outlook import Outlook, Question, look_ahead
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Layout, System, WeightUpdate, Workload
+from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
 from rlscope.model.what_if import ImpossibleChangeError, WhatIf, asked_layouts, what_if
 from tests.model.known_run import TODAY, TRUTH, observed
 
@@ -251,3 +261,32 @@ def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still(
 def test_samples_per_step_are_those_of_an_optimizer_step():
     workload = Workload(CAPPED, 50.0, 4, 128)
     assert changed_workload(workload, Change(samples_per_step=100), 2.0).samples_per_step == 200
+
+
+def test_a_faster_trainer_computes_faster_and_writes_checkpoints_no_faster():
+    phases = TrainerPhase("log-probabilities", 2.0, True), TrainerPhase("checkpoints", 3.0, False)
+    expected = TrainerPhase("log-probabilities", 1.0, True), TrainerPhase("checkpoints", 3.0, False)
+    assert with_trainer_speed(Trainer(100.0, 2, overhead_s=1.0, phases=phases), 2.0) == Trainer(
+        200.0, 2, overhead_s=0.5, phases=expected
+    )
+
+
+def test_faster_engines_decode_and_prefill_faster():
+    system = replace(TRUTH, engine=replace(TRUTH.engine, prefill_tokens_per_s=1_000.0))
+    engine, curve = with_forward_speed(system, 2.0).engine, TRUTH.engine.curve
+    assert engine.prefill_tokens_per_s == 2_000.0
+    assert engine.curve.pass_s(32.0) == curve.pass_s(32.0) / 2.0
+    assert engine.curve.kv_s_per_token == curve.kv_s_per_token / 2.0
+
+
+def test_an_update_lasts_until_the_slower_side_goes_on():
+    assert update_seconds(WeightUpdate(0.5, 1.0, 0.4)) == 1.0
+    assert update_seconds(WeightUpdate(0.5, 1.0, 0.6)) == 1.1
+
+
+def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
+    free, capped = outlook(), outlook(most_staleness=1)
+    change = Change(gpus=6, running_per_engine=16)
+    layouts = [what_if(said, change).predicted for said in (free, capped)]
+    assert layouts[0].staleness.sample_p95 > 1 >= layouts[1].staleness.sample_p95
+    assert layouts[0].tokens_per_s > layouts[1].tokens_per_s

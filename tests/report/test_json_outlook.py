@@ -169,3 +169,13 @@ def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to
     assert eta["best"]["hours"] < eta["current"]["hours"]
     assert eta["current"]["gpu_hours"] == pytest.approx(8 * eta["current"]["hours"])
     assert eta["current"]["price"] == pytest.approx(2.5 * eta["current"]["gpu_hours"])
+
+
+def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
+    outlook = changing_outlook()
+    halved = replace(outlook, calibration=replace(outlook.calibration, steps_per_version=2.0))
+    one, two = (as_document(with_outlook(said))["recommendation"]["best"]["step_s"] for said in (outlook, halved))
+    assert two == pytest.approx(one / 2.0)
+    best = outlook.recommendation.best
+    assert best.pace is not None
+    assert one == pytest.approx(best.pace.step_s, rel=0.05)  # at the median of the draws, not at the best estimate

@@ -1,4 +1,4 @@
-"""Writes the pages that are made from the code: the trace format, the findings and the questions.
+"""Writes the pages that are made from the code: the trace format, the findings, the questions and the metrics.
 
 `python docs/generate.py` writes them; with --check it fails when one of them is out of date.
 """
@@ -10,6 +10,7 @@ from typing import get_args, get_type_hints
 
 from rlscope_otel.schema import FORMAT_VERSION, TABLES
 
+from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose.rules import RULES
 from rlscope.query_files import questions
 from rlscope.run_config import MEANINGS, RunConfig, kind_name
@@ -68,7 +69,29 @@ def queries_page() -> str:
     return "".join(lines)
 
 
-PAGES = {"trace-format.md": trace_format_page, "findings.md": findings_page, "queries.md": queries_page}
+def metrics_page() -> str:
+    """Every metric of the alert rules, from their list."""
+    lines = [
+        GENERATED,
+        "# Metrics of alert rules\n\nWhat a rule may name ([alerts.md](alerts.md)). Over the whole run each is the\n",
+        "report's own figure, by the question that it names. With less evidence in its window there is no data. A\n",
+        "metric with a price says what it cost in GPU-seconds.\n\n",
+        "| metric | unit | meaning | question | least evidence | price |\n|---|---|---|---|---|---|\n",
+    ]
+    for metric in METRICS:
+        meaning = metric.meaning + ("" if metric.is_live else "; after the run only")
+        least = f"{metric.min_evidence:,} {metric.evidence}"
+        price = "GPU-s" if metric.price_ns is not None else ""
+        lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} | {price} |\n")
+    return "".join(lines)
+
+
+PAGES = {
+    "trace-format.md": trace_format_page,
+    "findings.md": findings_page,
+    "queries.md": queries_page,
+    "metrics.md": metrics_page,
+}
 
 
 def main() -> int:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from rlscope.alerts.rule import WHOLE_RUN, Rule, Window
-from rlscope.alerts.rules import built_in_rules, example, load_rules, one_off
+from rlscope.alerts.rule_source import parse_source
+from rlscope.alerts.rules import built_in_rules, example, load_rules, one_off, rules_of
 from rlscope.alerts.spans import parse_duration, parse_window, write_duration, write_window
 from rlscope.errors import RuleError
 
@@ -209,3 +210,10 @@ def test_windows_are_read_and_written_alike(text: str) -> None:
 def test_what_is_no_window_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_window(text)
+
+
+def test_the_rules_that_the_documentation_shows_are_rules() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
+    shown = text.split("```toml\n")[1].split("```")[0]
+    rules = rules_of(parse_source(shown, "alerts.md", is_yaml=False))
+    assert [rule.name for rule in rules.rules] == ["trainers_idle", "loss_explodes"]

@@ -85,8 +85,8 @@ def _halves(
 
 def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishes) -> Question:
     admission = _admission(config, whole)
-    throws_away = admission.queue_policy == "drop_by_age"
-    own_cap = None if throws_away else config.max_staleness
+    # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
+    own_cap = None if admission.max_staleness is not None else config.max_staleness
     device = find_device(whole.device_name)
     shape = ModelShape.of(config.model)
     return Question(
@@ -115,7 +115,7 @@ def _settings(config: RunConfig, admission: Admission, whole: Observed) -> Setti
 
 
 def _admission(config: RunConfig, whole: Observed) -> Admission:
-    """The limits that are seen to act: a cap that nothing was dropped for is not one that drops.
+    """The limits that are seen to act: a cap that is exceeded, and that nothing was dropped for, is none.
 
     What is pushed out of a full queue is recorded as dropped for its age too, so with a queue that throws its oldest
     away nothing is known of a cap that drops.
@@ -126,7 +126,14 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     policy, cap = config.staleness_policy, config.max_staleness
     if config.queue_policy == "drop_oldest" and queue is not None:
         return Admission(queue, "drop_oldest", None, config.max_in_flight_samples)
-    if policy == "drop" and dropped_ratio > _DROPPED_RATIO:
+    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap, whole)):
         return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
     keeps_cap = policy in ("publication_waits", "admission") and cap
     return Admission(queue, "wait", cap if keeps_cap else None, config.max_in_flight_samples)
+
+
+def _is_kept(cap: int, whole: Observed) -> bool:
+    """Whether what was trained on was within the cap: then nothing says that another layout would exceed it."""
+    tokens = sum(tokens for _, tokens in whole.staleness)
+    over = sum(tokens for staleness, tokens in whole.staleness if staleness > cap)
+    return bool(tokens) and over <= _DROPPED_RATIO * tokens

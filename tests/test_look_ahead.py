@@ -204,7 +204,11 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
     ("config", "delivered", "expected"),
     [
         (RunConfig(), KEEPING, Admission()),
-        (RunConfig(staleness_policy="drop", max_staleness=4, queue_capacity_samples=8), KEEPING, Admission(8)),
+        (
+            RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8),
+            KEEPING,
+            Admission(8, "drop_by_age", 1),
+        ),
         (
             RunConfig(staleness_policy="drop", max_staleness=4, queue_capacity_samples=8),
             DROPPING,
@@ -264,5 +268,15 @@ def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_l
     assert _question(config, facts, run, Wishes(most_staleness=1)).most_staleness == 1
     assert _question(config, facts, run, Wishes()).remaining_steps == 20
     assert _question(config, facts, run, Wishes(gpus_per_node=8)).granularity.gpus_per_node == 8
-    dropping = replace(config, staleness_policy="drop")
-    assert _question(dropping, facts, replace(run, delivered=DROPPING), Wishes()).most_staleness is None
+    for policy in ("drop", "admission", "publication_waits"):
+        keeping = replace(config, staleness_policy=policy)
+        assert _question(keeping, facts, replace(run, delivered=DROPPING), Wishes()).most_staleness is None
+
+
+@pytest.mark.parametrize(
+    ("over_tokens", "expected"), [(4, Admission(8, "drop_by_age", 1)), (5, Admission(8)), (1_000, Admission(8))]
+)
+def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens: int, expected: Admission):
+    config = RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8)
+    run = replace(observed(), delivered=KEEPING, staleness=((1, 4_000), (2, over_tokens)))
+    assert _admission(config, run) == expected

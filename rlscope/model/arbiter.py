@@ -2,10 +2,11 @@
 
 A layout in which a cap binds, samples age out, a queue grows or engines run few requests is simulated with the best
 estimate; its forecast and all its draws are moved by the ratio of the simulated rate to the closed form's. Today's
-layout and the fastest rivals are looked at, no more: the others are slower than any correction brings up. Not covered:
-how the correction itself varies over the draws.
+layout and the fastest rivals are asked about; other doubtful layouts are moved as their neighbours were, so that no
+rate of the closed form stands beside one of the simulator. Not covered: how the correction varies over the draws.
 """
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -21,8 +22,13 @@ from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.staleness_forms import maximum
 from rlscope.model.system import Layout, Reals
 
-_RIVALS: Final = 6
-"""Rivals that are simulated."""
+_MOST_SIMULATED: Final = 10
+"""Layouts that are simulated: a tenth to half of a second each."""
+_LEADERS: Final = 4
+"""The fastest rivals, none of which is left without a simulation that it needs, as far as the number above reaches."""
+_NEIGHBOUR_ERROR: Final = 0.07
+"""Log deviation of a correction that is taken from neighbours, besides the simulator's own error: with that, a doubtful
+forecast errs by the tenth that closed forms with a caveat do."""
 _STEPS: Final = 60
 """Steps of a simulation: its rate is then known to about 1 % where a step's time varies by 10 %."""
 _MOST_SAMPLES: Final = 300_000
@@ -44,23 +50,74 @@ class Arbitrated:
 def arbitrate(
     calibration: Calibration, forecasts: Forecasts, settings: Settings, most_staleness: int | None
 ) -> Arbitrated:
-    """Correct today's forecast and the fastest rivals where the closed form is not to be trusted."""
+    """Correct the forecasts where the closed form is not to be trusted.
+
+    Today's layout is simulated, and then, one after the other, the fastest that are not, until the first few all are
+    or enough were asked. A doubtful layout that was not asked is moved as its neighbours were.
+    """
     if calibration.synchronous:
         return Arbitrated(forecasts, 0)
-    asked = [
-        each
-        for each in (forecasts.today, *forecasts.rivals[:_RIVALS])
-        if each.state and is_doubtful(calibration, each.layout)
-    ]
-    # Today's layout is what the others are compared with, whatever its staleness: no cap leaves it out.
-    caps = {each.layout: None if each is forecasts.today else most_staleness for each in asked}
-    by_layout = {each.layout: corrected(calibration, each, settings, caps[each.layout]) for each in asked}
-    others = sorted(
-        (by_layout.get(each.layout, each) for each in forecasts.others),
-        key=lambda each: (each.excluded is not None, -(each.tokens_per_s or 0.0)),
-    )
-    today = by_layout.get(forecasts.today.layout, forecasts.today)
-    return Arbitrated(Forecasts(replace(today, excluded=forecasts.today.excluded), tuple(others)), len(asked))
+    today, rivals = forecasts.today, {each.layout: each for each in forecasts.rivals}
+    doubtful = {layout for layout in (today.layout, *rivals) if is_doubtful(calibration, layout)}
+    simulated: dict[Layout, Forecast] = {}
+    if today.state and today.layout in doubtful:
+        # What the others are compared with, whatever its staleness: no cap leaves it out.
+        simulated[today.layout] = corrected(calibration, today, settings, None)
+    while len(simulated) < _MOST_SIMULATED:
+        moved = _moved(rivals, simulated, doubtful, today)
+        leaders = sorted(filter(_can_run, moved.values()), key=_rank)[:_LEADERS]
+        asked = next((each.layout for each in leaders if each.layout in doubtful - simulated.keys()), None)
+        if asked is None:
+            break
+        simulated[asked] = corrected(calibration, rivals[asked], settings, most_staleness)
+    moved = _moved(rivals, simulated, doubtful, today)
+    others = sorted((moved.get(each.layout, each) for each in forecasts.others), key=_rank)
+    now = replace(simulated.get(today.layout, today), excluded=today.excluded)
+    return Arbitrated(Forecasts(now, tuple(others)), len(simulated))
+
+
+def _rank(forecast: Forecast) -> tuple[bool, float]:
+    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+
+
+def _can_run(forecast: Forecast) -> bool:
+    return forecast.excluded is None
+
+
+def _moved(
+    rivals: Mapping[Layout, Forecast], simulated: Mapping[Layout, Forecast], doubtful: Set[Layout], today: Forecast
+) -> dict[Layout, Forecast]:
+    """The rivals, each simulated one as it was and each doubtful one moved like those about it.
+
+    The logarithm of the correction is interpolated between trainer GPUs, among layouts with the same limit on running
+    requests and level beyond the outermost of them; where there is none with that limit, among all.
+    """
+    before = {**rivals, today.layout: today}
+    known = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
+    moved: dict[Layout, Forecast] = {}
+    for layout, each in rivals.items():
+        if layout in simulated or layout not in doubtful or not known:
+            moved[layout] = simulated.get(layout, each)
+            continue
+        alike = {other for other in known if other.running_per_engine == layout.running_per_engine} or known.keys()
+        about = sorted(alike, key=lambda other: other.trainer_gpus)
+        at = np.interp(layout.trainer_gpus, [other.trainer_gpus for other in about], [known[other] for other in about])
+        moved[layout] = _scaled(each, float(np.exp(at)))
+    return moved
+
+
+def _log_ratio(after: Forecast, before: Forecast) -> float:
+    return float(np.log((after.tokens_per_s or 1.0) / (before.tokens_per_s or 1.0)))
+
+
+def _scaled(forecast: Forecast, factor: float) -> Forecast:
+    """A forecast that nobody simulated, moved: it is wider by what neighbours differ in."""
+    drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
+    if drawn is None or rate is None:
+        return forecast
+    rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.running_per_engine])
+    errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
+    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn * factor * errors)
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
@@ -74,9 +131,7 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     return bool(state.caveats) or passes_cap or kv_binds
 
 
-def corrected(
-    calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None
-) -> Forecast:
+def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
     """The forecast by the simulator, its draws moved with it; as it was where no step of it ever starts."""
     simulated = simulated_run(calibration, forecast.layout, settings)
     if simulated is None or not forecast.tokens_per_s:

@@ -17,25 +17,39 @@ import numpy.typing as npt
 from rlscope.model.layout_limits import Refused, refused
 from rlscope.model.losses import Regime, SideLosses, regime_of, sampler_losses, trainer_losses
 from rlscope.model.queue_age import offset_versions, surplus_of
-from rlscope.model.sampler_limits import CapRule, Fleet, Levels, sampler_levels
+from rlscope.model.sampler_limits import CapRule, Fleet, Levels, near_a_cap, sampler_levels
 from rlscope.model.sampler_period import Sampling, first_running, sampling_of
 from rlscope.model.staleness_forms import StalenessTerms, maximum
 from rlscope.model.system import Layout, Reals, System
 from rlscope.model.trainer_step import trainer_step
 
-Caveat = Literal["in_flight_cap", "staleness_cap", "samples_age_out", "held_back", "queue_grows", "few_requests"]
+Caveat = Literal[
+    "in_flight_cap",
+    "staleness_cap",
+    "near_cap",
+    "samples_age_out",
+    "held_back",
+    "queue_grows",
+    "few_requests",
+    "waits_vary",
+]
 """Why the closed form is off, and by how much beside the event simulator.
 
 in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: mean staleness is off by up to half
-a version, the period by up to 8 %. samples_age_out: what is left is shorter, so throughput is up to 8 % too high where
-the samplers set the pace. held_back: samplers with a surplus run in bursts, as where a cap binds. queue_grows: for
-ever, and staleness with it. few_requests: their number varies a lot.
+a version, the period by up to 8 %. near_cap: it binds now and then. samples_age_out: what is left is shorter, so
+throughput is up to 8 % too high where the samplers set the pace. held_back: samplers with a surplus run in bursts, as
+where a cap binds. queue_grows: for ever, and staleness with it. few_requests: their number varies a lot. waits_vary:
+the longest waits for an environment, not their mean, are what a staleness cap meets.
 """
 
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
 _AGED_RATIO: Final = 0.001
 """Dropping one sample in a thousand is taken for dropping none."""
+_NEAR_CAP_RATIO: Final = 0.2
+"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
+_LONG_WAIT_RATIO: Final = 0.05
+"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
 _SLIGHT_SURPLUS: Final = 0.02
 """A surplus of less is used up by the variation of the load."""
 _ROUNDING: Final = 1e-9
@@ -236,13 +250,26 @@ def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> lis
     def binds(limit_s: Reals, before_s: Reals) -> npt.NDArray[np.bool_]:
         return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
 
+    in_flight = binds(levels.admission_s, levels.updates_s)
+    staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
     found: dict[Caveat, npt.NDArray[np.bool_]] = {
-        "in_flight_cap": binds(levels.admission_s, levels.updates_s),
-        "staleness_cap": binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0),
+        "in_flight_cap": in_flight,
+        "staleness_cap": staleness,
+        "near_cap": near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
         "samples_age_out": (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
         "held_back": slower & (surplus == "held"),
         "queue_grows": slower & (surplus == "grows"),
         "few_requests": loose & (running < _FEW_RUNNING),
+        "waits_vary": _waits_vary(fleet, running),
     }
     rows = zip(*(mask.tolist() for mask in found.values()), strict=True)
     return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]
+
+
+def _waits_vary(fleet: Fleet, running: Reals) -> npt.NDArray[np.bool_]:
+    """Whether waits for the environment differ, are a part of a sample's time, and staleness is capped."""
+    workload = fleet.system.workload
+    waits_s = workload.environment_waits_s
+    if fleet.system.admission.max_staleness is None or not waits_s or min(waits_s) == max(waits_s):
+        return np.zeros(running.shape, dtype=np.bool_)
+    return workload.environment_s > _LONG_WAIT_RATIO * _sample_s(fleet, running, fleet.period_s(running))

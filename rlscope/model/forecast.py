@@ -34,9 +34,10 @@ _NEAR_BEST_RATIO: Final = 0.6
 _FORM_ERROR: Final = 0.03
 """Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
 of the closed forms against a simulator of single tokens. Not shared between layouts."""
-_DOUBTFUL_FORM_ERROR: Final = 0.10
-"""The same where the closed form has a caveat; the event simulator, asked there, errs by about as much where a run
-hands out its samples in another manner than is simulated."""
+_DOUBTFUL_FORM_ERROR: Final = 0.07
+"""The same where the closed form has a caveat and the event simulator, told the manner of the run, speaks: it errs by
+0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies, matter most.
+Of twelve systems drawn with other seeds than the benchmark's."""
 _SEED: Final = 2
 _MOST_DRAWN: Final = 60
 """Layouts solved with every draw; the next in rank differ by less than the draws do."""

@@ -109,6 +109,23 @@ def sampler_levels(fleet: Fleet) -> Levels:
     return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
 
 
+def near_a_cap(fleet: Fleet, running: Reals, margin_ratio: float) -> npt.NDArray[np.bool_]:
+    """Whether so much larger a batch, 0..1 of it, would pass a limit on what is in flight or on staleness that waits.
+
+    The load varies, so a limit that the mean does not reach binds now and then.
+    """
+    admission, more = fleet.system.admission, (1.0 + margin_ratio) * running
+    near = np.zeros(running.shape, dtype=np.bool_)
+    if admission.max_in_flight_samples is not None:
+        outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / fleet.step_s(more)
+        in_flight = fleet.group_tail_ratio() * more * fleet.engines + outside + fleet.mean_queued()
+        near |= in_flight > admission.max_in_flight_samples
+    if admission.max_staleness is not None and admission.queue_policy == "wait":
+        rule = _ahead_of if fleet.cap_rule == "admission" else _older_than
+        near |= rule(fleet, admission.max_staleness)(more)
+    return near
+
+
 def _under_admission(fleet: Fleet, most: Reals) -> Reals:
     """Running, waiting for their group, and queued: together at most the cap."""
     cap = fleet.system.admission.max_in_flight_samples

@@ -165,6 +165,13 @@ def test_a_folder_that_appears_late_is_waited_for(listener: Listener, tmp_path: 
     assert [look.troubles for look in seen] == [()] * 4
 
 
+def test_what_a_changed_rule_leaves_behind_is_ended_but_not_before_anything_is_known(listener: Listener) -> None:
+    unknown = view(facts=None, evaluated_ns=None)
+    follow([view(alert()), unknown, view(alert()), view(), view(ended=True)], listener)
+    assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
+    assert listener.bodies[1]["alerts"][0]["endsAt"] == "2026-01-01T12:00:15.000000000Z"
+
+
 VIEWS = (
     view(),
     view(alert()),

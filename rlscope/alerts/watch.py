@@ -131,8 +131,7 @@ class Watch:
             if self._worst is None or not at_least(self._worst, alert.severity):
                 self._worst = alert.severity
         self._save()
-        self._couriers.dispatch(now_ns)
-        self._couriers.collect(now_ns)
+        self._tend(at_once=False)
         self._show_look(view)
         return view
 
@@ -157,11 +156,11 @@ class Watch:
         self._show_look(view)
 
     def _tend(self, *, at_once: bool) -> None:
-        """Note what became of messages, and send those whose time has come."""
+        """Send the messages whose time has come, and remember at once what became of those on their way."""
         now_ns = self._clock.now_ns()
+        self._couriers.dispatch(now_ns, at_once=at_once)
         if self._couriers.collect(now_ns):
             self._save()
-        self._couriers.dispatch(now_ns, at_once=at_once)
 
     def _save(self) -> None:
         # A run folder that is not there yet is the run's to make.

@@ -220,6 +220,36 @@ def test_the_state_is_on_disk_before_anything_is_sent(tmp_path: Path, monkeypatc
     assert [state and state.run for state in found] == [{"shown": 1}]
 
 
+@pytest.mark.parametrize("naps", [0, 3])
+def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: Listener, tmp_path: Path) -> None:
+    """The courier is back at once, or while the watch waits."""
+    path = tmp_path / "state.json"
+    on_the_way: list[Any] = []
+    slept: list[float] = []
+
+    class Clock(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            slept.append(seconds)
+            if len(slept) == naps:
+                on_the_way.pop()()
+
+    class Run(FakeRun):
+        def poll(self, now_ns: int) -> LiveView:
+            state = read_state(path)
+            found.append(
+                [known["told"] for group in state.receivers["oncall"] for known in group["known"]] if state else []
+            )
+            return super().poll(now_ns)
+
+    found: list[list[bool]] = []
+    start = on_the_way.append if naps else lambda work: work()
+    couriers = Couriers([receiver(url=listener.url)], start=start)
+    run = Run([view(alert()), view(alert(), ended=True)])
+    Watch(run, couriers, state_path=path, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
+    assert found == [[], [True]]
+
+
 def test_a_receiver_that_stays_down_neither_stops_nor_outlives_the_watch_and_is_reported(listener: Listener) -> None:
     listener.answers = [503] * 1000
     clock, seen = FakeClock(), list[Look]()

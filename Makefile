@@ -20,7 +20,8 @@ demo: $(VENV)/.installed ## analyse a recorded run: a verdict here, the page in 
 	$(BIN)/rlscope analyze $(DEMO) --output report.html
 
 test: $(VENV)/.installed ## everything that needs no torch, no GPU and no network
-	$(BIN)/python -m pytest -m "not pipelines and not frameworks and not vllm"
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not pipelines and not frameworks and not vllm" \
+		--numprocesses auto --dist loadscope
 
 lint: $(VENV)/.installed ## style, types and generated pages
 	$(BIN)/ruff check .

@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; before numpy is loaded
@@ -50,6 +50,8 @@ class Transfer:
     known: float
     """By the closed form with the true parameters; NaN where it refuses the layout. Tokens per second, as `true`."""
     predicted: Spread
+    scaling_known: Spread
+    """Predicted, had somebody said how the trainers scale."""
 
     @property
     def error_ratio(self) -> float:
@@ -90,7 +92,7 @@ def judge(task: tuple[System, bool]) -> Judged:
     world = system.world
     with tempfile.TemporaryDirectory() as scratch:
         simulate_world(world, system.recorded, system.steps, 0, Path(scratch) / "run")
-        told = predict(Path(scratch) / "run", system.layouts)
+        told = predict(Path(scratch) / "run", system.layouts, world.training.scaling_exponent)
     true = {layout: true_tokens_per_s(world, layout, TRUE_STEPS) for layout in system.layouts}
     again = true_tokens_per_s(world, system.recorded, TRUE_STEPS, seed=2)
     noise = again / true[system.recorded] - 1.0
@@ -102,7 +104,11 @@ def judge(task: tuple[System, bool]) -> Judged:
         true[chosen] = true_tokens_per_s(world, chosen, TRUE_STEPS)
     best, known = max(true.values()), true_rates(world, system.layouts)
     transfers = tuple(
-        Transfer(system, is_quiet, layout, true[layout], known[layout], told.tokens_per_s[layout])
+        Transfer(
+            *(system, is_quiet, layout, true[layout], known[layout]),
+            told.tokens_per_s[layout],
+            told.scaling_known_tokens_per_s[layout],
+        )
         for layout in system.layouts
     )
     short = (1.0 - true[chosen] / best, 1.0 - true[system.recorded] / best)
@@ -150,13 +156,19 @@ def error_lines(judged: Sequence[Judged]) -> list[str]:
         error_line("the recorded layout itself, noisy", (row for row in rows if row.is_recorded and not row.is_quiet)),
         error_line("the recorded layout itself, noise-free", (row for row in rows if row.is_recorded and row.is_quiet)),
         error_line("every other layout, noise-free", quiet),
+        error_line("  had the trainers' scaling been known", map(_with_scaling, quiet)),
         error_line("every other layout, noisy", noisy),
+        error_line("  had the trainers' scaling been known", map(_with_scaling, noisy)),
         *(error_line(f"  {name}", filter(test, noisy)) for name, test in groups.items()),
         *(
             error_line(f"  limited by: {family}", [row for row in noisy if row.system.family == family])
             for family in families
         ),
     ]
+
+
+def _with_scaling(row: Transfer) -> Transfer:
+    return replace(row, predicted=row.scaling_known)
 
 
 def advice_lines(judged: Sequence[Judged]) -> list[str]:
@@ -221,7 +233,7 @@ def case_line(case: Case) -> str:
     """What is said of a run that no change of layout helps, or of which nothing can be known."""
     with tempfile.TemporaryDirectory() as scratch:
         simulate_world(*case, seed=0, folder=Path(scratch) / "run")
-        told = predict(Path(scratch) / "run", [case.layout])
+        told = predict(Path(scratch) / "run", [case.layout], case.world.training.scaling_exponent)
     if isinstance(told, NoOutlook):
         return f"  {case.world.name:<22} nothing: {told.reason}"
     said = f"change to {_split(told.advice.layout)}" if told.advice.changes else "stay"

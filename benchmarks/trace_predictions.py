@@ -1,7 +1,7 @@
 """What rlscope says, from a run folder alone, of layouts that the run did not have."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +33,14 @@ class Told:
     advice: Advice
     tokens_per_s: Mapping[Layout, Spread]
     """Trained response tokens per second: median and 90 % interval of each layout asked about."""
+    scaling_known_tokens_per_s: Mapping[Layout, Spread]
+    """The same, had somebody said how the trainers scale."""
     trainer_tokens_per_gpu_s: float
     """As calibrated, with the trainers of the run."""
 
 
-def predict(folder: Path, layouts: Sequence[Layout]) -> Told | NoOutlook:
-    """Analyse the folder and ask about the layouts."""
+def predict(folder: Path, layouts: Sequence[Layout], scaling_exponent: float) -> Told | NoOutlook:
+    """Analyse the folder and ask about the layouts, once more with the trainers' true exponent."""
     outlook = analyze(folder).outlook
     if isinstance(outlook, NoOutlook):
         return outlook
@@ -47,6 +49,9 @@ def predict(folder: Path, layouts: Sequence[Layout]) -> Told | NoOutlook:
     return Told(
         advice=Advice(advised.changes, advised.reason, _layout(chosen)),
         tokens_per_s=_spreads(calibration, layouts, outlook.question.settings),
+        scaling_known_tokens_per_s=_spreads(
+            _with_scaling(calibration, scaling_exponent), layouts, outlook.question.settings
+        ),
         trainer_tokens_per_gpu_s=calibration.system.trainer.tokens_per_gpu_s,
     )
 
@@ -64,6 +69,15 @@ def _spreads(calibration: Calibration, layouts: Sequence[Layout], settings: Sett
             factor = simulated.trained_tokens_per_s / best[index] if simulated else 1.0
         spreads[layout] = Spread.of(drawn[:, index] * factor)
     return spreads
+
+
+def _with_scaling(calibration: Calibration, exponent: float) -> Calibration:
+    """The calibration with one exponent in all its systems."""
+    systems = [
+        replace(system, trainer=replace(system.trainer, scaling_exponent=exponent))
+        for system in (calibration.system, *calibration.draws)
+    ]
+    return replace(calibration, system=systems[0], draws=tuple(systems[1:]))
 
 
 def _layout(layout: ModelLayout) -> Layout:

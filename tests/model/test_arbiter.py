@@ -65,5 +65,5 @@ def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doub
     leaders = [each for each in judged.forecasts.rivals if is_doubtful(capped(), each.layout)][:1]
     assert leaders
     assert all(each.tokens_per_s != closed[each.layout] for each in leaders)
-    rates = [each.tokens_per_s for each in judged.forecasts.rivals]
+    rates = [each.tokens_per_s or 0.0 for each in judged.forecasts.rivals]
     assert rates == sorted(rates, reverse=True)

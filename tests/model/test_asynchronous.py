@@ -186,6 +186,30 @@ def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     assert found.trainer_losses.admission > 0.0
 
 
+def test_a_cap_that_a_fifth_more_requests_would_pass_is_near_and_one_beyond_it_is_not() -> None:
+    free = state(system(), layout(13))
+    in_flight = free.concurrency * LENGTHS.group_tail_ratio(8)
+    # A cap counts half a batch as queued besides.
+    near, far = (
+        state(system(admission=Admission(max_in_flight_samples=round(512 + ratio * in_flight))), layout(13))
+        for ratio in (1.19, 1.21)
+    )
+    assert (free.caveats, near.caveats, far.caveats) == ((), ("near_cap",), ())
+    assert near.step_s == free.step_s
+
+
+def test_waits_that_vary_matter_where_staleness_is_capped() -> None:
+    waits = {"environment_s": 300.0, "environment_waits_s": (0.0, 600.0)}
+    capped = Admission(max_staleness=50)
+    varying, alike, free = (
+        state(system(workload=workload(**given), admission=admission), layout(10, running=48)).caveats
+        for given, admission in ((waits, capped), ({"environment_s": 300.0}, capped), (waits, Admission()))
+    )
+    assert "waits_vary" in varying
+    assert "waits_vary" not in alike
+    assert "waits_vary" not in free
+
+
 def test_a_cap_in_flight_that_is_generous_changes_nothing() -> None:
     capped = state(system(admission=Admission(max_in_flight_samples=10_000)), layout(13))
     assert capped == state(system(), layout(13))

@@ -45,7 +45,7 @@ class Range:
 
     def __str__(self) -> str:
         ends = {"at least": self.least, "above": self.above, "at most": self.most}
-        return " and ".join(f"{word} {end:g}" for word, end in ends.items() if end is not None)
+        return " and ".join(f"{word} {end:,.10g}" for word, end in ends.items() if end is not None)
 
 
 @dataclass(frozen=True, slots=True)

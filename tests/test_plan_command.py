@@ -178,6 +178,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
     assert "8.19G parameters; an engine of 1 GPU holds" in text
     assert "Responses of 400 tokens on average" in text and "at the cap of 1,024" in text
     assert "25.0% of the peak" in text and "131GB of weights, gradients and optimizer" in text
+    assert "to the power of 0.8 ± 0.2" in text
     assert "New weights reach the engines at no cost." in text
     assert "The layout depends most on the training rate" in text
     assert "EUR." in text

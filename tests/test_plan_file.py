@@ -122,6 +122,7 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
         ("total = 16", "total = 16.5", 2, "found 16.5; expected a whole number"),
         ("total = 16", "total = 0", 2, "found 0; expected a whole number at least 1"),
         ("total = 16\n", "", 1, "[gpus] total: found no such key; expected a whole number at least 1"),
+        ("total = 16", "total = 65_537", 2, "found 65537; expected a whole number at least 1 and at most 65,536"),
         ("head_dim = 128", "head_dim = nan", 10, "[model] head_dim: found nan"),
         ("cv_ratio = 0.65", "cv_ratio = 0", 15, "found 0; expected a number above 0 and at most 10"),
         ("cv_ratio = 0.65", "cv_ratio = 10.1", 15, "found 10.1; expected"),

@@ -71,9 +71,11 @@ def _training(planned: Planned) -> str:
     guess, trainer = planned.plan.training, planned.calibration.system.trainer
     by = "as stated" if guess.tokens_per_gpu_s is not None else f"{numbers.percent(guess.mfu_ratio.median)} of the peak"
     seen = numbers.counted(trainer.seen_gpus, "GPU", "GPUs")
+    power = numbers.significant(guess.scaling_exponent)
+    power += f" ± {numbers.significant(guess.scaling_exponent_sd)}" if guess.scaling_exponent_sd else ""
     return (
         f"Training runs at {numbers.tokens_per_second(trainer.tokens_per_gpu_s)} a GPU with {seen}, {by}, and grows as "
-        f"their number to the power of {numbers.significant(trainer.scaling_exponent)}; it holds "
+        f"their number to the power of {power}; it holds "
         f"{numbers.size(guess.state_bytes)} of weights, gradients and optimizer."
     )
 

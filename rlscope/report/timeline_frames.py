@@ -107,9 +107,8 @@ def short_name(name: str) -> str:
 
 
 def _names(role: str, worker_id: str | None, worker_count: int, waiting_ratio: float) -> tuple[str, str]:
-    waited = f"waited {numbers.percent(waiting_ratio)} of its time"
+    waited = f"waited {numbers.percent(waiting_ratio)} of"
     if worker_id is not None:
-        return short_name(worker_id), f"{worker_id} ({role}), {waited}"
-    return f"{numbers.count(worker_count)} {role}s"[
-        :_NAME_CHARACTERS
-    ], f"{numbers.count(worker_count)} {role}s, {waited}"
+        return short_name(worker_id), f"{worker_id} ({role}), {waited} its time"
+    workers = f"{numbers.count(worker_count)} {role}s"
+    return workers[:_NAME_CHARACTERS], f"{workers}, {waited} their time"

@@ -29,7 +29,7 @@ def timeline_analysis(workers: int = 5, *, prefix: str = "sampler-", updates: in
     if not alone:
         rows += _rows("worst_workers", [(name, 1) for name in names[1 : WORST + 1]], end, PARTS)
     marks = [("publish", None, _at(40 + 30 * n), 1, n + 1) for n in range(updates)]
-    marks += [("apply", names[1], _at(42 + 30 * n), 1, n + 1) for n in range(updates)]
+    marks += [("apply", names[-1], _at(42 + 30 * n), 1, n + 1) for n in range(updates)]
     schema = {"phase": pl.String, "worker_id": pl.String, "time_ns": pl.Int64, "versions": pl.Int64,
               "version": pl.Int64}  # fmt: skip
     analysis = full_analysis()

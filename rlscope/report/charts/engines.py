@@ -73,7 +73,9 @@ def _over_time(
         lines = pl.concat([lines, middle.select(pl.lit(MEDIAN).alias("worker_id"), "bucket_start_ns", column)])
     drawn = stepped(drawable(lines, run.started_ns), "worker_id")
     series = [*([MEDIAN] if many else []), *named]
-    y = alt.Y(f"{column}:Q").title(title).scale(zero=True)
+    is_flat = float(known[column].max() or 0.0) <= 0.0  # pyright: ignore[reportArgumentType]
+    scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
+    y = alt.Y(f"{column}:Q").title(title).scale(scale)
     y = y.axis(amount_axis(STACKED_PX))
     legend = alt.Legend(orient="bottom", title=None, labelLimit=180, columns=2) if len(series) > 1 else None
     color = alt.Color("worker_id:N").scale(domain=series, range=palette(len(series)))

@@ -6,7 +6,7 @@ nothing twice, save for a message that arrived within the last tenth of a second
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,7 +18,7 @@ from rlscope.alerts.state_file import WatchState, write_state
 
 _NS_PER_S: Final = 1_000_000_000
 # How soon an answer of a receiver is noted; short, since until then a kill makes it be told again.
-_NAP_S: Final = 0.05
+_NAP_NS: Final = 50_000_000
 # Enough for a second and a third try, and little to a job that waits for the exit code.
 _LAST_MESSAGES_S: Final = 5.0
 
@@ -140,9 +140,12 @@ class Watch:
         self._show(Look(view, (*self._couriers.troubles, *own), self._couriers.waiting))
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
-        due_ns = self._clock.now_ns() + round(self._interval_s * _NS_PER_S)
-        while not interruptions() and (left_ns := due_ns - self._clock.now_ns()) > 0:
-            self._clock.sleep(min(_NAP_S, left_ns / _NS_PER_S))
+        # Counted, not read off the clock: one that is set back would stop the watch for as long.
+        left_ns = round(self._interval_s * _NS_PER_S)
+        while left_ns > 0 and not interruptions():
+            nap_ns = min(_NAP_NS, left_ns)
+            self._clock.sleep(nap_ns / _NS_PER_S)
+            left_ns -= nap_ns
             self._tend(at_once=False)
 
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> None:
@@ -150,10 +153,11 @@ class Watch:
         due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._tend(at_once=True)
         while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
-            self._clock.sleep(_NAP_S)
+            self._clock.sleep(_NAP_NS / _NS_PER_S)
             self._tend(at_once=True)
         self._save()
-        self._show_look(view)
+        # What has just ended was shown by the look itself.
+        self._show_look(replace(view, alerts=tuple(alert for alert in view.alerts if alert.end_ns is None)))
 
     def _tend(self, *, at_once: bool) -> None:
         """Send the messages whose time has come, and remember at once what became of those on their way."""

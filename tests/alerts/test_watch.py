@@ -128,6 +128,27 @@ def test_a_watch_looks_at_every_interval_until_the_run_ends() -> None:
     assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 10 * S]
 
 
+def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:
+    class SetBack(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            self.ns -= 3600 * S if self.ns == NOON_NS + 2 * S else 0
+
+    _, run = follow([view(), view(ended=True)], clock=SetBack())
+    assert run.polls_ns == [NOON_NS, NOON_NS + (5 - 3600) * S]
+
+
+def test_an_end_is_shown_once_though_it_is_the_run_s_last_news() -> None:
+    seen: list[Look] = []
+    follow([view(alert(), alert("stale")), view(alert(end_s=4), alert("stale"), ended=True)], seen=seen)
+    assert [[each.rule for each in look.view.alerts if each.end_ns is not None] for look in seen] == [
+        [],
+        ["starved"],
+        [],
+    ]
+    assert [each.rule for each in seen[-1].view.alerts] == ["stale"]
+
+
 def test_what_fires_and_ends_is_told_with_its_run(listener: Listener) -> None:
     fires, over = alert(labels=BARE), alert(labels=BARE, end_s=9)
     outcome, _ = follow([view(), view(fires), view(fires), view(over), view(ended=True)], listener)

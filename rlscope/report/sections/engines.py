@@ -53,8 +53,8 @@ def _efficient_running(analysis: Analysis) -> int | None:
 def _note(engine_count: int) -> str:
     low, high = (numbers.count(round(10 * quantile)) for quantile in engines.MIDDLE)
     return (
-        f"Of {numbers.count(engine_count)} engines: the band goes from decile {low} to decile {high} of those that ran, "
-        f"with their median, and the {numbers.count(_NAMED)} with the smallest mean batch have lines of their own."
+        f"Of {numbers.count(engine_count)} engines: the band goes from decile {low} to decile {high} of those that "
+        f"ran, with their median; the {numbers.count(_NAMED)} with the smallest mean batch have lines of their own."
     )
 
 

@@ -55,6 +55,8 @@ def express(rule: Rule) -> Expressed | Inexpressible:
         return Inexpressible(_REASONS[rule.metric])
     if rule.window.length_ns is None:
         return Inexpressible("its window is a number of steps, and Prometheus only knows time")
+    if not math.isfinite(rule.threshold):
+        return Inexpressible("nothing is beyond its threshold, or everything")
     window = write_duration(rule.window.length_ns)
     if rule.metric in _QUANTILES:
         return _quantile(rule, _QUANTILES[rule.metric], window)

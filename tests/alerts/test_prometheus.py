@@ -235,6 +235,10 @@ def test_promtool_takes_the_built_in_rules_and_one_of_every_metric(tmp_path: Pat
         ('sql = "SELECT 1 AS at_ns, 2 AS value"\nabove = 1\n', "it is a SELECT over the trace"),
         ('metric = "queue.depth"\nabove = 1\n', "its window is a number of steps, and Prometheus only knows time"),
         (
+            'metric = "staleness.tokens.p95"\nabove = inf\nwindow = "5m"\n',
+            "nothing is beyond its threshold, or everything",
+        ),
+        (
             'metric = "staleness.tokens.p95"\nabove = 3\nwindow = "5m"\n',
             "the hooks count tokens in buckets of age that end at 0, 1, 2, 4, 8, 16, 32, and at no 3",
         ),

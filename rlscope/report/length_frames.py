@@ -85,9 +85,12 @@ def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
     up_to = tails["groups"].cum_sum()
     half, most = (_least_end(tails, up_to * 100 >= groups * percent) for percent in (50, 95))
     wait_s = float((tails["last_wait_mean_s"] * tails["groups"]).sum()) / groups
+    whole = f"the {numbers.count(groups)} groups the longest sample is less than"
+    spread = f"In 95% of {whole} {most} times as long as the mean."
+    if half != most:
+        spread = f"In half of {whole} {half} times as long as the mean, in 95% less than {most} times."
     said = (
-        f"In half of the {numbers.count(groups)} groups the longest sample is less than {half} times as long as the "
-        f"mean, in 95% less than {most} times. From the end of a group's median sample to that of its last it takes "
+        f"{spread} From the end of a group's median sample to that of its last it takes "
         f"{numbers.duration(wait_s)} on average"
     )
     period_s = None if steps is None or steps.is_empty() else steps["period_s"].mean()

@@ -191,6 +191,8 @@ def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():
     assert "In half of the 10 groups the longest sample is less than 1.25 times as long" in said
     assert "in 95% less than 3.25 times" in said and "it takes 1 s on average: 0.2 of a step" in said
     assert tails_sentence({"group_tail_counts": tails}).endswith("it takes 1 s on average.")
+    alike = tails_sentence({"group_tail_counts": tails.head(1)})
+    assert alike.startswith("In 95% of the 5 groups the longest sample is less than 1.25 times as long as the mean.")
     assert tails_sentence({}) == ""
 
 

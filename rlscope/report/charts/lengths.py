@@ -27,6 +27,8 @@ from rlscope.report.series import rounded
 TRAINED: Final = "trained"
 _ENDINGS: Final = ("finished", "capped", "censored")
 _INK: Final = "var(--ink, #16191d)"
+_MEAN_TURNS: Final = 0.7
+"""Of the longest length: the name of a mean beyond it stands on its other side, where there is room."""
 
 
 def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -112,6 +114,7 @@ def _means(frame: pl.DataFrame) -> list[alt.Chart]:
     means = frame.group_by(side).agg(
         pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")
     )
+    turn_tokens = _MEAN_TURNS * int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
     drawn: list[alt.Chart] = []
     for name, sign in (("up", 1.0), ("down", -1.0)):
         rows = means.filter(pl.col("side") == name).drop_nulls("mean_tokens")
@@ -123,6 +126,8 @@ def _means(frame: pl.DataFrame) -> list[alt.Chart]:
         )  # fmt: skip
         base = alt.Chart(rows).encode(x="mean_tokens:Q")
         drawn.append(base.mark_rule(color=_INK, strokeWidth=1.5, strokeDash=[3, 2]).encode(y="zero:Q", y2="reach:Q"))
-        text = base.mark_text(align="left", dx=5, baseline="bottom" if sign > 0 else "top")
+        is_right = float(rows["mean_tokens"][0]) > turn_tokens
+        baseline = "bottom" if sign > 0 else "top"
+        text = base.mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5, baseline=baseline)
         drawn.append(text.encode(y="reach:Q", text="name:N"))
     return drawn

@@ -34,6 +34,7 @@ _SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Where one colour of the heat map ends and the next begins."""
 _PAGE: Final = "var(--page, #ffffff)"
 _INK: Final = "var(--ink, #16191d)"
+_AGE_TICKS: Final = 10
 _BAR: Final = 0.42
 """Half the width of a bar, of the unit of its axis: neighbours do not touch."""
 IN_FLIGHT: Final = "while the sample was generated"
@@ -122,7 +123,9 @@ def ratio_variance(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
-    x = alt.X("staleness:Q").title("staleness, versions").axis(tickMinStep=1, format=",d")
+    # Ticks at ages that there are: Vega also puts some between whole versions on an axis this short.
+    ages = sorted(frame["staleness"])[:: -(-frame.height // _AGE_TICKS)]
+    x = alt.X("staleness:Q").title("staleness, versions").axis(values=ages, format=",d")
     base = alt.Chart(rounded(frame)).encode(
         x=x.scale(nice=False, padding=14), y=y,
         tooltip=[

@@ -6,6 +6,7 @@ from typing import Literal
 
 import polars as pl
 
+from rlscope.alerts.alert import Alert
 from rlscope.diagnose.finding import Finding
 from rlscope.model.outlook import NOT_ASKED, NoOutlook, Outlook
 
@@ -217,3 +218,5 @@ class Analysis:
     """The frame of each query that the page draws, by the query's name; columns are in the query's header."""
     outlook: Outlook | NoOutlook = NOT_ASKED
     """What the run should have done, and the layout to use next; or why the model says nothing."""
+    alerts: tuple[Alert, ...] = ()
+    """The stretches in which a built-in alert rule fired, in the order in which they began."""

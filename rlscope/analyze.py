@@ -7,6 +7,8 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.alerts.rules import built_in_rules
+from rlscope.alerts.whole_run import hold_to_rules
 from rlscope.analysis import Analysis
 from rlscope.data_quality import assess_quality
 from rlscope.diagnose.evidence import Evidence
@@ -99,6 +101,8 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing, wishes
     progress("fitting the model")
     evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
     outlook = outlook_of(run, facts, grid, answers, wishes)
+    progress("holding the run to the built-in rules")
+    alerts = hold_to_rules(run, built_in_rules()).alerts
     efficiency = outlook.efficiency if isinstance(outlook, Outlook) else None
     return Analysis(
         run=facts,
@@ -114,6 +118,7 @@ def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing, wishes
         staleness=staleness,
         findings=find_illnesses(evidence),
         outlook=outlook,
+        alerts=alerts,
         data_quality=quality,
         answers=answers,
     )

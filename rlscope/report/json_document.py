@@ -11,6 +11,7 @@ from rlscope.report import findings, wording
 from rlscope.report.json_layouts import Json
 from rlscope.report.json_outlook import outlook_documents, predicted_document
 from rlscope.report.numbers import finite
+from rlscope.report.rule_report import alert_document
 
 SCHEMA_VERSION: Final = 1
 
@@ -31,6 +32,7 @@ def as_document(analysis: Analysis) -> dict[str, Json]:
         "staleness": _staleness(analysis.staleness),
         **outlook_documents(analysis.outlook, analysis.run),
         "findings": [_finding(finding) for finding in analysis.findings],
+        "alerts": [alert_document(alert) for alert in analysis.alerts],
         "data_quality": _data_quality(analysis.data_quality),
     }
 

@@ -17,6 +17,7 @@ from rlscope.diagnose.finding import Finding
 from rlscope.model.outlook import Outlook
 from rlscope.report import advice, findings, numbers, wording
 from rlscope.report.brief import NO_GAPS, brief_of
+from rlscope.report.fired import fired_rules
 from rlscope.report.outlook_text import outlook_sections
 from rlscope.report.plain import bulleted, plain
 from rlscope.report.states import UNDERFILLED, Kind, role_order, state_label, state_of
@@ -47,6 +48,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
         _section("Throughput", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
+        *([_section("Alerts, built-in rules", _alerts(analysis))] if analysis.alerts else []),
     ]
     if not gaps:
         blocks.append(_section("Data quality", Text(NO_GAPS)))
@@ -238,6 +240,16 @@ def _finding(finding: Finding) -> RenderableType:
         head.append(f"  {numbers.gpu_time(finding.cost_gpu_s)}", style="not bold")
     words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding)), Text(""))
     return Group(head, Padding(words, (0, 0, 0, 9)))
+
+
+def _alerts(analysis: Analysis) -> RenderableType:
+    lines: list[RenderableType] = []
+    for alert in fired_rules(analysis):
+        head = Text(f"{alert.severity:<9}", style=_SEVERITY_STYLES[alert.severity])
+        head.append_text(plain(f"{alert.rule}, {alert.when}")).stylize("bold", 9)
+        head.append(f"  {alert.cost}" if alert.cost else "", style="not bold")
+        lines += [head, Padding(plain(alert.said), (0, 0, 0, 9))]
+    return Group(*lines)
 
 
 def _section(title: str, body: RenderableType) -> RenderableType:

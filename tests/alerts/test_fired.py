@@ -1,0 +1,59 @@
+"""What fired stands in the card, the JSON and the page of an analysis; where nothing did, the page says so."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from rlscope.alerts.alert import Alert
+from rlscope.analysis import Analysis
+from rlscope.report.html import render
+from rlscope.report.json_document import as_document
+from rlscope.report.terminal import print_card
+from tests.report.analysis_fixture import full_analysis
+
+QUIET = full_analysis()
+START_NS = QUIET.run.started_ns
+S = 1_000_000_000
+HOSTILE = {"summary": "[red]<b>idle</b> 40%[/red]"}
+FIRED = replace(
+    QUIET,
+    alerts=(
+        Alert("trainers_idle", "warning", {}, HOSTILE, 0.4, START_NS + 60 * S, START_NS + 90 * S, 7.5),
+        Alert("worker_silent", "critical", {}, {}, 70.0, START_NS + 10**15, None, None),
+    ),
+)  # fmt: skip
+
+
+def card(analysis: Analysis) -> str:
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        print_card(analysis, console)
+    return captured.get()
+
+
+def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
+    text = card(FIRED)
+    assert "Alerts, built-in rules" in text
+    assert "warning  trainers_idle, 1 min to 1 min 30 s  7.5 GPU-s" in text
+    assert "[red]<b>idle</b> 40%[/red]" in text
+    assert "Alerts" not in card(QUIET)
+
+
+def test_json_lists_what_fired_as_measured() -> None:
+    assert as_document(QUIET)["alerts"] == []
+    first, last = as_document(FIRED)["alerts"]  # type: ignore[misc]
+    assert (first["rule"], first["start_ns"] - START_NS, first["end_ns"] - START_NS) == (
+        "trainers_idle",
+        60 * S,
+        90 * S,
+    )
+    assert (first["cost_gpu_s"], last["cost_gpu_s"], last["end_ns"]) == (7.5, None, None)
+
+
+def test_the_page_lists_what_fired_escaped() -> None:
+    page = render(FIRED)
+    assert "trainers_idle</th>" in page
+    assert "[red]&lt;b&gt;idle&lt;/b&gt; 40%[/red]" in page
+    assert "No built-in rule fired" not in page
+    assert "No built-in rule fired" in render(QUIET)

@@ -191,3 +191,11 @@ def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_pa
     assert "The least stale," in text
     assert "with every token at the newest version" in text
     assert "What the answer depends on" not in text
+
+
+def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_path: Path) -> None:
+    answer = plan_ahead(write(tmp_path, f"{PLAN}[limits]\nkv_capacity_tokens = 600\n"))
+    text = " ".join(shown(answer, 120).replace("│", " ").split())
+    assert "Of all splits: KV cache too small (5 splits)." in text
+    assert "holds 600 tokens of KV cache, and a prompt with the longest response takes 1.12k tokens" in text
+    assert "a lower cap_tokens make it fit." in text

@@ -194,7 +194,7 @@ def _synchronous_sentence(planned: Planned, best: Forecast) -> str:
 def _why_none(planned: Planned) -> list[str]:
     reasons: Counter[Exclusion] = Counter(each.excluded for each in planned.candidates if each.excluded is not None)
     counted = (f"{EXCLUSIONS[reason]} ({numbers.counted(n, 'split', 'splits')})" for reason, n in reasons.items())
-    lines = [f"Of all splits: {', '.join(counted)}."]
+    lines = [f"Of all splits: {', '.join(counted)}.", *(_memory_sentences(planned) if "kv_memory" in reasons else [])]
     stale = [each for each in planned.candidates if each.excluded == "too_stale" and each.staleness is not None]
     if stale:
         least = min(stale, key=lambda each: each.staleness.sample_p95 if each.staleness else 0)
@@ -204,6 +204,16 @@ def _why_none(planned: Planned) -> list[str]:
         rate = numbers.tokens_per_second(planned.synchronous.trained_tokens_per_s)
         lines.append(f"Taking turns on all GPUs would train {rate}, with every token at the newest version.")
     return lines
+
+
+def _memory_sentences(planned: Planned) -> list[str]:
+    workload = planned.plan.workload
+    longest = numbers.tokens(workload.prompt_tokens + workload.lengths.max_tokens)
+    held = numbers.tokens(planned.plan.kv_capacity_tokens)
+    return [
+        f"An engine holds {held} of KV cache, and a prompt with the longest response takes {longest}: engines of more "
+        "GPUs or a lower cap_tokens make it fit."
+    ]
 
 
 def _row(planned: Planned, forecast: Forecast) -> PlanRow:

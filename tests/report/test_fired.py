@@ -3,6 +3,7 @@
 import io
 from dataclasses import replace
 
+from analysis_fixture import full_analysis
 from rich.console import Console
 
 from rlscope.alerts.alert import Alert
@@ -10,7 +11,6 @@ from rlscope.analysis import Analysis
 from rlscope.report.html import render
 from rlscope.report.json_document import as_document
 from rlscope.report.terminal import print_card
-from tests.report.analysis_fixture import full_analysis
 
 QUIET = full_analysis()
 START_NS = QUIET.run.started_ns

@@ -7,14 +7,16 @@ from typing import Final
 from playwright.sync_api import sync_playwright
 
 CHROMIUM: Final = "/usr/bin/chromium"
-WIDTH, HEIGHT = 1400, 1220
+WIDTH, HEIGHT = 1280, 812
+PIXELS_PER_POINT: Final = 1.5
 
 
 def take(report: Path, picture: Path) -> None:
     """Save the first screen of a report, light, once its charts are drawn."""
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme="light")
+        size = {"width": WIDTH, "height": HEIGHT}
+        page = browser.new_page(viewport=size, device_scale_factor=PIXELS_PER_POINT, color_scheme="light")
         page.goto(report.resolve().as_uri())
         page.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
         page.screenshot(path=picture)

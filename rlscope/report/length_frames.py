@@ -69,7 +69,7 @@ def bias_sentence(mirrored: pl.DataFrame | None, answers: Mapping[str, pl.DataFr
         return "Nothing was trained on: what was dropped has nothing to be compared with."
     trained, rest = means[True], means[False]
     said = f"What was trained on is {_length(trained)} long on average, what was not {_length(rest)}"
-    if not trained or abs(rest / trained - 1) < BIAS_RATIO:
+    if not trained or abs(rest - trained) < BIAS_RATIO * trained:
         return f"{said}: dropping leaves the lengths about as they are."
     more, leans = ("more", "shorter") if rest > trained else ("less", "longer")
     apart = numbers.percent(abs(rest / trained - 1))

@@ -157,14 +157,14 @@ def test_each_side_of_the_mirror_adds_up_to_one_and_has_one_mean():
 @pytest.mark.parametrize(
     ("dropped", "said"),
     [
-        (10.5, "5% more: dropping makes what is trained on shorter than what was generated."),
-        (10.4, "dropping leaves the lengths about as they are."),
-        (9.5, "5% less: dropping makes what is trained on longer than what was generated."),
-        (9.6, "dropping leaves the lengths about as they are."),
+        (21.0, "5% more: dropping makes what is trained on shorter than what was generated."),
+        (20.9, "dropping leaves the lengths about as they are."),
+        (19.0, "5% less: dropping makes what is trained on longer than what was generated."),
+        (19.1, "dropping leaves the lengths about as they are."),
     ],
 )
 def test_a_bias_is_said_from_a_twentieth_on(dropped, said):
-    answers = {"delivered_lengths": frame(LENGTHS), "delivery_outcomes": outcomes(10.0, dropped, dropped)}
+    answers = {"delivered_lengths": frame(LENGTHS), "delivery_outcomes": outcomes(20.0, dropped, dropped)}
     assert bias_sentence(mirrored_frame(answers), answers).replace(".0%", "%").endswith(said)
 
 

@@ -66,6 +66,12 @@ def test_gpus_are_added_by_whole_engines_and_replicas():
     assert gain(found, "sampler_gpus") == pytest.approx((more / steady(system, layout).trained_tokens_per_s - 1.0) / 25)
 
 
+def test_a_replica_may_be_larger_than_an_engine():
+    found = levers(run_of(TRUTH), Granularity(gpus_per_engine=1, gpus_per_trainer_replica=2))
+    gained = steady(TRUTH, replace(TODAY, trainer_gpus=4)).trained_tokens_per_s / steady().trained_tokens_per_s - 1.0
+    assert gain(found, "trainer_gpus") == pytest.approx(gained / 100.0)
+
+
 @pytest.mark.parametrize("synchronous", [False, True])
 @pytest.mark.parametrize("layout", [TODAY, SAMPLER_BOUND])
 def test_all_that_takes_time_buys_one_per_cent_together(layout: Layout, synchronous: bool):

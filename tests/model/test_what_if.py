@@ -18,6 +18,7 @@ from rlscope.model.change import (
     with_forward_speed,
     with_trainer_speed,
 )
+from rlscope.model.forecast import drawn_rates
 from rlscope.model.layouts import Granularity
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.outlook import Outlook, Question, look_ahead
@@ -290,3 +291,17 @@ def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
     layouts = [what_if(said, change).predicted for said in (free, capped)]
     assert layouts[0].staleness.sample_p95 > 1 >= layouts[1].staleness.sample_p95
     assert layouts[0].tokens_per_s > layouts[1].tokens_per_s
+
+
+def test_a_limit_that_the_run_itself_passed_keeps_nothing_from_running():
+    said = outlook(admission=Admission(queue_capacity_samples=128))  # the run takes 256 samples a step
+    assert what_if(said, Change(trainer_speed=0.5)).obstacle is None
+
+
+def test_a_layout_errs_by_the_same_whatever_it_is_asked_with_and_not_as_another_does():
+    calibration, layouts = outlook().calibration, (Layout(3, 5, 45), Layout(4, 4, 90))
+    both = drawn_rates(calibration, layouts)
+    assert np.array_equal(both[:, [1]], drawn_rates(calibration, layouts[1:]))
+    exact = replace(calibration, draws=(calibration.system,) * 200)
+    errors = np.log(drawn_rates(exact, layouts))
+    assert abs(np.corrcoef(errors.T)[0, 1]) < 0.3

@@ -46,22 +46,22 @@ class LengthLaw:
     groups: GroupLengths | None = None
     """What was measured over whole groups; None: members of a group are taken to be independent."""
     _below: Reals = field(init=False, repr=False)
-    """P(length <= support)."""
+    """0, then P(length <= support)."""
     _tokens_below: Reals = field(init=False, repr=False)
-    """E[length; length <= support], tokens."""
+    """0, then E[length; length <= support], tokens."""
 
     def __post_init__(self) -> None:
         support = np.array(self.support, dtype=np.float64)
         probabilities = np.array(self.probabilities, dtype=np.float64)
         _check(support, probabilities, self.cap_tokens)
         probabilities = probabilities / probabilities.sum()
-        below = np.minimum(np.cumsum(probabilities), 1.0)
+        below = np.minimum(np.cumsum(np.append(0.0, probabilities)), 1.0)
         below[-1] = 1.0
         held = {
             "support": support,
             "probabilities": probabilities,
             "_below": below,
-            "_tokens_below": np.cumsum(probabilities * support),
+            "_tokens_below": np.cumsum(np.append(0.0, probabilities * support)),
         }
         for name, values in held.items():
             values.flags.writeable = False
@@ -131,22 +131,22 @@ class LengthLaw:
 
     def survival(self, tokens: npt.ArrayLike) -> Reals:
         """P(L > tokens)."""
-        return 1.0 - np.append(0.0, self._below)[np.searchsorted(self.support, np.asarray(tokens), side="right")]
+        return 1.0 - self._below[np.searchsorted(self.support, np.asarray(tokens), side="right")]
 
     def excess_tokens(self, tokens: npt.ArrayLike) -> Reals:
         """E[max(L - tokens, 0)]: what a sample generates beyond so many tokens, on average over all samples."""
         at = np.searchsorted(self.support, np.asarray(tokens), side="right")
-        tokens_above = self.mean_tokens - np.append(0.0, self._tokens_below)[at]
-        return np.maximum(tokens_above - np.asarray(tokens) * (1.0 - np.append(0.0, self._below)[at]), 0.0)
+        tokens_above = self.mean_tokens - self._tokens_below[at]
+        return np.maximum(tokens_above - np.asarray(tokens) * (1.0 - self._below[at]), 0.0)
 
     def quantile(self, q: npt.ArrayLike) -> Reals:
         """The smallest length with P(L <= length) >= q, tokens; q in 0..1."""
-        at = np.searchsorted(self._below, np.asarray(q), side="left")
+        at = np.searchsorted(self._below[1:], np.asarray(q), side="left")
         return self.support[np.minimum(at, self.support.size - 1)]
 
     def longest_of(self, members: float) -> Self:
         """Law of the longest of independent samples, F(x) ** members; their number need not be whole."""
-        below = self._below**members
+        below = self._below[1:] ** members
         return replace(self, probabilities=np.diff(below, prepend=0.0), unseen_ratio=0.0, groups=None)
 
     def group_tail_ratio(self, group_size: int) -> float:

@@ -39,7 +39,8 @@ def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, upd
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    document: dict[str, Any] = chart.to_dict()
+    # Checking the chart against the schema of Vega-Lite takes longer than making it; the tests draw every one.
+    document: dict[str, Any] = chart.to_dict(validate=False)
     if uses_time(document):
         document = with_zoom(document, duration_s, updates_s)
     return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")

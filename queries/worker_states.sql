@@ -14,8 +14,8 @@
 -- out  state_ns         BIGINT   time in the state
 -- grain: one row per worker, bucket, state and reason
 WITH states AS (
-    SELECT worker_id, role, gpu_count, (bucket_start_ns - $origin_ns) // ($cell_ns::BIGINT * $cells_per_bucket) AS bucket,
-        state, reason, state_ns
+    SELECT worker_id, role, gpu_count,
+        (bucket_start_ns - $origin_ns) // ($cell_ns::BIGINT * $cells_per_bucket) AS bucket, state, reason, state_ns
     FROM ledger
     UNION ALL
     SELECT pieces.worker_id, role, gpu_count, cell // $cells_per_bucket, state, reason,

@@ -60,8 +60,7 @@ def stopped(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(("seed", "restarts"), [(0, False), (1, True)])
 def test_files_in_any_order_within_the_grace_are_judged_as_check_judges_them(
     tmp_path: Path, seed: int, restarts: bool
 ) -> None:

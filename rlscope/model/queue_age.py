@@ -3,10 +3,12 @@
 Own derivations, for a period that does not vary. Not covered: a queue out of which the newest samples are taken first.
 """
 
-from typing import Final, Literal
+from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
+from rlscope.model.crossing import begins_to_hold
 from rlscope.model.sampler_limits import Fleet, Levels
 from rlscope.model.staleness_forms import clipped_mean, oldest_token_law
 from rlscope.model.system import Admission, Reals
@@ -14,8 +16,6 @@ from rlscope.model.system import Admission, Reals
 Surplus = Literal["held", "dropped", "aged", "grows"]
 """What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
 or for their age, or a queue that grows for ever."""
-
-_HALVINGS: Final = 40
 
 
 def surplus_of(admission: Admission) -> Surplus:
@@ -102,10 +102,9 @@ def _aged_offset(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, la
     workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
     law = oldest_token_law(workload.lengths, workload.group_size)
     rate = fleet.versions_per_token(running) * levels.environment_s / step_s
-    low, high = lag, np.full_like(lag, cap + 1.0)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        behind = cap - middle - workload.environment_s / step_s
-        fewer = clipped_mean(law, rate, behind) < 1.0 - levels.environment_s / step_s
-        low, high = np.where(fewer, middle, low), np.where(fewer, high, middle)
-    return high
+
+    def drops_the_surplus(offset: Reals) -> npt.NDArray[np.bool_]:
+        behind = cap - offset - workload.environment_s / step_s
+        return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
+
+    return begins_to_hold(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]

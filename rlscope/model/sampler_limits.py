@@ -5,13 +5,13 @@ staleness cap. A loss is charged to the limit that adds it. Not covered: limits 
 the load varies, and the shorter lengths of what a drop by age leaves; only the event simulator sees those.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from rlscope.model.crossing import Condition, begins_to_hold
 from rlscope.model.sampler_period import Sampling, first_running
 from rlscope.model.staleness_forms import clipped_mean, oldest_token_law
 from rlscope.model.system import Reals, System
@@ -21,12 +21,9 @@ CapRule = Literal["admission", "publication_waits"]
 """How a staleness cap that is waited for is kept: samples start only so many versions ahead, which a sample overtaken
 by shorter ones can exceed; or the trainers wait for samples that the next version would make too old, which none can.
 """
-Condition = Callable[[Reals], npt.NDArray[np.bool_]]
 
 _MEAN_QUEUED: Final = 0.5
 """Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
-_HALVINGS: Final = 40
-"""Of the range 0..1 in which the share of aged samples lies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -201,14 +198,13 @@ def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
         return np.zeros_like(running)
     law = oldest_token_law(workload.lengths, workload.group_size)
     period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
-    low, high = np.zeros_like(running), np.ones_like(running)
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        step_s = np.maximum(period_s / (1.0 - middle), fleet.trainers.total_s)
+
+    def is_enough(dropped_ratio: Reals) -> npt.NDArray[np.bool_]:
+        step_s = np.maximum(period_s / (1.0 - dropped_ratio), fleet.trainers.total_s)
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
-        more = clipped_mean(law, full_rate * period_s / step_s, cap - constant) > middle
-        low, high = np.where(more, middle, low), np.where(more, high, middle)
-    return low
+        return clipped_mean(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
+
+    return begins_to_hold(is_enough, np.zeros_like(running), np.ones_like(running))[0]
 
 
 def _until(is_over: Condition, most: Reals) -> Reals:

@@ -4,13 +4,12 @@ The batch is a mean and need not be whole. Below one request it is the share of 
 covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from rlscope.model.crossing import Condition, begins_to_hold, first_interval
 from rlscope.model.kv_memory import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.system import Engine, Reals, System, WeightUpdate, Workload
 
@@ -18,10 +17,6 @@ LEAST_RUNNING: Final = 1e-3
 """Where searches for a running batch begin: an engine that has a request one part in a thousand of the time."""
 _SCAN_POINTS: Final = 33
 """Points, evenly spaced in the logarithm, between which a condition is taken to change once."""
-_PARTS: Final = 16
-"""Parts that the interval found is divided into at a time: one call on many batches costs little more than on one."""
-_DIVISIONS: Final = 10
-"""Divisions of the interval: 1e-12 of its width is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +77,16 @@ def sampling_of(system: System) -> Sampling:
     )
 
 
-def first_running(holds: Callable[[Reals], npt.NDArray[np.bool_]], highest: Reals) -> Reals:
+def first_running(holds: Condition, highest: Reals) -> Reals:
     """The smallest batch in [LEAST_RUNNING, highest] for which a condition holds, one per entry; NaN where none does.
 
-    holds is asked about many batches at once: the last axis is that of the entries. A scan finds the first interval at
-    whose end the condition holds, dividing it finds where in it.
+    A scan finds the first interval at whose end the condition holds.
     """
     steps = np.linspace(0.0, 1.0, _SCAN_POINTS)[:, None]
     scan = LEAST_RUNNING * (np.maximum(highest, LEAST_RUNNING) / LEAST_RUNNING) ** steps
-    low, high, found = _first_interval(scan, holds(scan))
-    parts = np.linspace(0.0, 1.0, _PARTS + 1)[:, None]
-    for _ in range(_DIVISIONS):
-        points = low + (high - low) * parts
-        # The condition holds at the upper end, whatever rounding says of it.
-        held = np.concatenate([holds(points[:-1]), np.ones((1, high.size), dtype=np.bool_)])
-        low, high, _ = _first_interval(points, held)
-    return np.where(found, high, np.nan)
-
-
-def _first_interval(points: Reals, held: npt.NDArray[np.bool_]) -> tuple[Reals, Reals, npt.NDArray[np.bool_]]:
-    """The points around the first at which a condition holds, and whether it does anywhere, one per column."""
-    at, entry = held.argmax(axis=0), np.arange(points.shape[1])
-    return points[np.maximum(at - 1, 0), entry], points[at, entry], np.asarray(held.any(axis=0))
+    held = holds(scan)
+    _, found = begins_to_hold(holds, *first_interval(scan, held))
+    return np.where(held.any(axis=0), found, np.nan)
 
 
 def _kv_running(workload: Workload, engine: Engine, load: KvLoad) -> float:

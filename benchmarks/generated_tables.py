@@ -69,7 +69,7 @@ SELECT
     running, floor(3 * chance('waiting', $engine, engine_row // 20)) AS waiting,
     running AS decode_tokens, prefill_tokens,
     kv_start_tokens + sum(running) OVER (ORDER BY engine_row) AS kv_used_tokens,
-    (chance('preempted', $engine, engine_row) < 0.001)::INTEGER AS preemptions
+    (chance('preempted', $engine, engine_row) < 0.001)::INTEGER AS preemptions, 'measured' AS source
 FROM states
 ORDER BY engine_row
 """
@@ -155,7 +155,8 @@ SELECT $worker_id AS worker_id, step, period_start_ns(step + $lag) + 1_500_000_0
     normal('loss', $trainer, step) AS loss, 1 + chance('norm', $trainer, step) AS grad_norm, 0.5 AS entropy,
     reward_mean, 0.1 AS clip_ratio,
     list_transform(range(2, 10), lambda staleness: {'staleness': staleness::INTEGER, 'tokens': 1000,
-        'sum_w': 1000.0 + staleness, 'sum_w2': 1000.0 + staleness * staleness}) AS importance
+        'sum_w': 1000.0 + staleness, 'sum_w2': 1000.0 + staleness * staleness}) AS importance,
+    0 AS fresh_tokens, 0.0 AS fresh_sum_w, 0.0 AS fresh_sum_w2
 FROM used
 ORDER BY step
 """

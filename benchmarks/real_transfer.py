@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
 
@@ -26,13 +26,10 @@ import numpy as np
 
 from rlscope.analysis import Analysis
 from rlscope.analyze import analyze
-from rlscope.model.arbiter import is_doubtful, simulated_run
-from rlscope.model.calibration import Calibration
+from rlscope.model.change import Change
 from rlscope.model.forecast import Spread
-from rlscope.model.operating_point import rates_of
-from rlscope.model.outlook import NoOutlook
-from rlscope.model.simulate import Settings
-from rlscope.model.system import Layout, System
+from rlscope.model.outlook import NoOutlook, Outlook
+from rlscope.model.what_if import what_if
 
 REPOSITORY = Path(__file__).parents[1]
 FIGURES = Path(__file__).with_suffix(".txt")
@@ -87,19 +84,11 @@ def record(setting: Setting, folder: Path, steps: int) -> None:
     subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
 
 
-def predict(seen: Calibration, asked: Setting) -> Spread:
-    """The rate under another setting, from one calibration."""
-    layout = Layout(seen.layout.trainer_gpus, seen.layout.sampler_gpus, asked.slots)
-    moved = replace(seen, system=_under(seen.system, asked), draws=tuple(_under(draw, asked) for draw in seen.draws))
-    best = rates_of(moved, moved.system, [layout])[0]
-    drawn = np.array([rates_of(moved, draw, [layout])[0] for draw in moved.draws])
-    simulated = simulated_run(moved, layout, Settings()) if best > 0.0 and is_doubtful(moved, layout) else None
-    return Spread.of(drawn * (simulated.trained_tokens_per_s / best if simulated else 1.0))
-
-
-def _under(system: System, asked: Setting) -> System:
-    lengths = system.workload.lengths.with_cap(asked.response_cap)
-    return replace(system, workload=replace(system.workload, lengths=lengths, samples_per_step=asked.batch))
+def predict(outlook: Outlook, asked: Setting) -> Spread | None:
+    """The rate under another setting, as `rlscope what-if` answers it; None where it says that nothing would run."""
+    change = Change(running_per_engine=asked.slots, samples_per_step=asked.batch, max_output_tokens=asked.response_cap)
+    drawn = what_if(outlook, change).predicted.drawn_tokens_per_s
+    return None if drawn is None else Spread.of(drawn)
 
 
 def transfers(analyses: Sequence[tuple[Setting, Analysis]]) -> list[Transfer]:
@@ -107,8 +96,11 @@ def transfers(analyses: Sequence[tuple[Setting, Analysis]]) -> list[Transfer]:
     found: list[Transfer] = []
     for (seen, analysis), (asked, truth) in permutations(analyses, 2):
         achieved = truth.throughput.steady_tokens_per_s
-        if achieved is not None and not isinstance(analysis.outlook, NoOutlook):
-            found.append(Transfer(seen, asked, achieved, predict(analysis.outlook.calibration, asked)))
+        if achieved is None or isinstance(analysis.outlook, NoOutlook):
+            continue
+        predicted = predict(analysis.outlook, asked)
+        if predicted is not None:
+            found.append(Transfer(seen, asked, achieved, predicted))
     return found
 
 

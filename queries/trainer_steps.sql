@@ -16,13 +16,13 @@
 -- grain: one row per step
 --
 -- A span belongs to the first step of its worker that ends at or after it does; spans inside a step's compute take no
--- time from it here.
+-- time from it here. Time under two spans of one phase, such as a transfer within its publication, counts once.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count
     FROM train_steps JOIN workers USING (worker_id)
 ),
 spans AS (
-    SELECT worker_id, end_ns, end_ns - start_ns AS span_ns,
+    SELECT worker_id, start_ns, end_ns,
         CASE activity
             WHEN 'logprobs' THEN 'logprobs'
             WHEN 'wait' THEN 'wait'
@@ -33,13 +33,20 @@ spans AS (
         END AS kind
     FROM activities
     UNION ALL
-    SELECT worker_id, end_ns, end_ns - start_ns, 'publish' FROM weight_updates WHERE phase IN ('publish', 'transfer')
+    SELECT worker_id, start_ns, end_ns, 'publish' FROM weight_updates WHERE phase IN ('publish', 'transfer')
+),
+parts AS (
+    SELECT worker_id, kind, end_ns, greatest(0, end_ns - greatest(start_ns, max(end_ns) OVER earlier)) AS part_ns
+    FROM spans
+    WHERE kind IS NOT NULL
+    WINDOW earlier AS (
+        PARTITION BY worker_id, kind ORDER BY start_ns, end_ns DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+    )
 ),
 placed AS (
-    SELECT steps.step, kind, span_ns * gpu_count / 1e9 AS gpu_s
-    FROM spans
-    ASOF JOIN steps ON spans.worker_id = steps.worker_id AND spans.end_ns <= steps.end_ns
-    WHERE kind IS NOT NULL
+    SELECT steps.step, kind, part_ns * gpu_count / 1e9 AS gpu_s
+    FROM parts
+    ASOF JOIN steps ON parts.worker_id = steps.worker_id AND parts.end_ns <= steps.end_ns
 ),
 costs AS (
     SELECT

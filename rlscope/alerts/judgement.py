@@ -61,7 +61,7 @@ def judge_ticks(
             if rule.window == WHOLE_RUN and tick < last_tick:
                 continue
             window = _window(rule, rules, timeline, tick)
-            reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window)
+            reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window, timeline.first_bucket)
             counts[rule.name] += reading.value is not None
             at_ns = timeline.ticks.at_ns(tick)
             after, ended = advance(rule, before, at_ns, reading)
@@ -149,11 +149,11 @@ def _earliest(rule: Rule, timeline: Timeline, tick: int) -> int:
     return max(furthest, timeline.ticks.bucket_of(timeline.step_ends_ns[before])) if before >= 0 else furthest
 
 
-def _reading(bound: _Bound, window: range | None) -> Reading:
+def _reading(bound: _Bound, window: range | None, first_bucket: int) -> Reading:
     """What the metric says of the window, or nothing where that is too little to go by."""
     if window is None:
         return NOTHING
-    reading = bound.series.reading(window.start, window.stop)
+    reading = bound.series.reading(window.start - first_bucket, window.stop - first_bucket)
     return reading if reading.evidence >= bound.rule.min_evidence else NOTHING._replace(evidence=reading.evidence)
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 from rlscope.alerts.alert import Alert
 from rlscope.alerts.evaluation import RuleState
 from rlscope.alerts.judgement import firing, judge_ticks, warm_up_end_ns
-from rlscope.alerts.live_facts import facts_of
+from rlscope.alerts.live_facts import SHOWN_NS, facts_of
 from rlscope.alerts.live_files import MOMENTS, LiveFiles, NewFile
 from rlscope.alerts.live_rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live_view import LiveView
@@ -51,8 +51,10 @@ class LiveRun:
         self._folder = folder
         self._rules = rules
         self._grace_ns = grace_ns
-        lengths_ns = [rule.window.length_ns or 0 for rule in rules.rules]
-        self._keep_ns = max([HISTORY_NS, *lengths_ns]) + rules.interval_ns
+        reaches_ns = [rule.window.length_ns or HISTORY_NS for rule in rules.rules]
+        self._reach = -(-max(reaches_ns, default=0) // rules.interval_ns)
+        """Buckets that the longest window of a tick holds."""
+        self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
         self._files = LiveFiles(folder, grace_ns)
         self._rows = LiveRows()
         asks_own = any(rule.sql is not None for rule in rules.rules)
@@ -199,14 +201,15 @@ class LiveRun:
             return ()
         if self._warm_up_end_ns is None:
             self._warm_up_end_ns = warm_up_end_ns(self._step_ends_ns, self._rules.warm_up_steps)
-        timeline = self._timeline(manifest, workers, ticks)
+        timeline = self._timeline(manifest, workers, ticks, self._evaluated + 1 - self._reach)
         judged = judge_ticks(self._rules, timeline, self._evaluated + 1, until, self._states, manifest.run_id)
         self._states, self._evaluated = dict(judged.states), until
         return judged.resolved
 
-    def _timeline(self, manifest: RunManifest, workers: LiveWorkers, ticks: Ticks) -> Timeline:
+    def _timeline(self, manifest: RunManifest, workers: LiveWorkers, ticks: Ticks, first: int) -> Timeline:
+        """The parts from a bucket on: no more than is asked for, so that a look at a long run costs no more."""
         config, _ = read_config(manifest.config)
-        first = max(0, self._filled - self._keep_ns // ticks.interval_ns)
+        first = max(0, first)
         parts = Parts(
             ticks=ticks,
             frames=self._frames,
@@ -225,7 +228,8 @@ class LiveRun:
         known = ticks is not None and self._filled > 0
         facts = None
         if ticks is not None:
-            timeline = self._timeline(manifest, workers, ticks)
+            shown = max(1, SHOWN_NS // ticks.interval_ns)
+            timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
             facts = facts_of(manifest.run_id, timeline, workers, self._files.most_rows("train_steps"), now_ns)
         faulty = (f"{file.path} was left out: {file.why}" for file in self._faulty)
         ended = workers.has_ended(now_ns, self._grace_ns) and (

@@ -18,52 +18,50 @@ SILENT_NS: Final = 15_000_000_000
 
 
 def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: int, now_ns: int) -> LiveFacts:
-    """The facts of the last SHOWN_NS of a timeline, or of as much as there is."""
-    first = max(0, timeline.buckets - SHOWN_NS // timeline.ticks.interval_ns)
+    """The facts of a timeline that holds the last SHOWN_NS, or as much as there is."""
     return LiveFacts(
         run_id=run_id,
         started_ns=timeline.start_ns,
         steps=steps,
         last_step_end_ns=timeline.step_ends_ns[-1] if timeline.step_ends_ns else None,
-        sides=_sides(timeline, workers, first),
-        running_per_engine=_value(timeline, "running.per_engine", first),
-        waiting_requests=_value(timeline, "waiting.requests", first),
-        kv_used_ratio=_value(timeline, "kv.used_ratio", first),
-        staleness=_staleness(timeline, first),
-        queue_depth_samples=_value(timeline, "queue.depth", first),
-        trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s", first),
+        sides=_sides(timeline, workers),
+        running_per_engine=_value(timeline, "running.per_engine"),
+        waiting_requests=_value(timeline, "waiting.requests"),
+        kv_used_ratio=_value(timeline, "kv.used_ratio"),
+        staleness=_staleness(timeline),
+        queue_depth_samples=_value(timeline, "queue.depth"),
+        trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s"),
         silent_workers=_silent(workers, now_ns),
     )
 
 
-def _value(timeline: Timeline, metric: str, first: int) -> float | None:
+def _value(timeline: Timeline, metric: str) -> float | None:
     if not timeline.buckets:
         return None
-    return BY_NAME[metric].series(timeline).reading(first, timeline.buckets).value
+    return BY_NAME[metric].series(timeline).reading(0, timeline.buckets).value
 
 
-def _sides(timeline: Timeline, workers: LiveWorkers, first: int) -> tuple[SideState, ...]:
-    rows = timeline.rows("states")
-    shown = rows.filter(pl.col("place") >= first) if len(rows) else rows
+def _sides(timeline: Timeline, workers: LiveWorkers) -> tuple[SideState, ...]:
+    states = timeline.rows("states")
     sides: list[SideState] = []
     for role in dict.fromkeys(str(document["role"]) for document in workers.documents):
         own = [document for document in workers.documents if document["role"] == role]
         gpus = sum(count for document in own if isinstance(count := document["gpu_count"], int))
-        sides.append(SideState(role, len(own), gpus, _ratios(shown, role)))
+        sides.append(SideState(role, len(own), gpus, _ratios(states, role)))
     return tuple(sorted(sides, key=lambda side: side.role))
 
 
-def _ratios(shown: pl.DataFrame, role: str) -> dict[str, float]:
-    if shown.is_empty():
+def _ratios(rows: pl.DataFrame, role: str) -> dict[str, float]:
+    if rows.is_empty():
         return {}
-    states = shown.filter(role=role).group_by("state").agg(pl.col("gpu_ns").sum()).sort(-pl.col("gpu_ns"), "state")
+    states = rows.filter(role=role).group_by("state").agg(pl.col("gpu_ns").sum()).sort(-pl.col("gpu_ns"), "state")
     total_ns = int(states["gpu_ns"].sum())
     return {state: gpu_ns / total_ns for state, gpu_ns in states.iter_rows()} if total_ns else {}
 
 
-def _staleness(timeline: Timeline, first: int) -> TokenStaleness | None:
+def _staleness(timeline: Timeline) -> TokenStaleness | None:
     levels, weights = timeline.by_level(timeline.rows("tokens"), "staleness", "tokens")
-    counts = weights[first:].sum(axis=0).tolist()
+    counts = weights.sum(axis=0).tolist()
     histogram = tuple((level, count) for level, count in zip(levels, counts, strict=True) if count)
     if not histogram:
         return None

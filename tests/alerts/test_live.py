@@ -167,15 +167,20 @@ def test_the_state_of_other_rules_is_refused(tmp_path: Path) -> None:
         LiveRun.restored(tmp_path, RULES, state)
 
 
-def test_what_is_long_past_is_let_go(tmp_path: Path) -> None:
+def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(tmp_path: Path) -> None:
+    """Eight hours, more than anything looks back at. The trainer waits a third of each, and two thirds of the last."""
+    hour_s = 3600
+    idle = replace(IDLE.rules[0], window=Window(hour_s * S))
     folder = write_run(tmp_path / "run", [])
-    live = LiveRun(folder, replace(IDLE, interval_ns=120 * S))
-    kept: list[int] = []
-    for hour in range(1, 5):
-        starts_ns = [(hour * 3600 + 10 * index) * S for index in range(300)]
-        rows = [activity("t0", start_ns, start_ns + 5 * S, "wait") for start_ns in starts_ns]
-        write_rows(folder, "activities", "t0", rows, sequence=hour)
-        growing(folder, hour * 3600 + 3599, activities=300 * hour)
-        live.poll((hour * 3600 + 3599) * S)
-        kept.append(live.held_rows)
-    assert kept[-1] <= kept[1] and kept[-1] < 400
+    live = LiveRun(folder, replace(IDLE, rules=(idle,), interval_ns=hour_s * S))
+    looks: list[tuple[list[tuple[int, int | None]], int]] = []
+    for hour in range(8):
+        starts_s = range(hour * hour_s, (hour + 1) * hour_s, 300)
+        waited_s = 200 if hour == 7 else 100
+        rows = [activity("t0", start * S, (start + waited_s) * S, "wait") for start in starts_s]
+        write_rows(folder, "activities", "t0", rows, sequence=hour + 1)
+        growing(folder, (hour + 1) * hour_s, activities=12 * (hour + 1))
+        looks.append((seconds(view := live.poll((hour + 1) * hour_s * S + GRACE_NS)), live.held_rows))
+        assert view.evaluated_ns == (hour + 1) * hour_s * S
+    # A quarter of an hour is kept: three rows of it.
+    assert looks == [([], 3)] * 7 + [([(8 * hour_s, None)], 3)]

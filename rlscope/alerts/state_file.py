@@ -1,15 +1,17 @@
 """What a watch has to remember to go on after its end: how far it had come, and what each receiver has been told.
 
-The file is whole or absent, whenever the watch is killed. It holds alerts, never an address or a token.
+The file is whole or absent, whenever the watch is killed. It holds alerts, never an address or a token. One watch at
+a time uses it: two would each tell what the other has told.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, Self, cast
 
 from rlscope.alerts.alert import SEVERITIES, Severity
 from rlscope.errors import RlscopeError
@@ -30,6 +32,60 @@ class WatchState:
     """What `Couriers.restore` takes."""
     worst: Severity | None = None
     """The gravest alert so far; None while nothing fired."""
+
+
+class StateFile:
+    """The file of a watch, which keeps others off it until it is closed or its process ends, however that does.
+
+    The folder that it lies in may appear late: it is kept from then on.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def read(self) -> WatchState | None:
+        """As `read_state`. Raises RlscopeError too when another watch uses the file."""
+        self._keep()
+        return read_state(self.path)
+
+    def write(self, state: WatchState) -> None:
+        """As `write_state`; nothing while there is no folder. Raises RlscopeError when another watch uses the file."""
+        # A run folder that is not there yet is the run's to make.
+        if self.path.parent.is_dir():
+            self._keep()
+            write_state(self.path, state)
+
+    def _keep(self) -> None:
+        if self._lock is not None:
+            return
+        # Beside the file, since every state takes the place of the one before.
+        beside = self.path.with_name(f".{self.path.name}.lock")
+        try:
+            lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError:  # No folder yet, or one where no state can be written either: writing says so.
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise RlscopeError.of(
+                self.path,
+                found="another watch that uses it",
+                expected="one watch at a time, or everything would be told twice",
+                next_step="End the other one, or name a state of its own with --state.",
+            ) from None
+        except OSError:  # A file system without locks: a second watch goes unnoticed there.
+            pass
+        self._lock = lock
 
 
 def read_state(path: Path) -> WatchState | None:

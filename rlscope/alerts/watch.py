@@ -7,14 +7,13 @@ nothing twice, save for a message that arrived within the last tenth of a second
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from rlscope.alerts.alert import Severity, at_least
 from rlscope.alerts.live_view import LiveView
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
-from rlscope.alerts.state_file import WatchState, write_state
+from rlscope.alerts.state_file import StateFile, WatchState
 
 _NS_PER_S: Final = 1_000_000_000
 # How soon an answer of a receiver is noted; short, since until then a kill makes it be told again.
@@ -94,7 +93,7 @@ class Watch:
         run: Followed,
         couriers: Couriers,
         *,
-        state_path: Path | None,
+        state_file: StateFile | None,
         show: Callable[[Look], None],
         interval_s: float,
         clock: Clock,
@@ -102,7 +101,7 @@ class Watch:
     ) -> None:
         self._run = run
         self._couriers = couriers
-        self._state_path = state_path
+        self._state_file = state_file
         self._show = show
         self._interval_s = interval_s
         self._clock = clock
@@ -110,7 +109,10 @@ class Watch:
         self._state_trouble: str | None = None
 
     def follow(self, interruptions: Callable[[], int]) -> Outcome:
-        """Watch until the run ends or somebody interrupts; a second interruption leaves messages unsent."""
+        """Watch until the run ends or somebody interrupts; a second interruption leaves messages unsent.
+
+        Raises RlscopeError when another watch began to use the file of state, before anything is sent.
+        """
         while True:
             view = self._look()
             if view.ended or interruptions():
@@ -167,13 +169,11 @@ class Watch:
             self._save()
 
     def _save(self) -> None:
-        # A run folder that is not there yet is the run's to make.
-        if self._state_path is None or not self._state_path.parent.is_dir():
+        if self._state_file is None:
             return
         try:
-            write_state(self._state_path, WatchState(self._run.saved(), self._couriers.saved(), self._worst))
+            self._state_file.write(WatchState(self._run.saved(), self._couriers.saved(), self._worst))
             self._state_trouble = None
         except OSError as error:
-            self._state_trouble = (
-                f"{self._state_path} cannot be written ({error.strerror}): a watch that starts again would tell again"
-            )
+            file = f"{self._state_file.path} cannot be written ({error.strerror})"
+            self._state_trouble = f"{file}: a watch that starts again would tell again"

@@ -11,7 +11,7 @@ from rlscope.alerts.receivers import receivers_of
 from rlscope.alerts.rule import RuleSet
 from rlscope.alerts.rule_source import read_source
 from rlscope.alerts.rules import built_in_rules, rules_of
-from rlscope.alerts.state_file import FILE_NAME, WatchState, read_state
+from rlscope.alerts.state_file import FILE_NAME, StateFile, WatchState
 from rlscope.alerts.watch import Clock, Look, Outcome, SystemClock, Watch
 from rlscope.errors import RlscopeError, RuleError
 
@@ -28,27 +28,26 @@ def watch_run(
 ) -> Outcome:
     """Follow the run in a folder to its end. The folder may appear late.
 
-    Raises RuleError for rules or receivers that cannot be read, RlscopeError for a secret that is not there or a file
-    of state that is none.
+    Raises RuleError for rules or receivers that cannot be read, RlscopeError for a secret that is not there, and for a
+    file of state that is none, that another watch uses, or that has no folder.
     """
     rules, receivers = _rules_and_receivers(rules_file)
     check_ready(receivers)
-    path = state_path or folder / FILE_NAME
-    state = read_state(path)
-    couriers = Couriers(receivers)
-    if state is not None:
-        _restore(couriers, state, path)
-    run = _followed(folder, rules, state, note)
-    watch = Watch(
-        run,
-        couriers,
-        state_path=path,
-        show=show,
-        interval_s=interval_s,
-        clock=clock or SystemClock(),
-        worst=None if state is None else state.worst,
-    )
-    return watch.follow(interruptions)
+    with StateFile(_state_path(folder, state_path)) as state_file:
+        state = state_file.read()
+        couriers = Couriers(receivers)
+        if state is not None:
+            _restore(couriers, state, state_file.path)
+        watch = Watch(
+            _followed(folder, rules, state, note),
+            couriers,
+            state_file=state_file,
+            show=show,
+            interval_s=interval_s,
+            clock=clock or SystemClock(),
+            worst=None if state is None else state.worst,
+        )
+        return watch.follow(interruptions)
 
 
 def check_ready(receivers: Iterable[Receiver]) -> None:
@@ -64,6 +63,15 @@ def check_ready(receivers: Iterable[Receiver]) -> None:
                 expected="the library that sends for it",
                 next_step="pip install 'rlscope[apprise]'",
             )
+
+
+def _state_path(folder: Path, named: Path | None) -> Path:
+    path = named or folder / FILE_NAME
+    if path.parent.resolve() != folder.resolve() and not path.parent.is_dir():
+        raise RlscopeError.of(
+            path, found="no folder to put it in", expected="one that is there", next_step="Make it, or name another."
+        )
+    return path
 
 
 def _rules_and_receivers(file: Path | None) -> tuple[RuleSet, tuple[Receiver, ...]]:

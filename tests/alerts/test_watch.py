@@ -1,5 +1,6 @@
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 from rlscope.alerts.alert import Alert
 from rlscope.alerts.live_view import LiveFacts, LiveView, SideState, SilentWorker
 from rlscope.alerts.notify.couriers import Couriers
-from rlscope.alerts.state_file import WatchState, read_state, write_state
+from rlscope.alerts.state_file import StateFile, WatchState, read_state, write_state
 from rlscope.alerts.watch import Look, Outcome, Watch
 from rlscope.analysis import TokenStaleness
 from rlscope.errors import RlscopeError
@@ -102,19 +103,20 @@ def follow(
     couriers = Couriers(to, start=lambda work: work(), draw=lambda: 1.0)
     run = FakeRun(views)
     worst = None
-    if state_path is not None and (state := read_state(state_path)) is not None:
-        couriers.restore(state.receivers)
-        run.shown, worst = state.run["shown"], state.worst
-    watch = Watch(
-        run,
-        couriers,
-        state_path=state_path,
-        show=(seen if seen is not None else []).append,
-        interval_s=5.0,
-        clock=clock or FakeClock(),
-        worst=worst,
-    )
-    outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
+    with nullcontext() if state_path is None else StateFile(state_path) as state_file:
+        if state_file is not None and (state := state_file.read()) is not None:
+            couriers.restore(state.receivers)
+            run.shown, worst = state.run["shown"], state.worst
+        watch = Watch(
+            run,
+            couriers,
+            state_file=state_file,
+            show=(seen if seen is not None else []).append,
+            interval_s=5.0,
+            clock=clock or FakeClock(),
+            worst=worst,
+        )
+        outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
     return outcome, run
 
 
@@ -267,7 +269,8 @@ def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: List
     start = on_the_way.append if naps else lambda work: work()
     couriers = Couriers([receiver(url=listener.url)], start=start)
     run = Run([view(alert()), view(alert(), ended=True)])
-    Watch(run, couriers, state_path=path, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
+    with StateFile(path) as file:
+        Watch(run, couriers, state_file=file, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
     assert found == [[], [True]]
 
 
@@ -304,7 +307,7 @@ def test_a_second_interruption_leaves_messages_unsent(listener: Listener) -> Non
     clock = FakeClock()
     couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
     run = FakeRun([view(alert())])
-    watch = Watch(run, couriers, state_path=None, show=lambda _: None, interval_s=5.0, clock=clock)
+    watch = Watch(run, couriers, state_file=None, show=lambda _: None, interval_s=5.0, clock=clock)
     assert watch.follow(lambda: 2) == Outcome(ended=False, worst="warning", untold=1)
     assert clock.ns == NOON_NS
 
@@ -316,9 +319,44 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
     seen: list[Look] = []
     couriers = Couriers([])
     run = FakeRun([view(ended=True)])
-    Watch(run, couriers, state_path=path, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
+    with StateFile(path) as file:
+        Watch(run, couriers, state_file=file, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
     assert "cannot be written" in seen[-1].troubles[0]
-    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
+
+
+def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    with StateFile(path) as first:
+        assert first.read() is None
+        with pytest.raises(RlscopeError, match="another watch that uses it"), StateFile(path) as second:
+            second.read()
+        first.write(WatchState({}))
+    with StateFile(path) as third:
+        assert third.read() == WatchState({})
+
+
+def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_tells(
+    listener: Listener, tmp_path: Path
+) -> None:
+    path = tmp_path / "run" / "state.json"
+    nothing = view(facts=None, evaluated_ns=None)
+
+    class Appears(FakeRun):
+        def poll(self, now_ns: int) -> LiveView:
+            if self.shown == 1:
+                path.parent.mkdir()
+                first.write(WatchState({}))
+            return super().poll(now_ns)
+
+    couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
+    run, shown = Appears([nothing, view(alert(), ended=True)]), list[Look]()
+    with StateFile(path) as first, StateFile(path) as second:
+        assert (first.read(), second.read()) == (None, None)
+        watch = Watch(run, couriers, state_file=second, show=shown.append, interval_s=5.0, clock=FakeClock())
+        with pytest.raises(RlscopeError, match="another watch that uses it"):
+            watch.follow(lambda: 0)
+    assert (listener.requests, read_state(path)) == ([], WatchState({}))
 
 
 def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:

@@ -178,6 +178,8 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_pa
     assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
     wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
     assert isinstance(wrong, RuleError) and "rules.toml:4" in str(wrong) and "NOT_SET_ANYWHERE" not in str(wrong)
+    with pytest.raises(RlscopeError, match="no folder to put it in"):
+        watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
     (run_dir / "watch_state.json").write_text("{}")
     assert "Delete it to begin anew" in str(refusal(run_dir, tmp_path, ""))
 

@@ -189,6 +189,7 @@ WORKER_GPUS: Final = _gauge("rlscope.worker.gpus", "{gpu}", "GPUs that the worke
 HEARTBEAT: Final = _gauge(
     "rlscope.worker.heartbeat", "s", "UTC epoch seconds of the last flush that wrote everything; none once stopped"
 )
+STOPPED: Final = _gauge("rlscope.worker.stopped", "s", "UTC epoch seconds at which the worker stopped; none before")
 ROWS_DROPPED: Final = _counter("rlscope.rows.dropped", "{row}", "rows that could not be kept or written", TABLE)
 ROWS_WRITTEN: Final = _counter("rlscope.rows.written", "{row}", "rows that are on disk", TABLE)
 
@@ -210,6 +211,7 @@ METRICS: Final = (
     WORKER_TIME,
     WORKER_GPUS,
     HEARTBEAT,
+    STOPPED,
     ROWS_DROPPED,
     ROWS_WRITTEN,
 )

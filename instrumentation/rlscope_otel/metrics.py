@@ -144,6 +144,7 @@ _READERS: dict[conventions.Metric, _Reader] = {
     conventions.WORKER_TIME: _seconds,
     conventions.WORKER_GPUS: _vital(lambda vital: vital.gpus),
     conventions.HEARTBEAT: _vital(lambda vital: vital.heartbeat_s),
+    conventions.STOPPED: _vital(lambda vital: vital.stopped_s),
     conventions.ROWS_DROPPED: _rows(lambda vital: vital.dropped_rows),
     conventions.ROWS_WRITTEN: _rows(lambda vital: vital.written_rows),
 }

@@ -36,6 +36,8 @@ class Vital(NamedTuple):
     kv_capacity_tokens: int | None
     heartbeat_s: float | None
     """UTC epoch seconds; None once the worker has stopped."""
+    stopped_s: float | None
+    """UTC epoch seconds; None while the worker goes on."""
     dropped_rows: Mapping[str, int]
     """By table."""
     written_rows: Mapping[str, int]

@@ -172,6 +172,7 @@ class Writer:
             gpus=self.identity.gpu_count,
             kv_capacity_tokens=self.identity.kv_capacity_tokens,
             heartbeat_s=self._clock.now_ns() / 1e9 if stopped_ns is None else None,
+            stopped_s=stopped_ns / 1e9 if stopped_ns is not None else None,
             dropped_rows={table: buffer.dropped for table, buffer in self._buffers.items()},
             written_rows=dict(self._rows),
         )

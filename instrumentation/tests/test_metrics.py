@@ -97,12 +97,11 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         "rlscope.worker.gpus": {(): 2},
         "rlscope.worker.heartbeat": {(): 5.501},
     }
-    assert found.keys() | {"rlscope.rows.dropped", "rlscope.rows.written"} == {
-        metric.name for metric in conventions.METRICS
-    }
+    told_apart = {"rlscope.rows.dropped", "rlscope.rows.written", "rlscope.worker.stopped"}
+    assert found.keys() | told_apart == {metric.name for metric in conventions.METRICS}
 
 
-def test_the_heartbeat_is_that_of_the_last_flush_and_ends_with_the_worker(
+def test_the_heartbeat_is_that_of_the_last_flush_and_gives_way_to_the_end_of_the_worker(
     run: Run, clock: ManualClock, reader: InMemoryMetricReader
 ) -> None:
     run.flush()
@@ -110,8 +109,11 @@ def test_the_heartbeat_is_that_of_the_last_flush_and_ends_with_the_worker(
     assert points(reader)["rlscope.worker.heartbeat"] == {(): 0.001}
     run.flush()
     assert points(reader)["rlscope.worker.heartbeat"] == {(): 7.001}
+    assert "rlscope.worker.stopped" not in points(reader)
+    clock.advance(2_000_000_000)
     run.stop()
     assert "rlscope.worker.heartbeat" not in points(reader)
+    assert points(reader)["rlscope.worker.stopped"] == {(): 9.001}
 
 
 def test_a_flush_that_could_not_write_is_no_heartbeat(

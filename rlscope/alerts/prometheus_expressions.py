@@ -148,9 +148,11 @@ def _steps(window: str) -> str:
 
 
 def _silence(_: str) -> _Value:
-    last = f"max by ({RUN}, {names.WORKER}) (last_over_time({names.HEARTBEAT}[{_MISSED_FOR}]))"
+    who = f"{RUN}, {names.WORKER}"
+    last = f"max by ({who}) (last_over_time({names.HEARTBEAT}[{_MISSED_FOR}]))"
+    stopped = f"last_over_time({names.STOPPED}[{_MISSED_FOR}])"
     # A run of which nobody is scraped has ended: it is not its workers that fell silent.
-    return _Value(f"((time() - {last}) and on ({RUN}) {names.HEARTBEAT})")
+    return _Value(f"((time() - {last} unless on ({who}) {stopped}) and on ({RUN}) {names.HEARTBEAT})")
 
 
 def _dropped(_: str) -> _Value:

@@ -33,6 +33,7 @@ UPDATE_TIME: Final = "rlscope_weights_update_time_seconds_total"
 TIME: Final = "rlscope_worker_time_seconds_total"
 GPUS: Final = "rlscope_worker_gpus"
 HEARTBEAT: Final = "rlscope_worker_heartbeat_seconds"
+STOPPED: Final = "rlscope_worker_stopped_seconds"
 DROPPED: Final = "rlscope_rows_dropped_total"
 WRITTEN: Final = "rlscope_rows_written_total"
 

@@ -118,6 +118,13 @@ CASES: tuple[tuple[str, str, list[Series], list[Series]], ...] = (
       (f"rlscope_worker_heartbeat_seconds{{{SAMPLER}}}", "0+60x60")],
      [(f"rlscope_worker_heartbeat_seconds{{{WORKER}}}", "0 60 120 stale"),
       (f"rlscope_worker_heartbeat_seconds{{{SAMPLER}}}", "0 60 120 stale")]),
+    ("worker.silent_s", "above = 60",  # Said that it stopped, once, before it left the scrapes.
+     [(f"rlscope_worker_heartbeat_seconds{{{WORKER}}}", "0 60 120 stale"),
+      (f"rlscope_worker_heartbeat_seconds{{{SAMPLER}}}", "0+60x60"),
+      level("rlscope_worker_stopped_seconds", 150, WORKER.replace("w0", "w1"))],
+     [(f"rlscope_worker_heartbeat_seconds{{{WORKER}}}", "0 60 120 stale"),
+      (f"rlscope_worker_heartbeat_seconds{{{SAMPLER}}}", "0+60x60"),
+      (f"rlscope_worker_stopped_seconds{{{WORKER}}}", "_ _ _ 150 stale")]),
     ("rows.dropped", "above = 100",
      [(f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="samples"}}', "60x60"),
       (f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="spans"}}', "41x60")],
@@ -292,6 +299,8 @@ def scraped(tmp_path: Path) -> Iterator[str]:
             run.queue_depth("samples", 3, capacity=8)
             run.delivery("s", "trained")
             assert run.flush()
+            ended = start_run(tmp_path, "sampler", "w1", **options)
+            ended.stop()
             with urllib.request.urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=10) as answer:
                 yield answer.read().decode()
     finally:

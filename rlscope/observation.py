@@ -65,7 +65,6 @@ def observe(
         began_samples=int(lengths["samples"].sum()),
         prompt_tokens=int(lengths["prompt_tokens"].sum()) / int(lengths["samples"].sum()),
         group_size=config.group_size or 1,
-        in_flight_samples=in_flight["in_flight_mean"],
         finished_samples=in_flight["finished_segments"],
         environment_samples=in_flight["environment_mean"],
         delivered=_delivered(answers["judged_outcomes"]),

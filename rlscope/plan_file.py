@@ -6,7 +6,7 @@ prints. Not covered: what follows from the figures, which `plan_ahead.py` works 
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -202,12 +202,6 @@ def read_plan(path: Path) -> PlanFile:
     }
     present = read_section(Present, given["present"], text, "present") if "present" in given else None
     return PlanFile(text=text, present=present, **sections)
-
-
-def key_names() -> Mapping[str, tuple[str, ...]]:
-    """The keys of every section."""
-    every = {**_SECTIONS, "present": Present}
-    return {name: tuple(each.name for each in fields(kind)) for name, kind in every.items()}
 
 
 def _parsed(path: Path) -> tuple[PlanText, Mapping[str, Any]]:

@@ -2,7 +2,9 @@
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -12,7 +14,7 @@ from rlscope.model.plan_draws import planned_system
 from rlscope.model.planned import Plan
 from rlscope.model.system import Layout
 from rlscope.plan_ahead import plan_of
-from rlscope.plan_file import EXAMPLE, key_names, read_plan
+from rlscope.plan_file import EXAMPLE, PlanFile, Present, read_plan
 from rlscope.plan_keys import Guess
 
 MINIMAL = """\
@@ -83,9 +85,11 @@ def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) ->
 
 def test_the_example_names_every_key_there_is() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
-    for section, names in key_names().items():
+    sections = get_type_hints(PlanFile) | {"present": Present}
+    del sections["text"]
+    for section, kind in sections.items():
         assert f"[{section}]" in text
-        assert [name for name in names if f"{name} =" not in text] == []
+        assert [each.name for each in fields(kind) if f"{each.name} =" not in text] == []
 
 
 def test_what_the_example_shows_as_taken_where_missing_is_what_is_taken(tmp_path: Path) -> None:

@@ -37,11 +37,8 @@ class Visited:
 
     batch_low: float
     batch_high: float
-    kv_low_tokens: float | None
-    """None where resident tokens were not recorded, and so below."""
-    kv_high_tokens: float | None
     context_low_tokens: float | None
-    """Resident tokens per running request."""
+    """Resident tokens per running request; None where they were not recorded, and so below."""
     context_high_tokens: float | None
     running: Reals
     """Batch size of each cell of enough rows."""
@@ -59,7 +56,6 @@ class Visited:
         return cls(
             float(batch_low),
             float(batch_high),
-            *_inner(solid.kv_tokens),
             *_inner(context_tokens),
             solid.running,
             context_tokens,

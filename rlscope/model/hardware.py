@@ -137,14 +137,6 @@ class ModelShape:
         growing, per_layer = self._growing_layers, self._kv_bytes_per_layer(gpus)
         return None if growing is None or per_layer is None else growing * per_layer
 
-    def kv_bytes(self, context_tokens: float, gpus: int = 1) -> float | None:
-        """Bytes of a request of so many tokens in an engine of `gpus` GPUs: growing layers, and windows that fill."""
-        growing, per_layer = self._growing_layers, self._kv_bytes_per_layer(gpus)
-        if growing is None or per_layer is None or self.layers is None:
-            return None
-        held = min(context_tokens, self.sliding_window_tokens or 0)
-        return per_layer * (growing * context_tokens + (self.layers - growing) * held)
-
     @property
     def _growing_layers(self) -> int | None:
         if self.full_attention_layers is not None:

@@ -89,8 +89,6 @@ class Observed:
     prompt_tokens: float
     """Mean over those."""
     group_size: int
-    in_flight_samples: float
-    """Samples between first schedule and last token, mean over the stretch."""
     finished_samples: int
     """Segments whose last token is in the stretch."""
     environment_samples: float

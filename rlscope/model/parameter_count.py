@@ -74,7 +74,7 @@ def count_parameters(config: Mapping[str, object], bytes_per_weight: float, byte
         experts=experts if routed_layers else None,
         experts_per_token=per_token or None,
         kv_latent_dim=_latent(config) if family == "deepseek_v3" else None,
-        **_window(config, layers),
+        **_window(config),
     )
     return Counted(shape, _heads(config).queries * _heads(config).width)
 
@@ -154,7 +154,7 @@ def _shared(config: Mapping[str, object]) -> int:
     return _GATED_MATRICES * hidden * (gated + ungated) + (hidden if gated else 0)
 
 
-def _window(config: Mapping[str, object], layers: int) -> dict[str, int | None]:
+def _window(config: Mapping[str, object]) -> dict[str, int | None]:
     """Layers that hold a window of tokens only, where the config says which."""
     window = _optional(config, "sliding_window")
     if window is None or config.get("use_sliding_window") is False:

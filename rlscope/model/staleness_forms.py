@@ -11,17 +11,12 @@ several times the mean), queues that grow, and caps, which need the event simula
 import math
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Reals
-
-_QUANTILE_POINTS: Final = 192
-_EVEN_POINTS: Final = 192
-"""Points by quantile and evenly spaced, on which the law of a token's wait stands: its mean is then within 0.1 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +58,17 @@ def oldest_token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int
     return longest_tokens * terms.versions_per_token + terms.constant_versions
 
 
-def newest_token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
-    """Mean staleness of samples by their last token, versions: what they wait for their group, and the offset."""
-    wait_tokens = (lengths.group_tail_ratio(group_size) - 1.0) * lengths.mean_tokens
-    return wait_tokens * terms.versions_per_token + terms.constant_versions
-
-
 def maximum(terms: StalenessTerms, lengths: LengthLaw) -> int:
     """The most versions that the first token of the longest possible sample can be behind."""
     return max(math.ceil(lengths.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
 
 
-def mean_updates_during_sample(terms: StalenessTerms, lengths: LengthLaw) -> float:
-    """Versions published while a sample is generated, mean over samples: C over samples per step (Little 1961)."""
-    return lengths.mean_tokens * terms.versions_per_token
-
-
-def updates_at_least(
-    terms: StalenessTerms, tokens_ahead: LengthLaw, least: npt.ArrayLike, *, constant: bool = True
-) -> Reals:
+def updates_at_least(terms: StalenessTerms, tokens_ahead: LengthLaw, least: npt.ArrayLike) -> Reals:
     """P(staleness >= n) for every n of `least`, n >= 1.
 
-    tokens_ahead: tokens until the group is whole, `oldest_token_law` for samples by their oldest token,
-    `token_law` for tokens. constant=False with the law of lengths itself counts the updates during generation:
-    floor(x) or floor(x) + 1 for x versions, by the phase at which the sample starts.
+    tokens_ahead: tokens until the group is whole, `oldest_token_law` for samples by their oldest token.
     """
-    behind = np.asarray(least, dtype=np.float64) - 1.0 - (terms.constant_versions if constant else 0.0)
+    behind = np.asarray(least, dtype=np.float64) - 1.0 - terms.constant_versions
     return clipped_mean(tokens_ahead, terms.versions_per_token, behind)
 
 
@@ -131,26 +111,3 @@ def mean_tokens_to_group_end(lengths: LengthLaw, group_size: int) -> float:
     longest = lengths.support + others.excess_tokens(lengths.support)
     products = lengths.support * (longest - lengths.support / 2.0)
     return float((lengths.probabilities * products).sum()) / lengths.mean_tokens
-
-
-def token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
-    """Tokens from a random token until its group is whole.
-
-    P(> r) = E[min(L, (max - r)+)] / E[L] = 1 / E[L] * integral over t of S(t) - (F(t + r) - F(t)) F(t + r)^(S - 1).
-    On a grid of a few hundred points; does not depend on the layout, so make it once per law of lengths.
-    """
-    grid = _grid(lengths)
-    middles, widths = (grid[1:] + grid[:-1]) / 2.0, np.diff(grid)
-    others = max(lengths.independent_members(group_size) - 1.0, 0.0)
-    start_below = 1.0 - lengths.survival(middles)
-    end_below = 1.0 - lengths.survival(middles + grid[:, None])
-    inside = 1.0 - start_below - (end_below - start_below) * end_below**others
-    above = inside @ widths / lengths.mean_tokens
-    above = np.minimum.accumulate(np.clip(above / above[0], 0.0, 1.0))
-    masses = -np.diff(np.append(above, 0.0))
-    return LengthLaw(np.append(middles, lengths.max_tokens), masses)
-
-
-def _grid(lengths: LengthLaw) -> Reals:
-    even = np.linspace(0.0, lengths.max_tokens, _EVEN_POINTS)
-    return np.unique(np.concatenate((even, lengths.quantile(np.linspace(0.0, 1.0, _QUANTILE_POINTS)))))

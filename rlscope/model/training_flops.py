@@ -1,21 +1,16 @@
-"""What the arithmetic of training says of its rate: a prior before any run, and a check of what a run shows.
+"""What the arithmetic of training says of its rate: a prior before any run.
 
 Not covered: mixtures of experts beyond their active parameters, vision towers, and the cost of moving data.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from rlscope.model.lengths import LengthLaw
 
 LIKELY_MFU_RATIO: Final = 0.25
 LIKELY_MFU_SD: Final = 0.1
 """Trainers of RL runs use 10 to 35 % of the peak: prime-rl reports 14 % at 16k tokens and 35 % at 65k, 4B on H100."""
-HIGHEST_MFU_RATIO: Final = 0.7
-"""Twice what RL trainers report: above it, a miscount is likelier than a record. Own choice."""
-
-RateCheck = Literal["impossible", "doubtful", "plausible"]
-"""impossible: more than the peak. doubtful: more than trainers reach; tokens counted twice, or GPUs missed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +47,3 @@ def prior_tokens_per_gpu_s(
 ) -> float:
     """Tokens per second and GPU at a share of the peak of one GPU: assumed, not measured."""
     return mfu_ratio * peak_flops_per_s / training_flops_per_token(model, sequence_tokens)
-
-
-def mfu_ratio(tokens_per_gpu_s: float, model: TrainedModel, sequence_tokens: float, peak_flops_per_s: float) -> float:
-    """Share of the peak that a rate of training needs. Recomputing counts as use, so it is hardware utilisation."""
-    return tokens_per_gpu_s * training_flops_per_token(model, sequence_tokens) / peak_flops_per_s
-
-
-def check_rate(used_ratio: float) -> RateCheck:
-    """Whether a share of the peak can be, from `mfu_ratio`."""
-    if used_ratio > 1.0:
-        return "impossible"
-    return "doubtful" if used_ratio > HIGHEST_MFU_RATIO else "plausible"

@@ -2,11 +2,9 @@
 finely as one likes.
 
 The work of a step takes the GPUs B mu / r + B mu / u seconds in all, so N of them need 1/N of it; the same holds for a
-synchronous step whose generation is packed perfectly (own derivation). Also the step of designs that put a barrier
-between the sides instead of a queue.
+synchronous step whose generation is packed perfectly (own derivation).
 """
 
-import math
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -46,20 +44,6 @@ def work_conservation_bound(system: System, gpus: int, running: float | None = N
         fewest, most = (middle, most) if starved else (fewest, middle)
     step_s = _train_s(system, most)
     return WorkBound(most, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
-
-
-def barrier_step_s(sampling_s: float, training_s: float, spread_s: float) -> float:
-    """Mean step of a run in which both sides wait for each other every step (one step off, no queue).
-
-    The mean of the larger of two normal times, T Phi(a) + S Phi(-a) + s phi(a) with a = (T - S) / s (Clark 1961).
-    spread_s: standard deviation of their difference. A balanced layout pays 0.4 spread_s a step.
-    """
-    if spread_s == 0.0:
-        return max(sampling_s, training_s)
-    ahead = (training_s - sampling_s) / spread_s
-    density = math.exp(-ahead * ahead / 2.0) / math.sqrt(2.0 * math.pi)
-    trains_longer = 0.5 * math.erfc(-ahead / math.sqrt(2.0))
-    return training_s * trains_longer + sampling_s * (1.0 - trains_longer) + spread_s * density
 
 
 def _train_s(system: System, gpus: float) -> float:

@@ -74,7 +74,6 @@ def observed(
         began_samples=int(samples.sum()),
         prompt_tokens=system.workload.prompt_tokens,
         group_size=system.workload.group_size,
-        in_flight_samples=state.concurrency,
         finished_samples=int(samples.sum()),
         environment_samples=0.0,
         delivered=Delivered(int(response_tokens.sum()), 0, 0),

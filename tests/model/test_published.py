@@ -9,11 +9,10 @@ import pytest
 
 from rlscope.model.drain import Batch, drain_s
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness, in_queue_staleness
 from rlscope.model.system import Trainer, TrainerPhase, WeightUpdate
 from rlscope.model.trainer_step import trained_tokens_per_step, trainer_step
-from rlscope.model.work_conservation import barrier_step_s
 from tests.model.golden_system import Affine, workload
+from tests.model.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness, in_queue_staleness
 
 
 @pytest.mark.parametrize(
@@ -54,10 +53,6 @@ def test_a_quarter_of_the_generators_slows_a_drain_by_less_where_its_tail_is_lon
     ]
     assert seconds == pytest.approx([on_16_s, on_4_s], rel=0.005)
     assert seconds[1] / seconds[0] == pytest.approx(slower, abs=0.02)
-
-
-def test_without_a_queue_the_slower_side_and_the_transfer_make_the_step() -> None:
-    assert barrier_step_s(97.2, 99.6, spread_s=0.0) + 4.6 == pytest.approx(104.0, rel=0.005)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 
 from rlscope.model.asynchronous import SteadyState, steady_states
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.staleness_forms import (
     in_flight_token_mean,
@@ -21,6 +20,7 @@ from rlscope.model.staleness_forms import (
 from rlscope.model.synchronous import split_step
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
 from tests.model import golden_system
+from tests.model.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
 from tests.model.simulated_systems import Affine
 
 LENGTHS = LengthLaw.lognormal(100, 0.6, cap_tokens=500)

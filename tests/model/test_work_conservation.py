@@ -1,14 +1,11 @@
-"""The bound that no layout beats, and steps with a barrier."""
+"""The bound that no layout beats."""
 
-import math
-
-import numpy as np
 import pytest
 
 from rlscope.model.asynchronous import SteadyState, steady_states
 from rlscope.model.synchronous import colocated_step
 from rlscope.model.system import Trainer, TrainerPhase, WeightUpdate
-from rlscope.model.work_conservation import barrier_step_s, work_conservation_bound
+from rlscope.model.work_conservation import work_conservation_bound
 from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system
 
 
@@ -49,23 +46,3 @@ def test_no_layout_and_no_synchronous_run_beats_the_bound(exponent: float, updat
 def test_without_an_update_the_best_whole_split_comes_within_a_hundredth_of_the_bound() -> None:
     best = min(each.step_s for each in steady_states(system(), [layout(12)]) if isinstance(each, SteadyState))
     assert work_conservation_bound(system(), 16).step_s == pytest.approx(best, rel=0.01)
-
-
-@pytest.mark.parametrize(("sampling_s", "training_s", "step_s"), [(10.0, 7.0, 10.0), (7.0, 10.0, 10.0)])
-def test_without_spread_a_barrier_waits_for_the_slower_side(
-    sampling_s: float, training_s: float, step_s: float
-) -> None:
-    assert barrier_step_s(sampling_s, training_s, 0.0) == step_s
-
-
-def test_a_balanced_barrier_pays_two_fifths_of_the_spread() -> None:
-    assert barrier_step_s(100.0, 100.0, 5.0) == pytest.approx(100 + 5 / math.sqrt(2 * math.pi))
-    assert barrier_step_s(100.0, 100.0, 5.0) == pytest.approx(100 + 0.4 * 5, abs=0.01)
-
-
-def test_a_barrier_step_is_the_mean_of_the_larger_of_two_normal_times() -> None:
-    rng = np.random.default_rng(0)
-    sampling_s, training_s = rng.normal(100, 3, 400_000), rng.normal(102, 4, 400_000)
-    longer_s = np.maximum(sampling_s, training_s)
-    error_s = longer_s.std() / math.sqrt(longer_s.size)
-    assert abs(barrier_step_s(100.0, 102.0, 5.0) - longer_s.mean()) < 4 * error_s

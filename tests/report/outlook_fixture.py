@@ -69,7 +69,6 @@ def observed(steps: int, seed: int = 1) -> Observed:
         finished_samples=steps * SAMPLES_PER_STEP,
         prompt_tokens=float(PROMPT_TOKENS),
         group_size=4,
-        in_flight_samples=96.0,
         environment_samples=0.0,
         delivered=Delivered(tokens, 0, 0),
         apply_s=0.05,

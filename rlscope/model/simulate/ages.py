@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from rlscope.model.simulate.outcome import Ages, SimulatedStaleness
 from rlscope.model.simulate.samples import Samples
-from rlscope.model.system import Reals
 
 Integers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -30,8 +29,6 @@ class Columns:
     engine: Integers
     start_pass: Integers
     first_version: Integers
-    sample_s: Reals
-    """From admission to the last token; meaningless where it is not finished."""
     is_finished: Flags
     group_outcome: Integers
     group_step: Integers
@@ -43,7 +40,6 @@ class Columns:
     @classmethod
     def of(cls, samples: Samples) -> "Columns":
         """Copy them, each once."""
-        finished_s = np.array(samples.finished_s)
         return cls(
             group_size=samples.group_size,
             length_tokens=np.array(samples.length_tokens),
@@ -51,8 +47,7 @@ class Columns:
             engine=np.array(samples.engine),
             start_pass=np.array(samples.start_pass),
             first_version=np.array(samples.first_version),
-            sample_s=finished_s - np.array(samples.admitted_s),
-            is_finished=finished_s >= 0.0,
+            is_finished=np.array(samples.finished_s) >= 0.0,
             group_outcome=np.array(samples.group_outcome),
             group_step=np.array(samples.group_step),
             group_first_version=np.array(samples.group_first_version),

@@ -136,8 +136,6 @@ class Simulated:
     mean_resident_tokens: float | None
     """In an engine's KV cache, mean over its passes; None without a pass."""
     preemptions: int
-    mean_sample_s: float
-    """From a sample's admission to its last token, mean over trained samples."""
     mean_trained_tokens: float
     """Response length, mean over trained samples."""
     mean_queued_samples: float

@@ -52,7 +52,6 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
         mean_running=engine.running_s / (len(end.engines) * seconds),
         mean_resident_tokens=engine.resident_token_passes / engine.passes if engine.passes else None,
         preemptions=engine.preemptions,
-        mean_sample_s=float(columns.sample_s[trained].mean()),
         mean_trained_tokens=float(lengths.mean()),
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
         staleness=staleness_of(columns, trained_groups, end.switches),

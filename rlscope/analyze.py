@@ -68,11 +68,12 @@ QUESTIONS: Final = (
 """What an analysis is made of."""
 
 
-def _say_nothing(_doing: str) -> None: ...
+def say_nothing(_doing: str) -> None:
+    """Progress that nobody is told of."""
 
 
 def analyze(
-    folder: Path | str, *, progress: Callable[[str], None] = _say_nothing, wishes: Wishes = NO_WISHES
+    folder: Path | str, *, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES
 ) -> Analysis:
     """Analyse the run in a folder; progress is told what is being done, wishes are what the user asks of a layout.
 
@@ -88,7 +89,7 @@ def analyze(
             return analyze_run(run, progress, wishes)
 
 
-def analyze_run(run: Run, progress: Callable[[str], None] = _say_nothing, wishes: Wishes = NO_WISHES) -> Analysis:
+def analyze_run(run: Run, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES) -> Analysis:
     """Analyse an open run."""
     grid = focused_grid(run)
     answers = _ask_all(run, grid, progress)

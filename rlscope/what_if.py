@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlscope.analyze import analyze
+from rlscope.analyze import analyze, say_nothing
 from rlscope.errors import AnalysisError
 from rlscope.model.change import Change
 from rlscope.model.outlook import NoOutlook, Outlook
@@ -18,10 +18,7 @@ class Asked(NamedTuple):
     answer: WhatIf
 
 
-def _say_nothing(_doing: str) -> None: ...
-
-
-def ask_run(folder: Path | str, change: Change, *, progress: Callable[[str], None] = _say_nothing) -> Asked:
+def ask_run(folder: Path | str, change: Change, *, progress: Callable[[str], None] = say_nothing) -> Asked:
     """Analyse the run in a folder and ask its model; progress is told what is being done.
 
     Who has several questions analyses once and asks `rlscope.model.what_if.what_if` each. Raises RunFolderError for a

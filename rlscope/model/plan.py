@@ -41,7 +41,7 @@ _DRAWS_OF_ONE: Final = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity:
+class UnknownCost:
     """What not knowing one thing costs."""
 
     unknown: Unknown
@@ -71,7 +71,7 @@ class Planned:
     """All GPUs do both in turns; None where no engine fits."""
     kv_running: float
     """Requests that the KV cache of an engine holds safely."""
-    sensitivities: tuple[Sensitivity, ...]
+    unknown_costs: tuple[UnknownCost, ...]
     """What to measure first, first."""
     simulated: frozenset[Layout]
     """Layouts whose forecast is the event simulator's."""
@@ -106,7 +106,7 @@ def plan_layouts(plan: Plan) -> Planned:
         bound=work_conservation_bound(system, plan.gpus),
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
-        sensitivities=() if best is None else _sensitivities(calibration, plan, candidates, best),
+        unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
         simulated=swept.simulated,
     )
 
@@ -167,20 +167,20 @@ def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
     return {layout: float((drawn >= fastest).mean()) for layout, drawn in rates.items()}
 
 
-def _sensitivities(
+def _unknown_costs(
     calibration: Calibration, plan: Plan, candidates: Sequence[Forecast], best: Forecast
-) -> tuple[Sensitivity, ...]:
+) -> tuple[UnknownCost, ...]:
     """Each unknown alone, the others at their medians."""
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
     layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
     ratios = np.array([simulated_ratio(each) for each in drawn])
 
-    def of(unknown: Unknown) -> Sensitivity:
+    def of(unknown: Unknown) -> UnknownCost:
         systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)
         rates: Reals = np.array([rates_of(calibration, system, layouts) for system in systems]) * ratios
         usual = rates[:, int(np.argmax(np.median(rates, axis=0)))]
         regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
-        return Sensitivity(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
+        return UnknownCost(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
 
     found = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
     return tuple(sorted(found, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))

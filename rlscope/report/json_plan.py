@@ -32,7 +32,7 @@ def plan_document(planned: Planned, file: PlanFile) -> dict[str, Json]:
                 "rate_high_ratio": finite(each.rate_ratio.high),
                 "regret_ratio": finite(each.regret_ratio),
             }
-            for each in planned.sensitivities
+            for each in planned.unknown_costs
         ],
         "assumptions": list(assumption_lines(planned)),
         "simulated_layouts": len(planned.simulated),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rlscope.model.calibration import Calibration
 from rlscope.model.change import Change
-from rlscope.model.forecast import Forecast
+from rlscope.model.forecast import Forecast, Spread
 from rlscope.model.outlook import Outlook
 from rlscope.model.sensitivity import Lever
 from rlscope.model.what_if import WhatIf
@@ -18,14 +18,11 @@ from rlscope.report.numbers import finite
 
 def what_if_document(outlook: Outlook, answer: WhatIf) -> dict[str, Json]:
     """What was asked, the run as it is, as it would be, and what one per cent of each quantity buys today."""
-    gain = answer.gain_ratio
     return {
         "asked": _asked(answer.asked),
         "now": _settled(answer.calibration, answer.now),
         "predicted": _settled(answer.calibration, answer.predicted),
-        "gain_ratio": None if gain is None else finite(gain.median),
-        "gain_low_ratio": None if gain is None else finite(gain.low),
-        "gain_high_ratio": None if gain is None else finite(gain.high),
+        **_gain(answer.gain_ratio),
         "obstacle": answer.obstacle,
         "chose_split": answer.chose_split,
         "simulated": answer.simulated,
@@ -41,14 +38,19 @@ def lever_documents(levers: Sequence[Lever]) -> list[Json]:
 
 
 def _lever(lever: Lever) -> dict[str, Json]:
-    gain = lever.gain_ratio
     return {
         "quantity": lever.quantity,
+        **_gain(lever.gain_ratio),
+        "silence": lever.silence,
+        "is_rough": lever.is_rough,
+    }
+
+
+def _gain(gain: Spread | None) -> dict[str, Json]:
+    return {
         "gain_ratio": None if gain is None else finite(gain.median),
         "gain_low_ratio": None if gain is None else finite(gain.low),
         "gain_high_ratio": None if gain is None else finite(gain.high),
-        "silence": lever.silence,
-        "is_rough": lever.is_rough,
     }
 
 

@@ -29,7 +29,7 @@ def print_plan(planned: Planned, file: PlanFile, console: Console) -> None:
     blocks = [
         _advice(planned, file),
         _section("Layouts", _layouts(planned, wide=width >= _WIDE)),
-        *([_section("What the answer depends on", _sensitivities(planned))] if planned.sensitivities else []),
+        *([_section("What the answer depends on", _unknowns(planned))] if planned.unknown_costs else []),
         _section("What it rests on", Group(*(bulleted("·", line) for line in assumption_lines(planned)))),
     ]
     console.print(Group(*blocks), width=width, soft_wrap=False)
@@ -75,12 +75,12 @@ def _layouts(planned: Planned, *, wide: bool) -> RenderableType:
     return Group(table, *(Text(line, style="dim") for line in words.sweep_lines(planned, left_out)))
 
 
-def _sensitivities(planned: Planned) -> RenderableType:
+def _unknowns(planned: Planned) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", overflow="fold")
     table.add_column("moves the\nrate by", justify="right", no_wrap=True)
     table.add_column("not knowing it\ncosts the choice", justify="right", no_wrap=True)
-    for row in words.sensitivity_rows(planned):
+    for row in words.unknown_rows(planned):
         table.add_row(*row)
     first = words.measure_first(planned)
     return Group(table, *([Text(first, style="dim")] if first else []))

@@ -14,8 +14,6 @@ from rlscope.report.outlook_names import EXCLUSIONS, REASONS, REGIMES
 
 _SHARE_OF_NOTHING: Final = 0.005
 """A change below half a per cent is none, and no reason to measure anything."""
-
-
 _EXCLUDED_SHOWN: Final = 4
 
 
@@ -39,8 +37,6 @@ UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
     "weight_update": UnknownWords("time of a weight update", "time one publication of weights"),
     "lengths": UnknownWords("response lengths", "sample a few hundred responses"),
 }
-
-
 _REASONS: Final[Mapping[Reason, str]] = {
     **REASONS,
     "worthwhile": "It is worth the change, and nine to one or better that it helps.",
@@ -65,7 +61,7 @@ class PlanRow(NamedTuple):
     excluded: bool
 
 
-class SensitivityRow(NamedTuple):
+class UnknownRow(NamedTuple):
     """One thing that is not known."""
 
     name: str
@@ -88,7 +84,7 @@ def why(planned: Planned) -> list[str]:
     """Why this layout, how sure that is, and what stands beside it; one sentence or two each."""
     if planned.best is None:
         return _why_none(planned)
-    lines = [_rate_sentence(planned, planned.best), _odds_sentence(planned, planned.best)]
+    lines = [_rate_sentence(planned.best), _odds_sentence(planned, planned.best)]
     return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
@@ -116,26 +112,21 @@ def sweep_lines(planned: Planned, left_out: int) -> list[str]:
     return lines if left_out else lines[1:]
 
 
-def sensitivity_rows(planned: Planned) -> list[SensitivityRow]:
+def unknown_rows(planned: Planned) -> list[UnknownRow]:
     """What is not known, what matters most first."""
     return [
-        SensitivityRow(
+        UnknownRow(
             UNKNOWNS[each.unknown].name,
             _range(each.rate_ratio),
             "nothing" if each.regret_ratio < _SHARE_OF_NOTHING else numbers.percent(each.regret_ratio),
         )
-        for each in planned.sensitivities
+        for each in planned.unknown_costs
     ]
-
-
-def _range(change_ratio: Spread) -> str:
-    low, high = numbers.signed_percent(change_ratio.low), numbers.signed_percent(change_ratio.high)
-    return "nothing" if max(abs(change_ratio.low), abs(change_ratio.high)) < _SHARE_OF_NOTHING else f"{low} to {high}"
 
 
 def measure_first(planned: Planned) -> str | None:
     """What to measure before the layout is settled, as a sentence; None where nothing changes it."""
-    first = next(iter(planned.sensitivities), None)
+    first = next(iter(planned.unknown_costs), None)
     if first is None:
         return None
     words = UNKNOWNS[first.unknown]
@@ -144,7 +135,12 @@ def measure_first(planned: Planned) -> str | None:
     return f"The layout depends most on the {words.name}: {words.measure}, write it into the plan and plan again."
 
 
-def _rate_sentence(planned: Planned, best: Forecast) -> str:
+def _range(change_ratio: Spread) -> str:
+    low, high = numbers.signed_percent(change_ratio.low), numbers.signed_percent(change_ratio.high)
+    return "nothing" if max(abs(change_ratio.low), abs(change_ratio.high)) < _SHARE_OF_NOTHING else f"{low} to {high}"
+
+
+def _rate_sentence(best: Forecast) -> str:
     rate = advice.rate_of(best)
     text = numbers.NO_DATA if rate is None else numbers.with_interval(numbers.tokens_per_second, *rate)
     waits = "" if best.pace is None else f" It waits most for: {REGIMES[best.pace.regime]}."

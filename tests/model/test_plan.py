@@ -131,7 +131,7 @@ def test_a_plan_of_the_golden_system_is_that_system(golden: Planned) -> None:
 
 
 def test_a_plan_without_doubt_depends_on_nothing(golden: Planned) -> None:
-    assert golden.sensitivities == ()
+    assert golden.unknown_costs == ()
     assert len({draw.trainer for draw in golden.calibration.draws}) == 1
     assert {each.grade for each in golden.candidates} == {"assumed"}
 
@@ -170,14 +170,14 @@ def test_each_split_is_a_candidate_once_and_the_fastest_comes_first(small: Plann
 
 
 def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: Planned) -> None:
-    regrets = [each.regret_ratio for each in small.sensitivities]
+    regrets = [each.regret_ratio for each in small.unknown_costs]
     # Choosing is free of regret where the unknown moves no layout past another.
     assert regrets[-1] == 0.0 < regrets[0] < 0.5
     assert regrets == sorted(regrets, reverse=True)
-    named = [each.unknown for each in small.sensitivities]
+    named = [each.unknown for each in small.unknown_costs]
     assert named[0] == "training_rate"
     assert {"weight_update", "lengths"} & set(named) == set()
-    trained = small.sensitivities[0].rate_ratio
+    trained = small.unknown_costs[0].rate_ratio
     assert trained.low < -0.2 and trained.high >= 0.0
 
 
@@ -230,7 +230,7 @@ def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: Planned) -> 
 
 def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: Planned) -> None:
     none = plan_layouts(replace(small.plan, most_staleness=0))
-    assert none.best is None and none.sensitivities == () and none.best_probability == {}
+    assert none.best is None and none.unknown_costs == () and none.best_probability == {}
     assert {each.excluded for each in none.candidates} == {"too_stale", "trainer_memory"}
     assert none.synchronous is not None
     assert hours_of(none, 100) is None

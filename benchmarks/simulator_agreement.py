@@ -98,6 +98,16 @@ def by_admission(cap: int) -> Case:
     return case(f"staleness cap {cap}, by admission", limits=limits, admission=Admission(max_staleness=cap))
 
 
+def one_ahead(plain: Case) -> Case:
+    world, workload = plain.world, plain.system.workload
+    return replace(
+        plain,
+        name=f"{plain.name}, a batch ahead",
+        world=replace(world, training=replace(world.training, batches_ahead=1)),
+        system=replace(plain.system, workload=replace(workload, batches_ahead=1.0)),
+    )
+
+
 def by_the_trainer(cap: int) -> Case:
     limits = tokens.Limits(2 * BATCH, max_staleness=cap, staleness_policy="publication_waits")
     admission = Admission(2 * BATCH, max_staleness=cap)
@@ -109,6 +119,7 @@ def cases() -> tuple[Case, ...]:
     aged = tokens.Limits(max_staleness=2, staleness_policy="drop")
     in_flight = tokens.Limits(max_in_flight_samples=96)
     oldest_first = Settings(queue_order="oldest_first")
+    by_age = case("dropped by age", limits=aged, admission=Admission(None, "drop_by_age", 2), settings=oldest_first)
     return (
         case("trainer waits", FAST),
         costly_updates(case("weight updates", FAST)),
@@ -116,12 +127,15 @@ def cases() -> tuple[Case, ...]:
         case("trainer behind, queue of 2 steps", SLOW, limits=queue, admission=Admission(2 * BATCH)),
         case("balanced, queue of 2 steps", 6_500.0, limits=queue, admission=Admission(2 * BATCH)),
         case("oldest dropped", SLOW, limits=drops, admission=Admission(2 * BATCH, "drop_oldest")),
-        case("dropped by age", limits=aged, admission=Admission(None, "drop_by_age", 2), settings=oldest_first),
+        by_age,
         by_admission(1),
         by_admission(2),
         by_the_trainer(1),
         by_the_trainer(3),
         case("96 in flight", limits=in_flight, admission=Admission(max_in_flight_samples=96)),
+        one_ahead(case("trainer waits", FAST)),
+        one_ahead(by_age),
+        one_ahead(by_admission(2)),
     )
 
 

@@ -99,6 +99,7 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
         aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
+        batches_ahead=_ahead(config),
     )
 
 
@@ -118,7 +119,7 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     """The limits that are seen to act: a cap that is exceeded, and that nothing was dropped for, is none.
 
     What is pushed out of a full queue is recorded as dropped for its age too, so with a queue that throws its oldest
-    away nothing is known of a cap that drops.
+    away nothing is known of a cap that drops. Samples that are taken ahead age after the drop.
     """
     delivered = whole.delivered
     dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
@@ -126,13 +127,18 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     policy, cap = config.staleness_policy, config.max_staleness
     if config.queue_policy == "drop_oldest" and queue is not None:
         return Admission(queue, "drop_oldest", None, config.max_in_flight_samples)
-    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap, whole)):
+    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config), whole)):
         return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
     keeps_cap = policy in ("publication_waits", "admission") and cap
     return Admission(queue, "wait", cap if keeps_cap else None, config.max_in_flight_samples)
 
 
-def _is_kept(cap: int, whole: Observed) -> bool:
+def _ahead(config: RunConfig) -> float:
+    """Batches that the trainer holds besides its own; none where the run says nothing."""
+    return max(0.0, config.batches_ahead or 0.0)
+
+
+def _is_kept(cap: float, whole: Observed) -> bool:
     """Whether what was trained on was within the cap: then nothing says that another layout would exceed it."""
     tokens = sum(tokens for _, tokens in whole.staleness)
     over = sum(tokens for staleness, tokens in whole.staleness if staleness > cap)

@@ -34,6 +34,7 @@ class RunConfig:
     dispatch: Dispatch | None = None
     queue_policy: QueuePolicy | None = None
     queue_order: QueueOrder | None = None
+    batches_ahead: float | None = None
 
 
 MEANINGS: Final[Mapping[str, str]] = {
@@ -59,6 +60,8 @@ MEANINGS: Final[Mapping[str, str]] = {
     " oldest group away",
     "queue_order": "what the trainer takes first: fifo, the group queued first; oldest_first, the one with the oldest"
     " token",
+    "batches_ahead": "how many steps' batches the trainer has taken from the queue besides the one it trains on; it"
+    " starts no step before it has them",
 }
 """Of each entry, in a line of the trace format's page."""
 

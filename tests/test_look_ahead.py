@@ -255,6 +255,16 @@ def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
     assert _settings(config, Admission(), run).dispatch == expected
 
 
+@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop_by_age"), (-1.0, None)])
+def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(
+    ahead: float | None, drops: str | None
+):
+    config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
+    aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
+    assert _admission(config, aged).queue_policy == (drops or "wait")
+    assert _question(config, SimpleNamespace(steps=30), aged, Wishes()).batches_ahead == max(ahead or 0.0, 0.0)
+
+
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
     assert _settings(RunConfig(queue_order="oldest_first"), Admission(), observed()).queue_order == "oldest_first"
     assert _settings(RunConfig(), Admission(), observed()).queue_order == "fifo"

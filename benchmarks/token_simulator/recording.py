@@ -175,6 +175,7 @@ class Recording:
             "queue_policy": limits.full_queue,
             "queue_order": "oldest_first",
             "dispatch": "pulled",
+            "batches_ahead": world.training.batches_ahead,
             "max_output_tokens": world.responses.cap_tokens,
             "max_running_per_engine": self._layout.running_per_engine,
             "model": world.model,

@@ -32,6 +32,7 @@ class Trainer:
         self.recording: Recording | None = None
         self.on_published: Publisher = lambda _now_s, _version: None
         self._is_flat: Iterator[bool] = iter(())
+        self._held: list[Group] = []
         self._batch: list[Group] = []
         self._waits_for: str | None = None
         self._waiting_since_s = 0.0
@@ -59,10 +60,11 @@ class Trainer:
             self.recording.thrown_away(group, outcome)
 
     def _await_batch(self, now_s: float) -> None:
-        wanted = self._world.rollouts.samples_per_step // self._world.rollouts.group_size
-        while len(self._batch) < wanted:
+        groups = self._world.rollouts.samples_per_step // self._world.rollouts.group_size
+        wanted = groups * (1 + self._world.training.batches_ahead)
+        while len(self._held) < wanted:
             self._drop_stale(now_s)
-            missing = wanted - len(self._batch)
+            missing = min(wanted - len(self._held), groups)
             reason = self._unready(missing)
             if reason is not None:
                 return self._wait(now_s, reason)
@@ -70,9 +72,10 @@ class Trainer:
                 if next(self._is_flat):
                     self.throw_away(group, "filtered")
                 else:
-                    self._batch.append(group)
+                    self._held.append(group)
             self._note_depth(now_s)
         self._wake(now_s)
+        self._batch, self._held = self._held[:groups], self._held[groups:]
         self._step(now_s)
 
     def _unready(self, missing: int) -> str | None:

@@ -89,6 +89,8 @@ class Training:
     checkpoint_steps: int = 0
     """Steps between checkpoints; 0: none."""
     checkpoint_s: float = 0.0
+    batches_ahead: int = 0
+    """Batches that are taken before a step starts, besides its own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,6 +110,7 @@ def trace_config(options: Options) -> dict[str, object]:
         "queue_policy": "wait",
         "queue_order": "oldest_first",
         "dispatch": "pulled",
+        "batches_ahead": 0,
         "max_output_tokens": options.response_cap,
         "max_running_per_engine": options.slots,
         "model": options.shape.trace_config(),

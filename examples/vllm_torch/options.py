@@ -50,6 +50,7 @@ class Options:
             "queue_policy": "wait",
             "queue_order": "oldest_first",
             "dispatch": "pulled",
+            "batches_ahead": 0,
             "max_output_tokens": self.response_cap,
             "max_running_per_engine": self.slots,
             "gpus_per_engine": 1,

@@ -125,8 +125,10 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
     if isinstance(state, Refused):
         return False
-    cap, terms = calibration.system.admission.max_staleness, state.staleness
-    passes_cap = cap is not None and terms is not None and maximum(terms, calibration.system.workload.lengths) > cap
+    workload, cap, terms = calibration.system.workload, calibration.system.admission.max_staleness, state.staleness
+    passes_cap = (
+        cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.batches_ahead
+    )
     kv_binds = state.running_limit < layout.running_per_engine
     return bool(state.caveats) or passes_cap or kv_binds
 

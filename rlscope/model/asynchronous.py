@@ -7,6 +7,7 @@ waits are own additions). The form is a fluid one: mean lengths, mean loads, a p
 weights, engines that differ, and the tail of a step.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -233,12 +234,18 @@ def _dropped_ratio(fleet: Fleet, made_in_s: Reals, step_s: Reals) -> Reals:
 
 
 def _staleness_max(fleet: Fleet, terms: StalenessTerms) -> int:
-    """A cap that drops, or that publications wait for, is never passed."""
-    most, admission = maximum(terms, fleet.system.workload.lengths), fleet.system.admission
+    """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
+    ahead.
+    """
+    workload, admission = fleet.system.workload, fleet.system.admission
+    most = maximum(terms, workload.lengths)
     is_strict = admission.queue_policy == "drop_by_age" or (
         admission.queue_policy == "wait" and fleet.cap_rule == "publication_waits"
     )
-    return min(most, admission.max_staleness) if is_strict and admission.max_staleness is not None else most
+    if not is_strict or admission.max_staleness is None:
+        return most
+    aged = math.ceil(workload.batches_ahead) if admission.queue_policy == "drop_by_age" else 0
+    return min(most, admission.max_staleness + aged)
 
 
 def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:

@@ -83,10 +83,12 @@ def calibrate(
     *,
     publishes_every_step: bool = False,
     form: Form | None = None,
+    batches_ahead: float = 0.0,
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
     publishes_every_step: each optimizer step is meant to publish, and those that did not were held back by the cap.
+    batches_ahead: of an optimizer step, that the trainers hold besides the one they train on.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
     fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills)
@@ -96,7 +98,8 @@ def calibrate(
     versions = observed.steps.period_s.size if publishes_every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload, update = _workload(observed, versions), _update(observed)
+    workload = replace(_workload(observed, versions), batches_ahead=batches_ahead / steps_per_version)
+    update = _update(observed)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
     systems = [

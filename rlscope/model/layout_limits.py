@@ -10,7 +10,8 @@ from rlscope.model.system import Layout, System
 Refusal = Literal["no_trainer", "no_engine", "engine_granularity", "no_request", "kv_memory", "synchronous"]
 """no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: GPUs that make no whole
 engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the longest
-response, or not one request safely. synchronous: a staleness cap of 0, which only a synchronous run keeps."""
+response, or not one request safely. synchronous: a staleness cap that only a synchronous run keeps: 0, or one that the
+batches taken ahead leave no version of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,4 +41,11 @@ def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | Non
     longest_tokens = system.workload.prompt_tokens + lengths.max_tokens
     if longest_tokens > (engine.kv_capacity_tokens or math.inf) or sampling.kv_running < 1.0:
         return "kv_memory"
-    return "synchronous" if system.admission.max_staleness == 0 else None
+    return "synchronous" if _leaves_no_version(system) else None
+
+
+def _leaves_no_version(system: System) -> bool:
+    """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
+    cap = system.admission.max_staleness
+    ahead = 0.0 if system.admission.queue_policy == "drop_by_age" else system.workload.batches_ahead
+    return cap is not None and cap <= ahead

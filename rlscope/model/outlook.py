@@ -55,6 +55,8 @@ class Question:
     gpu_hour_price: float | None
     aged_policy: QueuePolicy = "wait"
     """What becomes of samples beyond a staleness cap, where a what-if sets one."""
+    batches_ahead: float = 0.0
+    """Of an optimizer step, that the trainers hold besides the one they train on."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,7 +129,13 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
 def _calibrated(observed: Observed, question: Question, rng: np.random.Generator) -> Calibration:
     every_step = question.settings.publication == "capped"
     return calibrate(
-        observed, question.admission, question.prior, rng, publishes_every_step=every_step, form=question.form
+        observed,
+        question.admission,
+        question.prior,
+        rng,
+        publishes_every_step=every_step,
+        form=question.form,
+        batches_ahead=question.batches_ahead,
     )
 
 

@@ -1,6 +1,7 @@
 """How long finished samples lie before they are trained on, in versions: the offset of every token's staleness.
 
-Own derivations, for a period that does not vary. Not covered: a queue out of which the newest samples are taken first.
+Own derivations, for a period that does not vary. Not covered: a queue out of which the newest samples are taken first,
+and trainers that take batches ahead only when some lie ready.
 """
 
 from typing import Literal
@@ -32,6 +33,9 @@ def surplus_of(admission: Admission) -> Surplus:
 def offset_versions(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
     """Mean staleness of the last token of a sample whose group is then whole; NaN where the queue grows.
 
+    Trainers that hold d batches besides the one they train on take a batch when they start the step d before its own.
+    Everything until the taking is as if they trained on it at once, and d versions are published after it.
+
     The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
     period on average. Where the samplers have a surplus, what lies in the queue comes on top.
     """
@@ -46,7 +50,7 @@ def offset_versions(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals)
         if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
     else:
         if_surplus = np.full_like(step_s, np.nan)
-    return np.where(levels.staleness_s < step_s, if_surplus, lag)
+    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.batches_ahead
 
 
 def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
@@ -72,9 +76,9 @@ def _allowed_batches(fleet: Fleet, running: Reals, step_s: Reals, lag: Reals, ca
     outside = workload.environment_s / step_s
     if fleet.cap_rule == "admission":
         in_flight = fleet.group_tail_ratio() * running * fleet.engines
-        return (cap * workload.samples_per_step - in_flight) / samples - outside
+        return ((cap - workload.batches_ahead) * workload.samples_per_step - in_flight) / samples - outside
     longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-    return cap - longest - outside - lag + 0.5
+    return cap - workload.batches_ahead - longest - outside - lag + 0.5
 
 
 def _refilled_batches(blocked: Reals, load: Reals) -> Reals:

@@ -157,16 +157,18 @@ def _under_staleness(fleet: Fleet, most: Reals) -> Reals:
 
 def _ahead_of(fleet: Fleet, cap: int) -> Condition:
     """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
-    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025).
+    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). What the trainers took
+    ahead is among them.
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
+    ahead = cap - fleet.system.workload.batches_ahead
 
     def is_over(running: Reals) -> npt.NDArray[np.bool_]:
         step_s = fleet.step_s(running)
         waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
         in_flight = tail_ratio * running * fleet.engines + outside + fleet.mean_queued()
-        return in_flight > (cap + waiting_ratio) * samples
+        return in_flight > (ahead + waiting_ratio) * samples
 
     return is_over
 
@@ -181,14 +183,15 @@ def _older_than(fleet: Fleet, cap: int) -> Condition:
 
     def is_over(running: Reals) -> npt.NDArray[np.bool_]:
         step_s = fleet.step_s(running)
-        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.batches_ahead
         return longest_tokens * fleet.versions_per_token(running) + constant > cap
 
     return is_over
 
 
 def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
-    """With drops by age: the share of samples whose oldest token is beyond the cap when a batch is taken.
+    """With drops by age: the share of samples whose oldest token is beyond the cap when a batch is taken, whenever it
+    is trained on.
 
     What is dropped is made again, which lengthens the step and makes tokens younger: the share at which both agree.
     """

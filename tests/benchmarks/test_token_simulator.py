@@ -114,6 +114,15 @@ def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:
     assert outcome.generated_tokens == 2 * 17  # the pass under way at 16.5 s is finished
 
 
+def test_a_batch_that_is_taken_a_step_ahead_is_trained_on_a_version_later() -> None:
+    # The first step waits for two pairs, until 6 s; version 1 is out at 10.5 s, when the fourth pair has one token more
+    # to come. That pair is trained on after version 3.
+    ahead = replace(CLOCKWORK, training=replace(CLOCKWORK.training, batches_ahead=1))
+    outcome = simulate_world(ahead, Layout(1, 1, 2), steps=4, seed=0)
+    assert outcome.step_ends_s == (10.5, 15.0, 19.5, 24.0)
+    assert outcome.staleness_tokens == {0: 6, 1: 6, 2: 6 + 2, 3: 4}
+
+
 def test_a_pass_that_ends_as_a_version_is_published_still_leaves_the_next_one_to_it() -> None:
     half_a_second_sooner = replace(CLOCKWORK, training=replace(CLOCKWORK.training, overhead_s=4.0))
     outcome = simulate_world(half_a_second_sooner, Layout(1, 1, 2), steps=3, seed=0)

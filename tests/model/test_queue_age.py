@@ -1,8 +1,11 @@
 """How long finished samples lie, by what becomes of a surplus: 8 trainers, and 8 engines that need 29.9 requests."""
 
+from dataclasses import replace
+
 import pytest
 
 from rlscope.model.asynchronous import SteadyState, steady_states
+from rlscope.model.layout_limits import Refused
 from rlscope.model.queue_age import surplus_of
 from rlscope.model.staleness_forms import oldest_token_law, updates_at_least
 from rlscope.model.system import Admission, WeightUpdate
@@ -99,3 +102,37 @@ def test_a_pause_makes_no_token_older_and_a_delay_does(delay_s: float, earlier_p
     generating_s = found.step_s - 5.0
     lag_s = found.train_s + delay_s - 5.0 * earlier_pauses
     assert found.staleness.offset_versions == pytest.approx(lag_s / generating_s)
+
+
+@pytest.mark.parametrize("ahead", [0.25, 1.0, 2.0])
+def test_what_is_taken_ahead_ages_by_as_many_versions_and_changes_no_rate(ahead: float) -> None:
+    for plain in (system(), system(admission=Admission(queue_policy="drop_by_age", max_staleness=6))):
+        early = replace(plain, workload=replace(plain.workload, batches_ahead=ahead))
+        before, after = steady_states(plain, [layout(13)])[0], steady_states(early, [layout(13)])[0]
+        assert isinstance(before, SteadyState) and isinstance(after, SteadyState)
+        assert before.staleness is not None and after.staleness is not None
+        assert after.staleness.offset_versions == pytest.approx(before.staleness.offset_versions + ahead)
+        assert after.trained_tokens_per_s == before.trained_tokens_per_s
+
+
+def test_a_drop_by_age_is_passed_by_what_is_held_ahead_alone() -> None:
+    plain = system(admission=Admission(queue_policy="drop_by_age", max_staleness=3))
+    (found,) = steady_states(replace(plain, workload=replace(plain.workload, batches_ahead=0.25)), [layout(8)])
+    assert isinstance(found, SteadyState)
+    assert found.staleness_max == 4
+
+
+@pytest.mark.parametrize(("rule", "cap"), [("admission", 2), ("publication_waits", 4)])
+def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: str, cap: int) -> None:
+    """A cap with one version ahead leaves the engines what a cap lower by one leaves."""
+    capped, shorter = (system(admission=Admission(max_staleness=each)) for each in (cap, cap - 1))
+    ahead = replace(capped, workload=replace(capped.workload, batches_ahead=1.0))
+    rates = [steady_states(each, [layout(13, running=200)], rule)[0] for each in (ahead, shorter)]
+    assert all(isinstance(each, SteadyState) and "staleness_cap" in each.caveats for each in rates)
+    assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)  # type: ignore[union-attr]
+
+
+def test_a_cap_of_which_the_batches_ahead_leave_no_version_is_only_kept_by_turns() -> None:
+    capped = system(admission=Admission(max_staleness=1))
+    (found,) = steady_states(replace(capped, workload=replace(capped.workload, batches_ahead=1.0)), [layout(8)])
+    assert isinstance(found, Refused) and found.reason == "synchronous"

@@ -524,6 +524,46 @@ def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
             simulate(STARVED, LAYOUT, steps=steps, seed=1, warm_up_steps=warm_up)
 
 
+@pytest.mark.parametrize(("ahead", "versions"), [(1.0, 1.0), (0.5, 0.5), (2.0, 2.0)])
+def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(
+    ahead: float, versions: float
+) -> None:
+    early = replace(STARVED, workload=replace(WORKLOAD, batches_ahead=ahead))
+    plain, held = (simulate(each, LAYOUT, steps=200, seed=1) for each in (STARVED, early))
+    assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
+    assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
+    ledger = held.ledger
+    left = ledger.trained + ledger.dropped + ledger.filtered + ledger.queued + ledger.awaiting_group + ledger.in_flight
+    assert left == ledger.generated
+
+
+def test_a_drop_by_age_judges_what_is_held_ahead_when_it_is_taken() -> None:
+    dropping = with_admission(BUSY, max_staleness=2, queue_policy="drop_by_age")
+    early = replace(dropping, workload=replace(WORKLOAD, batches_ahead=1.0))
+    plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
+    assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
+
+
+def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
+    early = replace(with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, batches_ahead=2.0))
+    assert simulate(early, LAYOUT, steps=10, seed=1).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("ahead", "settings", "words"),
+    [
+        (1.5, Settings(), "older than a max_staleness of 1"),
+        (1.0, Settings(publication="capped"), "no batches ahead"),
+    ],
+)
+def test_batches_ahead_that_no_cap_leaves_room_for_are_refused_by_name(
+    ahead: float, settings: Settings, words: str
+) -> None:
+    early = replace(with_admission(STARVED, max_staleness=1), workload=replace(WORKLOAD, batches_ahead=ahead))
+    with pytest.raises(ValueError, match=words):
+        simulate(early, LAYOUT, steps=4, seed=1, settings=settings)
+
+
 def test_a_law_of_one_length_is_drawn_as_it_is() -> None:
     lengths, kept = Draws(
         replace(WORKLOAD, lengths=LengthLaw(np.array([7.0]), np.array([1.0]))), 0, 0.0, np.random.default_rng(0)

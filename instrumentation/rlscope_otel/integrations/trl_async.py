@@ -187,6 +187,8 @@ class AsyncGrpoHook:
             "queue_policy": "wait",
             "queue_order": "fifo",
             "dispatch": "least_loaded",
+            # Accelerate holds the next micro-batch before it hands out the present one.
+            "batches_ahead": 1 / args.gradient_accumulation_steps,
             "max_output_tokens": args.max_completion_length,
             "gpus_per_trainer_replica": processes,
             "total_steps": self._trainer.state.max_steps,

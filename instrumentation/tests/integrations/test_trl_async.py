@@ -388,11 +388,18 @@ def test_settings_go_into_run_json(trainer, hook, run, tmp_path):
         "queue_policy": "wait",
         "queue_order": "fifo",
         "dispatch": "least_loaded",
+        "batches_ahead": 1.0,
         "max_output_tokens": 16,
         "gpus_per_trainer_replica": 1,
         "total_steps": 3,
         "model": {"name": "tiny", "parameters": 1000, "layers": 2, "kv_heads": 2, "head_dim": 16},
     }
+
+
+def test_a_step_of_four_pieces_holds_one_of_them_ahead(trainer, hook, run, tmp_path):
+    trainer.args.gradient_accumulation_steps = 4
+    trainer.train_begins()
+    assert json.loads((tmp_path / "run.json").read_text())["config"]["batches_ahead"] == 0.25
 
 
 def test_without_a_fixed_batch_the_samples_of_a_step_are_not_promised(trainer, hook, run, tmp_path):

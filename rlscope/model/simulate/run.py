@@ -64,6 +64,10 @@ class Run:
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
+        self._ahead_groups = round(workload.batches_ahead * workload.samples_per_step / workload.group_size)
+        """Held besides those of the next step when it starts."""
+        self._held: list[int] = []
+        """Taken out of the queue, not yet trained on."""
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
         """(return, sample), a heap: in the environment."""
@@ -195,9 +199,11 @@ class Run:
         self._horizon_s = min(self._horizon_s, at_s)
 
     def _try_step(self, now_s: float) -> None:
-        """Take a batch, or wait for what is missing."""
+        """Take a batch, or wait for what is missing; the first step takes those held ahead too, one by one."""
         needed = self._needed_groups
-        if len(self.queue) < needed:
+        while (missing := needed + self._ahead_groups - len(self._held)) > needed and len(self.queue) >= needed:
+            self._take(needed, now_s)
+        if len(self.queue) < min(missing, needed):
             if self.trainer.waits_for != "samples":
                 self._finished_at_wait = self._finished_groups
             self.trainer.wait("samples", now_s)
@@ -208,11 +214,15 @@ class Run:
             return
         if self.trainer.waits_for is None:
             self.trainer.wait("samples", now_s)
-        self._batch = self.queue.take(needed, now_s)
-        self.gate.taken += needed
+        self._take(missing, now_s)
+        self._batch, self._held = self._held[:needed], self._held[needed:]
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
         self._needed_groups = self.gate.groups_of(self.trainer.steps + 1)
+
+    def _take(self, groups: int, now_s: float) -> None:
+        self._held += self.queue.take(groups, now_s)
+        self.gate.taken += groups
 
     def _give_up_on_waits(self) -> None:
         finished = (self._finished_groups - self._finished_at_wait) * self.samples.group_size

@@ -80,5 +80,10 @@ def _refuse_contradictions(system: System, settings: Settings) -> None:
         raise ValueError("drop_oldest needs a capacity of the queue")
     if settings.publication == "capped" and not (admission.max_staleness or 0) >= 1:
         raise ValueError("a capped publication needs a max_staleness of 1 or more; 0 is a drained one")
+    ahead = system.workload.batches_ahead
+    if settings.publication == "capped" and ahead:
+        raise ValueError("a capped publication is known only of trainers that take no batches ahead")
+    if admission.queue_policy != "drop_by_age" and ahead > (admission.max_staleness or math.inf):
+        raise ValueError(f"{ahead} batches ahead are older than a max_staleness of {admission.max_staleness}")
     if settings.publication == "capped" and admission.queue_policy != "wait":
         raise ValueError("a capped publication throws nothing away: its queue policy is wait")

@@ -47,5 +47,6 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     """Steps to leave out, by the rule of `simulate`."""
     admission, batch = system.admission, system.workload.samples_per_step
     queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
-    fill = math.ceil(_WARM_UP_FILLS * (samples_at_start(system, layout) + queued) / batch)
+    ahead = system.workload.batches_ahead
+    fill = math.ceil(_WARM_UP_FILLS * ((samples_at_start(system, layout) + queued) / batch + ahead))
     return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)

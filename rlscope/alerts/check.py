@@ -53,9 +53,9 @@ def _residual_ratio(run: Run) -> float | None:
     """What the model's prediction of the trained tokens per second leaves unexplained; None without a prediction."""
     # The model is slow to import, and hardly any rule asks for it.
     from rlscope.analyze import analyze_run
-    from rlscope.model.outlook import Outlook
+    from rlscope.model.outlook import NoOutlook
 
     outlook = analyze_run(run).outlook
-    if not isinstance(outlook, Outlook) or outlook.prediction is None:
+    if isinstance(outlook, NoOutlook) or outlook.prediction is None:
         return None
     return next((each.residual_ratio for each in outlook.prediction.compared if each.quantity == "tokens_per_s"), None)

@@ -3,7 +3,9 @@
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple, get_args
 from xml.etree import ElementTree
 
@@ -17,6 +19,9 @@ from rlscope.alerts.rules import example
 from rlscope.alerts.whole_run import RuleReport
 from rlscope.cli import main
 from rlscope.errors import QueryError
+from rlscope.model.forecast import Spread
+from rlscope.model.outlook import NoOutlook
+from rlscope.model.prediction import Achieved, Compared, Prediction
 from rlscope.report.junit import as_junit
 from rlscope.report.rule_report import as_github, as_json, as_markdown, as_text
 from tests.trace_folder import Row, activity, train_row, worker, write_run
@@ -119,6 +124,27 @@ def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_p
     assert [each[:2] for each in alerts(folder, silent(), idle(kind="alarm"))] == [("idle", 30), ("silent", 30)]
     # Eight seconds of silence at 30 s are not more than eight.
     assert [each[:2] for each in alerts(folder, silent(8), idle(kind="hint"))] == [("idle", 30), ("silent", 40)]
+
+
+@pytest.mark.parametrize(
+    ("achieved", "fired", "judged"), [(89.0, True, True), (90.0, False, True), (None, False, False)]
+)
+def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, achieved: float | None, fired: bool, judged: bool
+) -> None:
+    """A tenth less than the predicted 100 tokens per second is on the threshold."""
+    rate = Compared("tokens_per_s", Spread(100.0, 95.0, 105.0), Achieved(achieved or 0.0, 0.0, 0.0))
+    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Achieved(1.0, 1.0, 1.0)), rate))
+    outlook = NoOutlook("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
+    folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
+    monkeypatch.setattr("rlscope.analyze.analyze_run", lambda _: SimpleNamespace(outlook=outlook))
+    residual = Rule(
+        "slow", "throughput.residual_ratio", None, "below", -0.1, WHOLE_RUN, labels={"severity": "critical"}
+    )
+    (outcome,) = check(folder, RuleSet((residual,), I * S)).outcomes
+    assert (bool(outcome.alerts), bool(outcome.judged_ticks)) == (fired, judged)
+    monkeypatch.setattr("rlscope.analyze.analyze_run", lambda _: pytest.fail("the model was asked"))
+    assert check(folder, RuleSet((idle(),), I * S)).outcomes[0].judged_ticks
 
 
 def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> None:

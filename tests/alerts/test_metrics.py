@@ -124,6 +124,23 @@ def test_engines_queues_and_outcomes_over_the_whole_run_are_the_reports(recorded
     assert whole(timeline, "weight_update.duration_s").value == pytest.approx(updates["publish_to_applied_s"].mean())
 
 
+def test_caches_and_queues_over_the_whole_run_are_as_full_as_the_report_draws_them(recorded: Reported) -> None:
+    timeline = recorded.timeline
+    # One bucket of the report's chart that holds the whole run, which has one engine and one queue.
+    start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns
+    assert end_ns is not None
+    with open_run(TRACE) as run:
+        arguments = {**standard_arguments(run), "origin_ns": start_ns, "bucket_ns": 2 * (end_ns - start_ns)}
+        (kv,) = ask(run, "kv_use", arguments).iter_rows(named=True)
+        (queue,) = ask(run, "queue_depth", arguments).iter_rows(named=True)
+    kv_ratio = kv["kv_used_mean_tokens"] / kv["kv_capacity_tokens"]
+    assert whole(timeline, "kv.used_ratio").value == pytest.approx(kv_ratio)
+    # The chart ends with the last look at the queue; a rule takes that to hold until the run ends.
+    depth = whole(timeline, "queue.depth").value
+    assert depth == pytest.approx(queue["depth_mean_samples"], rel=0.01)
+    assert whole(timeline, "queue.used_ratio").value == pytest.approx(depth / queue["capacity_samples"])
+
+
 def test_every_metric_names_a_question_that_there_is_and_is_listed_once() -> None:
     assert {metric.question for metric in METRICS} <= set(questions())
     assert len(BY_NAME) == len(METRICS)
@@ -196,6 +213,7 @@ EXPECTED = {
     "weight_update.duration_s": (None, 3.0, None),
     "worker.silent_s": (0.0, 8.0, 18.0),
     "rows.dropped": (3, 3, 3),
+    "rows.dropped_ratio": (3 / 21, 3 / 21, 3 / 21),  # Eighteen rows are stored.
 }
 
 

@@ -140,12 +140,16 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
 def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
     if run.n_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
+    missing = [side for side in _SIDES if not _side_gpu_s(inside, side)]
+    if len(missing) == 1:
+        (present,) = set(_SIDES) - set(missing)
+        return f"only the {present} were recorded in the stretch that is judged, and no GPU-second of the {missing[0]}"
     if run.steps < LEAST_STEPS:
         return f"{run.steps} train steps were recorded; {LEAST_STEPS} are the least that a verdict needs"
+    if missing:
+        return "no GPU-second of either side was recorded in the stretch that is judged"
     for side in _SIDES:
         side_gpu_s = _side_gpu_s(inside, side)
-        if not side_gpu_s:
-            return f"no GPU-second of the {side} was recorded in the stretch that is judged"
         unexplained_gpu_s = _gpu_s(inside, (pl.col("state") == "unattributed") & pl.col("role").is_in(_SIDES[side]))
         if unexplained_gpu_s > UNEXPLAINED_SHARE_RATIO * side_gpu_s:
             return f"nothing explains {unexplained_gpu_s / side_gpu_s:.0%} of the {side}' GPU-seconds"

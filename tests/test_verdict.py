@@ -26,6 +26,7 @@ FACTS: dict[str, Any] = {
 }
 State = tuple[str, str, str | None, float]
 """role, state, reason, GPU-seconds."""
+WITHOUT = "in the stretch that is judged, and no GPU-second of the"
 BUSY: list[State] = [("trainer", "train", None, 100.0), ("sampler", "decoding", None, 100.0)]
 
 
@@ -166,8 +167,15 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
         (BUSY, {"n_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
         (BUSY, {"steps": 2}, "2 train steps were recorded; 3 are the least that a verdict needs"),
         (BUSY, {"steps": 0}, "0 train steps were recorded; 3 are the least that a verdict needs"),
-        (BUSY[:1], {}, "no GPU-second of the samplers was recorded in the stretch that is judged"),
-        (BUSY[1:], {}, "no GPU-second of the trainers was recorded in the stretch that is judged"),
+        (BUSY[:1], {}, f"only the trainers were recorded {WITHOUT} samplers"),
+        (BUSY[1:], {}, f"only the samplers were recorded {WITHOUT} trainers"),
+        (BUSY[1:], {"steps": 0}, f"only the samplers were recorded {WITHOUT} trainers"),
+        ([("trainer", "unattributed", None, 100.0)], {}, f"only the trainers were recorded {WITHOUT} samplers"),
+        (
+            [("controller", "unattributed", None, 9.0)],
+            {},
+            "no GPU-second of either side was recorded in the stretch that is judged",
+        ),
         (
             filled(("sampler", "unattributed", None, 51.0)),
             {},

@@ -59,12 +59,17 @@ def si(value: float | None) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio (0..1) as per cent: 62.3%; what is above zero and rounds to it is said to be small."""
+    """A ratio (0..1) as per cent: 62.3%; what is above zero and rounds to it is said to be small.
+
+    What is below zero is a difference, −2.8%, or what sums of floats leave where nothing is left: 0%.
+    """
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if 0 < ratio < 0.0005:
         return "<0.1%"
-    return f"{ratio:.1%}" if 0 < ratio < 0.9995 else f"{ratio:.0%}"
+    if -0.0005 < ratio <= 0:
+        return "0%"
+    return (f"{ratio:.1%}" if abs(ratio) < 0.9995 else f"{ratio:.0%}").replace("-", "−")
 
 
 def signed_percent(ratio: float | None) -> str:

@@ -38,6 +38,14 @@ def test_a_ratio_is_per_cent_and_nothing_above_zero_reads_as_zero(ratio, text):
 
 
 @pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(-0.0, "0%"), (-1e-17, "0%"), (-0.0004, "0%"), (-0.0005, "−0.1%"), (-0.028, "−2.8%"), (-1.5, "−150%")],
+)
+def test_what_is_below_zero_keeps_its_sign_unless_it_rounds_to_zero(ratio, text):
+    assert numbers.percent(ratio) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0 s"), (5e-7, "0.5 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (4.561, "4.56 s"), (59.96, "1 min"),
      (200, "3 min 20 s"), (3599.6, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h"), (-0.5, "-500 ms")],

@@ -73,7 +73,7 @@ def make_run(folder: Path, seed: int) -> Path:
     for name in (*TRAINERS, *ENGINES):
         role = "trainer" if name in TRAINERS else "sampler"
         more = {"stop_ns": None, "last_flush_ns": killed_s * S} if name == "e1" else {"stop_ns": END_S * S}
-        kept = {"rows": counts[name], "dropped": {"samples": 9 if name == "t1" else 0}}
+        kept = {"rows": counts[name], "dropped": {"samples": 2 if name == "t1" else 0}}
         document = worker(name, role, 0, gpu_count=2, kv_capacity_tokens=900, **more, **kept)  # type: ignore[arg-type]
         (folder / "workers" / f"{name}.json").write_text(json.dumps(document))
     return folder

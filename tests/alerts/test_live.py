@@ -36,7 +36,7 @@ def followed(run: Path, folder: Path, seed: int, *, restarts: bool) -> list[Aler
     waiting = arrivals(run, seed, GRACE_NS)
     live, now_ns, fired = LiveRun(folder, RULES), 0, list[Alert]()
     while True:
-        now_ns += rng.randint(1, 40 * S)
+        now_ns += rng.randint(1, 80 * S)
         while waiting and waiting[0][0] <= now_ns:
             copy_file(waiting.pop(0)[1], folder)
         view = live.poll(now_ns)

@@ -146,10 +146,11 @@ def test_every_metric_names_a_question_that_there_is_and_is_listed_once() -> Non
     assert len(BY_NAME) == len(METRICS)
 
 
-def small(folder: Path) -> Timeline:
-    """Two trainers' worth of everything, in buckets of ten seconds from 0 to 30 s."""
-    write_run(
-        folder,
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Timeline:
+    """A trainer and an engine with some of everything, in buckets of ten seconds from 0 to 30 s."""
+    folder = write_run(
+        tmp_path_factory.mktemp("small"),
         [
             worker("t0", "trainer", 0, 30 * S, gpu_count=2, dropped={"samples": 3}),
             worker("e0", "sampler", 0, None, last_flush_ns=12 * S, kv_capacity_tokens=100),
@@ -218,21 +219,19 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_a_bucket_holds_what_ends_in_it(tmp_path: Path, name: str) -> None:
-    timeline = small(tmp_path / "run")
-    series = BY_NAME[name].series(timeline)
-    assert timeline.buckets == 3
+def test_a_bucket_holds_what_ends_in_it(small: Timeline, name: str) -> None:
+    series = BY_NAME[name].series(small)
+    assert small.buckets == 3
     values = [series.reading(bucket, bucket + 1).value for bucket in range(3)]
     assert values == [pytest.approx(value) if value is not None else None for value in EXPECTED[name]]
 
 
-def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanoseconds(tmp_path: Path) -> None:
-    timeline = small(tmp_path / "run")
-    assert BY_NAME["worker.silent_s"].series(timeline).reading(2, 3) == Reading(18.0, 2, "e0")
-    assert BY_NAME["worker.silent_s"].series(timeline).reading(0, 1) == Reading(0.0, 2, None)
+def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanoseconds(small: Timeline) -> None:
+    assert BY_NAME["worker.silent_s"].series(small).reading(2, 3) == Reading(18.0, 2, "e0")
+    assert BY_NAME["worker.silent_s"].series(small).reading(0, 1) == Reading(0.0, 2, None)
     price_ns = BY_NAME["idle.trainer_ratio"].price_ns
     assert price_ns is not None
-    assert price_ns(timeline).tolist() == [10 * S, 10 * S, 10 * S]
+    assert price_ns(small).tolist() == [10 * S, 10 * S, 10 * S]
 
 
 def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three(tmp_path: Path) -> None:

@@ -91,4 +91,5 @@ def merged(old: pl.DataFrame | None, new: pl.DataFrame, replaced: Iterable[int],
     if old is None or old.is_empty():
         return fresh
     kept = old.filter(~pl.col("bucket").is_in(buckets) & (pl.col("bucket") >= keep_from))
-    return pl.concat([kept, fresh], how="vertical_relaxed") if len(fresh) else kept
+    # One piece: a piece a look would make every look dearer than the one before.
+    return pl.concat([kept, fresh], how="vertical_relaxed", rechunk=True) if len(fresh) else kept

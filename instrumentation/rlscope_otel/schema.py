@@ -44,7 +44,6 @@ WAIT_REASONS: Final = (
 VERSION_SOURCES: Final = ("engine", "segment", "time_join", "admission")
 FINISH_REASONS: Final = ("stop", "length", "abort", "error", "unfinished")
 DELIVERY_OUTCOMES: Final = ("trained", "dropped_stale", "filtered", "abandoned")
-ROW_SOURCES: Final = ("measured", "sampled")
 UPDATE_PHASES: Final = ("publish", "transfer", "apply")
 
 

@@ -22,36 +22,36 @@ def as_markdown(analysis: Analysis) -> str:
 
 
 def _verdict(brief: Brief) -> Iterator[str]:
-    yield f"### {_text(brief.label)} — {_text(brief.headline)}"
+    yield f"### {plain_words(brief.label)} — {plain_words(brief.headline)}"
     yield ""
     if brief.alarm is not None:
-        yield f"> **Alarm.** {_text(brief.alarm)}"
+        yield f"> **Alarm.** {plain_words(brief.alarm)}"
         yield ""
-    yield f"**Why** {_text(brief.why)}"
+    yield f"**Why** {plain_words(brief.why)}"
     yield ""
-    yield f"**Next** {_text(brief.next_step)}"
+    yield f"**Next** {plain_words(brief.next_step)}"
     yield ""
 
 
 def _gpu_time(brief: Brief) -> Iterator[str]:
-    yield f"**GPU time** {_text(brief.spent)}"
+    yield f"**GPU time** {plain_words(brief.spent)}"
     yield ""
     rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
-    yield from _table(("", "GPU time", "most of it"), rows)
+    yield from table(("", "GPU time", "most of it"), rows)
     causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
-    yield from _table(("costliest causes", "GPU time", "share"), causes)
+    yield from table(("costliest causes", "GPU time", "share"), causes)
 
 
 def _layout(brief: Brief) -> Iterator[str]:
     if brief.choice is None:
-        yield f"**Layout to use next** {_text(brief.no_choice)}"
+        yield f"**Layout to use next** {plain_words(brief.no_choice)}"
         yield ""
     else:
-        yield f"**Layout to use next** {_text(brief.choice.headline)}. {_text(brief.choice.why)}"
+        yield f"**Layout to use next** {plain_words(brief.choice.headline)}. {plain_words(brief.choice.why)}"
         yield ""
-        yield from _table(("", *brief.choice.columns), [(name, *values) for name, values in brief.choice.rows])
+        yield from table(("", *brief.choice.columns), [(name, *values) for name, values in brief.choice.rows])
     achieved = brief.achieved
-    yield f"**{_text(achieved.name)}** {_text(achieved.value)}, {_text(achieved.note)}"
+    yield f"**{plain_words(achieved.name)}** {plain_words(achieved.value)}, {plain_words(achieved.note)}"
     yield ""
 
 
@@ -60,13 +60,13 @@ def _found(analysis: Analysis) -> Iterator[str]:
         (each.severity, findings.title(each), "" if each.cost_gpu_s is None else numbers.gpu_time(each.cost_gpu_s))
         for each in analysis.findings
     ]
-    yield from _table(("", "found", "GPU time"), rows)
+    yield from table(("", "found", "GPU time"), rows)
 
 
 def _data(brief: Brief) -> Iterator[str]:
-    yield f"{'⚠' if brief.gaps else '✓'} {_text(brief.quality)}"
+    yield f"{'⚠' if brief.gaps else '✓'} {plain_words(brief.quality)}"
     yield ""
-    yield f"<sub>{_text(brief.run_id)} · {_text(brief.about)}</sub>"
+    yield f"<sub>{plain_words(brief.run_id)} · {plain_words(brief.about)}</sub>"
 
 
 def _parts(parts: Iterable[RolePart]) -> str:
@@ -77,7 +77,7 @@ def _priced(gpu_time: str, money: str) -> str:
     return f"{gpu_time}, {money}" if money else gpu_time
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """A table and an empty line; nothing without rows."""
     if not rows:
         return
@@ -89,10 +89,10 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[s
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_text, cells)) + " |"
+    return "| " + " | ".join(map(plain_words, cells)) + " |"
 
 
-def _text(words: str) -> str:
+def plain_words(words: str) -> str:
     """Words on one line, with what Markdown, HTML and mentions are made of put out of action."""
     line = " ".join("".join(char if char.isprintable() else " " for char in words).split())
     plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))

@@ -6,13 +6,14 @@ JUnit is `junit`'s. Each takes the same report; only wording and shape differ.
 import json
 from typing import Final
 
-from rlscope.alerts.alert import Alert, Severity, at_least
+from rlscope.alerts.alert import SEVERITIES, Alert, Severity
 from rlscope.alerts.check import failed
 from rlscope.alerts.rule import WHOLE_RUN, Rule
 from rlscope.alerts.whole_run import RuleOutcome, RuleReport
 from rlscope.alerts.wording import condition, evidence, written
 from rlscope.report import numbers
 from rlscope.report.json_layouts import Json
+from rlscope.report.markdown import plain_words, table
 
 SCHEMA_VERSION: Final = 1
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
@@ -34,16 +35,20 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
 
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     """A table of the firings under a heading, for a comment or a job's summary."""
-    lines = [f"### {'❌' if failed(report, fail_on) else '✅'} {_headline(report)}", ""]
-    if report.alerts:
-        lines += ["| severity | rule | when | what | cost |", "|---|---|---|---|---|"]
-    for outcome, alert in _fired(report):
-        cost = "" if alert.cost_gpu_s is None else numbers.gpu_time(alert.cost_gpu_s)
-        what = "; ".join((_measured(outcome.rule, alert), *alert.annotations.values()))
-        cells = (alert.severity, f"`{alert.rule}`", stretch(report, outcome.rule, alert), what, cost)
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    lines += [*_unjudged_lines(report), *(f"\nnote: {note}" for note in report.notes)]
-    return "\n".join(lines)
+    rows = [
+        (
+            alert.severity,
+            alert.rule,
+            stretch(report, outcome.rule, alert),
+            "; ".join((_measured(outcome.rule, alert), *alert.annotations.values())),
+            "" if alert.cost_gpu_s is None else numbers.gpu_time(alert.cost_gpu_s),
+        )
+        for outcome, alert in _fired(report)
+    ]
+    said = (*_unjudged_lines(report), *(f"note: {note}" for note in report.notes))
+    lines = [f"### {'❌' if failed(report, fail_on) else '✅'} {plain_words(_headline(report))}", ""]
+    lines += [*table(("severity", "rule", "when", "what", "cost"), rows), *(f"{plain_words(each)}\n" for each in said)]
+    return "\n".join(lines).rstrip()
 
 
 def as_github(report: RuleReport, fail_on: Severity) -> str:
@@ -133,8 +138,7 @@ def _headline(report: RuleReport) -> str:
 def _fired(report: RuleReport) -> list[tuple[RuleOutcome, Alert]]:
     """The gravest first, then by time."""
     found = [(outcome, alert) for outcome in report.outcomes for alert in outcome.alerts]
-    return sorted(found, key=lambda pair: (not at_least(pair[1].severity, "critical"),
-                                           not at_least(pair[1].severity, "warning"), pair[1].start_ns))  # fmt: skip
+    return sorted(found, key=lambda pair: (-SEVERITIES.index(pair[1].severity), pair[1].start_ns))
 
 
 def _unjudged_lines(report: RuleReport) -> list[str]:

@@ -194,8 +194,9 @@ def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path
     assert "not judged (warm-up, or too little to go by): quiet" in text
     assert text.endswith("failed: a rule of severity warning or above fired")
     assert "failed" not in as_text(report, "critical")
-    assert "| warning | `idle` | from 20 s to 40 s | 80.0%, at worst 100%, from 20 GPU-s; 50% \\| 80.0%" in as_markdown(
-        report, "warning"
+    assert (
+        "| warning | idle | from 20 s to 40 s | 80.0%, at worst 100%, from 20 GPU-s; 50% \\| 80.0% of idle | "
+        in as_markdown(report, "warning")
     )
     github = as_github(report, "warning").splitlines()
     assert github[0].startswith("::warning title=idle::from 20 s to 40 s: idle.trainer_ratio over 10s > 50.0%25: ")

@@ -15,4 +15,9 @@ def bulleted(mark: str, text: str) -> Table:
 
 def plain(text: str) -> Text:
     """Text that a run may have supplied: no markup, and no control character reaches the terminal."""
-    return Text("".join(char if char.isprintable() else "�" for char in text))
+    return Text(printable(text))
+
+
+def printable(text: str) -> str:
+    """The text on one line, its control characters shown as such."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

@@ -8,6 +8,7 @@ from rlscope.alerts.alert import Alert
 from rlscope.alerts.live_view import LiveFacts, SideState
 from rlscope.alerts.watch import Look
 from rlscope.report import numbers
+from rlscope.report.plain import printable
 from rlscope.report.states import role_order, state_label
 
 # Often enough to see that it lives, seldom enough for a log that is kept for days.
@@ -138,7 +139,7 @@ class _Printer:
 
     def line(self, text: str) -> None:
         """One line with the time before it."""
-        self._write(f"{self._moment} " + "".join(char if char.isprintable() else "�" for char in text))
+        self._write(f"{self._moment} {printable(text)}")
 
 
 def _silences(look: Look) -> list[str]:

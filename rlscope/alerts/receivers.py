@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from rlscope.alerts import receiver as defaults
 from rlscope.alerts.alert import SEVERITIES, Severity
 from rlscope.alerts.receiver import KINDS, Receiver, ReceiverKind
-from rlscope.alerts.rule_source import Place, RuleSource, read_source
+from rlscope.alerts.rule_source import Place, RuleSource
 from rlscope.alerts.secret import FromEnvironment, FromFile, InTheOpen, Source
 from rlscope.alerts.spans import parse_duration
 from rlscope.errors import RuleError
@@ -34,11 +34,6 @@ _KEYS: Final[Mapping[ReceiverKind, tuple[str, ...]]] = {
 _NEXT: Final = "docs/watch.md shows receivers."
 # A segment as long as this with digits among its letters is how services write the secret part of an address.
 _TOKEN_LIKE: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_\-.~%]{16,}")
-
-
-def load_receivers(path: Path) -> tuple[Receiver, ...]:
-    """The receivers of a file of rules. Raises RuleError."""
-    return receivers_of(read_source(path))
 
 
 def receivers_of(source: RuleSource) -> tuple[Receiver, ...]:

@@ -11,6 +11,7 @@ The header of a question, one SELECT a file:
 """
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -62,11 +63,12 @@ def find_question(name: str) -> Question:
     try:
         return questions()[name]
     except KeyError:
+        near = get_close_matches(name, questions(), n=1)
         raise QueryError.of(
             f"query {name!r}",
             found="no such question",
             expected="one of " + ", ".join(questions()),
-            next_step="`rlscope queries` says what each answers.",
+            next_step=f"Did you mean {near[0]!r}?" if near else "`rlscope queries` says what each answers.",
         ) from None
 
 

@@ -29,7 +29,10 @@ def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | N
         output.write_bytes(content)
     except OSError as error:
         raise RlscopeError.of(
-            output, found=str(error), expected="a file that can be written", next_step="Name another with -o."
+            output,
+            found=error.strerror or str(error),
+            expected="a file that can be written",
+            next_step="Name another with -o.",
         ) from error
 
 

@@ -114,9 +114,10 @@ def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path) -> Non
     [
         (("analyze", "{tmp}/gone"), "gone: found nothing; expected the folder of a run."),
         (("analyze", "{tmp}"), ": found no run.json; expected the folder of a run"),
-        (("analyze", "{run}", "-o", "{tmp}/no/folder/x.html"), "expected a file that can be written"),
+        (("analyze", "{run}", "-o", "{tmp}/no/folder/x.html"), "x.html: found No such file or directory; expected"),
         (("analyze", "{run}", "--json", "{tmp}/no/folder/x.json"), "expected a file that can be written"),
         (("query", "{tmp}/gone", "ledger"), "gone: found nothing"),
+        (("query", "{run}", "worker_state"), "Did you mean 'worker_states'?"),
         (("query", "{run}", "no_such"), "query 'no_such': found no such question; expected one of batch_size"),
         (("query", "{run}", "ledger", "--arg", "cell_ns=soon"), "argument cell_ns = 'soon'; expected a BIGINT"),
         (("query", "{run}", "ledger", "--arg", "cell_ns"), "--arg cell_ns: found no NAME=VALUE"),

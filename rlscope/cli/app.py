@@ -46,6 +46,9 @@ def write_bytes(path: Path, content: bytes) -> Path:
         path.write_bytes(content)
     except OSError as error:
         raise RlscopeError.of(
-            path, found=str(error), expected="a file that can be written", next_step="Name another with -o or --json."
+            path,
+            found=error.strerror or str(error),
+            expected="a file that can be written",
+            next_step="Name another with -o or --json.",
         ) from error
     return path

@@ -207,8 +207,10 @@ def _achieved(analysis: Analysis) -> Fact:
     compared = outlook.compared_rows(said)
     if said.prediction is None or not compared:
         return Fact("Trained, steady", rate, "too short a stretch to hold a prediction to")
-    achieved = numbers.tokens_per_second(said.prediction.compared[0].achieved.value)
-    return Fact("Achieved against predicted", achieved, f"predicted {compared[0].predicted}: {compared[0].remark}")
+    judged = said.prediction
+    achieved, steps = numbers.tokens_per_second(judged.compared[0].achieved.value), numbers.count(judged.judged_steps)
+    words = f"over the last {steps} steps, predicted {compared[0].predicted}: {compared[0].remark}"
+    return Fact("Achieved against predicted", achieved, words)
 
 
 def _quality(gaps: Sequence[str]) -> str:

@@ -51,7 +51,7 @@ _NAMES: Final[Mapping[Quantity, str]] = {
     "weight_update": "shorter weight updates",
     "response_length": "shorter responses",
     "environment": "shorter environment waits",
-    "in_flight_cap": "more samples in flight",
+    "in_flight_cap": "larger cap in flight",
     "staleness_cap": "later staleness cap",
 }
 _SILENCES: Final[Mapping[Silence, str]] = {

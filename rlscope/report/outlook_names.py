@@ -25,6 +25,13 @@ REASONS: Final[Mapping[Reason, str]] = {
     "unsure": "Another layout may be faster, but the run does not say so surely enough.",
     "updates_bind": "Weight updates are what the run waits for: make them cheaper before moving GPUs.",
     "environment_binds": "The environment is what the run waits for: make it faster, or keep more samples in flight.",
+    "lengths_drift": (
+        "Responses change in length by more than the interval of the gain covers: keep the layout, and analyse again "
+        "when they have settled; --scale-lengths of what-if shows what they will ask for."
+    ),
+    "forms_disagree": (
+        "Another form of the model, which fits the run as well, says that today's layout is the faster one."
+    ),
     "no_other_layout": (
         "No other layout is possible: the size of an engine, the KV cache and the staleness cap leave none."
     ),
@@ -32,7 +39,7 @@ REASONS: Final[Mapping[Reason, str]] = {
 QUANTITIES: Final[Mapping[Quantity, str]] = {
     "tokens_per_s": "trained",
     "step_s": "step",
-    "trainer_idle_ratio": "trainers waiting",
+    "trainer_idle_ratio": "trainers waiting or publishing",
     "staleness_mean": "mean staleness",
 }
 

@@ -66,7 +66,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         cause="weight updates",
         side="all GPU time",
         next="Publish less often, or make an update cheaper: transfer during generation, apply without draining.",
-        rules=("weight_update_cost",),
+        rules=(),
     ),
     "environment": _Words(
         label="Environment",

@@ -86,6 +86,13 @@ def test_the_next_step_names_the_finding_that_is_cheaper_to_mend():
     assert "Look first at “underfilled engines”" in wording.next_step(full_analysis())
 
 
+def test_no_finding_is_cheaper_to_mend_than_the_updates_that_it_is_about():
+    dear = Finding("weight_update_cost", "warning", 10.0, EVIDENCE["weight_update_cost"], None, None)
+    verdict = Verdict("weight_updates", (Loss("weight_updates", 12.0, 0.25),), None, 0, 10**10)
+    analysis = replace(full_analysis(), findings=(dear,), verdict=verdict)
+    assert "weight-update cost" not in wording.next_step(analysis)
+
+
 def test_weights_that_do_not_arrive_are_told_before_the_bottleneck_and_mended_first():
     full = full_analysis()
     assert wording.alarm(full) is None

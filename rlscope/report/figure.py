@@ -60,7 +60,12 @@ class Drawn(NamedTuple):
     rows_note: str
     picture_note: str = ""
     still: Markup | None = None
-    """The picture for viewers that run no scripts; None without a spec, and where it would be too large."""
+    """The picture for viewers that run no scripts; None without a spec."""
+
+    @property
+    def place(self) -> Markup:
+        """Where its picture goes, once it is known whether the page has room for it."""
+        return Markup("<!--picture {}-->").format(self.anchor)
 
 
 def drawn(figure: Figure, analysis: Analysis) -> Drawn:

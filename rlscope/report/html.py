@@ -6,7 +6,7 @@ every script by its hash: no other script runs, and none is made of text.
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from typing import Final, NamedTuple
@@ -16,7 +16,9 @@ from markupsafe import Markup
 
 from rlscope.analysis import Analysis
 from rlscope.report import numbers
+from rlscope.report.figure import Drawn
 from rlscope.report.first_screen import FirstScreen, first_screen
+from rlscope.report.page_size import PAGE_MAX_BYTES, fitting, packed
 from rlscope.report.sections import SECTIONS, Section
 from rlscope.report.sections.findings import FindingsSection, findings_section
 from rlscope.report.sections.queries import QueriesSection, figures_in, queries_section
@@ -52,9 +54,39 @@ class _Page(NamedTuple):
     policy: str
 
 
+class _Picture(NamedTuple):
+    """What stands in a figure's place; without a spec, or without a still, the page says that it had no room."""
+
+    anchor: str
+    spec: str | None
+    still: Markup | None
+
+
 def render(analysis: Analysis) -> str:
-    """The page as one string."""
-    return filled("report.html", page=_page(analysis))
+    """The page as one string, of PAGE_MAX_BYTES at most."""
+    page = _page(analysis)
+    figures = [figure for made in page.sections for figure in figures_in(made.words)]
+    return _with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
+
+
+def _with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
+    """The page with as many pictures as it has room for: those that scripts draw first, then stills."""
+    specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
+    stills = {anchor: figures[anchor].still or Markup() for anchor in specs}
+    place_bytes = len(filled("picture.html", picture=_Picture("", "0", None)).encode())
+    room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
+    live = fitting(_sizes(specs), room_bytes)
+    kept_bytes = sum(len(specs[anchor].encode()) for anchor in live)
+    still = fitting({name: size for name, size in _sizes(stills).items() if name in live}, room_bytes - kept_bytes)
+    for anchor, spec in specs.items():
+        shown = _Picture(anchor, spec if anchor in live else None, stills[anchor] if anchor in still else None)
+        html = html.replace(str(figures[anchor].place), filled("picture.html", picture=shown))
+    return html
+
+
+def _sizes(pictures: Mapping[str, str]) -> dict[str, int]:
+    """In bytes; a still brings two more names of its figure."""
+    return {anchor: len(text.encode()) + 2 * len(anchor) for anchor, text in pictures.items()}
 
 
 def content_policy(scripts: Sequence[str]) -> str:

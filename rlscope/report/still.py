@@ -14,8 +14,6 @@ from markupsafe import Markup
 from rlscope.report.templating import CHART_CONFIG, asset
 
 WIDTH_PX: Final = 760
-STILL_MAX_BYTES: Final = 100_000
-"""A larger still is left out: a few such would be heavier than everything else on the page."""
 # Measured where the page is made, shown where it is read: a common family, and whatever the reader has.
 _FONT: Final = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
 _WORDS_OF_MARKS: Final = re.compile(
@@ -25,16 +23,15 @@ _LONG_FRACTION: Final = re.compile(r"(\.\d)\d+")
 _ID: Final = re.compile(r'id="([\w-]+)"')
 
 
-def still(spec: str, anchor: str) -> Markup | None:
-    """The chart as SVG to stand in the page; None where it would be too large.
+def still(spec: str, anchor: str) -> Markup:
+    """The chart as SVG to stand in the page.
 
     `anchor` keeps its ids apart from those of other pictures.
     """
     document: dict[str, Any] = json.loads(spec)
     config = {"font": _FONT, **_merged(json.loads(asset(CHART_CONFIG)), document.get("config", {}))}
     drawn = vl_convert.vegalite_to_svg({**document, "width": WIDTH_PX, "config": config})
-    picture = _own_ids(_shorter(drawn), anchor)
-    return Markup(picture) if len(picture) <= STILL_MAX_BYTES else None
+    return Markup(_own_ids(_shorter(drawn), anchor))
 
 
 def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:

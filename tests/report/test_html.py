@@ -6,14 +6,28 @@ from html.parser import HTMLParser
 import polars as pl
 import pytest
 from analysis_fixture import HOSTILE, STARTED_NS, empty_analysis, full_analysis, hostile_analysis, without_frames
+from timeline_fixture import timeline_analysis
 
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings
+from rlscope.report import html as html_module
 from rlscope.report.brief import NO_GAPS
 from rlscope.report.html import render
+from rlscope.report.page_size import PAGE_MAX_BYTES, fitting, packed
 from rlscope.report.series import MARKS_MAX, drawable
 
 VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+def unpacked(spec):
+    """The chart with a row for each mark, as the page's script makes it."""
+    return spec | {"datasets": {name: rows_of(rows) for name, rows in spec["datasets"].items()}}
+
+
+def rows_of(columns):
+    if isinstance(columns, list):
+        return columns
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 class Page(HTMLParser):
@@ -46,7 +60,7 @@ class Page(HTMLParser):
     def handle_data(self, data):
         if self.open and self.open[-1][0] == "script":
             if self.open[-1][1].get("id", "").endswith("-spec"):
-                self.specs.append(json.loads(data))
+                self.specs.append(unpacked(json.loads(data)))
         elif self.open and self.open[-1][0] != "style":
             self.texts.append(data)
 
@@ -66,10 +80,42 @@ def test_every_tag_closes_and_every_id_is_there_once(make):
     assert len(page.ids) == len(set(page.ids))
 
 
-def test_a_run_with_many_engines_stays_small():
-    html = render(full_analysis(engines=64))
-    assert len(html) <= 3_000_000
+def test_a_run_of_80_workers_with_64_engines_stays_small():
+    shared = timeline_analysis(80).answers
+    many = full_analysis(engines=64)
+    html = render(
+        replace(many, answers=many.answers | {name: shared[name] for name in ("worker_timeline", "weight_marks")})
+    )
+    assert len(html.encode()) <= PAGE_MAX_BYTES
     Page(html)
+
+
+def test_a_chart_keeps_its_rows_when_it_is_packed():
+    rows = [{"a": 1, "b": "<"}, {"a": None, "b": "x"}]
+    spec = json.dumps({"mark": "bar", "datasets": {"whole": rows, "uneven": [{"a": 1}, {"b": 2}], "none": []}})
+    text = packed(spec)
+    assert "<" not in text and '"a":[1,null]' in text
+    assert unpacked(json.loads(text)) == json.loads(spec)
+
+
+@pytest.mark.parametrize(
+    ("room_bytes", "kept"),
+    [(60, {"small", "middle", "large"}), (59, {"small", "middle"}), (30, {"small", "middle"}), (29, {"small"}),
+     (9, set()), (-1, set())],
+)  # fmt: skip
+def test_the_largest_pictures_are_left_out_until_the_rest_fits(room_bytes, kept):
+    assert fitting({"large": 30, "small": 10, "middle": 20}, room_bytes) == kept
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "has_charts", "said"),
+    [(1_500_000, True, "this picture for viewers without scripts."), (1_000, False, "below 3 MB: this picture.")],
+)
+def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch, max_bytes, has_charts, said):
+    monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", max_bytes)
+    page = Page(render(full_analysis()))
+    assert bool(page.specs) == has_charts and said in page.text
+    assert "Response length" in page.text, "the numbers stay"
 
 
 def test_every_finding_is_there_with_its_remedy_and_a_link(full):

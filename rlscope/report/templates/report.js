@@ -8,8 +8,17 @@
   config.font = getComputedStyle(document.body).fontFamily;
   const options = { ast: true, actions: false, renderer: "svg", config: config, defaultStyle: false, tooltip: { disableDefaultStyle: true } };
 
+  // The page holds a chart's rows by column, which is a third of their size.
+  function rows(columns) {
+    const names = Object.keys(columns);
+    return Array.isArray(columns) ? columns : columns[names[0]].map(function (_, row) {
+      return Object.fromEntries(names.map(function (name) { return [name, columns[name][row]]; }));
+    });
+  }
+
   function draw(chart) {
     const spec = JSON.parse(document.getElementById(chart.dataset.spec).textContent);
+    for (const name of Object.keys(spec.datasets)) spec.datasets[name] = rows(spec.datasets[name]);
     return window.vegaEmbed(chart, spec, options).then(function (result) {
       chart.dispatchEvent(new CustomEvent("chart-drawn", { bubbles: true, detail: result.view }));
     }).catch(function (error) {

@@ -204,7 +204,12 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     [
         ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "as predicted")),
         ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%")),
-        ("trainer_idle_ratio", (0.3, 0.29, 0.31), (0.1, 0.09, 0.11), ("trainers waiting or publishing", "−20.0 points")),
+        (
+            "trainer_idle_ratio",
+            (0.3, 0.29, 0.31),
+            (0.1, 0.09, 0.11),
+            ("trainers waiting or publishing", "−20.0 points"),
+        ),
         ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),
         ("staleness_mean", (0.0, 0.0, 0.0), (1.5, 1.5, 1.5), ("mean staleness", "")),
     ],

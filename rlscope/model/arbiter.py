@@ -117,7 +117,8 @@ def _scaled(forecast: Forecast, factor: float) -> Forecast:
         return forecast
     rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.running_per_engine])
     errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
-    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn * factor * errors)
+    pace = forecast.pace and replace(forecast.pace, step_s=forecast.pace.step_s / factor)
+    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn * factor * errors, pace=pace)
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:

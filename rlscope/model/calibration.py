@@ -103,7 +103,7 @@ def calibrate(
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
     systems = [
-        System(workload, _engine(observed, curve), _per_version(trainer, steps_per_version), update, admission)
+        System(workload, engine_of(observed, curve), _per_version(trainer, steps_per_version), update, admission)
         for curve, trainer in zip(curves, trainers, strict=True)
     ]
     return Calibration(
@@ -124,7 +124,7 @@ def _is_synchronous(observed: Observed) -> bool:
     return bool(observed.staleness) and all(staleness <= 0 for staleness, _ in observed.staleness)
 
 
-def _engine(observed: Observed, curve: DecodeCurve) -> Engine:
+def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
     """An engine whose passes take, over the stretch, the time that they took: the curve settles only their shape."""
     host_s = _host_s(observed, curve)
     prefill_s = _prefill_s(observed, curve, host_s)

@@ -47,6 +47,10 @@ hinge, for p = 2."""
 _FOLDS: Final = 4
 _FEWEST_CELLS_TO_JUDGE: Final = 8
 """Cells below which leaving a quarter out says nothing of the form."""
+_DENSE_FORMS: Final[tuple[Form, ...]] = ("pnorm", "softplus", "sigmoid")
+_AS_GOOD: Final = 1.25
+_AS_GOOD_ERROR: Final = 0.005
+"""A form fits as well with an error up to a quarter larger, or by so much: less than the passes themselves vary."""
 _WIDE_RANGE: Final = 8.0
 """Batch sizes must span so much to tell experts from a hinge."""
 _CLEARLY_BETTER: Final = 0.7
@@ -99,8 +103,15 @@ class CurveFit:
     caveats: tuple[Caveat, ...]
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
-        """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured."""
-        return "assumed" if self.visited is None else self.visited.grade(running, kv_tokens)
+        """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
+
+        One batch size and no hardware leave all beyond assumed: passes over prompts are of another kind.
+        """
+        if self.visited is None:
+            return "assumed"
+        grade = self.visited.grade(running, kv_tokens)
+        knows_slope = not {"one_batch_size", "no_hardware_prior"} <= set(self.caveats)
+        return grade if knows_slope or grade != "extrapolated" else "assumed"
 
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
         """Seconds of a pass, from the sample of curves."""
@@ -149,6 +160,19 @@ def fit_decode_curve(
         rejected=cells.rejected,
         caveats=_caveats(model.curve(middle), visited, cells, prior),
     )
+
+
+def forms_as_good(fit: CurveFit, prior: HardwarePrior | None, prefills: DecodePoints | None) -> tuple[DecodeCurve, ...]:
+    """The most probable curves of the other dense forms that fit the passes about as well as the fit does."""
+    curves: list[DecodeCurve] = []
+    for form in _DENSE_FORMS:
+        model = None if form == fit.form or fit.mape_ratio is None else _model(form, fit.cells, prior, prefills)
+        if model is None or fit.mape_ratio is None:
+            continue
+        vector = _most_probable(model, fit.cells)
+        if (_mape(model, vector, fit.cells) or 0.0) <= _AS_GOOD * fit.mape_ratio + _AS_GOOD_ERROR:
+            curves.append(model.curve(model.scaled(vector[None, :], np.log([fit.stall_ratio]))[0]))
+    return tuple(curves)
 
 
 def _model(

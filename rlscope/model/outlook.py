@@ -5,7 +5,7 @@ is held to what was achieved, on its first half alone.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from rlscope.model.forecast import Forecasts, forecast_layouts
 from rlscope.model.gap import Gap, explain_gap
 from rlscope.model.kv_memory import safe_batch, steady_kv_load
 from rlscope.model.layouts import Granularity, possible_layouts, running_limits
+from rlscope.model.model_forms import contradiction
 from rlscope.model.observed import Observed
 from rlscope.model.prediction import Prediction, compare
 from rlscope.model.recommendation import Recommendation, recommend
@@ -107,8 +108,10 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
     judged = arbitrate(calibration, forecasts, question.settings, question.most_staleness)
-    recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
+    recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None, lengths=lengths)
+    if recommendation.changes and contradiction(calibration, whole, question.prior, recommendation):
+        recommendation = replace(recommendation, reason="forms_disagree")
     return Outlook(
         question=question,
         calibration=calibration,

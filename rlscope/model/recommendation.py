@@ -6,6 +6,7 @@ run keeps its layout, and what would make it sure is named. Not covered: the cos
 per token, which staleness lowers and only the user can weigh.
 """
 
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.decode_visited import Grade
 from rlscope.model.forecast import Forecast, Forecasts, Spread
 from rlscope.model.operating_point import rates_of
+from rlscope.model.stationarity import Drift
 from rlscope.model.system import Layout, Reals, System
 
 Reason = Literal[
@@ -28,11 +30,15 @@ Reason = Literal[
     "updates_bind",
     "environment_binds",
     "no_other_layout",
+    "lengths_drift",
+    "forms_disagree",
 ]
 """worthwhile: change. too_short: the stretch has too few steps to hold the model to. best_already: no other layout
 is faster. small_gain: none is faster by WORTHWHILE_RATIO. unsure: one may be, or may be slower than today's.
 updates_bind, environment_binds: GPUs are not what the run waits for. no_other_layout: granularity, memory and
-staleness leave none."""
+staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
+forms_disagree: another form of the model that fits as well says that today's layout is the faster one. An `assumed`
+forecast of a run that was measured is unsure, however large its gain."""
 Doubt = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 
@@ -80,15 +86,23 @@ class Recommendation:
         return self.reason == "worthwhile"
 
 
-def recommend(calibration: Calibration, forecasts: Forecasts, *, long_enough: bool) -> Recommendation:
-    """Choose among the forecasts; long_enough: whether the stretch shows how well the model predicts it."""
+def recommend(
+    calibration: Calibration, forecasts: Forecasts, *, long_enough: bool, lengths: Drift | None = None
+) -> Recommendation:
+    """Choose among the forecasts; long_enough: whether the stretch shows how well the model predicts it.
+
+    lengths: how response lengths drift over the stretch; None: not known to.
+    """
     today, rivals = forecasts.today, forecasts.rivals
     best = _best_of(rivals) if rivals else today
     gains = _gains(best, today)
     fastest = _fastest(forecasts)
     gain_ratio = Spread.of(gains)
+    reason = _reason(today, rivals, gain_ratio, float((gains > 0.0).mean()), long_enough)
+    if reason == "worthwhile":
+        reason = _objection(calibration, best, gain_ratio, lengths) or reason
     return Recommendation(
-        reason=_reason(today, rivals, gain_ratio, float((gains > 0.0).mean()), long_enough),
+        reason=reason,
         best=best,
         gain_ratio=gain_ratio,
         better_probability=float((gains > 0.0).mean()),
@@ -137,6 +151,23 @@ def _reason(
     if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO:
         return "best_already"
     return "small_gain" if gain_ratio.high < WORTHWHILE_RATIO else "unsure"
+
+
+def _objection(calibration: Calibration, best: Forecast, gain_ratio: Spread, lengths: Drift | None) -> Reason | None:
+    """Why a gain that is sure by the draws is not, all the same: they hold lengths and the kind of the curve fixed."""
+    if lengths is not None and lengths.drifts and not _covers(gain_ratio, lengths):
+        return "lengths_drift"
+    return "unsure" if calibration.curve.visited is not None and best.grade == "assumed" else None
+
+
+def _covers(gain_ratio: Spread, lengths: Drift) -> bool:
+    """Whether the gain's interval is as wide as a gain may move by the next stretch.
+
+    Its lengths are then longer by the whole drift of this one, and a gain moves at most in proportion to them: own
+    reasoning, for passes and steps whose time grows at most in proportion to the tokens.
+    """
+    half_width = (math.log1p(gain_ratio.high) - math.log1p(gain_ratio.low)) / 2.0
+    return abs(math.log1p(lengths.change_ratio)) <= half_width
 
 
 def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:

@@ -59,7 +59,8 @@ def why(outlook: Outlook) -> str:
 def why_beside_rows(outlook: Outlook) -> str:
     """The same, shorter, where the rows of `chosen_rows` and the odds stand beside it."""
     reason = outlook.recommendation.reason
-    return " ".join([REASONS[reason], *(_doubts(outlook) if reason in ("worthwhile", "unsure") else [])])
+    is_open = reason in ("worthwhile", "unsure", "forms_disagree")
+    return " ".join([REASONS[reason], *(_doubts(outlook) if is_open else [])])
 
 
 def measure_first(outlook: Outlook) -> str | None:
@@ -67,7 +68,7 @@ def measure_first(outlook: Outlook) -> str | None:
     advice = outlook.recommendation
     if advice.reason == "too_short":
         return f"record at least {STEPS_TO_PREDICT} steady steps and analyse again"
-    if advice.reason != "unsure":
+    if advice.reason not in ("unsure", "forms_disagree"):
         return None
     known = _most_doubtful(advice)
     return "record a longer stretch" if known is None else _measure(known, outlook)
@@ -163,11 +164,13 @@ def _odds(outlook: Outlook) -> str:
 def _doubts(outlook: Outlook) -> list[str]:
     """What the advice rests on least surely."""
     advice, lines = outlook.recommendation, list[str]()
-    known = _most_doubtful(advice) if advice.reason in ("unsure", "too_short") else None
+    known = _most_doubtful(advice) if advice.reason in ("unsure", "forms_disagree", "too_short") else None
     if known is not None:
         lines.append(f"Least is known of {_UNKNOWN[known]}: {_measure(known, outlook)}.")
     if advice.best.grade == "extrapolated" and advice.best is not outlook.forecasts.today:
         lines.append("Its batches are beyond those that the run made.")
+    if advice.reason == "unsure" and advice.best.grade == "assumed":
+        lines.append("The run made batches of one size, and its hardware is not known.")
     return lines
 
 

@@ -37,6 +37,9 @@ def test_a_doubtful_layout_that_was_not_asked_is_moved_as_its_neighbours_were() 
     # Halfway between no correction and 0.64: its square root. Beyond the outermost, as there.
     assert moved[Layout(3, 5, 32)].tokens_per_s == pytest.approx(80.0)
     assert moved[Layout(1, 7, 32)].tokens_per_s == pytest.approx(100.0)
+    before, after = rivals[Layout(3, 5, 32)].pace, moved[Layout(3, 5, 32)].pace
+    assert before is not None and after is not None
+    assert after.step_s == pytest.approx(before.step_s / 0.8)
     drawn = moved[Layout(3, 5, 32)].drawn_tokens_per_s
     assert drawn is not None
     assert np.median(drawn) == pytest.approx(80.0, rel=0.01)

@@ -8,14 +8,16 @@ import pytest
 
 from rlscope.model.batch_efficiency import batch_efficiency
 from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
-from rlscope.model.forecast import forecast_layouts
+from rlscope.model.forecast import Spread, forecast_layouts
 from rlscope.model.gap import explain_gap
 from rlscope.model.layouts import Granularity, possible_layouts, running_limits
+from rlscope.model.model_forms import contradiction
 from rlscope.model.observed import Observed
 from rlscope.model.outlook import Outlook, Question, look_ahead
 from rlscope.model.prediction import compare
-from rlscope.model.recommendation import recommend
+from rlscope.model.recommendation import _covers, _objection, recommend
 from rlscope.model.simulate import Settings
+from rlscope.model.stationarity import Drift
 from rlscope.model.system import Admission, Layout
 from tests.model.known_run import LENGTHS, TODAY, TRUTH, longer, observed, steady
 
@@ -170,6 +172,35 @@ def test_lengths_that_drift_are_said_to():
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
+def test_lengths_that_drift_by_more_than_the_gain_s_interval_keep_the_layout():
+    assert outlook().recommendation.changes
+    grown = look_ahead(longer(observed(), 1.0), (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
+    assert grown.recommendation.reason == "lengths_drift"
+    assert not grown.recommendation.changes
+
+
+@pytest.mark.parametrize(("grown_ratio", "covered"), [(0.5, True), (0.51, False), (-0.333, True), (-0.334, False)])
+def test_a_drift_is_covered_up_to_half_of_the_width_of_the_interval(grown_ratio: float, covered: bool):
+    # From 1 to 2.25 times: half of the width is a factor of 1.5.
+    assert _covers(Spread(0.5, 0.0, 1.25), Drift(grown_ratio, 0.0, drifts=True)) == covered
+
+
+def test_a_run_of_one_batch_size_without_known_hardware_is_not_told_to_run_another():
+    run, larger = observed(batches=(64,), noise=0.0), replace(TODAY, running_per_engine=256)
+    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    best = forecast_layouts(found, (replace(larger, trainer_gpus=4, sampler_gpus=4),)).others[0]
+    assert best.grade == "assumed"
+    assert _objection(found, best, Spread(0.5, 0.4, 0.6), None) == "unsure"
+    assert _objection(found, replace(best, grade="measured"), Spread(0.5, 0.4, 0.6), None) is None
+
+
+def test_a_change_that_every_form_of_the_model_backs_is_contradicted_by_none_and_its_reverse_by_one():
+    advice = outlook().recommendation
+    assert contradiction(calibrated(), observed(), None, advice) is None
+    slower = replace(advice, gain_ratio=Spread(-0.01, -0.02, 0.0))
+    assert contradiction(calibrated(), observed(), None, slower) in ("decode_form", "training_form")
+
+
 def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
     slow = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=60.0, trainer_blocked_s=60.0))
     best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
@@ -196,7 +227,7 @@ def test_with_one_batch_size_a_larger_batch_is_only_extrapolated():
     assert "one_batch_size" in found.curve.caveats
     forecasts = forecast_layouts(found, (replace(TODAY, running_per_engine=256),))
     wide = forecasts.others[0]
-    assert wide.grade in ("extrapolated", "measured")
+    assert wide.grade in ("assumed", "measured")
     narrow = found.curve.pass_interval(64.0, 64.0 * 80.0)
     far = found.curve.pass_interval(256.0, 256.0 * 80.0)
     assert (far.high_s - far.low_s) / far.median_s > 5.0 * (narrow.high_s - narrow.low_s) / narrow.median_s

@@ -1,0 +1,73 @@
+"""Whether a layout stays the better one when the model takes another form that fits the run about as well.
+
+The draws vary the parameters of one form of the decode curve and the exponent of training; here the form itself is
+varied, and training scales perfectly or as the ends of the exponents have it. Not covered: parameters away from the
+most probable ones of a form, and what only the event simulator sees, by which all forms are moved alike.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.calibration import Calibration, engine_of
+from rlscope.model.decode_fit import forms_as_good
+from rlscope.model.decode_prior import HardwarePrior
+from rlscope.model.observed import Observed
+from rlscope.model.operating_point import rates_of
+from rlscope.model.pass_points import prefill_points
+from rlscope.model.recommendation import Recommendation
+from rlscope.model.system import Engine, Layout
+
+Contradiction = Literal["decode_form", "training_form"]
+"""decode_form: another form of the decode curve says that today's layout is the faster one. training_form: training
+that scales otherwise does."""
+
+_PERFECT: Final = 1.0
+"""Exponent with which every trainer GPU trains as many tokens as today."""
+_ENDS: Final = (0.05, 0.95)
+"""Quantiles of the drawn exponents."""
+
+
+def contradiction(
+    calibration: Calibration, observed: Observed, prior: HardwarePrior | None, advice: Recommendation
+) -> Contradiction | None:
+    """The part of the model of which another form says that the advised layout is no faster than today's.
+
+    observed: the stretch that was calibrated on. None where every form agrees.
+    """
+    layout, own = advice.best.layout, calibration.system.engine
+    moved = _moved_ratio(calibration, layout, advice.gain_ratio.median)
+    curves = forms_as_good(calibration.curve, prior, prefill_points(observed.passes))
+    engines = [engine_of(observed, curve) for curve in curves]
+    exponents = _exponents(calibration)
+    tried: Mapping[Contradiction, tuple[Sequence[Engine], Sequence[float]]] = {
+        "training_form": ([own], exponents),
+        "decode_form": (engines, [calibration.system.trainer.scaling_exponent, *exponents]),
+    }
+    for part, (of_engines, of_exponents) in tried.items():
+        gains = [_gain(calibration, layout, engine, each) for engine in of_engines for each in of_exponents]
+        if any(gain * moved <= 1.0 for gain in gains):
+            return part
+    return None
+
+
+def _exponents(calibration: Calibration) -> list[float]:
+    drawn = [draw.trainer.scaling_exponent for draw in calibration.draws]
+    return [_PERFECT, *np.quantile(drawn, _ENDS).tolist()]
+
+
+def _moved_ratio(calibration: Calibration, layout: Layout, gain_ratio: float) -> float:
+    """What the forecasts say of the layout over what the closed form of the best estimate says."""
+    system = calibration.system
+    plain = _gain(calibration, layout, system.engine, system.trainer.scaling_exponent)
+    return (1.0 + gain_ratio) / plain if plain else 1.0
+
+
+def _gain(calibration: Calibration, layout: Layout, engine: Engine, exponent: float) -> float:
+    """The layout's rate over today's; 0 where either cannot run."""
+    trainer = replace(calibration.system.trainer, scaling_exponent=exponent)
+    system = replace(calibration.system, engine=engine, trainer=trainer)
+    today, other = rates_of(calibration, system, (calibration.layout, layout)).tolist()
+    return other / today if today else 0.0

@@ -1,6 +1,6 @@
 """What following a run costs as it grows: CPU seconds a look and resident memory, by the age of the run.
 
-A made-up run of one trainer and four engines is written two minutes at a time, on a clock of its own, and `LiveRun`
+A made-up run of one trainer and four engines is written five minutes at a time, on a clock of its own, and `LiveRun`
 looks at it once after every flush with the built-in rules, as `rlscope watch` does. The memory is that of this
 process, the writer of the run included, which keeps nothing. The last result is in `watch_memory.txt`.
 
@@ -28,12 +28,12 @@ from rlscope.alerts.live import LiveRun
 from rlscope.alerts.rules import built_in_rules
 
 S: Final = 1_000_000_000
-FLUSH_S: Final = 120
+FLUSH_S: Final = 300
 STEP_S: Final = 15
 SAMPLES_STEP: Final = 16
 ENGINES: Final = ("e0", "e1", "e2", "e3")
 SHOWN_H: Final = (0.25, 1, 2, 4, 6, 8, 10, 24)
-NEAR_S: Final = 1200
+NEAR_S: Final = 3600
 """A figure is the median of the looks of so long before."""
 
 Rows = dict[tuple[str, str], list[dict[str, Any]]]

@@ -12,6 +12,7 @@ from timeline_fixture import LANES, timeline_analysis
 from rlscope.report.charts.zoom import FROM, TO
 from rlscope.report.sections import SECTIONS
 from rlscope.report.sections.engines import engines_section
+from rlscope.report.sections.latency import latency_section
 from rlscope.report.sections.ledger import ledger_section
 from rlscope.report.sections.queries import figures_in
 from rlscope.report.sections.workers import workers_section
@@ -178,6 +179,25 @@ def test_more_engines_than_lines_are_a_band_with_the_emptiest_by_name(engines, n
     assert ("area" in [mark["type"] for mark in marks_of(document)]) == bool(note)
     drawn = {row["worker_id"] for rows in document["datasets"].values() for row in rows if "worker_id" in row}
     assert len(drawn) == (4 if engines == 4 else 1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "is_drawn", "is_said"),
+    [([0.0, 0.0, None], False, True), ([0.0, 0.001, None], True, False), ([None, None, None], True, False)],
+)
+def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting, is_drawn, is_said):
+    analysis = full_analysis()
+    frame = analysis.answers["waiting_requests"].head(3).with_columns(waiting_mean=pl.Series(waiting, dtype=pl.Float64))
+    section = engines_section(replace(analysis, answers={**analysis.answers, "waiting_requests": frame}))
+    assert ("waiting_requests" in [drawn.figure.frame for drawn in section.figures]) == is_drawn
+    assert section.none_waited.startswith("No request waited") == is_said
+
+
+@pytest.mark.parametrize(("engines", "titles"), [(1, 1), (2, 2)])
+def test_the_measured_passes_have_a_picture_of_their_own_where_engines_can_differ(engines, titles):
+    analysis = replace(full_analysis(engines), outlook=changing_outlook())
+    assert len(latency_section(analysis).figures) == titles
+    assert len(latency_section(full_analysis(engines)).figures) == 1
 
 
 def test_an_unattributed_part_is_drawn_over_time():

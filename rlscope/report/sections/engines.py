@@ -15,6 +15,7 @@ from rlscope.report.charts.encoding import LINES_MAX
 from rlscope.report.figure import Drawn, Figure, drawn_all
 
 _NO_STEPS: Final = "no engine wrote engine steps"
+_NONE_WAITED: Final = "No request waited in an engine at any time: there was room for all that arrived."
 _NAMED: Final = 3
 """Engines that are drawn by themselves where there are too many for a line each."""
 
@@ -25,6 +26,8 @@ class EnginesSection(NamedTuple):
     figures: list[Drawn]
     note: str
     """How many engines are drawn how; empty where each is a line."""
+    none_waited: str
+    """What stands for a picture of nothing but zeros; empty where a request waited, or nobody knows."""
 
 
 def engines_section(analysis: Analysis) -> EnginesSection:
@@ -33,7 +36,16 @@ def engines_section(analysis: Analysis) -> EnginesSection:
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
     note = "" if len(emptiest) <= LINES_MAX else _note(len(emptiest))
-    return EnginesSection(drawn_all(_figures(sorted(named), _efficient_running(analysis)), analysis), note)
+    figures = _figures(sorted(named), _efficient_running(analysis))
+    none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
+    shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
+    return EnginesSection(drawn_all(shown, analysis), note, none_waited)
+
+
+def _has_waiting(frame: pl.DataFrame | None) -> bool:
+    """Whether there is something to draw, or to say that it is missing."""
+    known = None if frame is None or frame.is_empty() else frame["waiting_mean"].drop_nulls()
+    return known is None or known.is_empty() or bool((known > 0).any())
 
 
 def _emptiest(frame: pl.DataFrame) -> list[str]:

@@ -19,13 +19,15 @@ class LatencySection(NamedTuple):
 
 
 def latency_section(analysis: Analysis) -> LatencySection:
-    """The section's figures: the fit where the model has one, and what every engine measured."""
+    """The section's figures: the fit where the model has one, and what every engine measured where they can differ."""
     said = analysis.outlook
     measured = drawn(_MEASURED, analysis)
     if not isinstance(said, Outlook):
         return LatencySection([measured])
     fitted = drawn_frame(_fitted_figure(said), "figure-pass-curve", curve_frame(said), analysis.run)
-    return LatencySection([fitted, measured])
+    passes = analysis.answers.get("pass_latency")
+    has_several = passes is not None and passes["worker_id"].n_unique() > 1
+    return LatencySection([fitted, measured] if has_several else [fitted])
 
 
 def _fitted_figure(said: Outlook) -> Figure:

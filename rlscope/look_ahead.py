@@ -100,6 +100,8 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
         gpu_hour_price=config.gpu_hour_price,
         aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
         batches_ahead=_ahead(config),
+        manner_stated=config.dispatch is not None
+        and (config.queue_policy is not None or config.queue_capacity_samples is None),
     )
 
 

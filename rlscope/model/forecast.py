@@ -18,7 +18,7 @@ from rlscope.model.layout_limits import Refusal, Refused
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.operating_point import rates_of
 from rlscope.model.pace import Pace, pace_of_state, pace_of_step
-from rlscope.model.staleness_forms import maximum, oldest_token_law, percentile, token_mean
+from rlscope.model.staleness_forms import oldest_token_law, percentile, token_mean
 from rlscope.model.synchronous import split_step
 from rlscope.model.system import Layout, Reals, System
 
@@ -168,14 +168,14 @@ def forecast_of(
 
 
 def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
-    """How old tokens are in a steady state; None where its queue grows."""
-    terms = state.staleness
-    if terms is None:
+    """How old tokens are in a steady state; None where its queue grows. No sample passes a cap that is strict."""
+    terms, most = state.staleness, state.staleness_max
+    if terms is None or most is None:
         return None
     return StalenessForecast(
-        token_mean(terms, laws.lengths, laws.group_size),
-        percentile(terms, laws.oldest, STALE_QUANTILE),
-        maximum(terms, laws.lengths),
+        min(token_mean(terms, laws.lengths, laws.group_size), float(most)),
+        min(percentile(terms, laws.oldest, STALE_QUANTILE), most),
+        most,
     )
 
 

@@ -31,8 +31,9 @@ from rlscope.model.synchronous import colocated_step
 from rlscope.model.system import Admission, Layout, QueuePolicy, System
 from rlscope.model.time_to_finish import TimeToFinish, time_to_finish
 
-Caution = Literal["short_stretch", "lengths_drift", "period_drifts"]
-"""short_stretch: too few steps to hold a part out, so nothing says how well the model predicts."""
+Caution = Literal["short_stretch", "lengths_drift", "period_drifts", "manner_assumed"]
+"""short_stretch: too few steps to hold a part out, so nothing says how well the model predicts. manner_assumed: layouts
+were simulated, and the run does not say how samples get to engines or what a full queue does."""
 
 STEPS_TO_PREDICT: Final = 20
 """Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
@@ -56,6 +57,8 @@ class Question:
     gpu_hour_price: float | None
     aged_policy: QueuePolicy = "wait"
     """What becomes of samples beyond a staleness cap, where a what-if sets one."""
+    manner_stated: bool = True
+    """Whether the run says all of `settings` and of what a full queue does."""
     batches_ahead: float = 0.0
     """Of an optimizer step, that the trainers hold besides the one they train on."""
 
@@ -124,7 +127,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
         efficiency=batch_efficiency(calibration, whole),
         levers=sensitivities(calibration, question.granularity),
         finish=_finish(whole, recommendation, calibration.layout, question, rng),
-        cautions=_cautions(whole, halves, lengths),
+        cautions=_cautions(whole, halves, lengths, assumed=judged.simulated_layouts > 0 and not question.manner_stated),
         length_drift=lengths,
     )
 
@@ -184,12 +187,15 @@ def _finish(
     return time_to_finish(question.remaining_steps, step_s, gain_ratio, _gpus(layout), question.gpu_hour_price)
 
 
-def _cautions(whole: Observed, halves: tuple[Observed, Observed] | None, lengths: Drift | None) -> tuple[Caution, ...]:
+def _cautions(
+    whole: Observed, halves: tuple[Observed, Observed] | None, lengths: Drift | None, *, assumed: bool
+) -> tuple[Caution, ...]:
     periods = drift(whole.steps.period_s)
     known: Mapping[Caution, bool] = {
         "short_stretch": halves is None,
         "lengths_drift": lengths is not None and lengths.drifts,
         "period_drifts": periods is not None and periods.drifts,
+        "manner_assumed": assumed,
     }
     return tuple(caution for caution, holds in known.items() if holds)
 

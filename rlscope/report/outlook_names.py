@@ -103,6 +103,10 @@ FORMS: Final[Mapping[Form, str]] = {
 CAUTIONS: Final[Mapping[Caution, str]] = {
     "short_stretch": "The steady stretch is too short to hold a part of it out: how well the model does is unknown.",
     "lengths_drift": "Responses change in length over the steady stretch: figures are of its mean, and will move on.",
+    "manner_assumed": (
+        "The run does not say how samples get to its engines, or what a full queue does (dispatch and queue_policy in"
+        " its config): both are assumed."
+    ),
     "period_drifts": "The step period drifts over the steady stretch: figures are of its mean.",
 }
 NOTES: Final[Mapping[Note, str]] = {

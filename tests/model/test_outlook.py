@@ -164,6 +164,23 @@ def test_a_short_stretch_changes_nothing_however_large_the_gain():
     assert "short_stretch" in short.cautions
 
 
+def test_no_forecast_is_staler_than_a_cap_that_drops():
+    # Without the cap the same layouts would train on tokens of up to six versions.
+    found = calibrate(observed(), Admission(256, "drop_by_age", max_staleness=2), None, np.random.default_rng(0))
+    forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
+    ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
+    assert len(ages) > 3
+    assert all(age.sample_p95 <= age.sample_max <= 2 and age.token_mean <= 2 for age in ages)
+
+
+def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
+    capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
+    for stated in (True, False):
+        outlook = look_ahead(observed(), None, replace(capped, manner_stated=stated))
+        assert outlook.simulated_layouts > 0
+        assert ("manner_assumed" in outlook.cautions) is not stated
+
+
 def test_lengths_that_drift_are_said_to():
     assert "lengths_drift" not in outlook().cautions
     grown = look_ahead(longer(observed(), 0.3), None, QUESTION)

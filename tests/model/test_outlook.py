@@ -165,7 +165,6 @@ def test_a_short_stretch_changes_nothing_however_large_the_gain():
 
 
 def test_no_forecast_is_staler_than_a_cap_that_drops():
-    # Without the cap the same layouts would train on tokens of up to six versions.
     found = calibrate(observed(), Admission(256, "drop_by_age", max_staleness=2), None, np.random.default_rng(0))
     forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
     ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]

@@ -266,6 +266,7 @@ def test_moving_every_clock_moves_times_and_changes_nothing_else(by_ns: int) -> 
         )
     instants = pl.selectors.by_name(
         "start_ns", "end_ns", "bucket_start_ns", "publish_start_ns", "applied_ns", "first_start_ns", "tail_start_ns",
-        "last_finish_ns", "wait_from_ns", "wait_to_ns", require_all=False,
+        "last_finish_ns", "wait_from_ns", "wait_to_ns", "time_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns",
+        "trained_ns", require_all=False,
     )  # fmt: skip
     assert_same({name: frame.with_columns(instants + by_ns) for name, frame in here.items()}, there)

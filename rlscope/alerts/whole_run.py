@@ -3,17 +3,31 @@
 The ticks are those of a run that is followed live, so both say the same. What the model alone knows is handed in.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rlscope.alerts.alert import Alert
 from rlscope.alerts.judgement import firing, judge_ticks, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.own_sql import own_answers
-from rlscope.alerts.parts import FAMILIES, Family, Parts, Ticks, gather, kv_capacities, worker_lives
+from rlscope.alerts.parts import (
+    FAMILIES,
+    Family,
+    Parts,
+    Ticks,
+    WorkerLife,
+    gather,
+    kv_capacities,
+    worker_lives,
+)
 from rlscope.alerts.rule import Rule, RuleSet
 from rlscope.alerts.timeline import Timeline
 from rlscope.query import ask
 from rlscope.store import Run
+
+MOST_TICKS: Final = 500_000
+"""Two months at a tick every 10 s. A clock that jumps makes a run of a century, and hours of evaluating nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +67,9 @@ def hold_to_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None)
     residual_ratio: what the model's prediction leaves unexplained, where a rule asks for it. Raises QueryError for a
     rule's SELECT that is refused.
     """
+    ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
+    if ticks.tick_from(end_ns) > MOST_TICKS:
+        return RuleReport(run.run_id, start_ns, end_ns, (), (*_notes(run), _too_long(ticks, end_ns)))
     timeline = whole_timeline(run, rules, residual_ratio)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
     last_tick = timeline.buckets
@@ -73,9 +90,7 @@ def hold_to_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None)
 def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:
     """The parts of a whole run that the rules need, as one timeline."""
     workers = worker_lives(run)
-    start_ns = min((worker.start_ns for worker in workers), default=0)
-    end_ns = max((worker.last_ns for worker in workers), default=start_ns)
-    ticks = Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns)
+    ticks, _, end_ns = _span(run, rules, workers)
     step_ends_ns = step_ends(run)
     parts = Parts(
         ticks=ticks,
@@ -95,6 +110,21 @@ def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None
         step_ends_ns=step_ends_ns,
         warm_up_end_ns=warm_up_end_ns(step_ends_ns, rules.warm_up_steps),
         residual_ratio=residual_ratio,
+    )
+
+
+def _span(run: Run, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:
+    """The ticks of a run, its start and its end."""
+    start_ns = min((worker.start_ns for worker in workers), default=0)
+    end_ns = max((worker.last_ns for worker in workers), default=start_ns)
+    return Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns), start_ns, end_ns
+
+
+def _too_long(ticks: Ticks, end_ns: int) -> str:
+    days = (end_ns - ticks.origin_ns) / 8.64e13
+    return (
+        f"No rule was evaluated: by its workers' clocks the run lasts {days:.0f} days, more than {MOST_TICKS:,}"
+        " ticks. Give the rules a longer interval."
     )
 
 

@@ -282,3 +282,11 @@ def test_one_offs_stand_alone_or_beside_the_rules_of_a_file(tmp_path: Path) -> N
     assert [rule.name for rule in rules_to_check(None, [one]).rules] == [one]
     assert [rule.name for rule in rules_to_check(rules, [one]).rules] == ["idle", one]
     assert "trainers_idle" in [rule.name for rule in rules_to_check(None, []).rules]
+
+
+@pytest.mark.parametrize(("end_ns", "evaluated"), [(30 * S, True), (30 * S + 1, False)])
+def test_a_run_of_more_ticks_than_are_evaluated_is_said_to_be_too_long(tmp_path, monkeypatch, end_ns, evaluated):
+    monkeypatch.setattr("rlscope.alerts.whole_run.MOST_TICKS", 3)
+    report = check(write_run(tmp_path, [worker("t0", stop_ns=end_ns)]), RuleSet((silent(),), interval_ns=I * S))
+    assert bool(report.outcomes) is evaluated
+    assert any("more than 3 ticks" in note for note in report.notes) is not evaluated

@@ -31,7 +31,7 @@ def writing() -> Generator[None]:
     """While this is open, no thread forks; it opens when no other is open and no thread forks or waits to."""
     gate = _gate
     with gate.changed:
-        gate.changed.wait_for(lambda: not gate.writes and not gate.forks)
+        gate.changed.wait_for(lambda: not gate.writes and gate.forks <= 0)
         gate.writes = True
     try:
         yield

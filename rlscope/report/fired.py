@@ -1,46 +1,76 @@
-"""The alert rules that fired in an analysed run, in words: for the card and for the page."""
+"""The alert rules that fired, in words: the same for `check` and for every format of an analysis."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
-from rlscope.alerts.alert import Alert
+from rlscope.alerts.alert import SEVERITIES, Alert
+from rlscope.alerts.rule import WHOLE_RUN, Rule
+from rlscope.alerts.rules import built_in_rules
+from rlscope.alerts.wording import evidence, written
 from rlscope.analysis import Analysis
 from rlscope.report import numbers
 
-NONE_FIRED = "No built-in rule fired, or there was too little to judge."
+TITLE: Final = "Alerts, built-in rules"
+"""Of the list in an analysis, which is held to no other rules."""
+NONE_FIRED: Final = "No built-in rule fired, or there was too little to judge."
 
 
 class FiredRule(NamedTuple):
-    """One firing in words."""
+    """One firing in words; the fields name the columns of a table of them."""
 
-    rule: str
     severity: str
+    rule: str
     when: str
-    said: str
-    """The rule's own annotations."""
+    what: str
+    """The value, and the rule's own annotations."""
     cost: str
     """Empty where the rule's metric has no price."""
 
 
 def fired_rules(analysis: Analysis) -> list[FiredRule]:
-    """Every firing, in the order in which they began."""
+    """Every firing of an analysed run."""
+    start_ns = analysis.run.started_ns
+    return in_words(fired_built_in(analysis), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
+
+
+def fired_built_in(analysis: Analysis) -> list[tuple[Rule, Alert]]:
+    """The firings of an analysed run with their rules, the gravest first, then by time."""
+    rules = {rule.name: rule for rule in built_in_rules().rules}
+    return gravest_first((rules[alert.rule], alert) for alert in analysis.alerts)
+
+
+def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert]]:
+    """The firings in the order in which a reader wants them: by severity, then by time."""
+    return sorted(fired, key=lambda pair: (-SEVERITIES.index(pair[1].severity), pair[1].start_ns))
+
+
+def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) -> list[FiredRule]:
+    """Firings of a run from start_ns to end_ns, UTC epoch, in words."""
     return [
         FiredRule(
-            rule=alert.rule,
             severity=alert.severity,
-            when=_when(analysis, alert),
-            said="; ".join(alert.annotations.values()),
+            rule=alert.rule,
+            when=stretch(rule, alert, start_ns, end_ns),
+            what="; ".join((measured(rule, alert), *alert.annotations.values())),
             cost="" if alert.cost_gpu_s is None else numbers.gpu_time(alert.cost_gpu_s),
         )
-        for alert in analysis.alerts
+        for rule, alert in fired
     ]
 
 
-def _when(analysis: Analysis, alert: Alert) -> str:
-    begin, end = (_since_start(analysis, instant_ns) for instant_ns in (alert.start_ns, alert.end_ns))
-    return f"from {begin} on" if alert.end_ns is None else f"{begin} to {end}"
+def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
+    """When it fired, from the run's start on; the tick that ends a firing may be an instant after the run's end."""
+    if rule.window == WHOLE_RUN:
+        return "at the end of the run"
+    begin, end = (
+        numbers.duration(None if instant_ns is None else (min(instant_ns, end_ns) - start_ns) / 1e9)
+        for instant_ns in (alert.start_ns, alert.end_ns)
+    )
+    return f"from {begin}, to the end of the run" if alert.end_ns is None else f"from {begin} to {end}"
 
 
-def _since_start(analysis: Analysis, instant_ns: int | None) -> str:
-    """From the run's start; a tick may be an instant after its end."""
-    since_s = None if instant_ns is None else (instant_ns - analysis.run.started_ns) / 1e9
-    return numbers.duration(None if since_s is None else min(since_s, analysis.run.duration_s))
+def measured(rule: Rule, alert: Alert) -> str:
+    """The value when the condition last held, the worst, and what it was counted from."""
+    worst = "" if alert.worst_value in (None, alert.value) else f", at worst {written(rule, alert.worst_value)}"
+    counted = f", from {evidence(rule, alert.evidence)}" if alert.evidence else ""
+    return f"{written(rule, alert.value)}{worst}{counted}"

@@ -10,6 +10,7 @@ from typing import Final
 from rlscope.analysis import Analysis
 from rlscope.report import findings, numbers
 from rlscope.report.brief import Brief, RolePart, brief_of
+from rlscope.report.fired import TITLE, FiredRule, fired_rules
 
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
 _ZERO_WIDTH_SPACE: Final = "\u200b"
@@ -18,7 +19,9 @@ _ZERO_WIDTH_SPACE: Final = "\u200b"
 def as_markdown(analysis: Analysis) -> str:
     """The whole text, without a newline at its end."""
     brief = brief_of(analysis)
-    return "\n".join((*_verdict(brief), *_gpu_time(brief), *_layout(brief), *_found(analysis), *_data(brief)))
+    return "\n".join(
+        (*_verdict(brief), *_gpu_time(brief), *_layout(brief), *_found(analysis), *_fired(analysis), *_data(brief))
+    )
 
 
 def _verdict(brief: Brief) -> Iterator[str]:
@@ -61,6 +64,14 @@ def _found(analysis: Analysis) -> Iterator[str]:
         for each in analysis.findings
     ]
     yield from table(("", "found", "GPU time"), rows)
+
+
+def _fired(analysis: Analysis) -> Iterator[str]:
+    fired = fired_rules(analysis)
+    if fired:
+        yield f"#### {TITLE}"
+        yield ""
+    yield from table(FiredRule._fields, fired)
 
 
 def _data(brief: Brief) -> Iterator[str]:

@@ -6,12 +6,12 @@ JUnit is `junit`'s. Each takes the same report; only wording and shape differ.
 import json
 from typing import Final
 
-from rlscope.alerts.alert import SEVERITIES, Alert, Severity
+from rlscope.alerts.alert import Alert, Severity
 from rlscope.alerts.check import failed
-from rlscope.alerts.rule import WHOLE_RUN, Rule
+from rlscope.alerts.rule import Rule
 from rlscope.alerts.whole_run import RuleOutcome, RuleReport
-from rlscope.alerts.wording import condition, evidence, written
-from rlscope.report import numbers
+from rlscope.alerts.wording import condition
+from rlscope.report import fired, numbers
 from rlscope.report.json_layouts import Json
 from rlscope.report.markdown import plain_words, table
 
@@ -22,9 +22,9 @@ _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warn
 def as_text(report: RuleReport, fail_on: Severity) -> str:
     """One paragraph a firing, then what could not be judged."""
     lines = [_headline(report)]
-    for outcome, alert in _fired(report):
-        lines.append(f"\n{alert.severity.upper():8}  {alert.rule}  {stretch(report, outcome.rule, alert)}")
-        lines.append(f"          {sentence(outcome.rule, alert)}")
+    for rule, alert in _fired(report):
+        lines.append(f"\n{alert.severity.upper():8}  {alert.rule}  {stretch(report, rule, alert)}")
+        lines.append(f"          {sentence(rule, alert)}")
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
     lines.extend(_unjudged_lines(report))
     lines.extend(f"note: {note}" for note in report.notes)
@@ -35,19 +35,10 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
 
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     """A table of the firings under a heading, for a comment or a job's summary."""
-    rows = [
-        (
-            alert.severity,
-            alert.rule,
-            stretch(report, outcome.rule, alert),
-            "; ".join((_measured(outcome.rule, alert), *alert.annotations.values())),
-            "" if alert.cost_gpu_s is None else numbers.gpu_time(alert.cost_gpu_s),
-        )
-        for outcome, alert in _fired(report)
-    ]
     said = (*_unjudged_lines(report), *(f"note: {note}" for note in report.notes))
     lines = [f"### {'❌' if failed(report, fail_on) else '✅'} {plain_words(_headline(report))}", ""]
-    lines += [*table(("severity", "rule", "when", "what", "cost"), rows), *(f"{plain_words(each)}\n" for each in said)]
+    firings = fired.in_words(_fired(report), report.start_ns, report.end_ns)
+    lines += [*table(fired.FiredRule._fields, firings), *(f"{plain_words(each)}\n" for each in said)]
     return "\n".join(lines).rstrip()
 
 
@@ -55,12 +46,8 @@ def as_github(report: RuleReport, fail_on: Severity) -> str:
     """A workflow command a firing, which GitHub Actions shows on the job, and the headline."""
     commands = [
         f"::{_GITHUB_LEVELS[alert.severity]} title={_escaped(alert.rule, is_property=True)}::"
-        + _escaped(
-            " ".join(
-                (f"{stretch(report, outcome.rule, alert)}:", sentence(outcome.rule, alert), *alert.annotations.values())
-            )
-        )
-        for outcome, alert in _fired(report)
+        + _escaped(" ".join((f"{stretch(report, rule, alert)}:", sentence(rule, alert), *alert.annotations.values())))
+        for rule, alert in _fired(report)
     ]
     return "\n".join([*commands, _headline(report), *_unjudged_lines(report)])
 
@@ -104,18 +91,13 @@ def alert_document(alert: Alert) -> dict[str, Json]:
 
 def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
     """When it fired, from the run's start on."""
-    if rule.window == WHOLE_RUN:
-        return "at the end of the run"
-    begin = _since(report, alert.start_ns)
-    if alert.end_ns is None:
-        return f"from {begin}, to the end of the run"
-    return f"from {begin} to {_since(report, alert.end_ns)}"
+    return fired.stretch(rule, alert, report.start_ns, report.end_ns)
 
 
 def sentence(rule: Rule, alert: Alert) -> str:
     """The condition, the value, what it was counted from and what it cost."""
     cost = "" if alert.cost_gpu_s is None else f"; it cost {numbers.gpu_time(alert.cost_gpu_s)}"
-    return f"{condition(rule)}: {_measured(rule, alert)}{cost}"
+    return f"{condition(rule)}: {fired.measured(rule, alert)}{cost}"
 
 
 def unjudged(report: RuleReport) -> tuple[RuleOutcome, ...]:
@@ -123,31 +105,20 @@ def unjudged(report: RuleReport) -> tuple[RuleOutcome, ...]:
     return tuple(outcome for outcome in report.outcomes if not outcome.judged_ticks)
 
 
-def _measured(rule: Rule, alert: Alert) -> str:
-    worst = "" if alert.worst_value == alert.value else f", at worst {written(rule, alert.worst_value)}"
-    return f"{written(rule, alert.value)}{worst}, from {evidence(rule, alert.evidence)}"
-
-
 def _headline(report: RuleReport) -> str:
-    fired = sum(bool(outcome.alerts) for outcome in report.outcomes)
+    count = sum(bool(outcome.alerts) for outcome in report.outcomes)
     length = numbers.duration((report.end_ns - report.start_ns) / 1e9)
     rules = numbers.counted(len(report.outcomes), "rule", "rules")
-    return f"run {report.run_id}, {length}: {fired} of {rules} fired"
+    return f"run {report.run_id}, {length}: {count} of {rules} fired"
 
 
-def _fired(report: RuleReport) -> list[tuple[RuleOutcome, Alert]]:
-    """The gravest first, then by time."""
-    found = [(outcome, alert) for outcome in report.outcomes for alert in outcome.alerts]
-    return sorted(found, key=lambda pair: (-SEVERITIES.index(pair[1].severity), pair[1].start_ns))
+def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:
+    return fired.gravest_first((outcome.rule, alert) for outcome in report.outcomes for alert in outcome.alerts)
 
 
 def _unjudged_lines(report: RuleReport) -> list[str]:
     names = ", ".join(outcome.rule.name for outcome in unjudged(report))
     return [f"\nnot judged (warm-up, or too little to go by): {names}"] if names else []
-
-
-def _since(report: RuleReport, instant_ns: int) -> str:
-    return numbers.duration((min(instant_ns, report.end_ns) - report.start_ns) / 1e9)
 
 
 def _rule_document(outcome: RuleOutcome) -> dict[str, Json]:

@@ -17,7 +17,7 @@ from rlscope.diagnose.finding import Finding
 from rlscope.model.outlook import Outlook
 from rlscope.report import advice, findings, numbers, wording
 from rlscope.report.brief import NO_GAPS, brief_of
-from rlscope.report.fired import fired_rules
+from rlscope.report.fired import TITLE, fired_rules
 from rlscope.report.outlook_text import outlook_sections
 from rlscope.report.plain import bulleted, plain
 from rlscope.report.states import UNDERFILLED, Kind, role_order, state_label, state_of
@@ -48,7 +48,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
         _section("Throughput", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
-        *([_section("Alerts, built-in rules", _alerts(analysis))] if analysis.alerts else []),
+        *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
     ]
     if not gaps:
         blocks.append(_section("Data quality", Text(NO_GAPS)))
@@ -248,7 +248,7 @@ def _alerts(analysis: Analysis) -> RenderableType:
         head = Text(f"{alert.severity:<9}", style=_SEVERITY_STYLES[alert.severity])
         head.append_text(plain(f"{alert.rule}, {alert.when}")).stylize("bold", 9)
         head.append(f"  {alert.cost}" if alert.cost else "", style="not bold")
-        lines += [head, Padding(plain(alert.said), (0, 0, 0, 9))]
+        lines += [head, Padding(plain(alert.what), (0, 0, 0, 9))]
     return Group(*lines)
 
 

@@ -7,9 +7,13 @@ from analysis_fixture import full_analysis
 from rich.console import Console
 
 from rlscope.alerts.alert import Alert
+from rlscope.alerts.rules import built_in_rules
+from rlscope.alerts.whole_run import RuleOutcome, RuleReport
 from rlscope.analysis import Analysis
+from rlscope.report import rule_report
 from rlscope.report.html import render
 from rlscope.report.json_document import as_document
+from rlscope.report.markdown import as_markdown
 from rlscope.report.terminal import print_card
 
 QUIET = full_analysis()
@@ -35,7 +39,8 @@ def card(analysis: Analysis) -> str:
 def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     text = card(FIRED)
     assert "Alerts, built-in rules" in text
-    assert "warning  trainers_idle, 1 min to 1 min 30 s  7.5 GPU-s" in text
+    assert "warning  trainers_idle, from 1 min to 1 min 30 s  7.5 GPU-s" in text
+    assert text.index("worker_silent") < text.index("trainers_idle"), "the gravest first"
     assert "[red]<b>idle</b> 40%[/red]" in text
     assert "Alerts" not in card(QUIET)
 
@@ -49,6 +54,26 @@ def test_json_lists_what_fired_as_measured() -> None:
         90 * S,
     )
     assert (first["cost_gpu_s"], last["cost_gpu_s"], last["end_ns"]) == (7.5, None, None)
+
+
+def test_markdown_lists_what_fired_under_a_heading_in_the_words_of_check() -> None:
+    lines = as_markdown(FIRED).splitlines()
+    below = lines[lines.index("#### Alerts, built-in rules") + 2 :]
+    assert below[:4] == [
+        "| severity | rule | when | what | cost |",
+        "| --- | --- | --- | --- | --- |",
+        "| critical | worker\\_silent | from 21 min, to the end of the run | 1 min 10 s |  |",
+        "| warning | trainers\\_idle | from 1 min to 1 min 30 s | 40.0%; \\[red\\]&lt;b&gt;idle&lt;/b&gt; 40%\\[/red\\]"
+        " | 7.5 GPU-s |",
+    ]
+    assert "Alerts" not in as_markdown(QUIET)
+    outcomes = [
+        RuleOutcome(rule, tuple(alert for alert in FIRED.alerts if alert.rule == rule.name), 9, 9)
+        for rule in built_in_rules().rules
+    ]
+    end_ns = START_NS + round(QUIET.run.duration_s * S)
+    checked = rule_report.as_markdown(RuleReport("run", START_NS, end_ns, tuple(outcomes), ()), "critical")
+    assert "\n".join(below[:4]) in checked
 
 
 def test_the_page_lists_what_fired_escaped() -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from rlscope.analysis import Analysis
 from rlscope.observation import ASKED_OF_A_STRETCH
+from rlscope.report.fired import TITLE as ALERTS_TITLE
 from rlscope.report.sections.alerts import alerts_section
 from rlscope.report.sections.configuration import configuration_section
 from rlscope.report.sections.data_quality import data_quality_section
@@ -61,7 +62,7 @@ SECTIONS: Final = (
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
     Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
     Section("findings", "Findings, whole run", "Findings", findings_section),
-    Section("alerts", "Alerts, built-in rules", "Alerts", alerts_section),
+    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section),
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines")),
     Section("configuration", "Run configuration", "Configuration", configuration_section),

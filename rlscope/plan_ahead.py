@@ -19,10 +19,10 @@ from rlscope.model.plan import Planned, plan_layouts
 from rlscope.model.plan_draws import UnplannableError
 from rlscope.model.planned import MASTER_STATE_BYTES, DecodeGuess, Plan, TrainingGuess, UpdateGuess
 from rlscope.model.prefill import PREFILL_EFFICIENCY
+from rlscope.model.scaling_exponent import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Layout, Workload
 from rlscope.model.training_flops import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
-from rlscope.model.training_rate import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.plan_file import PlanFile, read_plan
 from rlscope.plan_keys import Guess, near_misses
 from rlscope.plan_model import Decoder, decoder_of

@@ -1,8 +1,9 @@
 """Whether a layout stays the better one when the model takes another form that fits the run about as well.
 
 The draws vary the parameters of one form of the decode curve and the exponent of training; here the form itself is
-varied, and training scales perfectly or as the ends of the exponents have it. Not covered: parameters away from the
-most probable ones of a form, and what only the event simulator sees, by which all forms are moved alike.
+varied, and training scales as the ends of the exponents have it, or perfectly where nothing was seen of that. Not
+covered: parameters away from the most probable ones of a form, and what only the event simulator sees, by which all
+forms are moved alike.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +56,8 @@ def contradiction(
 
 def _exponents(calibration: Calibration) -> list[float]:
     drawn = [draw.trainer.scaling_exponent for draw in calibration.draws]
-    return [_PERFECT, *np.quantile(drawn, _ENDS).tolist()]
+    unseen = [] if calibration.training.scaling_seen_at else [_PERFECT]
+    return [*unseen, *np.quantile(drawn, _ENDS).tolist()]
 
 
 def _moved_ratio(calibration: Calibration, layout: Layout, gain_ratio: float) -> float:

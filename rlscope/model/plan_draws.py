@@ -20,9 +20,10 @@ from rlscope.model.decode_prior import HardwarePrior, LogNormal, Shares, hardwar
 from rlscope.model.planned import Plan, Unknown
 from rlscope.model.prefill import expected_prefill_tokens_per_s
 from rlscope.model.sampler_limits import CapRule
+from rlscope.model.scaling_exponent import MOST_EXPONENT
 from rlscope.model.system import DecodeCurve, Engine, Layout, Reals, System, Trainer, WeightUpdate, Workload
 from rlscope.model.training_flops import prior_tokens_per_gpu_s, token_weighted_tokens
-from rlscope.model.training_rate import MOST_EXPONENT, TrainingRate
+from rlscope.model.training_rate import TrainingRate
 
 UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
 _SEED: Final = 20_260_201
@@ -236,7 +237,8 @@ def _assumed_rate(system: System, draws: Sequence[System]) -> TrainingRate:
         overhead_s=trainer.overhead_s,
         scaling_exponent=trainer.scaling_exponent,
         overhead_identified=False,
-        exponent_fitted=False,
+        scaling_seen_at=(),
+        scaling_contradicted=False,
         least_tokens=step_tokens,
         most_tokens=step_tokens,
         rate_draws=of_draws([draw.trainer.tokens_per_gpu_s for draw in draws]),

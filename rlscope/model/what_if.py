@@ -70,7 +70,8 @@ def what_if(outlook: Outlook, change: Change) -> WhatIf:
     obstacle = _obstacle(calibration, asked)
     judged = None if obstacle else arbitrate(asked, forecast_layouts(asked, ()), outlook.question.settings, None)
     predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
-    unseen = None if calibration.training.exponent_fitted else asked.layout.trainer_gpus
+    trainer_gpus = asked.layout.trainer_gpus
+    unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     doubts = doubts_of(change, calibration.system, unseen, outlook.question.aged_policy)
     return WhatIf(
         asked=change,

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from rlscope.model.scaling_exponent import Elasticity, likely_exponents, prior_exponents
 from rlscope.model.system import TrainerPhase
-from rlscope.model.training_rate import Elasticity, TrainingRate, fit_training_rate, likely_exponents, prior_exponents
+from rlscope.model.training_rate import TrainingRate, fit_training_rate
 
 
 def steps(
@@ -108,19 +109,28 @@ def test_draws_agree_at_the_gpus_that_were_seen_and_fan_out_away_from_them() -> 
     assert spreads[2] > 2.5 * spreads[1]
 
 
-@pytest.mark.parametrize(("counts", "fitted"), [([8], False), ([4, 8], False), ([4, 8, 16], True)])
-def test_the_exponent_is_fitted_from_three_numbers_of_gpus_on(counts: list[int], fitted: bool) -> None:
-    found = fit(*steps(90, np.repeat(counts, 90 // len(counts))))
-    assert found.exponent_fitted == fitted
-    if fitted:
-        assert found.scaling_exponent == pytest.approx(0.7, abs=0.03)
-        assert found.exponent_draws.std() < 0.05
+@pytest.mark.parametrize(("counts", "elsewhere"), [([8], ()), ([4, 8], (8,)), ([4, 8, 16], (8, 16))])
+def test_steps_of_the_run_at_other_numbers_of_gpus_speak_of_the_exponent(
+    counts: list[int], elsewhere: tuple[int, ...]
+) -> None:
+    found = fit(*steps(90, np.repeat(counts, 90 // len(counts)), noise=0.001))
+    assert (found.overhead_identified, found.scaling_seen_at) == (True, elsewhere)
+    if elsewhere:
+        assert found.scaling_exponent == pytest.approx(0.7, abs=0.01)
+        assert found.exponent_draws.std() < 0.02
 
 
-def test_with_two_numbers_of_gpus_only_the_steps_at_the_commoner_count() -> None:
-    tokens, seconds = np.full(30, 1e6), np.concatenate((np.full(20, 50.0), np.full(10, 400.0)))
+def test_rate_and_overhead_are_those_of_the_commonest_number_of_gpus() -> None:
+    tokens, seconds = np.full(30, 1e6), np.concatenate((np.full(20, 50.0), np.full(10, 100.0)))
     found = fit(tokens, seconds, np.repeat([8, 2], [20, 10]))
-    assert (found.seen_gpus, found.tokens_per_gpu_s) == (8, pytest.approx(1e6 / 50 / 8))
+    assert found.seen_gpus == 8
+    assert found.overhead_s + 1e6 / (8 * found.tokens_per_gpu_s) == pytest.approx(50.0)
+    assert found.overhead_draws + 1e6 / (8 * found.rate_draws) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [(1, False), (2, True), (3, True), (8, True), (16, True), (17, False)])
+def test_training_is_seen_between_the_numbers_of_gpus_that_steps_were_seen_at(gpus: int, seen: bool) -> None:
+    assert fit(*steps(60, np.repeat([2, 8, 16], 20))).has_seen(gpus) == seen
 
 
 def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals() -> None:

@@ -31,6 +31,9 @@ _TOGETHER_RATIO: Final = 0.95
 """Groups on one engine each, of all: a router that spreads samples over engines leaves few together, and engines that
 take groups all of them; a few that were resumed elsewhere do not make it a router."""
 
+_HELD_BATCHES: Final = 0.05
+"""Of a batch: trainers that hold less took a few samples early, and hold no batch."""
+
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
@@ -99,7 +102,7 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishe
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
         aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
-        batches_ahead=_ahead(config),
+        batches_ahead=_ahead(config, whole),
         manner_stated=config.dispatch is not None
         and (config.queue_policy is not None or config.queue_capacity_samples is None),
     )
@@ -129,15 +132,26 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     policy, cap = config.staleness_policy, config.max_staleness
     if config.queue_policy == "drop_oldest" and queue is not None:
         return Admission(queue, "drop_oldest", None, config.max_in_flight_samples)
-    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config), whole)):
+    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config, whole), whole)):
         return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
     keeps_cap = policy in ("publication_waits", "admission") and cap
     return Admission(queue, "wait", cap if keeps_cap else None, config.max_in_flight_samples)
 
 
-def _ahead(config: RunConfig) -> float:
-    """Batches that the trainer holds besides its own; none where the run says nothing."""
-    return max(0.0, config.batches_ahead or 0.0)
+def _ahead(config: RunConfig, whole: Observed) -> float:
+    """Batches that the trainers hold besides their own: as the run says, else as it shows."""
+    if config.batches_ahead is not None:
+        return max(0.0, config.batches_ahead)
+    shown = whole.batches_ahead or 0.0
+    return shown if shown >= _HELD_BATCHES and _has_room_for(shown, config, whole) else 0.0
+
+
+def _has_room_for(ahead: float, config: RunConfig, whole: Observed) -> bool:
+    """Whether the model knows of trainers that hold so much and keep the run's cap as it is kept."""
+    if config.staleness_policy not in ("publication_waits", "admission") or not config.max_staleness:
+        return True
+    versions_ahead = ahead * whole.steps.published.sum() / whole.steps.period_s.size
+    return config.staleness_policy == "admission" and versions_ahead < config.max_staleness
 
 
 def _is_kept(cap: float, whole: Observed) -> bool:

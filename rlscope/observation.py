@@ -21,6 +21,7 @@ ASKED_OF_A_STRETCH: Final = (
     "judged_outcomes",
     "environment_waits",
     "group_engines",
+    "batches_ahead",
 )
 """Questions whose answer depends on the stretch; the others are asked once of a run."""
 LEAST_STEPS: Final = 3
@@ -74,6 +75,7 @@ def observe(
         staleness=_staleness(answers["token_staleness"], step_numbers),
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
+        batches_ahead=answers["batches_ahead"].item(0, "batches_ahead"),
     )
 
 

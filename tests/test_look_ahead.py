@@ -81,6 +81,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
             {"in_flight_mean": [12.0], "environment_mean": [3.0], "finished_segments": [40]}
         ),
         "environment_waits": pl.DataFrame({"part": [1, 2], "wait_s": [0.0, 3.0], "segments": [1, 1]}),
+        "batches_ahead": pl.DataFrame({"samples": [8], "batches_ahead": [0.75]}),
         "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
         "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
         "weight_update_latency": pl.DataFrame(
@@ -125,6 +126,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert run.steps.wait_s.tolist() == [0.75, 0.75, 0.75]
     assert run.trained_tokens_per_s == 400.0
     assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
+    assert run.batches_ahead == 0.75
     assert run.delivered == Delivered(2_400, 100, 0)
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
 
@@ -263,6 +265,28 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
     assert _admission(config, aged).queue_policy == (drops or "wait")
     assert _question(config, SimpleNamespace(steps=30), aged, Wishes()).batches_ahead == max(ahead or 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("config", "shown", "ahead"),
+    [
+        (RunConfig(), 1.5, 1.5),
+        (RunConfig(batches_ahead=0.0), 1.5, 0.0),
+        (RunConfig(), None, 0.0),
+        (RunConfig(), 0.05, 0.05),
+        (RunConfig(), 0.049, 0.0),
+        (RunConfig(staleness_policy="drop", max_staleness=1), 2.0, 2.0),
+        (RunConfig(staleness_policy="admission", max_staleness=2), 1.9, 1.9),
+        (RunConfig(staleness_policy="admission", max_staleness=2), 2.0, 0.0),
+        (RunConfig(staleness_policy="admission"), 2.0, 2.0),
+        (RunConfig(staleness_policy="publication_waits", max_staleness=4), 1.0, 0.0),
+    ],
+)
+def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(
+    config: RunConfig, shown: float | None, ahead: float
+):
+    run = replace(observed(), batches_ahead=shown)
+    assert _question(config, SimpleNamespace(steps=30), run, Wishes()).batches_ahead == ahead
 
 
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():

@@ -106,6 +106,8 @@ class Observed:
     """Equally likely waits of a sample outside the engine; empty where none was recorded."""
     one_engine_groups_ratio: float | None = None
     """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
+    batches_ahead: float | None = None
+    """Optimizer steps' batches that the trainers held besides its own when a step began; None where nothing says."""
 
     @property
     def seconds(self) -> float:

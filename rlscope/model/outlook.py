@@ -31,12 +31,15 @@ from rlscope.model.synchronous import colocated_step
 from rlscope.model.system import Admission, Layout, QueuePolicy, System
 from rlscope.model.time_to_finish import TimeToFinish, time_to_finish
 
-Caution = Literal["short_stretch", "lengths_drift", "period_drifts", "manner_assumed"]
+Caution = Literal["short_stretch", "lengths_drift", "period_drifts", "manner_assumed", "ahead_contradicted"]
 """short_stretch: too few steps to hold a part out, so nothing says how well the model predicts. manner_assumed: layouts
-were simulated, and the run does not say how samples get to engines or what a full queue does."""
+were simulated, and the run does not say how samples get to engines or what a full queue does. ahead_contradicted: the
+batches that the trainers are taken to hold ahead are not those that they held."""
 
 STEPS_TO_PREDICT: Final = 20
 """Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
+_OTHER_BATCHES: Final = 0.5
+"""Batches held ahead beyond which the run contradicts what is taken of it: more would be another batch."""
 _SEED: Final = 20_260_101
 """Of every draw: the same run gives the same outlook."""
 
@@ -127,7 +130,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
         efficiency=batch_efficiency(calibration, whole),
         levers=sensitivities(calibration, question.granularity),
         finish=_finish(whole, recommendation, calibration.layout, question, rng),
-        cautions=_cautions(whole, halves, lengths, assumed=judged.simulated_layouts > 0 and not question.manner_stated),
+        cautions=_cautions(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
         length_drift=lengths,
     )
 
@@ -188,14 +191,20 @@ def _finish(
 
 
 def _cautions(
-    whole: Observed, halves: tuple[Observed, Observed] | None, lengths: Drift | None, *, assumed: bool
+    whole: Observed,
+    halves: tuple[Observed, Observed] | None,
+    lengths: Drift | None,
+    question: Question,
+    *,
+    simulated: bool,
 ) -> tuple[Caution, ...]:
-    periods = drift(whole.steps.period_s)
+    periods, held = drift(whole.steps.period_s), whole.batches_ahead
     known: Mapping[Caution, bool] = {
         "short_stretch": halves is None,
         "lengths_drift": lengths is not None and lengths.drifts,
         "period_drifts": periods is not None and periods.drifts,
-        "manner_assumed": assumed,
+        "manner_assumed": simulated and not question.manner_stated,
+        "ahead_contradicted": held is not None and abs(held - question.batches_ahead) > _OTHER_BATCHES,
     }
     return tuple(caution for caution, holds in known.items() if holds)
 

@@ -45,6 +45,7 @@ _MODEL_KEYS: Final = (
     "efficient_running",
     "efficient_decoding_ratio",
     "simulated_layouts",
+    "batches_ahead",
     "cautions",
     "notes",
 )
@@ -194,6 +195,7 @@ def _model(outlook: Outlook | NoOutlook) -> dict[str, Json]:
         None if efficiency is None else efficiency.efficient_running,
         None if efficiency is None else finite(efficiency.efficient_time_ratio),
         outlook.simulated_layouts,
+        finite(outlook.question.batches_ahead),
         list(outlook.cautions),
         list(outlook.calibration.notes),
     )

@@ -107,6 +107,10 @@ CAUTIONS: Final[Mapping[Caution, str]] = {
         "The run does not say how samples get to its engines, or what a full queue does (dispatch and queue_policy in"
         " its config): both are assumed."
     ),
+    "ahead_contradicted": (
+        "When a step began, the trainers held another number of batches besides its own than they are taken to: its"
+        " samples are forecast too old or too young by as many steps. The question batches_ahead counts them."
+    ),
     "period_drifts": "The step period drifts over the steady stretch: figures are of its mean.",
 }
 NOTES: Final[Mapping[Note, str]] = {

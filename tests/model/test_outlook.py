@@ -180,6 +180,17 @@ def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layout
         assert ("manner_assumed" in outlook.cautions) is not stated
 
 
+@pytest.mark.parametrize(
+    ("held", "contradicted"), [(None, False), (0.5, False), (0.49, True), (1.5, False), (1.51, True)]
+)
+def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_more_than_half_a_batch(
+    held: float | None, contradicted: bool
+):
+    run = replace(observed(steps=12), batches_ahead=held)
+    outlook = look_ahead(run, None, replace(QUESTION, batches_ahead=1.0))
+    assert ("ahead_contradicted" in outlook.cautions) is contradicted
+
+
 def test_lengths_that_drift_are_said_to():
     assert "lengths_drift" not in outlook().cautions
     grown = look_ahead(longer(observed(), 0.3), None, QUESTION)

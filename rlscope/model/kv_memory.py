@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from rlscope.model.hardware import ModelShape
 
@@ -83,7 +83,7 @@ def overflow_ratio(
     excess_tokens = running * load.mean_tokens - capacity_tokens
     if sd_tokens == 0:
         return float(excess_tokens > 0)
-    return float(norm.cdf(excess_tokens / sd_tokens))
+    return float(ndtr(excess_tokens / sd_tokens))
 
 
 def capacity_from_device(

@@ -21,6 +21,10 @@ from rlscope.report.still import still
 from rlscope.report.timeline_frames import update_moments
 
 TABLE_ROWS_MAX: Final = 120
+_OF_LANES: Final = ("role", "worker_id", "worker_count", "waiting_ratio", "mostly")
+_OF_ALERTS: Final = ("alert", "severity", "value")
+_NOT_OF_EVERY_ROW: Final = ("reason", *_OF_LANES, *_OF_ALERTS)
+"""Columns in which nothing does not say that something is not known."""
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
 
 
@@ -114,7 +118,7 @@ def _heading(column: str) -> str:
 def _cell(column: str, value: object) -> str:
     """A value without its unit, which the heading has."""
     if value is None:
-        return "–" if column == "reason" else numbers.NO_DATA
+        return "–" if column in _NOT_OF_EVERY_ROW else numbers.NO_DATA
     if column in ("state", "reason"):
         return state_of(str(value)).label if column == "state" else reason_label(str(value))
     if isinstance(value, bool):

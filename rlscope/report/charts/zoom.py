@@ -13,8 +13,9 @@ import altair as alt
 FROM: Final = "zoom_from_s"
 TO: Final = "zoom_to_s"
 """Parameters: start and end of the stretch shown, seconds since the run started."""
+UPDATE: Final = "var(--state-publishing-weights, #6f4fa3)"
+"""Colour of the marks of weight updates."""
 _TICK_PX: Final = 5
-_TICK_COLOR: Final = "var(--state-publishing-weights, #6f4fa3)"
 
 
 def zoomed_scale() -> alt.Scale:
@@ -61,7 +62,7 @@ def _ticks(updates_s: Sequence[float]) -> dict[str, Any]:
     scale: dict[str, Any] = zoomed_scale().to_dict()
     return {
         "data": {"values": [{"published_s": moment} for moment in updates_s]},
-        "mark": {"type": "rule", "color": _TICK_COLOR, "opacity": 0.55, "clip": True, "aria": False, "tooltip": None},
+        "mark": {"type": "rule", "color": UPDATE, "opacity": 0.55, "clip": True, "aria": False, "tooltip": None},
         "encoding": {
             "x": {"field": "published_s", "type": "quantitative", "scale": scale},
             "y": {"value": 0},

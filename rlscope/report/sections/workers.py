@@ -13,6 +13,7 @@ from rlscope.report import numbers
 from rlscope.report.charts.encoding import Chart
 from rlscope.report.charts.timeline import shown_first, worker_timeline
 from rlscope.report.figure import Drawn, Figure, drawn_frame
+from rlscope.report.firing_frames import Firings, firings_in, lanes_and_firings
 from rlscope.report.states import STATES, State, order_of, state_of
 from rlscope.report.timeline_frames import lanes_of, placed, states_of_view, updates_in
 
@@ -45,7 +46,8 @@ def workers_section(analysis: Analysis) -> WorkersSection:
     """The section's figures, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
-        draw = partial(worker_timeline, states=pl.DataFrame(), lanes=pl.DataFrame(), updates=pl.DataFrame())
+        nothing = pl.DataFrame()
+        draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
         empty = drawn_frame(_figure("All workers", "A lane per worker.", draw), _anchor("all"), None, analysis.run)
         return WorkersSection([], [empty], [], STATES, analysis.run.duration_s)
     choices = [_choice(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
@@ -68,13 +70,23 @@ def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> Choice:
     lanes = placed(table)
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
-    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates)
+    firings = firings_in(analysis, stretch_s)
+    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, firings=firings.drawn)
     title, opening = _words(view, table, stretch_s)
     part = numbers.duration(float(states["part_ns"][0]) / 1e9)
-    reading = opening + _HOW_TO_READ.format(part=part) + _HEALTHY
+    reading = opening + _HOW_TO_READ.format(part=part) + _of_alerts(firings) + _HEALTHY
     is_stretch = view == "worst_stretch"
     figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
-    return Choice(title, drawn_frame(figure, _anchor(view), table.drop("lane"), run), stretch_s if is_stretch else None)
+    rows = lanes_and_firings(table.drop("lane"), firings)
+    return Choice(title, drawn_frame(figure, _anchor(view), rows, run), stretch_s if is_stretch else None)
+
+
+def _of_alerts(firings: Firings) -> str:
+    if firings.all.is_empty():
+        return ""
+    others = numbers.counted(firings.rules_left_out, "other rule that fired stands", "other rules that fired stand")
+    rest = f"; {others} in the numbers below" if firings.rules_left_out else ""
+    return f"Above the lanes: the alert rules that fired, and when{rest}. "
 
 
 def _figure(title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:

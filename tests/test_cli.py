@@ -4,19 +4,31 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from io import BytesIO, StringIO
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 import pytest
 from typer.testing import CliRunner, Result
 
-from rlscope.cli import app
+from rlscope.cli import app, main
 from rlscope.query_files import questions
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
 
 SECOND = 10**9
 COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()")
+COLOURED = ("NO_COLOR", "FORCE_COLOR")
+pytestmark = pytest.mark.usefixtures("stills_drawn_once")
+
+
+class Ended(NamedTuple):
+    """What a command left: its exit code, and all that it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @pytest.fixture
@@ -37,17 +49,33 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
 
 
-def execute(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def execute(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The whole of the command, from its arguments and environment to its exit code, without the start of a process."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+
+    def ended(*arguments: str | Path, **environment: str) -> Ended:
+        for name in COLOURED:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"COLUMNS": "120", **environment}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["rlscope", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Ended(int(left.value.code or 0), *capfd.readouterr())
+
+    return ended
+
+
+def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own."""
     command = [*COMMAND, *map(str, arguments)]
-    clean = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "FORCE_COLOR")}
-    return subprocess.run(
-        command, capture_output=True, encoding="utf-8", check=False, env={**clean, "COLUMNS": "120", **environment}
-    )
+    clean = {name: value for name, value in os.environ.items() if name not in COLOURED}
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env={**clean, "COLUMNS": "120"})
 
 
 def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_stderr(run_dir: Path) -> None:
-    done = execute("analyze", run_dir)
+    done = process("analyze", run_dir)
     assert done.returncode == 0
     assert "waiting for samples" in done.stdout.lower()
     assert "wrote" in done.stderr and "wrote" not in done.stdout
@@ -55,7 +83,7 @@ def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_s
     assert "</html>" in (run_dir / "report.html").read_text(encoding="utf-8")
 
 
-def test_analyze_as_json_on_stdout_is_json_and_nothing_else(run_dir: Path) -> None:
+def test_analyze_as_json_on_stdout_is_json_and_nothing_else(run_dir: Path, execute: Callable[..., Ended]) -> None:
     done = execute("analyze", run_dir, "--json", "-", "-o", run_dir / "page.html")
     document = json.loads(done.stdout)
     assert (done.returncode, document["schema_version"], document["run"]["tokens_trained"]) == (0, 1, 4)
@@ -64,13 +92,15 @@ def test_analyze_as_json_on_stdout_is_json_and_nothing_else(run_dir: Path) -> No
 
 
 @pytest.mark.parametrize(("form", "begins"), [("markdown", "### No verdict"), ("json", "{")])
-def test_analyze_prints_the_format_that_is_asked_for_and_nothing_else(run_dir: Path, form: str, begins: str) -> None:
+def test_analyze_prints_the_format_that_is_asked_for_and_nothing_else(
+    run_dir: Path, form: str, begins: str, execute: Callable[..., Ended]
+) -> None:
     done = execute("analyze", run_dir, "--format", form)
     assert (done.returncode, done.stdout[: len(begins)]) == (0, begins)
     assert "╭" not in done.stdout and "wrote" in done.stderr
 
 
-def test_two_things_cannot_both_be_printed(run_dir: Path) -> None:
+def test_two_things_cannot_both_be_printed(run_dir: Path, execute: Callable[..., Ended]) -> None:
     done = execute("analyze", run_dir, "--format", "markdown", "--json", "-")
     assert (done.returncode, done.stdout) == (2, "")
 
@@ -97,12 +127,14 @@ def test_analyze_writes_json_and_page_where_it_is_told(run_dir: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"NO_COLOR": "1", "TERM": "xterm-256color"}])
-def test_output_that_is_no_terminal_holds_no_escape_codes(run_dir: Path, environment: dict[str, str]) -> None:
+def test_output_that_is_no_terminal_holds_no_escape_codes(
+    run_dir: Path, environment: dict[str, str], execute: Callable[..., Ended]
+) -> None:
     done = execute("analyze", run_dir, **environment)
     assert "\x1b" not in done.stdout + done.stderr
 
 
-def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path) -> None:
+def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path, execute: Callable[..., Ended]) -> None:
     colored = execute("analyze", run_dir, FORCE_COLOR="1").stdout
     plain = execute("analyze", run_dir, FORCE_COLOR="1", NO_COLOR="1").stdout
     assert "\x1b[3" in colored or "\x1b[1;3" in colored
@@ -142,7 +174,7 @@ def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path) -> Non
     ],
 )
 def test_what_the_user_can_mend_is_one_message_on_stderr_and_exit_code_1(
-    arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path
+    arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
 ) -> None:
     (tmp_path / "bad.sql").write_text("SELECT nothing")
     (tmp_path / "own.sql").write_text("SELECT 1")
@@ -154,6 +186,12 @@ def test_what_the_user_can_mend_is_one_message_on_stderr_and_exit_code_1(
     assert message in done.stderr
     assert done.stderr.startswith("rlscope: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_process_ends_as_the_command_does(tmp_path: Path, execute: Callable[..., Ended]) -> None:
+    done = process("analyze", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == execute("analyze", tmp_path)
+    assert done.returncode == 1
 
 
 @pytest.mark.parametrize(

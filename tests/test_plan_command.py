@@ -16,25 +16,10 @@ from rlscope.plan_ahead import plan_ahead
 from rlscope.plan_file import EXAMPLE, PlanFile
 from rlscope.report.json_plan import plan_document
 from rlscope.report.plan_text import print_plan
+from tests.small_plan import SMALL_PLAN
 
-PLAN = """\
-[gpus]
-total = 6
-device = "H200"
-[model]
-parameters = 8_190_735_360
-layers = 36
-attention_heads = 32
-kv_heads = 8
-head_dim = 128
-[lengths]
-prompt_tokens = 100
-mean_tokens = 400
-cv_ratio = 0.7
-cap_tokens = 1024
-[batch]
-samples_per_step = 64
-group_size = 8
+PLAN = f"""\
+{SMALL_PLAN.replace("H100 SXM", "H200")}
 steps = 1000
 [price]
 gpu_hour = 2

@@ -29,6 +29,7 @@ from rlscope.model.system import Layout
 from rlscope.plan_ahead import plan_of
 from rlscope.plan_file import EXAMPLE, read_plan
 from tests.model import golden_system
+from tests.small_plan import SMALL_PLAN
 
 # The golden system: 8 ms to stream the weights at 0.75 of 3.35 TB/s, 0.03 ms a request at 0.8 of the peak.
 PARAMETERS = round(8e-3 * 3.35e12 * 0.75 / 2)
@@ -68,26 +69,6 @@ prefill_ratio = {{ median = 1, log_sd = 0 }}
 sharpness = {{ median = 2, log_sd = 0 }}
 pass_overhead_s = 0
 """
-# Small enough to be simulated in a blink.
-SMALL = """\
-[gpus]
-total = 6
-device = "H100 SXM"
-[model]
-parameters = 8_190_735_360
-layers = 36
-attention_heads = 32
-kv_heads = 8
-head_dim = 128
-[lengths]
-prompt_tokens = 100
-mean_tokens = 400
-cv_ratio = 0.7
-cap_tokens = 1024
-[batch]
-samples_per_step = 64
-group_size = 8
-"""
 
 
 def plan_from(folder: Path, text: str) -> Plan:
@@ -107,7 +88,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Planned:
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Planned:
-    return plan_layouts(plan_from(tmp_path_factory.mktemp("small"), SMALL))
+    return plan_layouts(plan_from(tmp_path_factory.mktemp("small"), SMALL_PLAN))
 
 
 def test_a_plan_of_the_golden_system_finds_its_best_layout(golden: Planned) -> None:

@@ -1,19 +1,26 @@
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rlscope.report import figure
-
+CHROMIUM = Path("/usr/bin/chromium")
 # The fixture is a module of this folder; with importlib imports the folder is not on the path by itself.
 sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def stills_drawn_once() -> Iterator[None]:
-    """The same made runs are drawn again and again, and half of the time goes into the pictures for no scripts."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figure, "still", lru_cache(maxsize=1_000)(figure.still))
-        yield
+def stills_of_every_page(stills_drawn_once: None) -> None:
+    """Pages here hold their stills, each drawn once."""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no Chromium at {CHROMIUM}")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

@@ -3,7 +3,6 @@
 import re
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from analysis_fixture import empty_analysis, full_analysis, hostile_analysis
@@ -12,22 +11,10 @@ from test_html import Page
 
 from rlscope.report.html import render
 
-CHROMIUM = Path("/usr/bin/chromium")
 NAMES = ("whole", "hostile", "many", "empty")
 ORIGIN = "https://report.invalid/"
 DESKTOP = {"width": 1280, "height": 800}
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no Chromium at {CHROMIUM}")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")

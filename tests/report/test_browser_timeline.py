@@ -1,7 +1,6 @@
 """The charts over time in a browser: a drag on one, or its keys, zooms all; buttons choose the view of the workers."""
 
 import re
-from pathlib import Path
 
 import pytest
 from analysis_fixture import DURATION_S
@@ -9,7 +8,6 @@ from timeline_fixture import WORST_STRETCH_S, timeline_analysis
 
 from rlscope.report.html import render
 
-CHROMIUM = Path("/usr/bin/chromium")
 WHOLE = (0.0, float(DURATION_S))
 pytestmark = pytest.mark.browser
 AXES = """() => Object.fromEntries([...document.querySelectorAll('.chart.zooms')]
@@ -19,33 +17,32 @@ PLOT = "chart => chart.querySelector('.role-frame .background').getBoundingClien
 
 
 @pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"there is no Chromium at {CHROMIUM}")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
 def page_path(tmp_path_factory):
     path = tmp_path_factory.mktemp("timeline") / "page.html"
     path.write_text(render(timeline_analysis(workers=80)), encoding="utf-8")
     return path
 
 
-@pytest.fixture
-def page(browser, page_path):
-    opened = browser.new_page(viewport={"width": 1280, "height": 800}, has_touch=True)
+@pytest.fixture(scope="module")
+def opened(browser, page_path):
+    """The page, drawn once, and everything that it complains about."""
+    sheet = browser.new_page(viewport={"width": 1280, "height": 800}, has_touch=True)
     troubles = []
-    opened.on("console", lambda message: troubles.append(message.text))
-    opened.on("pageerror", lambda error: troubles.append(str(error)))
-    opened.goto(page_path.as_uri())
-    opened.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
-    yield opened
-    opened.close()
+    sheet.on("console", lambda message: troubles.append(message.text))
+    sheet.on("pageerror", lambda error: troubles.append(str(error)))
+    sheet.goto(page_path.as_uri())
+    sheet.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
+    yield sheet, troubles
+    sheet.close()
+
+
+@pytest.fixture
+def page(opened):
+    """The page as it opens: the next test finds the whole run and all workers again."""
+    sheet, troubles = opened
+    yield sheet
+    sheet.get_by_role("button", name="All workers").click()
+    wait_for_zoom(sheet, "whole")
     assert troubles == []
 
 

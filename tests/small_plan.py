@@ -1,0 +1,21 @@
+"""A plan small enough to be simulated in a blink. Its last section is that of the batch."""
+
+SMALL_PLAN = """\
+[gpus]
+total = 6
+device = "H100 SXM"
+[model]
+parameters = 8_190_735_360
+layers = 36
+attention_heads = 32
+kv_heads = 8
+head_dim = 128
+[lengths]
+prompt_tokens = 100
+mean_tokens = 400
+cv_ratio = 0.7
+cap_tokens = 1024
+[batch]
+samples_per_step = 64
+group_size = 8
+"""

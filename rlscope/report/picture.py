@@ -13,6 +13,7 @@ import vl_convert
 from rlscope.analysis import Analysis
 from rlscope.errors import RlscopeError
 from rlscope.report.brief import Brief, RoleBar, RolePart, brief_of
+from rlscope.report.plain import printable
 from rlscope.report.states import State
 from rlscope.report.templating import filled
 
@@ -136,7 +137,8 @@ def _legend(parts: Sequence[RolePart]) -> list[_Key]:
 
 def _lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
     """The text in at most so many lines of that width; the last one ends in an ellipsis where there is more."""
-    lines, words = list[str](), _printable(text).split()
+    # XML has no way to write a control character.
+    lines, words = list[str](), printable(text).split()
     while words and len(lines) < most:
         line = words.pop(0)
         while words and _width_px(f"{line} {words[0]}", size_px, bold=bold) <= width_px:
@@ -165,8 +167,3 @@ def _width_em(char: str) -> float:
     if char in _BROAD or ord(char) > 0x2E80:
         return _BROAD_EM
     return _CAPITAL_EM if char.isupper() else _OTHER_EM
-
-
-def _printable(text: str) -> str:
-    """XML has no way to write a control character."""
-    return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -86,7 +86,7 @@ def _over_time(
             tip(f"{column}:Q", title, ",.3~f"),
         ],
     )  # fmt: skip
-    band = [] if middle is None else [_band(middle, run, y)]
+    band = [] if middle is None else [_band(middle, run)]
     return layered(*band, line, *rules).properties(height=_HEIGHT)
 
 
@@ -104,7 +104,7 @@ def _middle(known: pl.DataFrame, column: str) -> pl.DataFrame:
     )
 
 
-def _band(middle: pl.DataFrame, run: RunFacts, y: alt.Y) -> alt.Chart:
+def _band(middle: pl.DataFrame, run: RunFacts) -> alt.Chart:
     rows = stepped(drawable(middle, run.started_ns))
     band = alt.Chart(rounded(rows)).mark_area(interpolate="step-after", color=BAND, aria=False)
     return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(None), y2="high:Q")

@@ -130,12 +130,13 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
     queue = config.queue_capacity_samples
     policy, cap = config.staleness_policy, config.max_staleness
+    most = (config.max_in_flight_samples, config.max_running_samples)
     if config.queue_policy == "drop_oldest" and queue is not None:
-        return Admission(queue, "drop_oldest", None, config.max_in_flight_samples)
+        return Admission(queue, "drop_oldest", None, *most)
     if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config, whole), whole)):
-        return Admission(queue, "drop_by_age", cap, config.max_in_flight_samples)
+        return Admission(queue, "drop_by_age", cap, *most)
     keeps_cap = policy in ("publication_waits", "admission") and cap
-    return Admission(queue, "wait", cap if keeps_cap else None, config.max_in_flight_samples)
+    return Admission(queue, "wait", cap if keeps_cap else None, *most)
 
 
 def _ahead(config: RunConfig, whole: Observed) -> float:

@@ -21,6 +21,7 @@ class RunConfig:
     max_staleness: int | None = None
     staleness_policy: str | None = None
     max_in_flight_samples: int | None = None
+    max_running_samples: int | None = None
     queue_capacity_samples: int | None = None
     max_output_tokens: int | None = None
     max_running_per_engine: int | None = None
@@ -44,7 +45,10 @@ MEANINGS: Final[Mapping[str, str]] = {
     "max_staleness": "oldest token that is meant to be trained on, versions",
     "staleness_policy": "how that cap is kept: none, drop, publication_waits or admission",
     "max_in_flight_samples": "samples that may run and be queued together",
-    "queue_capacity_samples": "samples that the queue holds",
+    "max_running_samples": "samples that may run together over all engines, those at their environment included; a"
+    " finished one does not count",
+    "queue_capacity_samples": "samples that lie finished before none is begun any more: those that the queue holds, and"
+    " whole groups that wait before it",
     "max_output_tokens": "longest response, tokens",
     "max_running_per_engine": "requests that an engine may run at once",
     "gpus_per_engine": "GPUs of an engine",

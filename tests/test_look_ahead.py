@@ -234,6 +234,11 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
             KEEPING,
             Admission(None, "wait", 3, 100),
         ),
+        (
+            RunConfig(staleness_policy="drop", max_staleness=4, max_running_samples=32),
+            DROPPING,
+            Admission(None, "drop_by_age", 4, None, 32),
+        ),
     ],
 )
 def test_a_limit_acts_as_the_run_shows_it(config: RunConfig, delivered: Delivered, expected: Admission):

@@ -257,7 +257,9 @@ def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> lis
     def binds(limit_s: Reals, before_s: Reals) -> npt.NDArray[np.bool_]:
         return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
 
-    in_flight = binds(levels.admission_s, levels.updates_s)
+    # What runs at most is known exactly: it is a limit like an engine's own.
+    is_capped = fleet.system.admission.max_in_flight_samples is not None
+    in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
     staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
     found: dict[Caveat, npt.NDArray[np.bool_]] = {
         "in_flight_cap": in_flight,

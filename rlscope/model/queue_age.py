@@ -60,7 +60,7 @@ def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, l
     in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
     batches = np.full_like(step_s, np.inf)
     if admission.queue_capacity_samples is not None:
-        blocked = np.maximum(fleet.places * fleet.engines - in_flight, 0.0) / samples
+        blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0) / samples
         full = admission.queue_capacity_samples / samples
         batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
     if admission.max_in_flight_samples is not None:

@@ -38,6 +38,11 @@ class Fleet:
     trainers: TrainerStep
     cap_rule: CapRule
 
+    def allowed_places(self) -> Reals:
+        """The same, or an engine's share of the cap on what runs over all of them."""
+        most = self.system.admission.max_running_samples
+        return self.places if most is None else np.minimum(self.places, most / self.engines)
+
     def period_s(self, running: Reals) -> Reals:
         """Seconds of a step if engines with so many requests set its pace."""
         return self.sampling.period_s(running, self.engines)
@@ -124,11 +129,11 @@ def near_a_cap(fleet: Fleet, running: Reals, margin_ratio: float) -> npt.NDArray
 
 
 def _under_admission(fleet: Fleet, most: Reals) -> Reals:
-    """Running, waiting for their group, and queued: together at most the cap."""
-    cap = fleet.system.admission.max_in_flight_samples
+    """Running, waiting for their group, and queued: together at most the cap in flight; running, at most its own."""
+    cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
     if cap is None:
-        return most
-    return np.minimum(most, (cap - fleet.mean_queued()) / (fleet.group_tail_ratio() * fleet.engines))
+        return allowed
+    return np.minimum(allowed, (cap - fleet.mean_queued()) / (fleet.group_tail_ratio() * fleet.engines))
 
 
 def _under_environment(fleet: Fleet, most: Reals) -> Reals:
@@ -137,11 +142,11 @@ def _under_environment(fleet: Fleet, most: Reals) -> Reals:
     if environment_s == 0.0:
         return most
     in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
-    tail_ratio = fleet.group_tail_ratio()
+    tail_ratio, places = fleet.group_tail_ratio(), fleet.allowed_places()
 
     def is_full(running: Reals) -> npt.NDArray[np.bool_]:
         outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
-        return (running + outside > fleet.places) | (tail_ratio * running + outside > in_flight)
+        return (running + outside > places) | (tail_ratio * running + outside > in_flight)
 
     return _until(is_full, most)
 

@@ -185,10 +185,14 @@ def _of_samplers(calibration: Calibration) -> Mapping[Quantity, _Nudge | Silence
 
 def _of_limits(calibration: Calibration) -> Mapping[Quantity, _Nudge | Silence]:
     layout, admission = calibration.layout, calibration.system.admission
-    flight, cap = admission.max_in_flight_samples, admission.max_staleness
+    flight, cap = admission.max_in_flight_samples or admission.max_running_samples, admission.max_staleness
     running_step, flight_step = _whole_step(layout.running_per_engine), _whole_step(flight or 1)
     later = replace(admission, max_staleness=(cap or 0) + 1)
-    wider = replace(admission, max_in_flight_samples=(flight or 0) + flight_step)
+    wider = replace(
+        admission,
+        max_in_flight_samples=_wider(admission.max_in_flight_samples, flight_step),
+        max_running_samples=_wider(admission.max_running_samples, flight_step),
+    )
     return {
         "running_limit": _of_layout(
             lambda now: replace(now, running_per_engine=now.running_per_engine + running_step),
@@ -207,6 +211,10 @@ def _of_system(change: Callable[[System], System], step_ratio: float) -> _Nudge:
 
 def _of_layout(change: Callable[[Layout], Layout], step_ratio: float) -> _Nudge:
     return _Nudge(lambda system: system, change, step_ratio)
+
+
+def _wider(cap: int | None, step: int) -> int | None:
+    return None if cap is None else cap + step
 
 
 def _whole_step(count: int) -> int:

@@ -113,6 +113,8 @@ class Admission:
     """Cap on the staleness of a sample's oldest token, in versions."""
     max_in_flight_samples: int | None = None
     """Cap on running and queued samples together."""
+    max_running_samples: int | None = None
+    """Cap on the samples that run or are outside, over all engines; those that wait for their group do not count."""
 
 
 @dataclass(frozen=True, slots=True)

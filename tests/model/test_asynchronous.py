@@ -185,6 +185,24 @@ def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     assert found.trainer_losses.admission > 0.0
 
 
+def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_waits_for_its_group() -> None:
+    free = layout(13, running=64)  # three engines
+    limited = state(system(), layout(13, running=16))
+    capped = state(system(admission=Admission(max_running_samples=48)), free)
+    assert capped.running == pytest.approx(limited.running) == pytest.approx(16)
+    assert capped.step_s == pytest.approx(limited.step_s)
+    assert capped.staleness == limited.staleness
+    assert (capped.regime, capped.caveats) == ("admission", ())
+    assert state(system(admission=Admission(max_running_samples=192)), free) == state(system(), free)
+
+
+def test_a_cap_on_what_runs_counts_samples_at_their_environment() -> None:
+    waits = workload(environment_s=20.0)
+    capped = state(system(workload=waits, admission=Admission(max_running_samples=48)), layout(13, running=64))
+    assert capped.running == pytest.approx(state(system(workload=waits), layout(13, running=16)).running)
+    assert capped.running < 16
+
+
 def test_a_cap_that_a_fifth_more_requests_would_pass_is_near_and_one_beyond_it_is_not() -> None:
     free = state(system(), layout(13))
     in_flight = free.concurrency * LENGTHS.group_tail_ratio(8)

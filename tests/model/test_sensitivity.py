@@ -116,6 +116,15 @@ def test_a_cap_in_flight_buys_per_cent_of_itself():
     assert found["in_flight_cap"].is_rough
 
 
+def test_a_cap_on_what_runs_buys_per_cent_of_itself():
+    capped = replace(TRUTH, admission=Admission(max_running_samples=64))
+    found = levers(run_of(capped, SAMPLER_BOUND))
+    wider = replace(TRUTH, admission=Admission(max_running_samples=65))
+    ratio = steady(wider, SAMPLER_BOUND).trained_tokens_per_s / steady(capped, SAMPLER_BOUND).trained_tokens_per_s
+    assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 64 / 100)
+    assert not found["in_flight_cap"].is_rough
+
+
 def test_what_buys_most_comes_first_and_what_buys_nothing_last():
     found = sensitivities(CALIBRATED, ONE)
     sizes = [abs(lever.gain_ratio.median) if lever.gain_ratio else 0.0 for lever in found]

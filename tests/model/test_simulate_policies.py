@@ -292,6 +292,18 @@ def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], star
     assert gate.started == started
 
 
+@pytest.mark.parametrize(("most", "running"), [(23, 4), (4, 1), (1, 1), (54, 9), (55, 9), (1_000, 9)])
+def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most: int, running: int) -> None:
+    plenty, limited = Layout(2, 6, 9), Layout(2, 6, running)
+    admission = Admission(queue_capacity_samples=48)
+    capped = replace(STARVED, admission=replace(admission, max_running_samples=most))
+    runs = [
+        simulate(system, asked, steps=12, seed=3)
+        for system, asked in ((capped, plenty), (replace(STARVED, admission=admission), limited))
+    ]
+    assert runs[0].trained_tokens_per_s == runs[1].trained_tokens_per_s
+
+
 def test_what_was_thrown_away_may_be_started_again() -> None:
     admission = Admission(max_staleness=1, max_in_flight_samples=1000)
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)

@@ -15,6 +15,10 @@ group was admitted; batches are taken one ahead, so a step later a sample is as 
 since, and can be over `max_staleness`, which TRL applies when it takes. Both come out of this record: the version at
 the taking is the last publication that ended before `taken_ns`.
 
+TRL's `max_inflight_tasks` bounds the samples that generate at once over all engines (`max_running_samples`), none that
+is finished: `queue_capacity_samples` is all that may lie finished before TRL begins no more, the rows of the queue and
+the groups that wait for their scores. A rollout worker of your own says neither.
+
 Token staleness in `importance` is from the best that this process is told: each token's version from the rollout worker
 (see `trl_rollouts.py`), else the one of admission.
 
@@ -35,7 +39,7 @@ from typing import Any
 from rlscope_otel.integrations.seams import Call, Watch
 from rlscope_otel.integrations.trl_importance import Importance
 from rlscope_otel.integrations.trl_queue import Takings, WatchedQueue
-from rlscope_otel.integrations.trl_rollouts import Recording, start_loop
+from rlscope_otel.integrations.trl_rollouts import Recording, limits_of, start_loop
 from rlscope_otel.integrations.trl_trainer import Host, Steps, add_config, end_phase, model_facts, start_trainer_run
 from rlscope_otel.recorder import Run
 
@@ -182,8 +186,7 @@ class AsyncGrpoHook:
             "group_size": args.num_generations,
             "max_staleness": args.max_staleness,
             "staleness_policy": "drop",
-            "max_in_flight_samples": args.max_inflight_tasks,
-            "queue_capacity_samples": _capacity(self._trainer),
+            **limits_of(self._trainer.rollout_worker, _capacity(self._trainer), args.num_generations),
             "queue_policy": "wait",
             "queue_order": "fifo",
             "dispatch": "least_loaded",

@@ -18,6 +18,7 @@ too. A request that TRL sends again after a transport error is a segment more.
 Run with TRL 1.16.0 and vLLM 0.32.0 on CPU. Not run: tools, environments, adapters, the OpenEnv harness.
 """
 
+import inspect
 import itertools
 import json
 import re
@@ -92,6 +93,27 @@ def untag(metrics: dict[str, float]) -> tuple[int | None, dict[int, int]]:
     keys = [key for key in metrics if key.startswith(TOKENS_KEY)]
     tokens = {int(key.removeprefix(TOKENS_KEY)): int(metrics.pop(key)) for key in keys}
     return None if number is None else int(number), dict(sorted(tokens.items()))
+
+
+def limits_of(worker: Any, most_queued: int | None, group_size: int) -> dict[str, object]:
+    """What holds TRL's rollout worker back, for run.json; of one that is injected, no more than the queue.
+
+    TRL bounds the conversations that generate at once, tools and environments included, and no finished one. Those wait
+    for their group, then for its scores, in a line of so many groups besides the one that is scored, then in the queue;
+    no conversation starts once a group finds the line full. worker: before its process begins; most_queued: rows that
+    the queue to the trainer holds, None when it has no end.
+    """
+    loop_class, given = getattr(worker, "_loop_cls", None), getattr(worker, "_loop_kwargs", None)
+    if not isinstance(loop_class, type) or not isinstance(given, dict):
+        return {"queue_capacity_samples": most_queued}
+    known = {name: each.default for name, each in inspect.signature(loop_class).parameters.items()} | given
+    most_scored = known.get("score_queue_maxsize")
+    scored = (most_scored + 1) * group_size if isinstance(most_scored, int) and most_scored > 0 else 0
+    most_running = known.get("max_inflight_tasks")
+    return {
+        "max_running_samples": most_running if isinstance(most_running, int) and most_running > 0 else None,
+        "queue_capacity_samples": None if most_queued is None else most_queued + scored,
+    }
 
 
 def start_loop(loop_class: Any, recording: Recording, **arguments: Any) -> Any:

@@ -17,7 +17,7 @@ import pytest
 import rlscope_otel
 from rlscope_otel import ManualClock
 from rlscope_otel.integrations import trl_async
-from rlscope_otel.integrations.trl_rollouts import Recording, start_loop, tag
+from rlscope_otel.integrations.trl_rollouts import Recording, limits_of, start_loop, tag
 
 STEP_NS = 100
 SYNC_NS = 20
@@ -383,7 +383,6 @@ def test_settings_go_into_run_json(trainer, hook, run, tmp_path):
         "group_size": 2,
         "max_staleness": 1,
         "staleness_policy": "drop",
-        "max_in_flight_samples": 8,
         "queue_capacity_samples": 5,
         "queue_policy": "wait",
         "queue_order": "fifo",
@@ -394,6 +393,31 @@ def test_settings_go_into_run_json(trainer, hook, run, tmp_path):
         "total_steps": 3,
         "model": {"name": "tiny", "parameters": 1000, "layers": 2, "kv_heads": 2, "head_dim": 16},
     }
+
+
+class Loop:
+    def __init__(
+        self, *, max_inflight_tasks: int = 128, queue_maxsize: int = 0, score_queue_maxsize: int = 16
+    ) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "most_queued", "running", "lying"),
+    [
+        ({"max_inflight_tasks": 8}, 5, 8, 5 + 17 * 2),
+        ({}, 5, 128, 5 + 17 * 2),
+        ({"score_queue_maxsize": 0}, 5, 128, 5),
+        ({"score_queue_maxsize": 1}, None, 128, None),
+    ],
+)
+def test_tasks_bound_what_runs_and_finished_groups_lie_before_the_queue_and_in_it(given, most_queued, running, lying):
+    worker = SimpleNamespace(_loop_cls=Loop, _loop_kwargs=given)
+    assert limits_of(worker, most_queued, 2) == {"max_running_samples": running, "queue_capacity_samples": lying}
+
+
+def test_of_a_rollout_worker_that_is_not_trl_s_only_the_queue_is_known():
+    for worker in (None, SimpleNamespace(), SimpleNamespace(_loop_cls=Loop), SimpleNamespace(_loop_kwargs={})):
+        assert limits_of(worker, 5, 2) == {"queue_capacity_samples": 5}
 
 
 def test_a_step_of_four_pieces_holds_one_of_them_ahead(trainer, hook, run, tmp_path):

@@ -1,6 +1,7 @@
 """The one function that the rest of the model calls."""
 
 import math
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -35,12 +36,22 @@ def simulate(
     arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
     nothing after the warm-up. NeverTrains: fewer than about one sample in a hundred is trained.
     """
+    layout = _within_cap(system, layout)
     refuse_what_can_not_run(system, layout, settings)
     run = Run(system, layout, settings, np.random.default_rng(seed))
     warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
     if steps < 2 or not 0 <= warm_up < steps:
         raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
     return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
+
+
+def _within_cap(system: System, layout: Layout) -> Layout:
+    """With a cap on what runs over all engines as each one's share of it: a router fills them alike."""
+    most = system.admission.max_running_samples
+    if most is None:
+        return layout
+    share = max(1, round(most / max(1, layout.sampler_gpus // system.engine.gpus)))
+    return replace(layout, running_per_engine=min(layout.running_per_engine, share))
 
 
 def _default_warm_up(system: System, layout: Layout, steps: int) -> int:

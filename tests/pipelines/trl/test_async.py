@@ -1,6 +1,9 @@
 """TRL's AsyncGRPOTrainer, for real, with transformers' continuous batching: the record agrees with TRL's own log."""
 
+from types import SimpleNamespace
+
 import pytest
+from rlscope_otel.integrations.trl_rollouts import limits_of
 
 from tests.pipelines.trl.async_record import Recorded, record
 
@@ -102,3 +105,12 @@ def test_the_ledger_closes_and_nothing_is_missing(recorded):
 @pytest.mark.parametrize("recorded", ["drops what is stale"], indirect=True)
 def test_a_tight_cap_drops_samples(recorded):
     assert recorded.counted["samples_dropped_stale"] > 0
+
+
+def test_trl_s_own_rollout_worker_says_what_it_bounds(monkeypatch):
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    from trl.experimental.async_grpo.async_rollout_worker import AsyncRolloutWorker
+
+    worker = SimpleNamespace(_loop_cls=AsyncRolloutWorker._loop_cls, _loop_kwargs={"max_inflight_tasks": 8})
+    # 16 groups wait for their scores, and one is being scored.
+    assert limits_of(worker, 96, 4) == {"max_running_samples": 8, "queue_capacity_samples": 96 + 17 * 4}

@@ -17,6 +17,7 @@ from rlscope.errors import UnreadableDataError
 from rlscope.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.look_ahead import NO_WISHES, Wishes, outlook_of
 from rlscope.model.outlook import Outlook
+from rlscope.other_runs import read_other_runs
 from rlscope.query import Grid, ask, make_grid
 from rlscope.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.staleness import summarise_staleness
@@ -77,8 +78,8 @@ def analyze(
 ) -> Analysis:
     """Analyse the run in a folder; progress is told what is being done, wishes are what the user asks of a layout.
 
-    Raises RunFolderError for a folder that is no run. A file that turns out to be damaged inside is left out: the run
-    is then read once in full to find it.
+    Raises RunFolderError for a folder that is no run, AnalysisError for another run of the wishes that cannot be
+    compared. A file that turns out to be damaged inside is left out: the run is then read once in full to find it.
     """
     try:
         with open_run(Path(folder)) as run:
@@ -90,7 +91,8 @@ def analyze(
 
 
 def analyze_run(run: Run, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES) -> Analysis:
-    """Analyse an open run."""
+    """Analyse an open run. Raises AnalysisError for another run of the wishes that cannot be compared."""
+    others = read_other_runs(run, wishes.also, progress)
     grid = focused_grid(run)
     answers = _ask_all(run, grid, progress)
     progress("adding up")
@@ -101,7 +103,7 @@ def analyze_run(run: Run, progress: Callable[[str], None] = say_nothing, wishes:
     quality = assess_quality(run, answers)
     progress("fitting the model")
     evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
-    outlook = outlook_of(run, facts, grid, answers, wishes)
+    outlook = outlook_of(run, facts, grid, answers, wishes, others)
     progress("holding the run to the built-in rules")
     alerts = hold_to_rules(run, built_in_rules()).alerts
     efficiency = outlook.efficiency if isinstance(outlook, Outlook) else None

@@ -5,6 +5,7 @@ A run that the model can say nothing of is no error: `NoOutlook` says what it la
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Final
 
 import polars as pl
@@ -15,6 +16,7 @@ from rlscope.model.decode_prior import hardware_prior
 from rlscope.model.hardware import ModelShape, find_device
 from rlscope.model.layouts import Granularity
 from rlscope.model.observed import Observed
+from rlscope.model.other_run import OtherRun
 from rlscope.model.outlook import STEPS_TO_PREDICT, NoOutlook, Outlook, Question, look_ahead
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission
@@ -43,17 +45,24 @@ class Wishes:
     """Cap on the staleness of samples; None: the run's own."""
     gpus_per_node: int = 1
     """Above 1: only whole nodes are moved."""
+    also: tuple[Path, ...] = ()
+    """Folders of other runs of the same model, which say how training scales."""
 
 
 NO_WISHES: Final = Wishes()
 
 
 def outlook_of(
-    run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], wishes: Wishes
+    run: Run,
+    facts: RunFacts,
+    grid: Grid,
+    answers: Mapping[str, pl.DataFrame],
+    wishes: Wishes,
+    others: tuple[OtherRun, ...] = (),
 ) -> Outlook | NoOutlook:
     """What the model says of the run.
 
-    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger.
+    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `wishes.also`.
     """
     window = facts.window
     if window is None:
@@ -62,7 +71,8 @@ def outlook_of(
     try:
         whole = _observe(run, facts, grid, answers, stretch)
         halves = _halves(run, facts, grid, answers, stretch)
-        return look_ahead(whole, halves, _question(run.config, facts, whole, wishes))
+        question = replace(_question(run.config, facts, whole, wishes), others=others)
+        return look_ahead(whole, halves, question)
     except (UnobservableError, UncalibratableError) as error:
         return NoOutlook(str(error))
 

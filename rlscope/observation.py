@@ -79,6 +79,19 @@ def observe(
     )
 
 
+class Training(NamedTuple):
+    """What a stretch shows of the trainers alone."""
+
+    gpus: int
+    steps: TrainerSteps
+
+
+def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Training:
+    """The train steps of a stretch, from trainer_steps and training_steps. Raises UnobservableError."""
+    steps, numbers = _steps(answers, stretch)
+    return Training(_trainer_gpus(answers["trainer_steps"], numbers), steps)
+
+
 class _Device(NamedTuple):
     """What the engines run on; the least of them where they differ."""
 

@@ -31,7 +31,7 @@ def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         tokens_trained=int(trained["tokens"].sum()),
         max_staleness=run.config.max_staleness,
         window=window,
-        window_reason=_window_reason(window, len(steps)),
+        window_reason=window_reason(window, len(steps)),
         gpu_hour_price=_price(run.config.gpu_hour_price),
         currency=run.config.currency,
         settings=run.settings,
@@ -88,7 +88,8 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
     )
 
 
-def _window_reason(window: Window | None, steps: int) -> str:
+def window_reason(window: Window | None, steps: int) -> str:
+    """Why the window is what it is, or why there is none, of so many steps."""
     if window is not None:
         count = window.last_step - window.first_step + 1
         return f"the last stretch, {count} of {steps} steps, over which the step period keeps one level"

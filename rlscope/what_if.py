@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from rlscope.analyze import analyze, say_nothing
 from rlscope.errors import AnalysisError
+from rlscope.look_ahead import NO_WISHES, Wishes
 from rlscope.model.change import Change
 from rlscope.model.outlook import NoOutlook, Outlook
 from rlscope.model.what_if import WhatIf, what_if
@@ -18,14 +19,16 @@ class Asked(NamedTuple):
     answer: WhatIf
 
 
-def ask_run(folder: Path | str, change: Change, *, progress: Callable[[str], None] = say_nothing) -> Asked:
-    """Analyse the run in a folder and ask its model; progress is told what is being done.
+def ask_run(
+    folder: Path | str, change: Change, *, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES
+) -> Asked:
+    """Analyse the run in a folder and ask its model; progress is told what is being done, wishes are an analysis's.
 
     Who has several questions analyses once and asks `rlscope.model.what_if.what_if` each. Raises RunFolderError for a
     folder that is no run, AnalysisError for one that the model says nothing of, ImpossibleChangeError for GPUs that
     make no layout.
     """
-    outlook = analyze(folder, progress=progress).outlook
+    outlook = analyze(folder, progress=progress, wishes=wishes).outlook
     if isinstance(outlook, NoOutlook):
         raise AnalysisError.of(
             folder,

@@ -51,7 +51,7 @@ def outlook() -> Outlook:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run folder is the known run."""
-    monkeypatch.setattr("rlscope.what_if.analyze", lambda _folder, progress: SimpleNamespace(outlook=outlook()))
+    monkeypatch.setattr("rlscope.what_if.analyze", lambda _folder, progress, wishes: SimpleNamespace(outlook=outlook()))
 
 
 def invoke(*arguments: str | Path, columns: int = 120) -> Result:
@@ -173,6 +173,6 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...
 
 def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = SimpleNamespace(outlook=NoOutlook("no pass was recorded"))
-    monkeypatch.setattr("rlscope.what_if.analyze", lambda _folder, progress: nothing)
+    monkeypatch.setattr("rlscope.what_if.analyze", lambda _folder, progress, wishes: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
         ask_run("runs/1", Change())

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write, write_bytes, write_text
+from rlscope.cli.app import STDOUT, Also, RunFolder, app, print_or_write, write_bytes, write_text
 
 
 class CardFormat(StrEnum):
@@ -35,6 +35,7 @@ def analyze(
         int | None, typer.Option(min=0, help="Recommend no layout with older tokens. [default: the run's cap]")
     ] = None,
     gpus_per_node: Annotated[int, typer.Option(min=1, help="Move GPUs by whole nodes of so many.")] = 1,
+    also: Also = None,
 ) -> None:
     """Print the verdict card and write the page."""
     from rlscope.analyze import analyze as analyze_folder
@@ -48,7 +49,7 @@ def analyze(
         raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
     notes = Console(stderr=True)
     with notes.status("opening the run") as status:
-        wishes = Wishes(max_staleness, gpus_per_node)
+        wishes = Wishes(max_staleness, gpus_per_node, tuple(also or ()))
         analysis = analyze_folder(run_dir, progress=status.update, wishes=wishes)
         status.update("drawing the page")
         page = write_text(output or run_dir / "report.html", render(analysis))
@@ -72,15 +73,17 @@ def report(
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FILE", help="Write the first screen as a picture for a slide.")
     ] = None,
+    also: Also = None,
 ) -> None:
     """Write the page, a picture of its first screen, or both."""
     from rlscope.analyze import analyze as analyze_folder
+    from rlscope.look_ahead import Wishes
     from rlscope.report.html import render
     from rlscope.report.picture import as_png
 
     notes, written = Console(stderr=True), list[Path]()
     with notes.status("opening the run") as status:
-        analysis = analyze_folder(run_dir, progress=status.update)
+        analysis = analyze_folder(run_dir, progress=status.update, wishes=Wishes(also=tuple(also or ())))
         status.update("drawing")
         if png is not None:
             written.append(write_bytes(png, as_png(analysis)))

@@ -14,6 +14,14 @@ app = typer.Typer(
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder that RLSCOPE_RUN_DIR named.")]
+Also = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--also",
+        metavar="RUN_DIR",
+        help="Another run of the same model, with other trainer GPUs: it says how training scales. May be repeated.",
+    ),
+]
 STDOUT: Final = "-"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
-from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write
+from rlscope.cli.app import STDOUT, Also, RunFolder, app, print_or_write
 
 _LEAST, _MOST = 0.01, 100.0
 """Factors beyond are no run that resembles this one."""
@@ -54,9 +54,11 @@ def what_if(
     trainer_speed: Training = None,
     forward_speed: Passes = None,
     weight_update_s: Update = None,
+    also: Also = None,
     json_to: JsonTo = None,
 ) -> None:
     """Say what the run would do with something changed, and what one per cent of each quantity buys."""
+    from rlscope.look_ahead import Wishes
     from rlscope.model.change import Change
     from rlscope.model.what_if import ImpossibleChangeError
     from rlscope.report.json_what_if import what_if_document
@@ -69,7 +71,7 @@ def what_if(
     notes = Console(stderr=True)
     try:
         with notes.status("opening the run") as status:
-            asked = ask_run(run_dir, change, progress=status.update)
+            asked = ask_run(run_dir, change, progress=status.update, wishes=Wishes(also=tuple(also or ())))
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
     if json_to is not None:

@@ -16,6 +16,7 @@ from rlscope.model.decode_curve import ExpertHitCurve, Form, PNormCurve, Sigmoid
 from rlscope.model.decode_fit import CurveFit, fit_decode_curve
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.observed import Observed
+from rlscope.model.other_run import OtherRun
 from rlscope.model.pass_points import decode_points, prefill_points
 from rlscope.model.sampler_limits import CapRule
 from rlscope.model.system import (
@@ -84,17 +85,19 @@ def calibrate(
     publishes_every_step: bool = False,
     form: Form | None = None,
     batches_ahead: float = 0.0,
+    others: Sequence[OtherRun] = (),
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
     publishes_every_step: each optimizer step is meant to publish, and those that did not were held back by the cap.
     batches_ahead: of an optimizer step, that the trainers hold besides the one they train on.
+    others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
     fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills)
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
-    training = _training(observed, rng)
+    training = _training(observed, others, rng)
     versions = observed.steps.period_s.size if publishes_every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
@@ -215,12 +218,13 @@ def _update(observed: Observed) -> WeightUpdate:
     )
 
 
-def _training(observed: Observed, rng: np.random.Generator) -> TrainingRate:
-    steps = observed.steps
-    trained = (steps.tokens > 0) & (steps.train_s > 0.0)
+def _training(observed: Observed, others: Sequence[OtherRun], rng: np.random.Generator) -> TrainingRate:
+    steps, trained = observed.steps, observed.steps.trained
     if not trained.any():
         raise UncalibratableError("no step in the stretch says how many tokens it trained on, and for how long")
-    return fit_training_rate(steps.tokens[trained], steps.train_s[trained], observed.trainer_gpus, rng, DRAWS)
+    tokens, seconds = steps.tokens[trained], steps.train_s[trained]
+    elsewhere = [each.elsewhere for each in others]
+    return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, DRAWS, elsewhere)
 
 
 def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:

@@ -32,6 +32,11 @@ class TrainerSteps:
     published: Counts
     """Versions published from the step: 0 or 1."""
 
+    @property
+    def trained(self) -> npt.NDArray[np.bool_]:
+        """Which of them say how many tokens they trained on, and for how long."""
+        return (self.tokens > 0) & (self.train_s > 0.0)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassCosts:

@@ -22,6 +22,7 @@ from rlscope.model.kv_memory import safe_batch, steady_kv_load
 from rlscope.model.layouts import Granularity, possible_layouts, running_limits
 from rlscope.model.model_forms import contradiction
 from rlscope.model.observed import Observed
+from rlscope.model.other_run import OtherRun
 from rlscope.model.prediction import Prediction, compare
 from rlscope.model.recommendation import Recommendation, recommend
 from rlscope.model.sensitivity import Lever, sensitivities
@@ -64,6 +65,8 @@ class Question:
     """Whether the run says all of `settings` and of what a full queue does."""
     batches_ahead: float = 0.0
     """Of an optimizer step, that the trainers hold besides the one they train on."""
+    others: tuple[OtherRun, ...] = ()
+    """Runs of the same model and trainers, which say how training scales."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +92,8 @@ class Outlook:
     cautions: tuple[Caution, ...]
     length_drift: Drift | None
     """Of the mean response length over the stretch."""
+    others: tuple[OtherRun, ...]
+    """Those of the question, each with all its cautions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
         finish=_finish(whole, recommendation, calibration.layout, question, rng),
         cautions=_cautions(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
         length_drift=lengths,
+        others=tuple(other.beside(whole) for other in question.others),
     )
 
 
@@ -145,6 +151,7 @@ def _calibrated(observed: Observed, question: Question, rng: np.random.Generator
         publishes_every_step=every_step,
         form=question.form,
         batches_ahead=question.batches_ahead,
+        others=question.others,
     )
 
 

@@ -5,11 +5,14 @@ from typing import Final, NamedTuple
 from rlscope.model.forecast import Forecast, Spread
 from rlscope.model.outlook import STEPS_TO_PREDICT, Outlook
 from rlscope.model.recommendation import Doubt, Recommendation
+from rlscope.model.steady_state import LEAST_STEPS
 from rlscope.model.system import Layout
 from rlscope.report import numbers
 from rlscope.report.outlook_names import EXCLUSIONS, REASONS
 
 TODAY: Final = "today"
+_SCALING_STEPS: Final = LEAST_STEPS + 5
+"""What another run needs to show how training scales: a steady stretch, after a few steps that warm it up."""
 
 
 class LayoutRow(NamedTuple):
@@ -192,10 +195,11 @@ def _measure(doubt: Doubt, outlook: Outlook) -> str:
     if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:
         requests = numbers.counted(best.running_per_engine, "request", "requests")
         return f"run a few minutes with up to {requests} per engine"
-    if doubt == "trainer_scaling" and best.trainer_gpus != today.trainer_gpus:
-        return f"run a few steps with {numbers.counted(best.trainer_gpus, 'trainer GPU', 'trainer GPUs')}"
+    if doubt == "trainer_scaling":
+        trainers = numbers.counted(best.trainer_gpus, "trainer GPU", "trainer GPUs")
+        other = trainers if best.trainer_gpus != today.trainer_gpus else "another number of trainer GPUs"
+        return f"record {numbers.count(_SCALING_STEPS)} steps with {other}, and name that run with --also"
     return {
         "decode_curve": "run a few minutes with more and with fewer requests per engine",
         "trainer_rate": "record more steps",
-        "trainer_scaling": "run a few steps with another number of trainer GPUs",
     }[doubt]

@@ -14,6 +14,7 @@ from rlscope.model.recommendation import fastest_probabilities
 from rlscope.model.time_to_finish import TimeToFinish
 from rlscope.report import advice
 from rlscope.report.json_layouts import Json, candidate_document, candidate_documents, present_document
+from rlscope.report.json_scaling import scaling_document
 from rlscope.report.json_what_if import lever_documents
 from rlscope.report.numbers import finite
 
@@ -48,6 +49,7 @@ _MODEL_KEYS: Final = (
     "batches_ahead",
     "cautions",
     "notes",
+    "training_scaling",
 )
 
 
@@ -198,6 +200,7 @@ def _model(outlook: Outlook | NoOutlook) -> dict[str, Json]:
         finite(outlook.question.batches_ahead),
         list(outlook.cautions),
         list(outlook.calibration.notes),
+        scaling_document(outlook),
     )
     return dict(zip(_MODEL_KEYS, values, strict=True))
 

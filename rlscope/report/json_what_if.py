@@ -13,6 +13,7 @@ from rlscope.model.sensitivity import Lever
 from rlscope.model.what_if import WhatIf
 from rlscope.report import advice
 from rlscope.report.json_layouts import Json, present_document, step_seconds, waits_for
+from rlscope.report.json_scaling import scaling_document
 from rlscope.report.numbers import finite
 
 
@@ -28,6 +29,7 @@ def what_if_document(outlook: Outlook, answer: WhatIf) -> dict[str, Json]:
         "simulated": answer.simulated,
         "doubts": list(answer.doubts),
         "cautions": list(outlook.cautions),
+        "training_scaling": scaling_document(outlook),
         "sensitivity": lever_documents(outlook.levers),
     }
 

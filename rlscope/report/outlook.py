@@ -20,6 +20,7 @@ from rlscope.report.outlook_names import (
     QUANTITIES,
     CauseWords,
 )
+from rlscope.report.scaling_words import other_run_lines, scaling_sentence
 
 # Of the bound: a smaller cause of the gap is not worth a line.
 _SMALL_RATIO: Final = 0.002
@@ -159,12 +160,13 @@ def remarks(outlook: Outlook) -> list[str]:
             "The run works by turns. Every other layout is taken to run asynchronously: its gain is that of both "
             "changes together, and its tokens are as old as is said of it."
         )
+    lines += other_run_lines(outlook)
     lines += [NOTES[note] for note in calibration.notes]
     lines += [CURVE_CAVEATS[caveat] for caveat in calibration.curve.caveats]
     if outlook.simulated_layouts:
         many = numbers.counted(outlook.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event: a limit binds there that no formula holds for.")
-    return lines
+    return [*lines, scaling_sentence(outlook)]
 
 
 def _compared(compared: Compared) -> ComparedRow:

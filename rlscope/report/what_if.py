@@ -13,6 +13,7 @@ from rlscope.model.what_if import Obstacle, WhatIf
 from rlscope.report import advice, numbers
 from rlscope.report.json_layouts import step_seconds
 from rlscope.report.outlook_names import CAUTIONS, EXCLUSIONS, REGIMES
+from rlscope.report.scaling_words import other_run_lines, scaling_sentence
 
 
 class WhatIfRow(NamedTuple):
@@ -44,14 +45,21 @@ def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
 
 def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
     """What was chosen, assumed, or is not known."""
-    lines = [_DOUBTS[doubt] for doubt in answer.doubts]
+    lines = [_doubt(doubt, outlook) for doubt in answer.doubts]
     if answer.chose_split:
         lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
     if answer.simulated:
         lines.append("The answer was simulated event by event: a limit binds there that no formula holds for.")
     if answer.calibration.synchronous:
         lines.append("The run works by turns, and is taken to go on doing so.")
+    if outlook.others:
+        lines += [scaling_sentence(outlook), *other_run_lines(outlook)]
     return [*lines, *(CAUTIONS[caution] for caution in outlook.cautions)]
+
+
+def _doubt(doubt: Doubt, outlook: Outlook) -> str:
+    seen_elsewhere = outlook.calibration.training.scaling_seen_at
+    return _BEYOND_SCALING if doubt == "training_scaling" and seen_elsewhere else _DOUBTS[doubt]
 
 
 def _premises(answer: WhatIf) -> list[WhatIfRow]:
@@ -156,5 +164,9 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
     "cap_by_admission": "The run has no staleness cap: the new one is taken to be kept by starting samples later.",
     "training_scaling": (
         "Training was seen on one number of GPUs: how it scales from there was not, and the interval shows it."
+        " A run with another number, named with --also, measures it."
     ),
 }
+_BEYOND_SCALING: Final = (
+    "These are more or fewer trainer GPUs than any of the runs had: how training scales is carried on from theirs."
+)

@@ -91,7 +91,7 @@ def test_the_next_step_without_a_model_may_move_gpus():
         ("no_other_layout", "Make each engine faster: no other layout of these GPUs is possible."),
         ("updates_bind", "Publish less often"),
         ("environment_binds", "Run more environments at once"),
-        ("unsure", "Make each engine faster. Before changing the layout, run a few "),
+        ("unsure", "Make each engine faster. Before changing the layout, record 15 steps with "),
     ],
 )
 def test_the_next_step_follows_from_the_advice(reason, begins):
@@ -132,7 +132,7 @@ def test_a_doubt_without_a_spread_is_none():
 
 def test_the_layout_to_measure_is_named():
     made = with_reason("unsure", doubts=(Doubted("trainer_scaling", 0.1),))
-    assert advice.measure_first(made) == "run a few steps with 4 trainer GPUs"
+    assert advice.measure_first(made) == ("record 15 steps with 4 trainer GPUs, and name that run with --also")
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ class LiveRun:
         # Workers' files first: the rows that they count are then in files that the look finds.
         documents, self._faulty = read_workers(self._folder)
         self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
-        workers = LiveWorkers.of(documents, self._files)
+        workers = LiveWorkers.of(documents, self._files, now_ns, self._grace_ns)
         self._start_ticks(manifest, workers)
         resolved = self._catch_up(manifest, workers, now_ns)
         return self._view(manifest, workers, now_ns, resolved)
@@ -144,13 +144,11 @@ class LiveRun:
     def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
         """Stretch by stretch, so that a long run that is met late does not have to be held in memory whole."""
         resolved: list[Alert] = []
-        ticks = self._ticks
+        ticks, until_ns = self._ticks, workers.until_ns
         due_ns = workers.due_ns(now_ns, self._grace_ns)
-        if ticks is None or due_ns is None:
+        if ticks is None or due_ns is None or until_ns is None:
             return ()
-        due = max(self._filled, ticks.bucket_of(due_ns))
-        if workers.end_ns is not None:
-            due = min(due, ticks.tick_from(workers.end_ns))
+        due = min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
         while self._filled < due:
             stretch = min(due, self._filled + max(1, CORRECTED_NS // ticks.interval_ns))
             self._read_until(ticks.at_ns(stretch), ticks)

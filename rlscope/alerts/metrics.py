@@ -11,14 +11,13 @@ from typing import Final, Literal
 import polars as pl
 
 from rlscope.alerts import readings
-from rlscope.alerts.parts import Family
+from rlscope.alerts.parts import TRAINER_ROLES, Family, trained_until_ns
 from rlscope.alerts.readings import Series, Statistic, Whole
 from rlscope.alerts.timeline import Timeline
 from rlscope.ledger import IDLE_STATES
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "times"]
 Evidence = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
-TRAINER_ROLES: Final = ("trainer", "colocated")
 SAMPLER_ROLES: Final = ("sampler", "colocated")
 _MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 _NS: Final = 1e-9
@@ -173,7 +172,12 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, timeline.parts.end_ns)
+        parts = timeline.parts
+        # Once no trainer is left, neither a step nor new weights are due, however long others go on.
+        last_due_ns = min(
+            (end for end in (trained_until_ns(parts.workers), parts.end_ns) if end is not None), default=None
+        )
+        return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, last_due_ns)
 
     return series
 

@@ -24,6 +24,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
     "steps",
     "updates",
 )
+TRAINER_ROLES: Final = ("trainer", "colocated")
 _OF_BUCKETS: Final[Mapping[Family, str]] = {
     "states": "role_states",
     "engines": "engine_buckets",
@@ -60,11 +61,20 @@ class WorkerLife:
     """When a worker began, and when it was last heard of."""
 
     worker_id: str
+    role: str
     start_ns: int
     last_ns: int
     """Its end, or its last flush or row."""
     has_end: bool
     """Whether it said that it stopped."""
+
+
+def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
+    """When the last trainer said that it stopped, UTC epoch; None while one has not, and without a trainer."""
+    trainers = [worker for worker in workers if worker.role in TRAINER_ROLES]
+    if not trainers or not all(worker.has_end for worker in trainers):
+        return None
+    return max(worker.last_ns for worker in trainers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +113,7 @@ def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) ->
 def worker_lives(run: Run) -> tuple[WorkerLife, ...]:
     """When each worker began and was last heard of, from worker_extents."""
     return tuple(
-        WorkerLife(row["worker_id"], row["start_ns"], row["end_ns"], row["has_end"])
+        WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"])
         for row in ask(run, "worker_extents").iter_rows(named=True)
     )
 

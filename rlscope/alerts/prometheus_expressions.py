@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlscope.alerts import prometheus_names as names
-from rlscope.alerts.metrics import SAMPLER_ROLES, TRAINER_ROLES
+from rlscope.alerts.metrics import SAMPLER_ROLES
+from rlscope.alerts.parts import TRAINER_ROLES
 from rlscope.alerts.rule import Rule
 from rlscope.alerts.spans import write_duration
 

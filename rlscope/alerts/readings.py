@@ -165,7 +165,7 @@ class Overdue:
     ticks: Ticks
     first_bucket: int
     end_ns: int | None
-    """After the end of the run nothing is due."""
+    """After it nothing is due; None while the run goes on."""
 
     def reading(self, first: int, after: int) -> Reading:
         """The intervals are those of HISTORY_NS up to the tick; the window only says where the tick is."""

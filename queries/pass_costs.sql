@@ -1,4 +1,4 @@
--- What did forward passes cost in the stretch that is looked at, by batch size and by how full the KV cache was?
+-- What did forward passes cost in the stretch that is looked at, by batch size, prompt tokens and resident KV?
 --
 -- in   engine_steps
 -- arg  from_ns         BIGINT   start of the stretch, UTC epoch
@@ -6,6 +6,7 @@
 -- out  worker_id       VARCHAR  engine
 -- out  running         INTEGER  requests in the batch
 -- out  prefills        BOOLEAN  whether the passes computed prompt tokens too
+-- out  prefill_level   INTEGER  prompt tokens of a pass in steps of half a doubling; NULL without any
 -- out  kv_level        INTEGER  resident tokens in steps of an eighth of a doubling; NULL when not recorded
 -- out  rows            BIGINT   engine rows
 -- out  passes          BIGINT   forward passes
@@ -15,11 +16,12 @@
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  prefill_tokens  BIGINT   prompt tokens computed
 -- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL when not recorded
--- grain: one row per engine, batch size, prefills and kv_level
+-- grain: one row per engine, batch size, prefill_level and kv_level
 SELECT
     worker_id,
     running,
     prefill_tokens > 0 AS prefills,
+    if(prefill_tokens > 0, floor(2 * log2(prefill_tokens / forward_passes)), NULL)::INTEGER AS prefill_level,
     floor(8 * log2(if(kv_used_tokens < 1, 1, kv_used_tokens)))::INTEGER AS kv_level,
     count(*) AS rows,
     sum(forward_passes)::BIGINT AS passes,
@@ -32,5 +34,5 @@ SELECT
 FROM engine_steps
 WHERE start_ns >= $from_ns AND start_ns < $to_ns AND forward_passes > 0 AND busy_ns IS NOT NULL
     AND end_ns > start_ns
-GROUP BY worker_id, running, prefills, kv_level
-ORDER BY worker_id, running, prefills, kv_level
+GROUP BY worker_id, running, prefills, prefill_level, kv_level
+ORDER BY worker_id, running, prefill_level NULLS FIRST, kv_level

@@ -223,8 +223,7 @@ def _sample_s(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
 def _busy_ratio(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
     """Share of the engines' time in passes and prefill."""
     sampling = fleet.sampling
-    one_s = sampling.mean_tokens * sampling.pass_s(running) / np.maximum(running, 1.0) + sampling.prefill_s
-    return sampling.samples_per_step / fleet.engines * one_s / made_in_s
+    return sampling.samples_per_step / fleet.engines * sampling.busy_s(running) / made_in_s
 
 
 def _dropped_ratio(fleet: Fleet, made_in_s: Reals, step_s: Reals) -> Reals:

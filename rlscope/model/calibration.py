@@ -18,13 +18,13 @@ from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.observed import Observed
 from rlscope.model.other_run import OtherRun
 from rlscope.model.pass_points import decode_points, prefill_points
+from rlscope.model.prefill_cost import curve_seconds, prefill_cost
 from rlscope.model.sampler_limits import CapRule
 from rlscope.model.system import (
     Admission,
     DecodeCurve,
     Engine,
     Layout,
-    Reals,
     System,
     Trainer,
     TrainerPhase,
@@ -130,13 +130,14 @@ def _is_synchronous(observed: Observed) -> bool:
 def engine_of(observed: Observed, curve: DecodeCurve) -> Engine:
     """An engine whose passes take, over the stretch, the time that they took: the curve settles only their shape."""
     host_s = _host_s(observed, curve)
-    prefill_s = _prefill_s(observed, curve, host_s)
+    prefill = prefill_cost(observed, curve, host_s)
     return Engine(
         gpus=observed.gpus_per_engine,
         curve=_with_overhead(curve, host_s),
         max_running=_UNBOUNDED,
         kv_capacity_tokens=observed.kv_capacity_tokens,
-        prefill_tokens_per_s=_prefill_tokens_per_s(observed, prefill_s),
+        prefill_tokens_per_s=prefill.tokens_per_s,
+        prefill_pass_s=prefill.pass_s,
     )
 
 
@@ -144,43 +145,12 @@ def _host_s(observed: Observed, curve: DecodeCurve) -> float:
     """Seconds per pass besides the curve's: between passes, and what decode-only passes took over the curve."""
     passes = observed.passes
     clean = (passes.decode_tokens > 0) & ~passes.prefills
-    over_s = float((passes.busy_s - _curve_s(observed, curve))[clean].sum()) if clean.any() else 0.0
+    over_s = float((passes.busy_s - curve_seconds(passes, curve))[clean].sum()) if clean.any() else 0.0
     over_s = over_s / float(passes.passes[clean].sum()) if clean.any() else 0.0
     between_s = float(passes.between_s.sum())
     if _unattributed_ratio(observed) <= _HOST_TIME_RATIO:
         between_s += observed.engine_state_s.get(("unattributed", None), 0.0)
     return over_s + between_s / float(passes.passes.sum())
-
-
-def _prefill_tokens_per_s(observed: Observed, prefill_s: float) -> float | None:
-    """Prompt tokens per second; None where prefill cost nothing.
-
-    Where engines keep their KV it is the rate at which a whole prompt costs what prompts cost in the run: what a cache
-    spares and preemptions repeat is in it. Where an update makes them compute it again, that is most of the prefill and
-    is charged to the update: the rate is then that of the tokens computed.
-    """
-    if prefill_s <= 0.0:
-        return None
-    if observed.kv_kept:
-        return observed.prompt_tokens * observed.began_samples / prefill_s
-    return float(observed.passes.prefill_tokens.sum()) / prefill_s
-
-
-def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
-    """Engine seconds of prefill in the stretch."""
-    passes = observed.passes
-    only_prefill = passes.prefills & (passes.decode_tokens == 0)
-    decode_s = np.where(only_prefill, 0.0, _curve_s(observed, curve))
-    spent_s = float((passes.busy_s - decode_s)[passes.prefills].sum())
-    host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
-    return max(spent_s + host_of_prefill_s, 0.0)
-
-
-def _curve_s(observed: Observed, curve: DecodeCurve) -> Reals:
-    """Seconds of the passes by the curve; resident tokens that were not recorded count as none."""
-    passes = observed.passes
-    pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
-    return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
 
 
 def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:

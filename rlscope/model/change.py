@@ -103,7 +103,8 @@ def with_forward_speed(system: System, speed: float) -> System:
     engine, rate_per_s = system.engine, system.engine.prefill_tokens_per_s
     faster = SpedUpCurve(engine.curve, speed)
     prefill = None if rate_per_s is None else rate_per_s * speed
-    return replace(system, engine=replace(engine, curve=faster, prefill_tokens_per_s=prefill))
+    pass_s = engine.prefill_pass_s / speed
+    return replace(system, engine=replace(engine, curve=faster, prefill_tokens_per_s=prefill, prefill_pass_s=pass_s))
 
 
 def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:

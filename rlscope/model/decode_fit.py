@@ -11,7 +11,6 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
-from rlscope.model.decode_ceiling import prefill_ceiling
 from rlscope.model.decode_curve import Form
 from rlscope.model.decode_evidence import Evidence, Reference
 from rlscope.model.decode_forms import FormModel
@@ -19,6 +18,7 @@ from rlscope.model.decode_points import Cells, DecodePoints, Rejection, gather
 from rlscope.model.decode_prior import HardwarePrior
 from rlscope.model.decode_visited import Grade, Visited
 from rlscope.model.ensemble import draw, maximise
+from rlscope.model.prompt_passes import prompt_passes
 from rlscope.model.system import DecodeCurve, Reals
 
 Caveat = Literal[
@@ -135,7 +135,7 @@ def fit_decode_curve(
     most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
     Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
     form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
-    computed prompts, `running` being the tokens of a pass; the curve is held below them (`decode_ceiling.py`).
+    computed prompts, `running` being the tokens of a pass; decoding takes about as long (`prompt_passes.py`).
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
     chosen = form or _choose_form(cells.points, prior)
@@ -179,7 +179,7 @@ def _model(
     form: Form, cells: DecodePoints, prior: HardwarePrior | None, prefills: DecodePoints | None
 ) -> FormModel | None:
     reference = Reference.of(cells) if len(cells) else None
-    model = FormModel(form, prior, reference, None if prefills is None else prefill_ceiling(prefills, cells))
+    model = FormModel(form, prior, reference, None if prefills is None else prompt_passes(prefills, cells))
     return model if reference is not None or model.speaks_of_form else None
 
 

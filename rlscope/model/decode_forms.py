@@ -14,7 +14,6 @@ from typing import Final
 
 import numpy as np
 
-from rlscope.model.decode_ceiling import CEILING_LOG_SD, Ceiling
 from rlscope.model.decode_curve import (
     ExpertHitCurve,
     Form,
@@ -28,6 +27,7 @@ from rlscope.model.decode_curve import (
 )
 from rlscope.model.decode_evidence import Evidence, Reference
 from rlscope.model.decode_prior import HardwarePrior, LogNormal
+from rlscope.model.prompt_passes import PromptPasses
 from rlscope.model.system import DecodeCurve, Reals
 
 _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
@@ -78,8 +78,8 @@ class FormModel:
     form: Form
     prior: HardwarePrior | None
     reference: Reference | None
-    ceiling: Ceiling | None = None
-    """Of what passes that compute prompts took."""
+    prompts: PromptPasses | None = None
+    """Passes over prompts, which take about as long."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -198,9 +198,8 @@ class FormModel:
             total = total - (at["overhead_s"] / scale) ** 2 / 2
         if "kv_s_per_token" in at:
             total = total + self._log_kv(at["kv_s_per_token"], vectors)
-        if (ceiling := self.ceiling) is not None:
-            excess = ceiling.log_excess(self.pass_s(vectors, ceiling.tokens, ceiling.kv_tokens))
-            total = total - (excess / CEILING_LOG_SD) ** 2 / 2
+        if (prompts := self.prompts) is not None:
+            total = total + prompts.log_density(self.pass_s(vectors, prompts.tokens, prompts.kv_tokens))
         return total
 
     def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:

@@ -31,8 +31,10 @@ class Sampling:
     """KV tokens that a running request holds on average."""
     kv_running: float
     """Requests that fit in the KV cache safely; infinite where no capacity is known."""
-    prefill_s: float
-    """Engine seconds to prefill one prompt."""
+    prompt_s: float
+    """Engine seconds that the tokens of one prompt take."""
+    prefill_pass_s: float
+    """Engine seconds of a pass that computes prompts, besides those."""
     pause_s: float
     """Engine seconds per publication in which nothing is generated."""
     recompute_s: float
@@ -43,12 +45,19 @@ class Sampling:
         batch = np.maximum(running, 1.0)
         return self.engine.curve.pass_s(batch) + self.engine.curve.kv_s_per_token * self.resident_tokens * batch
 
-    def sample_s(self, running: Reals) -> Reals:
-        """Engine seconds that a sample takes, mu t(b) / b + P / r: the time of its passes shared by the batch, and
-        its prefill, in which the batch waits. Below one request the engine's idle time is counted in.
+    def prefill_s(self, running: Reals | float) -> Reals:
+        """Engine seconds to prefill one prompt, which shares its pass with those that join at the same time."""
+        return self.prompt_s + self.prefill_pass_s * passes_per_sample(self.mean_tokens, running)
+
+    def busy_s(self, running: Reals) -> Reals:
+        """Engine seconds in passes that a sample takes, mu t(b) / b + P / r + u: the time of its passes shared by the
+        batch, and its prefill, in which the batch waits.
         """
-        alone = np.minimum(running, 1.0)
-        return (self.mean_tokens * self.pass_s(running) / np.maximum(running, 1.0) + self.prefill_s) / alone
+        return self.mean_tokens * self.pass_s(running) / np.maximum(running, 1.0) + self.prefill_s(running)
+
+    def sample_s(self, running: Reals) -> Reals:
+        """The same, and below one request the engine's idle time."""
+        return self.busy_s(running) / np.minimum(running, 1.0)
 
     def stall_s(self, running: Reals) -> Reals:
         """Engine seconds that a publication takes away."""
@@ -71,10 +80,24 @@ def sampling_of(system: System) -> Sampling:
         samples_per_step=workload.samples_per_step / workload.kept_ratio,
         resident_tokens=load.mean_tokens,
         kv_running=_kv_running(workload, engine, load),
-        prefill_s=workload.prompt_tokens / rate_per_s if rate_per_s else 0.0,
+        prompt_s=workload.prompt_tokens / rate_per_s if rate_per_s else 0.0,
+        prefill_pass_s=engine.prefill_pass_s,
         pause_s=update.engine_pause_s,
         recompute_s=_recompute_s(update, load.mean_tokens, rate_per_s),
     )
+
+
+def passes_per_sample(mean_tokens: float, running: Reals | float) -> Reals:
+    """Passes that compute prompts, for each sample: 1 where all join alone, mu / b where some join before every pass.
+
+    Of b requests each ends with a pass with probability 1 / mu, and the ones that follow join together:
+    (1 - (1 - 1/mu)^b) mu / b. Own derivation, for engines that always have requests waiting.
+    """
+    batch = np.maximum(running, 1.0)
+    ends_ratio = 1.0 / max(mean_tokens, 1.0)
+    with np.errstate(divide="ignore"):
+        some_end = -np.expm1(batch * np.log1p(-ends_ratio))
+    return some_end / (batch * ends_ratio)
 
 
 def first_running(holds: Condition, highest: Reals) -> Reals:

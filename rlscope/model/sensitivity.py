@@ -172,7 +172,7 @@ def _of_samplers(calibration: Calibration) -> Mapping[Quantity, _Nudge | Silence
     return {
         "forward_speed": _of_system(lambda system: with_forward_speed(system, 1.0 + _STEP_RATIO), _STEP_RATIO),
         "prefill_speed": _of_system(_with_faster_prefill, _STEP_RATIO)
-        if engine.prefill_tokens_per_s
+        if engine.prefill_tokens_per_s or engine.prefill_pass_s
         else "not_recorded",
         "kv_capacity": _of_system(_with_larger_cache, _STEP_RATIO) if engine.kv_capacity_tokens else "not_recorded",
         # Every draw has one and the same workload.
@@ -226,8 +226,10 @@ def _shorter(lengths: LengthLaw) -> LengthLaw:
 
 
 def _with_faster_prefill(system: System) -> System:
-    rate_per_s = (system.engine.prefill_tokens_per_s or 0.0) * (1.0 + _STEP_RATIO)
-    return replace(system, engine=replace(system.engine, prefill_tokens_per_s=rate_per_s))
+    engine, speed = system.engine, 1.0 + _STEP_RATIO
+    rate_per_s = None if engine.prefill_tokens_per_s is None else engine.prefill_tokens_per_s * speed
+    faster = replace(engine, prefill_tokens_per_s=rate_per_s, prefill_pass_s=engine.prefill_pass_s / speed)
+    return replace(system, engine=faster)
 
 
 def _with_larger_cache(system: System) -> System:

@@ -56,7 +56,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
         drain_s(system.engine.curve, workload.lengths, batch, horizon),
-        samples * sampling.prefill_s,
+        samples * float(sampling.prefill_s(min(samples, limit))),
         workload.environment_s,
         float(trainers.work_s),
         max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s),

@@ -62,7 +62,9 @@ class Engine:
     """Most requests in its batch: the setting, or what the run showed."""
     kv_capacity_tokens: float | None = None
     prefill_tokens_per_s: float | None = None
-    """Prompt tokens per second while it prefills; None: prefill is taken as free."""
+    """Prompt tokens per second while it prefills; None: they are taken as free."""
+    prefill_pass_s: float = 0.0
+    """Seconds of a pass that computes prompts, however many, besides what their tokens take."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,3 +227,14 @@ def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: i
     found = measure(runs_of(system, Layout(1, 2, concurrency // 2), steps=100), lambda run: run.staleness.groups.mean)
     expected = group_staleness(concurrency, batch, tail, load, 2.0)
     assert abs(found.mean - expected) < PUBLISHED_TOLERANCE_VERSIONS
+
+
+def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:
+    # Some three of 24 requests end in every pass of 10 ms, and the ones that follow wait 5 ms together.
+    short = replace(SYSTEM.workload, lengths=LengthLaw.lognormal(8, 0.6, cap_tokens=40))
+    engine = replace(SYSTEM.engine, prefill_pass_s=0.005)
+    system = replace(with_trainer(SYSTEM, 1e9), workload=short, engine=engine)
+    expected = state_of(system).trained_tokens_per_s
+    assert measure(runs_of(system), lambda run: run.trained_tokens_per_s).agrees_with(expected, bias_ratio=0.01)
+    alone = replace(system, engine=replace(engine, prefill_pass_s=0.0, prefill_tokens_per_s=20.0 / 0.005))
+    assert expected > 1.3 * state_of(alone).trained_tokens_per_s

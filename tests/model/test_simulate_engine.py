@@ -17,6 +17,7 @@ TERMS = EngineTerms(
     kv_capacity_tokens=math.inf,
     prompt_tokens=2.0,
     prefill_s_per_token=0.0,
+    prefill_pass_s=0.0,
     pause_s=7.0,
     kv_kept=True,
     drains=False,
@@ -110,6 +111,17 @@ def test_prefill_stops_the_batch_for_the_prompts_that_join() -> None:
         totals = engine.totals_at(now_s)
         assert (totals.prefill_s, totals.decode_s) == pytest.approx((prefill_s, decode_s))
         assert totals.running_s == pytest.approx(2 * now_s)
+
+
+def test_prompts_that_join_together_share_what_a_pass_costs() -> None:
+    engine = engine_with([1, 9, 9], replace(TERMS, max_running=2, prefill_s_per_token=0.25, prefill_pass_s=3.0))
+    first_s = 3.0 + 2 * 2 * 0.25
+    end_s = engine.resume(0.0)
+    assert end_s == first_s + 6.0
+    assert list(engine.settle(end_s)) == [0]
+    engine.resume(end_s)
+    # The third joins alone.
+    assert engine.totals_at(end_s + 100.0).prefill_s == first_s + 3.0 + 2 * 0.25
 
 
 def test_of_a_pass_under_way_the_seconds_count_and_not_the_tokens() -> None:

@@ -37,6 +37,8 @@ class EngineTerms:
     prompt_tokens: float
     prefill_s_per_token: float
     """0 where prefill is free."""
+    prefill_pass_s: float
+    """Of prompts that join together, besides what their tokens take."""
     pause_s: float
     """Of a weight update."""
     kv_kept: bool
@@ -78,7 +80,7 @@ class Engine:
     def __init__(self, index: int, terms: EngineTerms, samples: Samples) -> None:
         self.index, self._terms, self._samples = index, terms, samples
         self._is_limited = terms.kv_capacity_tokens < math.inf
-        self._prompt_lead = _Lead(prefill_s=terms.prompt_tokens * terms.prefill_s_per_token)
+        self._prompt_lead = _Lead(prefill_s=terms.prompt_tokens * terms.prefill_s_per_token + terms.prefill_pass_s)
         self.waiting: deque[int] = deque()
         self.running, self.passes, self._resident_tokens = 0, 0, 0.0
         self.most_running = terms.max_running
@@ -247,8 +249,9 @@ class Engine:
                 again_tokens += context_tokens
             if self._is_limited:
                 self._order.append(sample)
-        if terms.prefill_s_per_token:
-            self._spend(_Lead(0.0, again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token))
+        if self._prompt_lead.prefill_s and (again_tokens or new_tokens):
+            again_s, new_s = again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token
+            self._spend(_Lead(0.0, again_s, new_s + terms.prefill_pass_s))
 
     def _spend(self, more: _Lead) -> None:
         pause_s, recompute_s, prefill_s = self._next_lead

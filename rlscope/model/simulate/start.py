@@ -23,6 +23,7 @@ def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[En
             kv_capacity_tokens=math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens,
             prompt_tokens=system.workload.prompt_tokens,
             prefill_s_per_token=slowness * prefill_s,
+            prefill_pass_s=slowness * engine.prefill_pass_s,
             pause_s=update.engine_pause_s,
             kv_kept=update.kv_kept,
             drains=settings.publication == "drained",

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args, get_origin, get_type_hints
 from rlscope.run_files import is_integer
 
 Dispatch = Literal["least_loaded", "pulled"]
-QueuePolicy = Literal["wait", "drop_oldest"]
+FullQueue = Literal["wait", "drop_oldest"]
 QueueOrder = Literal["fifo", "oldest_first"]
 
 
@@ -33,7 +33,7 @@ class RunConfig:
     gpu_hour_price: float | None = None
     currency: str | None = None
     dispatch: Dispatch | None = None
-    queue_policy: QueuePolicy | None = None
+    queue_policy: FullQueue | None = None
     queue_order: QueueOrder | None = None
     batches_ahead: float | None = None
 

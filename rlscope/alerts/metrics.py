@@ -18,6 +18,8 @@ from rlscope.ledger import IDLE_STATES
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "times"]
 Evidence = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
+RESIDUAL: Final = "throughput.residual_ratio"
+"""The one metric that needs the model."""
 SAMPLER_ROLES: Final = ("sampler", "colocated")
 _MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 _NS: Final = 1e-9
@@ -261,7 +263,7 @@ METRICS: Final[tuple[Metric, ...]] = (
            "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
     Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, over the time",
            "training_steps", "steps", "steps", 3, _trained_tokens),
-    Metric("throughput.residual_ratio", "ratio", "what the model's prediction leaves of the rate unexplained",
+    Metric(RESIDUAL, "ratio", "what the model's prediction leaves of the rate unexplained",
            "training_steps", None, "steps", 1, _residual, is_live=False),
     Metric("step.period_s", "s", "mean time from the end of one optimizer step to the next",
            "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),

@@ -65,9 +65,12 @@ def what_if(
     from rlscope.report.what_if_text import print_what_if
     from rlscope.what_if import ask_run
 
-    layout = (n_train, n_sample, n_gpus, max_running)
-    workload = (max_staleness, scale_lengths, max_output_tokens, samples_per_step)
-    change = Change(*layout, *workload, trainer_speed, forward_speed, weight_update_s)
+    change = Change(
+        trainer_gpus=n_train, sampler_gpus=n_sample, gpus=n_gpus, running_per_engine=max_running,
+        max_staleness=max_staleness, length_factor=scale_lengths, max_output_tokens=max_output_tokens,
+        samples_per_step=samples_per_step, trainer_speed=trainer_speed, forward_speed=forward_speed,
+        weight_update_s=weight_update_s,
+    )  # fmt: skip
     notes = Console(stderr=True)
     try:
         with notes.status("opening the run") as status:

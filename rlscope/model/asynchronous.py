@@ -119,21 +119,6 @@ def steady_states(
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
-def balancing_running(system: System, layouts: Sequence[Layout]) -> Reals:
-    """The smallest batch per engine with which the samplers keep up with the trainers, at most the layout's limit.
-
-    NaN where none does, or where the layout cannot run. Other limits are not put on.
-    """
-    sampling = sampling_of(system)
-    balancing = np.full(len(layouts), np.nan)
-    runs = np.array([refused(system, sampling, layout) is None for layout in layouts], dtype=np.bool_)
-    if runs.any():
-        fleet = _fleet(system, sampling, [layout for layout, each in zip(layouts, runs, strict=True) if each])
-        limit = min(system.engine.max_running, sampling.kv_running)
-        balancing[runs] = _keeping_up(fleet, np.minimum(fleet.places, limit))
-    return balancing
-
-
 def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission") -> Fleet:
     gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
     return Fleet(

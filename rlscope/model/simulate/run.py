@@ -52,11 +52,7 @@ class Run:
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
         self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
-        self._starter = (
-            Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
-            if pulls
-            else Router(self.fleet, self.gate, self.queue, self._start_group)
-        )
+        self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self.trainer = Trainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
@@ -96,6 +92,9 @@ class Run:
             trainer=self.trainer.copy_totals(),
             queue_group_s=self.queue.depth_integral,
         )
+
+    def _pull(self) -> Pull:
+        return Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
 
     def _swap_requests(self) -> None:
         """Cross boundaries for as long as each request that finishes is replaced at once by one of a started group.

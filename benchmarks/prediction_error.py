@@ -4,6 +4,8 @@ Each system of `prediction_systems.py` is recorded at one layout by the token si
 noise. rlscope predicts every other split of the GPUs, with the recorded limit of running requests and with twice that,
 and recommends a layout; the same layouts are then simulated, which is the truth up to its own Monte Carlo error.
 "Known" is the model's closed form given the true parameters: what it errs is the form's, the rest is the fit's.
+Each system is recorded once more with other trainer GPUs, twice as many where that leaves samplers and half as many
+where not, and the predictions are made again with that run named as `--also`.
 
     python benchmarks/prediction_error.py [--systems 42] [--processes 2]
 
@@ -52,6 +54,10 @@ class Transfer:
     predicted: Spread
     scaling_known: Spread
     """Predicted, had somebody said how the trainers scale."""
+    beside_another: Spread
+    """Predicted with one more recording."""
+    other_trainer_gpus: int
+    """Of that recording."""
 
     @property
     def error_ratio(self) -> float:
@@ -89,14 +95,17 @@ class Judged:
 def judge(task: tuple[System, bool]) -> Judged:
     """Record, predict, simulate."""
     system, is_quiet = task
-    world = system.world
+    world, other = system.world, other_recording(system)
     with tempfile.TemporaryDirectory() as scratch:
-        simulate_world(world, system.recorded, system.steps, 0, Path(scratch) / "run")
-        told = predict(Path(scratch) / "run", system.layouts, world.training.scaling_exponent)
+        run, beside = Path(scratch) / "run", Path(scratch) / "beside"
+        simulate_world(world, system.recorded, system.steps, 0, run)
+        simulate_world(world, other, system.steps, 3, beside)
+        told = predict(run, system.layouts, world.training.scaling_exponent)
+        told_more = predict(run, system.layouts, also=(beside,))
     true = {layout: true_tokens_per_s(world, layout, TRUE_STEPS) for layout in system.layouts}
     again = true_tokens_per_s(world, system.recorded, TRUE_STEPS, seed=2)
     noise = again / true[system.recorded] - 1.0
-    if isinstance(told, NoOutlook):
+    if isinstance(told, NoOutlook) or isinstance(told_more, NoOutlook):
         best = max(true.values())
         return Judged(system, is_quiet, (), None, 0.0, 1.0 - true[system.recorded] / best, noise)
     chosen = told.advice.layout
@@ -108,11 +117,22 @@ def judge(task: tuple[System, bool]) -> Judged:
             *(system, is_quiet, layout, true[layout], known[layout]),
             told.tokens_per_s[layout],
             told.scaling_known_tokens_per_s[layout],
+            told_more.tokens_per_s[layout],
+            other.trainer_gpus,
         )
         for layout in system.layouts
     )
     short = (1.0 - true[chosen] / best, 1.0 - true[system.recorded] / best)
     return Judged(system, is_quiet, transfers, told.advice, *short, noise)
+
+
+def other_recording(system: System) -> Layout:
+    """The layout of one more recording: twice the trainer GPUs, or half of them, in whole pieces."""
+    world, recorded = system.world, system.recorded
+    piece = world.gpus_per_engine
+    doubled = 2 * recorded.trainer_gpus
+    trainers = doubled if doubled < world.gpus else max(piece, recorded.trainer_gpus // 2 // piece * piece)
+    return Layout(trainers, world.gpus - trainers, recorded.running_per_engine)
 
 
 def error_line(name: str, transfers: Iterable[Transfer]) -> str:
@@ -157,8 +177,10 @@ def error_lines(judged: Sequence[Judged]) -> list[str]:
         error_line("the recorded layout itself, noise-free", (row for row in rows if row.is_recorded and row.is_quiet)),
         error_line("every other layout, noise-free", quiet),
         error_line("  had the trainers' scaling been known", map(_with_scaling, quiet)),
+        *_beside_lines(quiet),
         error_line("every other layout, noisy", noisy),
         error_line("  had the trainers' scaling been known", map(_with_scaling, noisy)),
+        *_beside_lines(noisy),
         *(error_line(f"  {name}", filter(test, noisy)) for name, test in groups.items()),
         *(
             error_line(f"  limited by: {family}", [row for row in noisy if row.system.family == family])
@@ -169,6 +191,20 @@ def error_lines(judged: Sequence[Judged]) -> list[str]:
 
 def _with_scaling(row: Transfer) -> Transfer:
     return replace(row, predicted=row.scaling_known)
+
+
+def _beside_lines(rows: Sequence[Transfer]) -> list[str]:
+    """With one more recording: the same layouts, and those whose trainer GPUs neither recording had."""
+    beside = [replace(row, predicted=row.beside_another) for row in rows]
+    unseen = [
+        row
+        for row in beside
+        if row.layout.trainer_gpus not in (row.system.recorded.trainer_gpus, row.other_trainer_gpus)
+    ]
+    return [
+        error_line("  with a run at other trainer GPUs (--also)", beside),
+        error_line("    trainer GPUs that neither run had", unseen),
+    ]
 
 
 def advice_lines(judged: Sequence[Judged]) -> list[str]:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from token_simulator import Layout
 
 from rlscope.analyze import analyze
+from rlscope.look_ahead import Wishes
 from rlscope.model.arbiter import is_doubtful, simulated_run
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import Spread, drawn_rates
@@ -34,23 +35,30 @@ class Told:
     tokens_per_s: Mapping[Layout, Spread]
     """Trained response tokens per second: median and 90 % interval of each layout asked about."""
     scaling_known_tokens_per_s: Mapping[Layout, Spread]
-    """The same, had somebody said how the trainers scale."""
+    """The same, had somebody said how the trainers scale; empty where nobody was asked to."""
     trainer_tokens_per_gpu_s: float
     """As calibrated, with the trainers of the run."""
 
 
-def predict(folder: Path, layouts: Sequence[Layout], scaling_exponent: float) -> Told | NoOutlook:
-    """Analyse the folder and ask about the layouts, once more with the trainers' true exponent."""
-    outlook = analyze(folder).outlook
+def predict(
+    folder: Path, layouts: Sequence[Layout], scaling_exponent: float | None = None, also: Sequence[Path] = ()
+) -> Told | NoOutlook:
+    """Analyse the folder, with other recordings beside it, and ask about the layouts.
+
+    scaling_exponent: the trainers' true one, to ask once more with it.
+    """
+    outlook = analyze(folder, wishes=Wishes(also=tuple(also))).outlook
     if isinstance(outlook, NoOutlook):
         return outlook
-    calibration, advised = outlook.calibration, outlook.recommendation
+    calibration, advised, settings = outlook.calibration, outlook.recommendation, outlook.question.settings
     chosen = advised.best.layout if advised.changes else calibration.layout
     return Told(
         advice=Advice(advised.changes, advised.reason, _layout(chosen)),
-        tokens_per_s=_spreads(calibration, layouts, outlook.question.settings),
-        scaling_known_tokens_per_s=_spreads(
-            _with_scaling(calibration, scaling_exponent), layouts, outlook.question.settings
+        tokens_per_s=_spreads(calibration, layouts, settings),
+        scaling_known_tokens_per_s=(
+            {}
+            if scaling_exponent is None
+            else _spreads(_with_scaling(calibration, scaling_exponent), layouts, settings)
         ),
         trainer_tokens_per_gpu_s=calibration.system.trainer.tokens_per_gpu_s,
     )

@@ -15,8 +15,9 @@ def stills_of_every_page(stills_drawn_once: None) -> None:
     """Pages here hold their stills, each drawn once."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
+    """Closed with its module: until then playwright's event loop runs in this thread, and asyncio bears no other."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not CHROMIUM.exists():
         pytest.skip(f"there is no Chromium at {CHROMIUM}")

@@ -3,23 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
 
 from rlscope.alerts.alert import Severity, at_least
+from rlscope.alerts.metrics import RESIDUAL
 from rlscope.alerts.rule import RuleSet
 from rlscope.alerts.rules import built_in_rules, load_rules, one_off
 from rlscope.alerts.whole_run import RuleReport, hold_to_rules
 from rlscope.errors import UnreadableDataError
 from rlscope.store import Run, open_run
 
-RESIDUAL: Final = "throughput.residual_ratio"
-
 
 def check(folder: Path, rules: RuleSet) -> RuleReport:
     """Hold the run in a folder to rules.
 
     A file that turns out to be damaged inside is left out, as `analyze` does. Raises RunFolderError for a folder that
-    is no run, QueryError for a rule's SELECT that is refused.
+    is no run, RuleError for a rule's SELECT that is refused.
     """
     try:
         with open_run(folder) as run:

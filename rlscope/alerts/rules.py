@@ -12,7 +12,7 @@ from string import Formatter
 from typing import Final, cast, get_args
 
 from rlscope.alerts.alert import SEVERITIES
-from rlscope.alerts.metrics import BY_NAME
+from rlscope.alerts.metrics import BY_NAME, METRICS, RESIDUAL
 from rlscope.alerts.receivers import receivers_of
 from rlscope.alerts.rule import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, Window
 from rlscope.alerts.rule_source import Place, RuleSource, parse_source, read_source
@@ -40,6 +40,9 @@ _RULE_KEYS: Final = (
     "labels", "annotations",
 )  # fmt: skip
 _OWN_MIN_EVIDENCE: Final = 1
+# What a prediction leaves unexplained may be more than all of it, and less than none.
+_SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
+_SHARE: Final = "0 to 1, for the metric is a share: 30 % is 0.3"
 
 
 def load_rules(path: Path) -> RuleSet:
@@ -60,15 +63,9 @@ def built_in_rules() -> RuleSet:
 
 
 def rules_of(source: RuleSource) -> RuleSet:
-    """The rules of a document. Raises RuleError."""
+    """The rules of a document, the built-in ones where it names none. Raises RuleError."""
     _check_keys(source, (), source.document, _TOP_KEYS)
-    raw = source.document.get("rules", [])
-    if not isinstance(raw, list):
-        raise _wrong(source, ("rules",), raw, "a list of tables, each headed [[rules]]")
-    tables = cast("list[object]", raw)
-    rules = tuple(_rule(source, ("rules", index), table) for index, table in enumerate(tables))
-    _check_names(source, rules)
-    plain = RuleSet(rules)
+    plain = RuleSet(_rules(source) if "rules" in source.document else built_in_rules().rules)
     interval_ns = _duration(source, (), source.document, "interval", plain.interval_ns)
     if interval_ns < 1_000_000:
         raise _wrong(source, ("interval",), source.document["interval"], "at least 1ms")
@@ -89,11 +86,13 @@ def one_off(text: str) -> Rule:
         raise RuleError.of(
             place,
             found="no METRIC > NUMBER",
-            expected="a metric, > or <, and a number in the metric's unit: 'staleness.tokens.p95 > 4'",
+            expected="a metric, > or <, and a number in the metric's unit: 'idle.trainer_ratio > 0.3'",
             next_step="`rlscope rules` lists the metrics.",
         )
     if words[0] not in BY_NAME:
         raise _unknown(place, "metric", words[0], tuple(BY_NAME))
+    if not _is_reached(words[0], float(words[2])):
+        raise RuleError.of(place, found=words[2], expected=_SHARE, next_step="Otherwise it always or never fires.")
     return Rule(
         name=text,
         metric=words[0],
@@ -104,6 +103,18 @@ def one_off(text: str) -> Rule:
         kind="alarm",
         labels={"severity": "critical"},
     )
+
+
+def _rules(source: RuleSource) -> tuple[Rule, ...]:
+    raw = source.document["rules"]
+    if not isinstance(raw, list):
+        raise _wrong(source, ("rules",), raw, "a list of tables, each headed [[rules]]")
+    if not raw:
+        raise _wrong(source, ("rules",), raw, "at least one rule, or no `rules` for the built-in ones")
+    tables = cast("list[object]", raw)
+    rules = tuple(_rule(source, ("rules", index), table) for index, table in enumerate(tables))
+    _check_names(source, rules)
+    return rules
 
 
 def _rule(source: RuleSource, place: Place, raw: object) -> Rule:
@@ -122,7 +133,7 @@ def _rule(source: RuleSource, place: Place, raw: object) -> Rule:
         metric=metric,
         sql=sql,
         direction=direction,
-        threshold=_number(source, (*place, direction), table[direction]),
+        threshold=_threshold(source, (*place, direction), table[direction], metric),
         window=_window(source, place, table),
         for_ns=_duration(source, place, table, "for", 0),
         keep_firing_for_ns=_duration(source, place, table, "keep_firing_for", 0),
@@ -225,10 +236,17 @@ def _text(source: RuleSource, place: Place, table: Mapping[str, object], key: st
     return value
 
 
-def _number(source: RuleSource, place: Place, value: object) -> float:
+def _threshold(source: RuleSource, place: Place, value: object, metric: str | None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise _wrong(source, place, value, "a number in the metric's unit, without its unit")
+    if not _is_reached(metric, value):
+        raise _wrong(source, place, value, _SHARE)
     return float(value)
+
+
+def _is_reached(metric: str | None, threshold: float) -> bool:
+    """Whether values lie on both sides of a threshold, or may: a share of 30 is one of 30 %, misread."""
+    return metric not in _SHARES or 0 <= threshold <= 1
 
 
 def _is_whole(value: object) -> bool:

@@ -1,5 +1,7 @@
 """`rlscope rules`: the metrics there are, the rules that hold, and files made of them."""
 
+import shutil
+import sys
 from typing import Annotated
 
 import typer
@@ -32,4 +34,5 @@ def rules(
         print(as_dashboard())
     else:
         held = load_rules(rules) if rules is not None else built_in_rules()
-        print(as_rule_file(held) if prometheus else as_text(held) + "\n", end="")
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print(as_rule_file(held) if prometheus else as_text(held, width) + "\n", end="")

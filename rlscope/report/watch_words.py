@@ -26,7 +26,7 @@ def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
         ("steps", _steps(facts, now_ns)),
         ("trained", numbers.tokens_per_second(facts.trained_tokens_per_s)),
         ("staleness", ages),
-        ("batch", f"{_of(facts.running_per_engine, 'running')}, {_of(facts.waiting_requests, 'waiting')} per engine"),
+        ("batch", _batch(facts)),
         ("KV cache", numbers.percent(facts.kv_used_ratio)),
         ("queue", _of(facts.queue_depth_samples, "samples")),
     ]
@@ -156,6 +156,12 @@ def _steps(facts: LiveFacts, now_ns: int) -> str:
     if facts.last_step_end_ns is None:
         return steps
     return f"{steps}, the last {numbers.duration(max(0, now_ns - facts.last_step_end_ns) / 1e9)} ago"
+
+
+def _batch(facts: LiveFacts) -> str:
+    if facts.running_per_engine is None and facts.waiting_requests is None:
+        return numbers.NO_DATA
+    return f"{_of(facts.running_per_engine, 'running')}, {_of(facts.waiting_requests, 'waiting')} per engine"
 
 
 def _of(value: float | None, noun: str) -> str:

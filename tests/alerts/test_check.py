@@ -15,13 +15,14 @@ from rlscope.alerts.alert import Alert
 from rlscope.alerts.check import check, failed, rules_to_check
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.rule import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, Window
-from rlscope.alerts.rules import example
+from rlscope.alerts.rules import built_in_rules, example
 from rlscope.alerts.whole_run import RuleReport
 from rlscope.cli import main
-from rlscope.errors import QueryError
+from rlscope.errors import RuleError
 from rlscope.model.forecast import Spread
 from rlscope.model.outlook import NoOutlook
 from rlscope.model.prediction import Achieved, Compared, Prediction
+from rlscope.report import rule_list
 from rlscope.report.junit import as_junit
 from rlscope.report.rule_report import as_github, as_json, as_markdown, as_text
 from tests.trace_folder import Row, activity, train_row, worker, write_run
@@ -169,7 +170,7 @@ def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> No
 )
 def test_a_select_that_is_no_metric_is_refused_with_the_rules_name(tmp_path: Path, sql: str, found: str) -> None:
     rule = Rule("own", None, sql, "above", 0, Window(S), labels={"severity": "info"})
-    with pytest.raises(QueryError, match=found):
+    with pytest.raises(RuleError, match=found):
         check(run_of(tmp_path / "run"), RuleSet((rule,)))
 
 
@@ -273,6 +274,14 @@ def test_rules_lists_every_metric_and_the_rules_that_hold(command: Callable[...,
     assert all(f"  {metric.name} " in listed for metric in METRICS)
     assert "idle.trainer_ratio over 10m > 30.0%, for 5m" in listed
     assert command("rules", "--example").out == example()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_is_listed_is_folded_below_its_own_column_on_a_terminal(width: int) -> None:
+    folded, whole = (rule_list.as_text(built_in_rules(), each) for each in (width, None))
+    assert max(map(len, folded.splitlines())) <= width < max(map(len, whole.splitlines()))
+    assert " ".join(folded.split()) == " ".join(whole.split())
+    assert "  staleness.tokens.p50              versions  the age that half of them do not" in folded
 
 
 def test_one_offs_stand_alone_or_beside_the_rules_of_a_file(tmp_path: Path) -> None:

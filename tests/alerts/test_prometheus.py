@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rlscope.alerts.grafana import as_dashboard
-from rlscope.alerts.metrics import METRICS
+from rlscope.alerts.metrics import METRICS, Metric
 from rlscope.alerts.prometheus_expressions import Expressed, Inexpressible, express
 from rlscope.alerts.prometheus_rules import as_rule_file
 from rlscope.alerts.rule import Rule, RuleSet, Window
@@ -40,6 +40,11 @@ def rules(text: str, warm_up_steps: int = 3) -> RuleSet:
 def rule(metric: str, condition: str, **more: object) -> Rule:
     fields = "".join(f"{key} = {json.dumps(value)}\n" for key, value in more.items())
     return rules(f'{RULE}metric = "{metric}"\n{condition}\n{fields}').rules[0]
+
+
+def beyond(metric: Metric) -> str:
+    """A condition that the metric can meet and whose threshold ends a bucket."""
+    return "above = 0.5" if metric.unit == "ratio" else "above = 4"
 
 
 def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -173,7 +178,7 @@ def test_a_rule_fires_on_one_side_of_its_threshold_and_not_on_the_other(
 def test_every_metric_is_held_by_a_case_or_has_a_reason_why_prometheus_cannot_hold_it() -> None:
     cases = {metric for metric, _, _, _ in CASES}
     for metric in METRICS:
-        how = express(rule(metric.name, "above = 4"))
+        how = express(rule(metric.name, beyond(metric)))
         assert isinstance(how, Expressed if metric.name in cases else Inexpressible), metric.name
         assert isinstance(how, Expressed) or not how.reason.startswith("the hooks export nothing"), metric.name
 
@@ -219,7 +224,7 @@ def test_for_and_keep_firing_for_are_prometheus_own(minute: int, names: set[str]
 @needs_promtool
 def test_promtool_takes_the_built_in_rules_and_one_of_every_metric(tmp_path: Path) -> None:
     every = "".join(
-        f'[[rules]]\nname = "{metric.name} \\"odd\\" (a|b)\\\\"\nmetric = "{metric.name}"\nabove = 4\n'
+        f'[[rules]]\nname = "{metric.name} \\"odd\\" (a|b)\\\\"\nmetric = "{metric.name}"\n{beyond(metric)}\n'
         f'kind = "{kind}"\n'
         'annotations = { summary = "{{{{ {{ }} {{{value} {worst} {threshold} {window} {for} {evidence}{run}" }\n'
         for number, metric in enumerate(METRICS)
@@ -322,7 +327,7 @@ def test_every_metric_label_and_bucket_of_rules_and_dashboard_is_one_that_the_ho
     samples = [sample for family in text_string_to_metric_families(scraped) for sample in family.samples]
     exported = {sample.name for sample in samples} | {label for sample in samples for label in sample.labels}
     expressions = [
-        how.condition for each in METRICS if isinstance(how := express(rule(each.name, "above = 4")), Expressed)
+        how.condition for each in METRICS if isinstance(how := express(rule(each.name, beyond(each))), Expressed)
     ]
     assert len(expressions) > 10
     panels = [target["expr"] for panel in json.loads(as_dashboard())["panels"] for target in panel["targets"]]

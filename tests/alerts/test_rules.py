@@ -123,6 +123,9 @@ MISTAKES = [
     ('\ninterval = "0s"', 2, "'0s'", "at least 1ms"),
     ("warm_up_steps = 1.5", 1, "1.5", "whole number"),
     ("rules = 3", 1, "3", "a list of tables"),
+    ("rules = []", 1, "[]", "at least one rule"),
+    ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nabove = 30', 4, "30", "30 % is 0.3"),
+    ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nbelow = -0.01', 4, "-0.01", "0 to 1"),
     ('[[rules]]\nname = "a', 2, "not TOML", ""),
 ]  # fmt: skip
 
@@ -161,9 +164,12 @@ def test_a_file_that_cannot_be_read_is_an_error_of_rules(tmp_path: Path) -> None
         load_rules(tmp_path / "rules.toml")
 
 
-def test_an_empty_file_has_no_rules(tmp_path: Path) -> None:
-    assert load_rules(written(tmp_path, "")).rules == ()
-    assert load_rules(written(tmp_path, "", "empty.yaml")).rules == ()
+def test_a_file_that_names_no_rules_leaves_the_built_in_ones_in_force(tmp_path: Path) -> None:
+    receivers = '[[receivers]]\nname = "own"\nkind = "command"\ncommand = ["logger"]\n'
+    for text, name in (("", "empty.toml"), ("", "empty.yaml"), (receivers, "receivers.toml")):
+        assert load_rules(written(tmp_path, text, name)) == built_in_rules()
+    held = load_rules(written(tmp_path, 'interval = "30s"\nwarm_up_steps = 7\n'))
+    assert (held.interval_ns, held.warm_up_steps, held.rules) == (30 * S, 7, built_in_rules().rules)
 
 
 def test_a_one_off_is_critical_and_asks_about_the_whole_run() -> None:
@@ -178,12 +184,20 @@ def test_a_one_off_is_critical_and_asks_about_the_whole_run() -> None:
         ("idle.trainer_ratio >= 0.3", "no METRIC > NUMBER"),
         ("idle.trainer_ratio > 30%", "no METRIC > NUMBER"),
         ("idle.trainer_ratio > nan", "no METRIC > NUMBER"),
+        ("idle.trainer_ratio > 1.01", "30 % is 0.3"),
         ("idle.trainer > 0.3", "Did you mean 'idle.trainer_ratio'"),
     ],
 )
 def test_a_one_off_that_is_no_rule_is_refused(text: str, found: str) -> None:
     with pytest.raises(RuleError, match=found):
         one_off(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["idle.trainer_ratio > 1", "idle.trainer_ratio > 0", "throughput.residual_ratio < -0.5", "queue.depth > 30"]
+)
+def test_a_share_may_be_held_to_its_ends_and_what_is_no_share_to_anything(text: str) -> None:
+    assert one_off(text).threshold == float(text.split()[-1])
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The layout to use next, in words: what to change or keep, why, how sure that is, and what would make it surer."""
 
+import math
 from typing import Final, NamedTuple
 
 from rlscope.model.forecast import Forecast, Spread
@@ -8,7 +9,8 @@ from rlscope.model.recommendation import Doubt, Recommendation
 from rlscope.model.steady_state import LEAST_STEPS
 from rlscope.model.system import Layout
 from rlscope.report import numbers
-from rlscope.report.outlook_names import EXCLUSIONS, REASONS
+from rlscope.report.outlook_names import REASONS
+from rlscope.report.preemption_words import layout_remark
 
 TODAY: Final = "today"
 _SCALING_STEPS: Final = LEAST_STEPS + 5
@@ -95,23 +97,25 @@ def gain_text(gain_ratio: Spread | None) -> str:
     return "" if gain_ratio is None else numbers.with_interval(numbers.signed_percent, *gain_ratio)
 
 
-def rate_of(forecast: Forecast) -> Spread | None:
-    """Trained tokens per second: over the draws, where they were made, else the best estimate without an interval."""
-    if forecast.drawn_tokens_per_s is not None:
-        return Spread.of(forecast.drawn_tokens_per_s)
-    rate = forecast.tokens_per_s
-    return None if rate is None else Spread(rate, rate, rate)
+def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:
+    """Trained tokens per second: over the draws, where they were made, else the best estimate without an interval.
+
+    beside: the layout over which a gain is said too. The median is then that layout's times one plus the gain: a median
+    of quotients is not the quotient of medians, and a reader would find the two at odds.
+    """
+    own = _own_rate(forecast)
+    gain = None if beside is None else _gain_between(beside, forecast)
+    base = None if beside is None else _own_rate(beside)
+    if own is None or gain is None or base is None:
+        return own
+    median = base.median * (1.0 + gain.median)
+    is_drawn = forecast.drawn_tokens_per_s is not None
+    return Spread(median, min(own.low, median), max(own.high, median)) if is_drawn else Spread(median, median, median)
 
 
 def gain_of(outlook: Outlook, forecast: Forecast) -> Spread | None:
-    """Gain over today's layout, draw by draw where both were drawn; None for today's own and where nothing is known."""
-    today = outlook.forecasts.today
-    if forecast is today or forecast.tokens_per_s is None or not today.tokens_per_s:
-        return None
-    if forecast.drawn_tokens_per_s is not None and today.drawn_tokens_per_s is not None:
-        return Spread.of(forecast.drawn_tokens_per_s / today.drawn_tokens_per_s - 1.0)
-    gain_ratio = forecast.tokens_per_s / today.tokens_per_s - 1.0
-    return Spread(gain_ratio, gain_ratio, gain_ratio)
+    """Gain over today's layout; None for today's own and where nothing is known."""
+    return _gain_between(outlook.forecasts.today, forecast)
 
 
 def mark_of(outlook: Outlook, forecast: Forecast) -> str:
@@ -133,12 +137,36 @@ def layout_rows(outlook: Outlook, shown: int) -> list[LayoutRow]:
     forecasts, best = outlook.forecasts, outlook.recommendation.best
     chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
     if len(chosen) > 1:
-        chosen += [each for each in forecasts.others if each is not best][: max(0, shown - len(chosen))]
+        ranked = sorted(forecasts.others, key=lambda each: (each.excluded is not None, -_gain_ratio(outlook, each)))
+        chosen += [each for each in ranked if each is not best][: max(0, shown - len(chosen))]
     return [_layout_row(outlook, each) for each in chosen]
 
 
+def _gain_ratio(outlook: Outlook, forecast: Forecast) -> float:
+    gain = gain_of(outlook, forecast)
+    return -math.inf if gain is None else gain.median
+
+
+def _gain_between(base: Forecast, forecast: Forecast) -> Spread | None:
+    """Gain over another layout, draw by draw where both were drawn; None for its own and where nothing is known."""
+    if forecast is base or forecast.tokens_per_s is None or not base.tokens_per_s:
+        return None
+    if forecast.drawn_tokens_per_s is not None and base.drawn_tokens_per_s is not None:
+        return Spread.of(forecast.drawn_tokens_per_s / base.drawn_tokens_per_s - 1.0)
+    gain_ratio = forecast.tokens_per_s / base.tokens_per_s - 1.0
+    return Spread(gain_ratio, gain_ratio, gain_ratio)
+
+
+def _own_rate(forecast: Forecast) -> Spread | None:
+    if forecast.drawn_tokens_per_s is not None:
+        return Spread.of(forecast.drawn_tokens_per_s)
+    rate = forecast.tokens_per_s
+    return None if rate is None else Spread(rate, rate, rate)
+
+
 def _layout_row(outlook: Outlook, forecast: Forecast) -> LayoutRow:
-    layout, rate, gain = forecast.layout, rate_of(forecast), gain_of(outlook, forecast)
+    layout, gain = forecast.layout, gain_of(outlook, forecast)
+    rate = rate_of(forecast, outlook.forecasts.today)
     return LayoutRow(
         mark=mark_of(outlook, forecast),
         trainer_gpus=numbers.count(layout.trainer_gpus),
@@ -147,7 +175,7 @@ def _layout_row(outlook: Outlook, forecast: Forecast) -> LayoutRow:
         rate=numbers.tokens_per_second(None if rate is None else rate.median),
         gain=gain_text(gain),
         staleness=numbers.NO_DATA if forecast.staleness is None else numbers.count(forecast.staleness.sample_p95),
-        remark=EXCLUSIONS[forecast.excluded] if forecast.excluded else (forecast.grade or ""),
+        remark=layout_remark(forecast),
     )
 
 

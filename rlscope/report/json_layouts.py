@@ -41,9 +41,9 @@ def layout_document(layout: Layout) -> dict[str, Json]:
     }
 
 
-def present_document(forecast: Forecast) -> dict[str, Json]:
-    """A layout, its rate and how old its tokens are."""
-    rate, staleness = advice.rate_of(forecast), forecast.staleness
+def present_document(forecast: Forecast, beside: Forecast | None = None) -> dict[str, Json]:
+    """A layout, its rate and how old its tokens are; beside: the layout that its gain is over."""
+    rate, staleness = advice.rate_of(forecast, beside), forecast.staleness
     return {
         **layout_document(forecast.layout),
         "tokens_per_s": None if rate is None else finite(rate.median),
@@ -63,17 +63,21 @@ def candidate_documents(outlook: Outlook) -> list[Json]:
 def candidate_document(outlook: Outlook, forecast: Forecast, odds: Mapping[Layout, float]) -> dict[str, Json]:
     """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
     gain = NO_GAIN if forecast is outlook.forecasts.today else advice.gain_of(outlook, forecast)
-    return compared_document(outlook.calibration, forecast, gain, odds)
+    return compared_document(outlook.calibration, forecast, outlook.forecasts.today, gain, odds)
 
 
 def compared_document(
-    calibration: Calibration, forecast: Forecast, gain: Spread | None, odds: Mapping[Layout, float]
+    calibration: Calibration,
+    forecast: Forecast,
+    base: Forecast | None,
+    gain: Spread | None,
+    odds: Mapping[Layout, float],
 ) -> dict[str, Json]:
-    """A layout with its gain over whatever it is compared with; None: over nothing."""
+    """A layout with its gain over whatever it is compared with, `base`; None: over nothing."""
     pace, staleness = forecast.pace, forecast.staleness
-    rate, is_drawn = advice.rate_of(forecast), forecast.drawn_tokens_per_s is not None
+    rate, is_drawn = advice.rate_of(forecast, base), forecast.drawn_tokens_per_s is not None
     return {
-        **present_document(forecast),
+        **present_document(forecast, base),
         "low": finite(rate.low) if rate is not None and is_drawn else None,
         "high": finite(rate.high) if rate is not None and is_drawn else None,
         "gain_ratio": None if gain is None else finite(gain.median),
@@ -83,14 +87,14 @@ def compared_document(
         "grade": forecast.grade,
         "excluded": forecast.excluded,
         "regime": None if pace is None else waits_for(pace.regime),
-        "step_s": finite(step_seconds(calibration, forecast)),
+        "step_s": finite(step_seconds(calibration, forecast, base)),
         "staleness_p95": None if staleness is None else staleness.sample_p95,
     }
 
 
-def step_seconds(calibration: Calibration, forecast: Forecast) -> float | None:
+def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast | None = None) -> float | None:
     """Seconds of an optimizer step at the rate that is said of the layout; None where it cannot run."""
-    rate = advice.rate_of(forecast)
+    rate = advice.rate_of(forecast, beside)
     if forecast.pace is None or rate is None or not rate.median:
         return None
     return forecast.pace.step_tokens / rate.median / calibration.steps_per_version

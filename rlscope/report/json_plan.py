@@ -57,7 +57,7 @@ def _recommendation(planned: Planned) -> dict[str, Json]:
 
 def _candidate(planned: Planned, forecast: Forecast) -> dict[str, Json]:
     gain = NO_GAIN if forecast is planned.present else gain_over(forecast, planned.present)
-    return compared_document(planned.calibration, forecast, gain, planned.best_probability)
+    return compared_document(planned.calibration, forecast, planned.present, gain, planned.best_probability)
 
 
 def _eta(planned: Planned, file: PlanFile) -> Json:

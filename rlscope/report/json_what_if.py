@@ -5,7 +5,6 @@
 
 from collections.abc import Sequence
 
-from rlscope.model.calibration import Calibration
 from rlscope.model.change import Change
 from rlscope.model.forecast import Forecast, Spread
 from rlscope.model.outlook import Outlook
@@ -21,8 +20,8 @@ def what_if_document(outlook: Outlook, answer: WhatIf) -> dict[str, Json]:
     """What was asked, the run as it is, as it would be, and what one per cent of each quantity buys today."""
     return {
         "asked": _asked(answer.asked),
-        "now": _settled(answer.calibration, answer.now),
-        "predicted": _settled(answer.calibration, answer.predicted),
+        "now": _settled(answer, answer.now),
+        "predicted": _settled(answer, answer.predicted),
         **_gain(answer.gain_ratio),
         "obstacle": answer.obstacle,
         "chose_split": answer.chose_split,
@@ -73,13 +72,13 @@ def _asked(change: Change) -> dict[str, Json]:
     }
 
 
-def _settled(calibration: Calibration, forecast: Forecast) -> dict[str, Json]:
-    rate, pace = advice.rate_of(forecast), forecast.pace
+def _settled(answer: WhatIf, forecast: Forecast) -> dict[str, Json]:
+    rate, pace = advice.rate_of(forecast, answer.now), forecast.pace
     return {
-        **present_document(forecast),
+        **present_document(forecast, answer.now),
         "low": None if rate is None else finite(rate.low),
         "high": None if rate is None else finite(rate.high),
-        "step_s": finite(step_seconds(calibration, forecast)),
+        "step_s": finite(step_seconds(answer.calibration, forecast, answer.now)),
         "trainer_idle_ratio": None if pace is None else finite(pace.trainer_idle_ratio),
         "sampler_idle_ratio": None if pace is None else finite(pace.sampler_idle_ratio),
         "regime": None if pace is None else waits_for(pace.regime),

@@ -148,7 +148,8 @@ def _all(outlook: Outlook) -> list[Forecast]:
 
 
 def _row(outlook: Outlook, forecast: Forecast, series: str) -> tuple[str | int | float | None, ...]:
-    layout, rate, gain = forecast.layout, advice.rate_of(forecast), advice.gain_of(outlook, forecast)
+    layout, gain = forecast.layout, advice.gain_of(outlook, forecast)
+    rate = advice.rate_of(forecast, outlook.forecasts.today)
     drawn = rate is not None and rate.low != rate.high
     return (
         advice.mark_of(outlook, forecast),

@@ -84,7 +84,7 @@ def why(planned: Planned) -> list[str]:
     """Why this layout, how sure that is, and what stands beside it; one sentence or two each."""
     if planned.best is None:
         return _why_none(planned)
-    lines = [_rate_sentence(planned.best), _odds_sentence(planned, planned.best)]
+    lines = [_rate_sentence(planned, planned.best), _odds_sentence(planned, planned.best)]
     return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
@@ -140,8 +140,8 @@ def _range(change_ratio: Spread) -> str:
     return "nothing" if max(abs(change_ratio.low), abs(change_ratio.high)) < _SHARE_OF_NOTHING else f"{low} to {high}"
 
 
-def _rate_sentence(best: Forecast) -> str:
-    rate = advice.rate_of(best)
+def _rate_sentence(planned: Planned, best: Forecast) -> str:
+    rate = advice.rate_of(best, planned.present)
     text = numbers.NO_DATA if rate is None else numbers.with_interval(numbers.tokens_per_second, *rate)
     waits = "" if best.pace is None else f" It waits most for: {REGIMES[best.pace.regime]}."
     return f"It should train {text}; the interval holds 90% of the cases that the plan leaves possible.{waits}"
@@ -213,7 +213,7 @@ def _memory_sentences(planned: Planned) -> list[str]:
 
 
 def _row(planned: Planned, forecast: Forecast) -> PlanRow:
-    layout, rate, pace = forecast.layout, advice.rate_of(forecast), forecast.pace
+    layout, rate, pace = forecast.layout, advice.rate_of(forecast, planned.present), forecast.pace
     drawn = forecast.drawn_tokens_per_s is not None
     mark = "best" if forecast is planned.best else ""
     return PlanRow(

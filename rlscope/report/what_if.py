@@ -91,14 +91,14 @@ def _times(factor: float | None) -> str:
 def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
     """The values of one side, in the order of the rows."""
     layout, pace, ages = forecast.layout, forecast.pace, forecast.staleness
-    rate = advice.rate_of(forecast)
+    rate = advice.rate_of(forecast, answer.now)
     return [
         numbers.count(layout.trainer_gpus),
         numbers.count(layout.sampler_gpus),
         numbers.count(layout.running_per_engine),
         numbers.significant(rate.median if rate else None),
         f"{numbers.significant(rate.low)} to {numbers.significant(rate.high)}" if rate else numbers.NO_DATA,
-        numbers.duration(step_seconds(answer.calibration, forecast)),
+        numbers.duration(step_seconds(answer.calibration, forecast, answer.now)),
         numbers.percent(pace.trainer_idle_ratio if pace else None),
         numbers.percent(pace.sampler_idle_ratio if pace else None),
         numbers.versions(ages.token_mean if ages else None),
@@ -111,7 +111,7 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
 def _differences(answer: WhatIf) -> list[str]:
     """Of those rows in which one is said."""
     now, asked = answer.now, answer.predicted
-    steps_s = [step_seconds(answer.calibration, each) for each in (now, asked)]
+    steps_s = [step_seconds(answer.calibration, each, now) for each in (now, asked)]
     trainers = [each.pace.trainer_idle_ratio if each.pace else None for each in (now, asked)]
     samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
     said = {

@@ -1,6 +1,7 @@
 import typing
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from analysis_fixture import full_analysis
 from outlook_fixture import QUESTION, changing_outlook, observed, short_outlook
@@ -286,3 +287,28 @@ def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_ar
     assert today.staleness.sample_p95 > 6 and today.excluded is None
     assert advice.chosen_rows(asked)[0].mark == "today"
     assert all(each.excluded for each in asked.forecasts.others if each.staleness.sample_p95 > 6)
+
+
+def test_the_rate_beside_a_gain_is_todays_times_that_gain():
+    made = changing_outlook()
+    today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
+    other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
+    assert advice.rate_of(today).median == 200.0
+    assert advice.rate_of(other).median == 190.0
+    # Draw by draw: +10 %, -5 %, +10 %.
+    assert advice.rate_of(other, today).median == pytest.approx(220.0)
+    assert advice.rate_of(today, today) == advice.rate_of(today)
+    assert advice.rate_of(other, replace(today, tokens_per_s=None)) == advice.rate_of(other)
+
+
+def test_the_rows_of_the_layouts_stand_by_gain():
+    made = changing_outlook()
+    rates = iter(np.linspace(0.9, 1.1, 5))
+    drawn = made.forecasts.today.drawn_tokens_per_s
+    others = [
+        each if each.excluded or each is made.recommendation.best
+        else replace(each, drawn_tokens_per_s=drawn * next(rates, 0.5))
+        for each in made.forecasts.others
+    ]  # fmt: skip
+    rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
+    assert [row.gain for row in rows[2:]] == ["+10.0%", "+5.0%", "0%", "−5.0%"]

@@ -442,8 +442,7 @@ def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:
     assert lines(view(facts=replace(EMPTY, run_id="mon\x1b[2J\nday"), problems=("a\rb",))) == [
         "00 UTC run mon�[2J�day",
         "00 UTC note: a�b",
-        "00 UTC steps 120; trained no data; staleness no data; batch no data, no data per engine; "
-        "KV cache no data; queue no data",
+        "00 UTC steps 120; trained no data; staleness no data; batch no data; KV cache no data; queue no data",
     ]
 
 

@@ -4,7 +4,7 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import ModuleType
-from unittest.mock import patch
+from unittest.mock import DEFAULT, patch
 
 import pytest
 
@@ -21,10 +21,11 @@ CASES = {(case.file, case.name): case for case in cases_of("rules")}
 
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
-    """What the analysis of the case's run shows to the rules."""
-    with TemporaryDirectory() as folder, patch("rlscope.analyze.find_illnesses", return_value=()) as rules:
+    """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts."""
+    parts = dict.fromkeys(("find_illnesses", "outlook_of", "hold_to_rules"), DEFAULT)
+    with TemporaryDirectory() as folder, patch.multiple("rlscope.analyze", **parts) as replaced:
         analyze(CASES[file, name].write(Path(folder)))
-    (evidence,) = rules.call_args.args
+    (evidence,) = replaced["find_illnesses"].call_args.args
     return evidence
 
 

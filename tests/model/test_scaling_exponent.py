@@ -160,3 +160,10 @@ def test_draws_hold_the_step_at_the_other_number_of_gpus_to_the_error_of_two_run
     assert np.median(at_other) == pytest.approx(truth, rel=0.02)
     assert np.log(at_other).std() == pytest.approx(np.sqrt(2) * RUN_ERROR, rel=0.25)
     assert drawn_step_s(found, SEEN).std() < 0.001 * truth
+
+
+def test_what_scaling_loses_is_not_mostly_put_down_to_overhead() -> None:
+    # From 4 and 8 GPUs to 64: were every share of overhead as likely, the step there would seem 1.4 times as long.
+    found = fit(*(run_at(gpus, exponent=0.8, spread=0.0) for gpus in (SEEN, 4)))
+    ratio = np.median(drawn_step_s(found, 64)) / (1e6 / (RATE_PER_S * 8**0.8))
+    assert 0.95 < ratio < 1.25

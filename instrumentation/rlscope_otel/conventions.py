@@ -181,6 +181,11 @@ TRAINED_TOKENS: Final = _counter(
 TOKEN_AGE: Final = _counter(
     "rlscope.train.token_age", "{version}", "sum of the staleness of those tokens: by their number it is the mean"
 )
+OVER_CAP: Final = _counter(
+    "rlscope.train.over_cap",
+    "{token}",
+    "of those tokens, the ones older than the run's max_staleness allows; none without such a cap",
+)
 VERSION: Final = _gauge("rlscope.weights.latest", "{version}", "highest policy version so far", PHASE)
 UPDATES: Final = _counter("rlscope.weights.updates", "{update}", "weight updates that ended", PHASE)
 UPDATE_TIME: Final = _counter("rlscope.weights.update.time", "s", "seconds that those updates took", PHASE)
@@ -205,6 +210,7 @@ METRICS: Final = (
     TRAIN_STEPS,
     TRAINED_TOKENS,
     TOKEN_AGE,
+    OVER_CAP,
     VERSION,
     UPDATES,
     UPDATE_TIME,

@@ -138,6 +138,7 @@ _READERS: dict[conventions.Metric, _Reader] = {
     conventions.TRAIN_STEPS: _count("train_steps"),
     conventions.TRAINED_TOKENS: _staleness,
     conventions.TOKEN_AGE: _count("token_age"),
+    conventions.OVER_CAP: _count("over_cap"),
     conventions.VERSION: _level("version", conventions.PHASE),
     conventions.UPDATES: _count("updates", conventions.PHASE),
     conventions.UPDATE_TIME: _update_seconds,

@@ -67,6 +67,11 @@ def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
     return False
 
 
+def setting(run_dir: Path, name: str) -> object:
+    """A setting as the run has it; None where it has none. Raises OSError, SetupError."""
+    return _config(read(run_dir / "run.json")).get(name)
+
+
 def _config(document: Mapping[str, object]) -> dict[str, object]:
     config = document.get("config")
     return cast("dict[str, object]", config) if isinstance(config, dict) else {}

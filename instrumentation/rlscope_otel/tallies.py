@@ -70,6 +70,7 @@ class Tallies:
         self._levels: dict[tuple[str, str], int] = {}
         self._counts: dict[tuple[str, str], int] = defaultdict(int)
         self._vital: Vital | None = None
+        self._max_staleness: int | None = None
         self._new: list[_Interval] = []
         self._open: list[_Interval] = []
 
@@ -79,6 +80,18 @@ class Tallies:
         by_name = dict(zip(names, columns, strict=True))
         with self._lock:
             self._take(table, by_name)
+
+    @property
+    def knows_cap(self) -> bool:
+        """Whether it is known up to which staleness tokens may be trained on."""
+        return self._max_staleness is not None
+
+    def cap(self, max_staleness: int) -> None:
+        """From now on count the tokens that are older than this, in versions."""
+        with self._lock:
+            self._max_staleness = max_staleness
+            # Shown before there is one: what appears with a value has not risen in anybody's eyes.
+            self._counts["over_cap", ""] += 0
 
     def flushed(self, vital: Vital | None = None) -> None:
         """All tables of one flush have been taken in: intervals can be told from those that they enclose.
@@ -171,6 +184,8 @@ class Tallies:
             for staleness, tokens, *_ in cast("Sequence[tuple[int, int, float, float]]", moments or ()):
                 self._staleness_tokens[bucket_of(staleness)] += tokens
                 self._counts["token_age", ""] += staleness * tokens
+                if self._max_staleness is not None and staleness > self._max_staleness:
+                    self._counts["over_cap", ""] += tokens
 
     def _add(self, columns: dict[str, Values], states: Iterable[State]) -> None:
         self._new.extend(map(_Interval, _ints(columns["end_ns"]), _ints(columns["start_ns"]), states))

@@ -18,6 +18,7 @@ from rlscope_otel.worker_file import Identity, Progress, WorkerFile
 _WORKER_COLUMN = {
     table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
 }
+_TRAIN = ("trainer", "colocated")
 
 
 class Writer:
@@ -71,6 +72,7 @@ class Writer:
         complete = False
         try:
             self._enter()
+            self._learn_cap()
             complete = all([self._drain(table) for table in self._buffers])
             self._tallies.flushed(self._vital(stopped_ns) if complete else None)
             self._config = {} if run_file.add_config(self._run_dir, self._config) else self._config
@@ -101,6 +103,18 @@ class Writer:
                 self._faults.note(
                     "worker id", f"{wanted!r} is taken in {self._run_dir}; recording as {self.worker_id!r}"
                 )
+
+    def _learn_cap(self) -> None:
+        """Ask for the run's cap until it is there: another worker may bring it. Only metrics want it."""
+        if self.identity.role not in _TRAIN or self._tallies.knows_cap:
+            return
+        try:
+            cap = run_file.setting(self._run_dir, "max_staleness")
+        except (OSError, SetupError) as error:
+            self._faults.note("metrics", error)
+            return
+        if isinstance(cap, int) and not isinstance(cap, bool):
+            self._tallies.cap(cap)
 
     def _drain(self, table: str) -> bool:
         """Write what one table holds now, in files of at most `max_rows_per_file`."""

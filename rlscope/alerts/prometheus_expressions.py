@@ -113,6 +113,11 @@ def _mean_age(window: str) -> _Value:
     return _Value(f"sum by ({RUN}) (increase({names.TOKEN_AGE}[{window}])) / {tokens}", tokens)
 
 
+def _over_cap(window: str) -> _Value:
+    tokens = f"sum by ({RUN}) (increase({names.TRAINED}[{window}]))"
+    return _Value(f"sum by ({RUN}) (increase({names.OVER_CAP}[{window}])) / {tokens}", tokens)
+
+
 def _queue_depth(window: str) -> _Value:
     return _Value(f"max by ({RUN}) ({_depth_by_queue(window)})")
 
@@ -171,6 +176,7 @@ _EVERYONE: Final = ("trainer", "sampler", "colocated")
 
 _METRICS: Final[Mapping[str, _Metric]] = {
     "staleness.tokens.mean": _mean_age,
+    "staleness.over_cap_ratio": _over_cap,
     "idle.trainer_ratio": _share((_WAIT,), TRAINER_ROLES),
     "idle.sampler_ratio": _share((_WAIT,), SAMPLER_ROLES),
     "weight_update.gpu_ratio": _share(_MOVES, _EVERYONE),
@@ -193,7 +199,6 @@ _QUANTILES: Final[Mapping[str, int]] = {
 }
 _REASONS: Final[Mapping[str, str]] = {
     "staleness.samples.max": "the trainer's hook knows the ages of tokens, not of samples",
-    "staleness.over_cap_ratio": "the cap is a setting of the run, which is not exported",
     "unattributed_ratio": "what no hook explains is what is left of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know how long samples are",
     "throughput.residual_ratio": "the model predicts from the whole trace",

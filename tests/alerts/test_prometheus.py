@@ -61,6 +61,10 @@ def tokens(bucket: str, per_minute: int) -> Series:
     return f'rlscope_train_staleness_total{{{WORKER}, rlscope_staleness="{bucket}"}}', f"0+{per_minute}x60"
 
 
+def over_cap(per_minute: int) -> Series:
+    return f"rlscope_train_over_cap_total{{{WORKER}}}", f"0+{per_minute}x60"
+
+
 def level(name: str, value: float, who: str = WORKER, more: str = "") -> Series:
     return f"{name}{{{who}{more}}}", f"{value}x60"
 
@@ -130,6 +134,11 @@ CASES: tuple[tuple[str, str, list[Series], list[Series]], ...] = (
      [(f"rlscope_worker_heartbeat_seconds{{{WORKER}}}", "0 60 120 stale"),
       (f"rlscope_worker_heartbeat_seconds{{{SAMPLER}}}", "0+60x60"),
       (f"rlscope_worker_stopped_seconds{{{WORKER}}}", "_ _ _ 150 stale")]),
+    ("staleness.over_cap_ratio", "above = 0.02",
+     [tokens("0", 970), tokens("33+", 30), over_cap(21)], [tokens("0", 970), tokens("33+", 30), over_cap(20)]),
+    ("staleness.over_cap_ratio", "above = 0",  # No cap, no series; a cap that nothing is beyond is 0.
+     [tokens("0", 1000), over_cap(1)], [tokens("33+", 1000)]),
+    ("staleness.over_cap_ratio", "below = 0.5", [tokens("0", 1000), over_cap(0)], [tokens("33+", 1000)]),
     ("rows.dropped", "above = 100",
      [(f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="samples"}}', "60x60"),
       (f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="spans"}}', "41x60")],
@@ -294,6 +303,7 @@ def scraped(tmp_path: Path) -> Iterator[str]:
     provider = MeterProvider([PrometheusMetricReader()], shutdown_on_exit=False)
     server, thread = prometheus_client.start_http_server(0, "127.0.0.1")
     options = {"meter_provider": provider, "run_id": "monday", "kv_capacity_tokens": 100}
+    options["config"] = {"max_staleness": 4}
     try:
         with start_run(tmp_path, "trainer", "w0", **options) as run:
             with run.wait("samples"), run.train_step(1, version_in=0) as step:

@@ -159,10 +159,10 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
     text = " ".join(shown(answer, 120).replace("│", " ").split())
     assert "Nothing here was measured" in text
     assert "It is the fastest split in" in text and "the interval holds 90% of the cases" in text
-    assert "6 GPUs, H200: 989TFLOP/s in dense bf16, 4.8TB/s, 141GB each." in text
+    assert "6 GPUs, H200: 989 TFLOP/s in dense bf16, 4.8 TB/s, 141 GB each." in text
     assert "8.19G parameters; an engine of 1 GPU holds" in text
     assert "Responses of 400 tokens on average" in text and "at the cap of 1,024" in text
-    assert "25.0% of the peak" in text and "131GB of weights, gradients and optimizer" in text
+    assert "25.0% of the peak" in text and "131 GB of weights, gradients and optimizer" in text
     assert "to the power of 0.8 ± 0.2" in text
     assert "New weights reach the engines at no cost." in text
     assert "The layout depends most on the training rate" in text

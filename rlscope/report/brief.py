@@ -70,6 +70,8 @@ class Brief(NamedTuple):
     label: str
     alarm: str | None
     headline: str
+    is_unknown: bool
+    """No bottleneck is named: `why` then says what is missing, which the causes beside it do not."""
     why: str
     next_step: str
     spent: str
@@ -98,6 +100,7 @@ def brief_of(analysis: Analysis) -> Brief:
         label=wording.verdict_label(analysis.verdict.bottleneck),
         alarm=wording.alarm(analysis),
         headline=wording.headline(analysis),
+        is_unknown=analysis.verdict.bottleneck == "unknown",
         why=wording.why(analysis),
         next_step=wording.next_step(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),

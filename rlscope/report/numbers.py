@@ -51,11 +51,16 @@ def si(value: float | None) -> str:
     """A large number with an SI prefix: 950, 12.3k, 4.56M."""
     if finite(value) is None or value is None:
         return NO_DATA
-    for step, prefix in _SI_STEPS:
-        # 999.6 would be written "1,000" otherwise.
-        if abs(value) >= step * 0.9995:
-            return significant(value / step) + prefix
-    return significant(value)
+    text, prefix = _scaled(value)
+    return text + prefix
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """A large number of a unit that takes the SI prefix: 989 TFLOP/s, 80 GB, 950 B."""
+    if finite(value) is None or value is None:
+        return NO_DATA
+    text, prefix = _scaled(value)
+    return f"{text} {prefix}{unit}"
 
 
 def percent(ratio: float | None) -> str:
@@ -111,7 +116,7 @@ def with_interval(write: Callable[[float | None], str], value: float, low: float
 
 def tokens(value: float | None) -> str:
     """A number of tokens: 12.3k tokens."""
-    return NO_DATA if finite(value) is None else f"{si(value)} {'token' if value == 1 else 'tokens'}"
+    return NO_DATA if finite(value) is None else _with_noun(value, si(value), "token", "tokens")
 
 
 def tokens_per_second(value: float | None) -> str:
@@ -121,7 +126,7 @@ def tokens_per_second(value: float | None) -> str:
 
 def versions(value: float | None) -> str:
     """A staleness: 2.41 versions."""
-    return NO_DATA if finite(value) is None else f"{significant(value)} {'version' if value == 1 else 'versions'}"
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version", "versions")
 
 
 def gpu_time(gpu_s: float | None) -> str:
@@ -167,7 +172,7 @@ def duration(seconds: float | None) -> str:
 
 def size(value: float | None) -> str:
     """A number of bytes: 1.2 GB."""
-    return NO_DATA if finite(value) is None else f"{si(value)}B"
+    return in_unit(value, "B")
 
 
 def instant(utc_ns: int | None) -> str:
@@ -189,6 +194,22 @@ def quantity(name: str, value: object) -> str:
         if name == suffix.removeprefix("_") or name.endswith(suffix):
             return write(value)
     return count(value) if isinstance(value, int) else significant(value)
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """The digits of a number, and the SI prefix that goes with them; empty for none."""
+    for step, prefix in _SI_STEPS:
+        # 999.6 would be written "1,000" otherwise.
+        if abs(value) >= step * 0.9995:
+            return significant(value / step), prefix
+    return significant(value), ""
+
+
+def _with_noun(value: float | None, text: str, one: str, many: str) -> str:
+    """A mean that only rounds to 1 is not one of them: 1.0 versions."""
+    if value == 1:
+        return f"{text} {one}"
+    return f"{'1.0' if text == '1' else text} {many}"
 
 
 def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:

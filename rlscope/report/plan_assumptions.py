@@ -33,9 +33,10 @@ def cost_line(planned: Planned, file: PlanFile) -> str | None:
 
 def _device(plan: Plan) -> str:
     device = plan.device
+    peak, bandwidth = numbers.in_unit(device.bf16_flop_per_s, "FLOP/s"), numbers.size(device.bandwidth_bytes_per_s)
     return (
-        f"{numbers.counted(plan.gpus, 'GPU', 'GPUs')}, {device.name}: {numbers.si(device.bf16_flop_per_s)}FLOP/s in "
-        f"dense bf16, {numbers.size(device.bandwidth_bytes_per_s)}/s, {numbers.size(device.memory_bytes)} each."
+        f"{numbers.counted(plan.gpus, 'GPU', 'GPUs')}, {device.name}: {peak} in dense bf16, {bandwidth}/s, "
+        f"{numbers.size(device.memory_bytes)} each."
     )
 
 

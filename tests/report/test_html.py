@@ -11,7 +11,7 @@ from timeline_fixture import timeline_analysis
 from rlscope.diagnose.finding import Finding
 from rlscope.report import findings
 from rlscope.report import html as html_module
-from rlscope.report.brief import NO_GAPS
+from rlscope.report.brief import NO_GAPS, brief_of
 from rlscope.report.html import render
 from rlscope.report.page_size import PAGE_MAX_BYTES, fitting, packed
 from rlscope.report.series import MARKS_MAX, drawable
@@ -131,6 +131,15 @@ def test_an_alarm_stands_before_the_headline(full):
     text = Page(render(replace(full_analysis(), findings=(wrong,)))).text
     assert text.index("The policy that samples is not") < text.index("Trainers wait for samples")
     assert "The policy that samples is not" not in full.text
+
+
+def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
+    analysis = full_analysis()
+    unknown = replace(analysis.verdict, bottleneck="unknown", unknown_reason="the run holds 2 training steps")
+    first = render(replace(analysis, verdict=unknown)).partition('class="spent"')[0]
+    assert "The run holds 2 training steps." in first
+    # Of a bottleneck that is named, the causes beside it say the same.
+    assert brief_of(analysis).why not in render(analysis)
 
 
 def test_every_link_stays_on_the_page(full):

@@ -66,7 +66,7 @@ def test_gpu_time_becomes_hours_from_one_hour_on(gpu_s, text):
     [("waiting_gpu_s", 12.0, "12 GPU-s"), ("share_ratio", 0.5, "50.0%"), ("tokens_per_s", 1500.0, "1.5k tokens/s"),
      ("dropped_tokens", 1, "1 token"), ("max_staleness_versions", 4, "4 versions"), ("tail_s", 0.5, "500 ms"),
      ("steps", 1, "1 step"), ("steps", 2, "2 steps"), ("samples_per_s", 3.0, "3/s"), ("running_cap", 64, "64"),
-     ("worker_id", "sampler-0", "sampler-0"), ("anything", None, "no data"), ("kv_bytes", 2.5e9, "2.5GB")],
+     ("worker_id", "sampler-0", "sampler-0"), ("anything", None, "no data"), ("kv_bytes", 2.5e9, "2.5 GB")],
 )  # fmt: skip
 def test_a_quantity_is_written_by_the_unit_in_its_name(name, value, text):
     assert numbers.quantity(name, value) == text
@@ -85,3 +85,18 @@ def test_a_quantity_is_written_by_the_unit_in_its_name(name, value, text):
 )
 def test_a_small_change_is_per_cent_to_the_hundredth(ratio, text):
     assert numbers.signed_hundredths(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(989e12, "989 TFLOP/s"), (999.6e9, "1 TFLOP/s"), (950, "950 FLOP/s"), (None, "no data")]
+)
+def test_a_prefix_stands_before_its_unit_and_after_a_space(value, text):
+    assert numbers.in_unit(value, "FLOP/s") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1, "1 version"), (0.9996, "1.0 versions"), (1.004, "1.0 versions"), (0.997, "0.997 versions"), (0, "0 versions")],
+)
+def test_only_one_of_a_thing_is_singular(value, text):
+    assert numbers.versions(value) == text

@@ -2,6 +2,8 @@
 # pyright: reportUnknownMemberType=false
 """The samplers' side: what the engines run, what waits in queues, and what became of the samples."""
 
+from typing import Final
+
 import altair as alt
 import polars as pl
 
@@ -22,6 +24,9 @@ from rlscope.report.charts.encoding import (
     tip,
 )
 from rlscope.report.series import drawable, rounded
+
+_ABOVE: Final = 1.12
+"""Room for the name of a rule, below the ticks of the weight updates."""
 
 
 def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -49,9 +54,13 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Samples in every queue; the line is the mean, the band goes up to the maximum, the rule is the capacity."""
     rows = rounded(drawable(frame, run.started_ns))
     queues = names(rows, "queue")
+    capacities = rows["capacity_samples"].drop_nulls().unique()
+    capacity = capacities[0] if len(capacities) == 1 else None
+    top = _ABOVE * max(capacity or 0, rows["depth_max_samples"].max() or 1)
     base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
     band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
-        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(amount_axis()), y2="depth_max_samples:Q"
+        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(amount_axis()).scale(domain=[0, top]),
+        y2="depth_max_samples:Q",
     )
     line = base.mark_line(interpolate="step-after").encode(
         y="depth_mean_samples:Q",
@@ -60,10 +69,7 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
             tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),
         ],
     )  # fmt: skip
-    capacities = rows["capacity_samples"].drop_nulls().unique()
-    return layered(band, line, *limit_rule(capacities[0] if len(capacities) == 1 else None, "capacity")).properties(
-        height=HEIGHT
-    )
+    return layered(band, line, *limit_rule(capacity, "capacity")).properties(height=HEIGHT)
 
 
 def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:

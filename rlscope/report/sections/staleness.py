@@ -41,15 +41,15 @@ def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
     ages, cap = analysis.staleness, analysis.run.max_staleness
     over = "the run states no cap" if cap is None else numbers.tokens(ages.over_cap_tokens)
     facts = [
-        Fact("Gained in flight", numbers.versions(ages.in_flight_mean), "while the sample was generated"),
-        Fact("Gained in the queue", numbers.versions(ages.in_queue_mean), "between its end and its step"),
+        Fact("Gained in flight", numbers.significant(ages.in_flight_mean), "versions, while the sample was generated"),
+        Fact("Gained in the queue", numbers.significant(ages.in_queue_mean), "versions, between its end and its step"),
         Fact("Beyond the cap", over, "" if cap is None else f"cap {cap}"),
     ]
     if effective is not None:
         facts.append(Fact("Effective tokens", numbers.percent(effective), "of those trained, by importance ratios"))
     if ages.samples is not None:
         oldest = f"{numbers.significant(ages.samples.mean)} mean"
-        facts.insert(0, Fact("Oldest token of a sample", oldest, f"max {ages.samples.max}"))
+        facts.insert(0, Fact("Oldest in a sample", oldest, f"max {ages.samples.max}"))
     if ages.tokens is not None:
         at = ages.tokens
         spread = f"p50 {at.p50}, p95 {at.p95}, p99 {at.p99}, max\u00a0{at.max}"

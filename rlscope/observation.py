@@ -9,7 +9,7 @@ import polars as pl
 
 from rlscope.model.group_lengths import measure_groups
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
+from rlscope.model.observed import Delivered, Observed, PassCosts, PutBack, TrainerSteps
 from rlscope.run_config import RunConfig
 from rlscope.verdict import Interval
 
@@ -22,6 +22,7 @@ ASKED_OF_A_STRETCH: Final = (
     "environment_waits",
     "group_engines",
     "batches_ahead",
+    "preemptions",
 )
 """Questions whose answer depends on the stretch; the others are asked once of a run."""
 LEAST_STEPS: Final = 3
@@ -46,10 +47,9 @@ def observe(
     worker_devices, trainer_steps, training_steps, token_staleness and weight_update_latency for the run; timeline: the
     ledger over time, in buckets of bucket_ns. Raises UnobservableError with what is missing.
     """
-    gpus_per_engine = _gpus_per_engine(answers["worker_devices"])
-    steps, step_numbers = _steps(answers, stretch)
-    device, in_flight = _device(answers["worker_devices"]), answers["samples_in_flight"].row(0, named=True)
-    lengths, updates = answers["length_counts"], _updates(answers["weight_update_latency"], stretch)
+    gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
+    (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
+    lengths, in_flight = answers["length_counts"], answers["samples_in_flight"].row(0, named=True)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
     return Observed(
         *stretch,
@@ -76,6 +76,7 @@ def observe(
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
         batches_ahead=answers["batches_ahead"].item(0, "batches_ahead"),
+        put_back=_put_back(answers["preemptions"]),
     )
 
 
@@ -225,6 +226,14 @@ def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
 def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
     found = groups.row(0, named=True)
     return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
+
+
+def _put_back(counted: pl.DataFrame) -> PutBack | None:
+    found = counted.row(0, named=True)
+    if found["preemptions"] is None:
+        return None
+    again_tokens = max(0, found["prefill_tokens"] - found["prompt_tokens"]) if found["preemptions"] else 0
+    return PutBack(found["preemptions"], again_tokens)
 
 
 def _least(values: pl.Series) -> int | None:

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from rlscope.look_ahead import Wishes, _admission, _question, _settings
-from rlscope.model.observed import Delivered, Observed
+from rlscope.model.observed import Delivered, Observed, PutBack
 from rlscope.model.system import Admission
 from rlscope.observation import UnobservableError, observe
 from rlscope.run_config import RunConfig
@@ -82,6 +82,9 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         ),
         "environment_waits": pl.DataFrame({"part": [1, 2], "wait_s": [0.0, 3.0], "segments": [1, 1]}),
         "batches_ahead": pl.DataFrame({"samples": [8], "batches_ahead": [0.75]}),
+        "preemptions": pl.DataFrame(
+            {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
+        ),
         "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
         "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
         "weight_update_latency": pl.DataFrame(
@@ -127,8 +130,20 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert run.trained_tokens_per_s == 400.0
     assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
     assert run.batches_ahead == 0.75
+    assert run.put_back == PutBack(preemptions=3, again_tokens=20)
     assert run.delivered == Delivered(2_400, 100, 0)
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
+
+
+@pytest.mark.parametrize(
+    ("preemptions", "prefill_tokens", "put_back"),
+    [(None, 100, None), (0, 100, PutBack(0, 0)), (1, 80, PutBack(1, 0)), (1, 79, PutBack(1, 0))],
+)
+def test_tokens_beyond_the_prompts_were_computed_again_where_requests_were_put_back(
+    preemptions: int | None, prefill_tokens: int, put_back: PutBack | None
+):
+    row = {"preemptions": preemptions, "prefill_tokens": prefill_tokens, "prompt_tokens": 80, "segments": 8}
+    assert seen(answers(preemptions=pl.DataFrame([row]))).put_back == put_back
 
 
 def test_engine_seconds_count_by_the_part_of_a_bucket_that_is_inside():

@@ -24,6 +24,7 @@ TRACE = Path(__file__).parent.parent / "sample_traces" / "starved_trainer"
 SIDE = {
     "n_train_gpus", "n_sample_gpus", "max_running_per_engine", "tokens_per_s", "low", "high", "step_s",
     "staleness_mean", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "regime", "grade",
+    "preemptions_per_sample", "recompute_ratio",
 }  # fmt: skip
 ASKED = {
     "n_train_gpus", "n_sample_gpus", "n_gpus", "max_running_per_engine", "max_staleness", "scale_lengths",

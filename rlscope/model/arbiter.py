@@ -18,6 +18,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import STALE_QUANTILE, Forecast, Forecasts, StalenessForecast
 from rlscope.model.layout_limits import Refused
 from rlscope.model.pace import pace_of_simulated
+from rlscope.model.preemption import preemption_simulated
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.staleness_forms import maximum
 from rlscope.model.system import Layout, Reals
@@ -151,6 +152,7 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
         staleness=staleness,
         pace=None if forecast.pace is None else pace_of_simulated(simulated, forecast.pace.regime),
         excluded="too_stale" if too_stale else None,
+        preemption=preemption_simulated(simulated, calibration.system),
     )
 
 

@@ -18,6 +18,7 @@ from rlscope.model.layout_limits import Refusal, Refused
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.operating_point import rates_of
 from rlscope.model.pace import Pace, pace_of_state, pace_of_step
+from rlscope.model.preemption import Preemption
 from rlscope.model.staleness_forms import oldest_token_law, percentile, token_mean
 from rlscope.model.synchronous import split_step
 from rlscope.model.system import Layout, Reals, System
@@ -86,6 +87,8 @@ class Forecast:
     """How near its decode passes are to what the run visited."""
     pace: Pace | None = None
     """By the best estimate, or by the event simulator where that judged."""
+    preemption: Preemption | None = None
+    """By the event simulator; None where that did not judge."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,16 +1,14 @@
-"""How many requests fit in an engine's KV cache, and what it costs when they do not.
+"""How many requests fit in an engine's KV cache.
 
 In steady state a request is seen at a random moment of its life, and long ones are seen more often. Prompts are taken
 to be independent of the lengths and kept whole: prompts shared within a group need less than is said here. Not
-covered: fragmentation inside blocks, layers that hold a window, swapping to the host's memory, and how often
-preemptions happen, which only a simulation of the engine's admission can say.
+covered: fragmentation inside blocks, layers that hold a window, swapping to the host's memory, and what more requests
+than fit cost (`preemption.py`).
 """
 
 import math
 from dataclasses import dataclass
 from typing import Final
-
-from scipy.special import ndtr
 
 from rlscope.model.hardware import ModelShape
 
@@ -52,38 +50,17 @@ def steady_kv_load(
     return KvLoad(prompt_tokens + age_tokens, math.sqrt(max(variance, 0.0)))
 
 
-def mean_batch(load: KvLoad, capacity_tokens: float) -> float:
-    """Requests that fill the cache on average: half of the time they need more than there is."""
-    return capacity_tokens / load.mean_tokens
-
-
 def safe_batch(
     load: KvLoad, capacity_tokens: float, *, z: float = SAFE_Z, group_size: int = 1, group_correlation: float = 0.0
 ) -> float:
     """Requests b with b mean + z sqrt(b d) sd = capacity, where d = 1 + (S - 1) rho.
 
     d is the design effect of groups of S with correlation rho of their resident tokens (Kish 1965), all of a group on
-    one engine, which is the careful case. A quadratic in sqrt(b). Without a standard deviation: the mean batch.
+    one engine, which is the careful case. A quadratic in sqrt(b). Without a standard deviation only the mean counts.
     """
     spread = (load.sd_tokens or 0.0) * math.sqrt(_design_effect(group_size, group_correlation))
     root = math.sqrt((z * spread) ** 2 + 4 * load.mean_tokens * capacity_tokens) - z * spread
     return (root / (2 * load.mean_tokens)) ** 2
-
-
-def overflow_ratio(
-    load: KvLoad, running: float, capacity_tokens: float, *, group_size: int = 1, group_correlation: float = 0.0
-) -> float | None:
-    """Share of the time, 0..1, that `running` requests need more than the cache holds; None without a deviation.
-
-    The sum of the requests' tokens as a normal variable: fair from some ten requests on.
-    """
-    if load.sd_tokens is None or running <= 0:
-        return None
-    sd_tokens = load.sd_tokens * math.sqrt(running * _design_effect(group_size, group_correlation))
-    excess_tokens = running * load.mean_tokens - capacity_tokens
-    if sd_tokens == 0:
-        return float(excess_tokens > 0)
-    return float(ndtr(excess_tokens / sd_tokens))
 
 
 def capacity_from_device(
@@ -104,22 +81,6 @@ def capacity_from_device(
     free_bytes = gpus * (memory_ratio * device_memory_bytes - reserved_bytes) - weight_bytes
     blocks = int(free_bytes // (token_bytes * _BLOCK_TOKENS))
     return blocks * _BLOCK_TOKENS if blocks > 0 else None
-
-
-def preemption_time_ratio(preemptions_per_s: float, load: KvLoad, prefill_tokens_per_s: float) -> float:
-    """Share of an engine's time that goes into computing preempted requests' tokens again.
-
-    Each one costs a prefill of its prompt and of what it had generated: rate * E[P + A] / prefill rate. Too high where
-    the engine preempts the youngest first, whose age is below the mean. Above 1: the engine cannot keep up.
-    """
-    return preemptions_per_s * load.mean_tokens / prefill_tokens_per_s
-
-
-def preemption_prefill_ratio(preemptions: float, samples: float, load: KvLoad, prompt_tokens: float) -> float | None:
-    """Prefill tokens computed again over those needed, from the preemptions that `samples` samples met."""
-    if samples <= 0 or prompt_tokens <= 0:
-        return None
-    return preemptions * load.mean_tokens / (samples * prompt_tokens)
 
 
 def _design_effect(group_size: int, group_correlation: float) -> float:

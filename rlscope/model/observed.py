@@ -70,6 +70,15 @@ class Delivered:
     filtered_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class PutBack:
+    """What engines put back because their KV cache was full."""
+
+    preemptions: int
+    again_tokens: int
+    """Computed again for it; where updates drop the KV, what they have computed again is in it too."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
     """One stretch of a run."""
@@ -113,6 +122,8 @@ class Observed:
     """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
     batches_ahead: float | None = None
     """Optimizer steps' batches that the trainers held besides its own when a step began; None where nothing says."""
+    put_back: PutBack | None = None
+    """None where engines do not count preemptions."""
 
     @property
     def seconds(self) -> float:

@@ -24,6 +24,7 @@ from rlscope.model.model_forms import contradiction
 from rlscope.model.observed import Observed
 from rlscope.model.other_run import OtherRun
 from rlscope.model.prediction import Prediction, compare
+from rlscope.model.preemption import Preemption, preemption_seen
 from rlscope.model.recommendation import Recommendation, recommend
 from rlscope.model.sensitivity import Lever, sensitivities
 from rlscope.model.simulate import Settings
@@ -90,6 +91,8 @@ class Outlook:
     finish: TimeToFinish | None
     """None where the run does not say how many steps it has, or has made them all."""
     cautions: tuple[Caution, ...]
+    preemption: Preemption | None
+    """What the run lost to a KV cache that ran over; None where its engines do not count that."""
     length_drift: Drift | None
     """Of the mean response length over the stretch."""
     others: tuple[OtherRun, ...]
@@ -136,6 +139,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
         levers=sensitivities(calibration, question.granularity),
         finish=_finish(whole, recommendation, calibration.layout, question, rng),
         cautions=_cautions(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
+        preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in question.others),
     )

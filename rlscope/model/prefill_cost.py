@@ -30,21 +30,30 @@ class PrefillCost(NamedTuple):
 def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> PrefillCost:
     """Split what prompts cost the run so that its own batches would cost the same again.
 
-    host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares and preemptions
-    repeat is in the rate. Where updates make the engines compute prompts again, that is most of the prefill and is
-    charged to the update: the rate is then that of the tokens computed, and the passes are not told apart.
+    host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares is in the rate, and
+    what preemptions had computed again is not, since a simulation puts requests back itself. Where updates make the
+    engines compute prompts again, that is most of the prefill and is charged to the update: the rate is then that of
+    the tokens computed, and the passes are not told apart.
     """
     spent_s = _prefill_s(observed, curve, host_s)
     if spent_s <= 0.0:
         return PrefillCost(0.0, None)
     if not observed.kv_kept:
         return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
-    sample_s, by_pass = spent_s / observed.began_samples, _pass_share(observed.passes, curve, host_s)
-    token_s = (1.0 - by_pass) * sample_s
+    by_pass, put_back = _pass_share(observed.passes, curve, host_s), observed.put_back
+    joined = observed.began_samples + (put_back.preemptions if put_back else 0)
+    token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
+    joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
     return PrefillCost(
-        pass_s=by_pass * sample_s / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed))),
+        pass_s=by_pass * spent_s / joined * joins_per_pass,
         tokens_per_s=observed.prompt_tokens / token_s if token_s > 0.0 else None,
     )
+
+
+def _first_ratio(observed: Observed) -> float:
+    """Share of the prompt tokens computed, 0..1, that no preemption had computed again."""
+    computed, put_back = float(observed.passes.prefill_tokens.sum()), observed.put_back
+    return 1.0 - min(1.0, put_back.again_tokens / computed) if put_back and computed else 1.0
 
 
 def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:

@@ -11,6 +11,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.forecast import Forecast, Spread
 from rlscope.model.losses import Regime
 from rlscope.model.outlook import Outlook
+from rlscope.model.preemption import Preemption
 from rlscope.model.recommendation import fastest_probabilities
 from rlscope.model.system import Layout
 from rlscope.report import advice
@@ -52,6 +53,14 @@ def present_document(forecast: Forecast, beside: Forecast | None = None) -> dict
     }
 
 
+def preemption_document(lost: Preemption | None) -> dict[str, Json]:
+    """What a KV cache that runs over costs; null where nothing is known."""
+    return {
+        "preemptions_per_sample": None if lost is None else finite(lost.per_sample),
+        "recompute_ratio": None if lost is None else finite(lost.engine_ratio),
+    }
+
+
 def candidate_documents(outlook: Outlook) -> list[Json]:
     """Every layout that was looked at, the run's own among them: the fastest first, those out of the question last."""
     every = (outlook.forecasts.today, *outlook.forecasts.others)
@@ -89,6 +98,7 @@ def compared_document(
         "regime": None if pace is None else waits_for(pace.regime),
         "step_s": finite(step_seconds(calibration, forecast, base)),
         "staleness_p95": None if staleness is None else staleness.sample_p95,
+        **preemption_document(forecast.preemption),
     }
 
 

@@ -13,7 +13,13 @@ from rlscope.model.prediction import Compared, Prediction
 from rlscope.model.recommendation import fastest_probabilities
 from rlscope.model.time_to_finish import TimeToFinish
 from rlscope.report import advice
-from rlscope.report.json_layouts import Json, candidate_document, candidate_documents, present_document
+from rlscope.report.json_layouts import (
+    Json,
+    candidate_document,
+    candidate_documents,
+    preemption_document,
+    present_document,
+)
 from rlscope.report.json_scaling import scaling_document
 from rlscope.report.json_what_if import lever_documents
 from rlscope.report.numbers import finite
@@ -47,6 +53,7 @@ _MODEL_KEYS: Final = (
     "efficient_decoding_ratio",
     "simulated_layouts",
     "batches_ahead",
+    "preemption",
     "cautions",
     "notes",
     "training_scaling",
@@ -198,11 +205,22 @@ def _model(outlook: Outlook | NoOutlook) -> dict[str, Json]:
         None if efficiency is None else finite(efficiency.efficient_time_ratio),
         outlook.simulated_layouts,
         finite(outlook.question.batches_ahead),
+        _preemption(outlook),
         list(outlook.cautions),
         list(outlook.calibration.notes),
         scaling_document(outlook),
     )
     return dict(zip(_MODEL_KEYS, values, strict=True))
+
+
+def _preemption(outlook: Outlook) -> dict[str, Json]:
+    """As counted over the steady stretch, and as the model expects of the run's layout."""
+    today = outlook.forecasts.today
+    return {
+        "achieved": preemption_document(outlook.preemption),
+        "predicted": preemption_document(today.preemption),
+        "grade": None if today.preemption is None else today.grade,
+    }
 
 
 def _judged(prediction: Prediction) -> dict[str, Json]:

@@ -11,7 +11,7 @@ from rlscope.model.outlook import Outlook
 from rlscope.model.sensitivity import Lever
 from rlscope.model.what_if import WhatIf
 from rlscope.report import advice
-from rlscope.report.json_layouts import Json, present_document, step_seconds, waits_for
+from rlscope.report.json_layouts import Json, preemption_document, present_document, step_seconds, waits_for
 from rlscope.report.json_scaling import scaling_document
 from rlscope.report.numbers import finite
 
@@ -83,4 +83,5 @@ def _settled(answer: WhatIf, forecast: Forecast) -> dict[str, Json]:
         "sampler_idle_ratio": None if pace is None else finite(pace.sampler_idle_ratio),
         "regime": None if pace is None else waits_for(pace.regime),
         "grade": forecast.grade,
+        **preemption_document(forecast.preemption),
     }

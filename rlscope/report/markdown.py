@@ -8,9 +8,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rlscope.analysis import Analysis
+from rlscope.model.outlook import Outlook
 from rlscope.report import findings, numbers
 from rlscope.report.brief import Brief, RolePart, brief_of
 from rlscope.report.fired import TITLE, FiredRule, fired_rules
+from rlscope.report.preemption_words import preemption_sentence
 
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
 _ZERO_WIDTH_SPACE: Final = "\u200b"
@@ -20,7 +22,15 @@ def as_markdown(analysis: Analysis) -> str:
     """The whole text, without a newline at its end."""
     brief = brief_of(analysis)
     return "\n".join(
-        (*_verdict(brief), *_gpu_time(brief), *_layout(brief), *_found(analysis), *_fired(analysis), *_data(brief))
+        (
+            *_verdict(brief),
+            *_gpu_time(brief),
+            *_layout(brief),
+            *_put_back(analysis),
+            *_found(analysis),
+            *_fired(analysis),
+            *_data(brief),
+        )
     )
 
 
@@ -56,6 +66,13 @@ def _layout(brief: Brief) -> Iterator[str]:
     achieved = brief.achieved
     yield f"**{plain_words(achieved.name)}** {plain_words(achieved.value)}, {plain_words(achieved.note)}"
     yield ""
+
+
+def _put_back(analysis: Analysis) -> Iterator[str]:
+    said = preemption_sentence(analysis.outlook) if isinstance(analysis.outlook, Outlook) else None
+    if said is not None:
+        yield f"**KV cache** {plain_words(said)}"
+        yield ""
 
 
 def _found(analysis: Analysis) -> Iterator[str]:

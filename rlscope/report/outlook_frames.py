@@ -14,6 +14,7 @@ from rlscope.model.outlook import Outlook
 from rlscope.report import advice, numbers
 from rlscope.report.outlook import loss_rows
 from rlscope.report.outlook_names import EXCLUSIONS, REGIMES
+from rlscope.report.preemption_words import layout_remark
 
 BEST_LIMIT: Final = "best limit of each split"
 TODAY_LIMIT: Final = "today's limit"
@@ -162,7 +163,7 @@ def _row(outlook: Outlook, forecast: Forecast, series: str) -> tuple[str | int |
         advice.gain_text(gain),
         None if forecast.staleness is None else forecast.staleness.sample_p95,
         None if forecast.state is None else REGIMES[forecast.state.regime],
-        EXCLUSIONS[forecast.excluded] if forecast.excluded else (forecast.grade or ""),
+        layout_remark(forecast),
         _series(outlook, forecast, series),
     )
 

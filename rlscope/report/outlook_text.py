@@ -10,6 +10,7 @@ from rlscope.model.outlook import NoOutlook, Outlook
 from rlscope.report import advice, numbers
 from rlscope.report import outlook as words
 from rlscope.report.plain import bulleted, plain
+from rlscope.report.preemption_words import preemption_sentence
 
 _ADVICE: Final = "Layout to use next"
 _LAYOUTS_SHOWN: Final = 6
@@ -89,7 +90,7 @@ def _gap(outlook: Outlook, width: int) -> RenderableType:
         table.add_row(row.cause.name, row.lost, Text(_step(row, gap.bound_tokens_per_s, bar), style="dark_orange"))
     kept = gap.achieved_tokens_per_s / gap.bound_tokens_per_s if gap.bound_tokens_per_s else 0.0
     table.add_row("achieved", numbers.tokens_per_second(gap.achieved_tokens_per_s), "█" * max(1, round(kept * bar)))
-    lines = [words.baseline_sentence(outlook), words.batch_sentence(outlook)]
+    lines = [words.baseline_sentence(outlook), words.batch_sentence(outlook), preemption_sentence(outlook)]
     return Group(table, *(Text(line, style="dim") for line in lines if line))
 
 

@@ -13,6 +13,7 @@ from rlscope.model.what_if import Obstacle, WhatIf
 from rlscope.report import advice, numbers
 from rlscope.report.json_layouts import step_seconds
 from rlscope.report.outlook_names import CAUTIONS, EXCLUSIONS, REGIMES
+from rlscope.report.preemption_words import overflow_line
 from rlscope.report.scaling_words import other_run_lines, scaling_sentence
 
 
@@ -50,6 +51,8 @@ def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
         lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
     if answer.simulated:
         lines.append("The answer was simulated event by event: a limit binds there that no formula holds for.")
+    overflow = overflow_line(answer.predicted)
+    lines += [overflow] if overflow else []
     if answer.calibration.synchronous:
         lines.append("The run works by turns, and is taken to go on doing so.")
     if outlook.others:

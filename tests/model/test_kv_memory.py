@@ -4,12 +4,8 @@ import pytest
 
 from rlscope.model.hardware import ModelShape
 from rlscope.model.kv_memory import (
-    KvLoad,
+    SAFE_Z,
     capacity_from_device,
-    mean_batch,
-    overflow_ratio,
-    preemption_prefill_ratio,
-    preemption_time_ratio,
     safe_batch,
     steady_kv_load,
 )
@@ -39,12 +35,10 @@ def test_prompts_that_differ_add_to_the_spread() -> None:
 def test_without_a_third_moment_the_spread_is_unknown_and_the_safe_batch_is_the_mean_one() -> None:
     load = steady_kv_load(200, 1791.77, 4_540_371.8)
     assert load.sd_tokens is None
-    assert safe_batch(load, CAPACITY_TOKENS) == pytest.approx(mean_batch(load, CAPACITY_TOKENS))
-    assert overflow_ratio(load, 10, CAPACITY_TOKENS) is None
+    assert safe_batch(load, CAPACITY_TOKENS) == pytest.approx(260.0, abs=0.05)
 
 
-def test_the_mean_and_the_safe_batch() -> None:
-    assert mean_batch(LOAD, CAPACITY_TOKENS) == pytest.approx(260.0, abs=0.05)
+def test_the_safe_batch() -> None:
     assert safe_batch(LOAD, CAPACITY_TOKENS) == pytest.approx(232.2, abs=0.05)
 
 
@@ -55,17 +49,13 @@ def test_groups_of_like_lengths_leave_room_for_fewer() -> None:
     assert alike == pytest.approx(213.05, abs=0.01)
 
 
-@pytest.mark.parametrize(("group_size", "group_correlation"), [(1, 0.0), (8, 0.3)])
-def test_the_safe_batch_overflows_one_time_in_a_hundred(group_size: int, group_correlation: float) -> None:
+@pytest.mark.parametrize(("group_size", "group_correlation", "alike"), [(1, 0.0, 1.0), (8, 0.3, 1 + 7 * 0.3)])
+def test_the_safe_batch_leaves_its_standard_deviations_free(
+    group_size: int, group_correlation: float, alike: float
+) -> None:
     running = safe_batch(LOAD, CAPACITY_TOKENS, group_size=group_size, group_correlation=group_correlation)
-    share = overflow_ratio(LOAD, running, CAPACITY_TOKENS, group_size=group_size, group_correlation=group_correlation)
-    assert share == pytest.approx(0.0099, abs=0.0001)
-
-
-def test_the_mean_batch_overflows_half_of_the_time() -> None:
-    assert overflow_ratio(LOAD, mean_batch(LOAD, CAPACITY_TOKENS), CAPACITY_TOKENS) == pytest.approx(0.5)
-    assert overflow_ratio(KvLoad(100, 0.0), 10, 1000) == 0.0
-    assert overflow_ratio(KvLoad(100, 0.0), 10, 999) == 1.0
+    spread_tokens = math.sqrt(running * alike) * (LOAD.sd_tokens or 0.0)
+    assert running * LOAD.mean_tokens + SAFE_Z * spread_tokens == pytest.approx(CAPACITY_TOKENS)
 
 
 LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
@@ -85,10 +75,3 @@ def test_a_model_that_does_not_fit_or_is_not_known_has_no_capacity() -> None:
     assert capacity_from_device(LLAMA_8B, 16e9, 1) is None
     assert capacity_from_device(LLAMA_8B, None, 1) is None
     assert capacity_from_device(ModelShape(), 85e9, 1) is None
-
-
-def test_preemptions_cost_a_prefill_of_what_was_resident() -> None:
-    load = KvLoad(1500, 1000)
-    assert preemption_time_ratio(2.0, load, 30_000) == pytest.approx(0.1)
-    assert preemption_prefill_ratio(40, 1000, load, 200) == pytest.approx(0.3)
-    assert preemption_prefill_ratio(0, 0, load, 200) is None

@@ -7,7 +7,7 @@ import pytest
 
 from rlscope.model.decode_curve import PNormCurve
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Observed, PassCosts
+from rlscope.model.observed import Observed, PassCosts, PutBack
 from rlscope.model.prefill_cost import prefill_cost
 from rlscope.model.sampler_period import passes_per_sample
 from tests.model.known_run import observed as known_run
@@ -112,3 +112,15 @@ def test_prompts_share_a_pass_the_more_the_more_requests_end_in_one(
     mean_tokens: float, running: float, expected: float
 ) -> None:
     assert float(passes_per_sample(mean_tokens, running)) == pytest.approx(expected)
+
+
+def test_what_preemptions_had_computed_again_makes_no_prompt_dearer() -> None:
+    # 500 prompts in 400 passes; and the same passes over as many requests put back, with as many tokens.
+    alone = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
+    both = run(passes([(600, 100, 0.007), (200, 200, 0.009)]), samples=500)
+    counted = replace(both, put_back=PutBack(preemptions=500, again_tokens=50_000))
+    assert prefill_cost(counted, CURVE, 0.0) == pytest.approx(prefill_cost(alone, CURVE, 0.0))
+    assert prefill_cost(replace(alone, put_back=PutBack(0, 0)), CURVE, 0.0) == prefill_cost(alone, CURVE, 0.0)
+    # With nobody to count, each prompt is taken to cost twice as much.
+    uncounted = prefill_cost(both, CURVE, 0.0)
+    assert uncounted.tokens_per_s == pytest.approx((prefill_cost(alone, CURVE, 0.0).tokens_per_s or 0.0) / 2)

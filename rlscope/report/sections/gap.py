@@ -9,6 +9,7 @@ from rlscope.report import outlook
 from rlscope.report.charts import outlook as charts
 from rlscope.report.figure import Drawn, Figure, drawn_frame
 from rlscope.report.outlook_frames import gap_frame
+from rlscope.report.preemption_words import preemption_sentence
 
 
 class GapSection(NamedTuple):
@@ -18,6 +19,7 @@ class GapSection(NamedTuple):
     """Set where the model says nothing: why."""
     baseline: str = ""
     batches: str | None = None
+    preemptions: str | None = None
     gap: Drawn | None = None
     prediction: str = ""
     compared: tuple[outlook.ComparedRow, ...] = ()
@@ -32,6 +34,7 @@ def gap_section(analysis: Analysis) -> GapSection:
         no_reason=None,
         baseline=outlook.baseline_sentence(said),
         batches=outlook.batch_sentence(said),
+        preemptions=preemption_sentence(said),
         gap=drawn_frame(_GAP, "figure-gap", gap_frame(said), analysis.run),
         prediction=outlook.prediction_sentence(said),
         compared=tuple(outlook.compared_rows(said)),

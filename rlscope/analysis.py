@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
 from rlscope.alerts.alert import Alert
 from rlscope.diagnose.finding import Finding
-from rlscope.model.outlook import NOT_ASKED, NoOutlook, Outlook
+
+if TYPE_CHECKING:
+    from rlscope.model.outlook import NoOutlook, Outlook
 
 Bottleneck = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
 
@@ -202,6 +204,13 @@ class DataQuality:
     sampled_engines: tuple[SampledEngine, ...] = ()
 
 
+def _not_asked() -> "NoOutlook":
+    # The model is slow to import, and who checks or watches a run needs these facts without it.
+    from rlscope.model.outlook import NOT_ASKED
+
+    return NOT_ASKED
+
+
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """The whole analysis of one run."""
@@ -216,7 +225,7 @@ class Analysis:
     data_quality: DataQuality
     answers: Mapping[str, pl.DataFrame]
     """The frame of each query that the page draws, by the query's name; columns are in the query's header."""
-    outlook: Outlook | NoOutlook = NOT_ASKED
+    outlook: "Outlook | NoOutlook" = field(default_factory=_not_asked)
     """What the run should have done, and the layout to use next; or why the model says nothing."""
     alerts: tuple[Alert, ...] = ()
     """The stretches in which a built-in alert rule fired, in the order in which they began."""

@@ -6,12 +6,14 @@ what the GPUs themselves reported beside what the hooks said. It judges nothing.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from rlscope.analysis import Ledger, LedgerState
-from rlscope.model.batch_efficiency import BatchEfficiency
+
+if TYPE_CHECKING:
+    from rlscope.model.batch_efficiency import BatchEfficiency
 
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
 """States that are parts of an engine row; GPU readings cannot tell them apart."""
@@ -46,7 +48,7 @@ def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def split_decoding(
-    ledger: Ledger, passes: pl.DataFrame, extents: pl.DataFrame, efficiency: BatchEfficiency | None
+    ledger: Ledger, passes: pl.DataFrame, extents: pl.DataFrame, efficiency: "BatchEfficiency | None"
 ) -> Ledger:
     """The ledger with its decoding divided into what efficient batches would have taken and what they would have saved.
 
@@ -61,7 +63,7 @@ def split_decoding(
     return replace(ledger, states=tuple(_divided(state, owned, efficiency) for state in ledger.states))
 
 
-def _divided(state: LedgerState, passes: pl.DataFrame, efficiency: BatchEfficiency) -> LedgerState:
+def _divided(state: LedgerState, passes: pl.DataFrame, efficiency: "BatchEfficiency") -> LedgerState:
     own = passes.filter(pl.col("role") == state.role, pl.col("gpu_s") > 0)
     if state.state != "decoding" or own.is_empty():
         return state

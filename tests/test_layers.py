@@ -2,6 +2,8 @@
 
 import ast
 import io
+import subprocess
+import sys
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,6 +111,13 @@ def test_model_and_diagnosis_open_nothing_and_read_no_clock() -> None:
     for path in pure:
         used = {name.split(".")[0] for name in imports(path)}
         assert not used & {"os", "io", "pathlib", "time", "datetime", "logging", "random", "duckdb", "pyarrow"}, path
+
+
+def test_who_checks_watches_or_asks_waits_for_no_model() -> None:
+    modules = ("rlscope.alerts.check", "rlscope.alerts.watched_run", "rlscope.report.rule_report", "rlscope.own_query")
+    program = f"import sys, {', '.join(modules)}; print(*(name.split('.')[0] for name in sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "duckdb" in loaded and not {"scipy", "altair", "jinja2"} & set(loaded)
 
 
 def code_lines(text: str) -> set[int]:

@@ -4,7 +4,7 @@ JUnit is `junit`'s. Each takes the same report; only wording and shape differ.
 """
 
 import json
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rlscope.alerts.alert import Alert, Severity
 from rlscope.alerts.check import failed
@@ -12,8 +12,9 @@ from rlscope.alerts.rule import Rule
 from rlscope.alerts.whole_run import RuleOutcome, RuleReport
 from rlscope.alerts.wording import condition
 from rlscope.report import fired, numbers
-from rlscope.report.json_layouts import Json
-from rlscope.report.markdown import plain_words, table
+
+if TYPE_CHECKING:
+    from rlscope.report.json_layouts import Json
 
 SCHEMA_VERSION: Final = 1
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
@@ -35,6 +36,9 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
 
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     """A table of the firings under a heading, for a comment or a job's summary."""
+    # The other formats do without what the words of an analysis need: the model, which is slow to import.
+    from rlscope.report.markdown import plain_words, table
+
     said = (*_unjudged_lines(report), *(f"note: {note}" for note in report.notes))
     lines = [f"### {'❌' if failed(report, fail_on) else '✅'} {plain_words(_headline(report))}", ""]
     firings = fired.in_words(_fired(report), report.start_ns, report.end_ns)
@@ -71,7 +75,7 @@ def as_json(report: RuleReport, fail_on: Severity) -> str:
     )
 
 
-def alert_document(alert: Alert) -> dict[str, Json]:
+def alert_document(alert: Alert) -> "dict[str, Json]":
     """One firing, for every document that holds some."""
     return {
         "rule": alert.rule,
@@ -121,7 +125,7 @@ def _unjudged_lines(report: RuleReport) -> list[str]:
     return [f"\nnot judged (warm-up, or too little to go by): {names}"] if names else []
 
 
-def _rule_document(outcome: RuleOutcome) -> dict[str, Json]:
+def _rule_document(outcome: RuleOutcome) -> "dict[str, Json]":
     rule = outcome.rule
     return {
         "name": rule.name,

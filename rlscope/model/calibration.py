@@ -74,6 +74,8 @@ class Calibration:
     curve: CurveFit
     training: TrainingRate
     notes: tuple[Note, ...]
+    level_log_sd: float = 0.0
+    """Log deviation that the rates of all layouts share, besides what the draws leave open."""
 
 
 def calibrate(

@@ -23,7 +23,7 @@ from rlscope.model.layouts import Granularity, possible_layouts, running_limits
 from rlscope.model.model_forms import contradiction
 from rlscope.model.observed import Observed
 from rlscope.model.other_run import OtherRun
-from rlscope.model.prediction import Prediction, compare
+from rlscope.model.prediction import Prediction, compare, level_log_sd
 from rlscope.model.preemption import Preemption, preemption_seen
 from rlscope.model.recommendation import Recommendation, recommend
 from rlscope.model.sensitivity import Lever, sensitivities
@@ -117,6 +117,8 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     """
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, question, rng)
+    prediction = _prediction(halves, question, rng)
+    calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     layouts = _layouts(calibration, question.granularity)
     forecasts = forecast_layouts(calibration, layouts, question.most_staleness)
     if not forecasts.today.tokens_per_s:
@@ -129,7 +131,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     return Outlook(
         question=question,
         calibration=calibration,
-        prediction=_prediction(halves, question, rng),
+        prediction=prediction,
         gap=explain_gap(calibration, whole, judged.forecasts.today.tokens_per_s or 0.0),
         forecasts=judged.forecasts,
         simulated_layouts=judged.simulated_layouts,

@@ -6,16 +6,18 @@ part of the model is at fault where a prediction misses, and how idle samplers a
 knows how much they make, not whether few requests run always or many now and then.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
+from scipy.special import ndtri
 
 from rlscope.model.arbiter import is_doubtful, simulated_run
 from rlscope.model.blocks import RatioOfSums, ratio_of_sums
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast import Spread
+from rlscope.model.forecast import INTERVAL_RATIO, Spread
 from rlscope.model.observed import Observed
 from rlscope.model.operating_point import OperatingPoint, operating_point
 from rlscope.model.simulate import Settings
@@ -61,6 +63,27 @@ class Prediction:
     calibrated_steps: int
     judged_steps: int
     compared: tuple[Compared, ...]
+
+
+def level_log_sd(prediction: Prediction | None) -> float:
+    """How far a rate is off for what the model does not know: log deviation, which all layouts share.
+
+    The part that was held out, r off in log rate, is one draw of it besides what the intervals say: its variance by the
+    method of moments is r^2 less theirs, and not below 0. Lengths that drift and a machine that is shared show so.
+    """
+    compared = () if prediction is None else prediction.compared
+    rate = next((each for each in compared if each.quantity == "tokens_per_s"), None)
+    if rate is None or min(rate.achieved.low, rate.predicted.low) <= 0.0:
+        return 0.0
+    predicted, achieved = rate.predicted, rate.achieved
+    off = math.log(achieved.value / predicted.median)
+    known = _log_variance(predicted.low, predicted.high) + _log_variance(achieved.low, achieved.high)
+    return math.sqrt(max(0.0, off**2 - known))
+
+
+def _log_variance(low: float, high: float) -> float:
+    """Of a normal law that has so much within its interval."""
+    return (math.log(high / low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
 
 
 def compare(

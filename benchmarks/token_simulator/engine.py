@@ -42,6 +42,8 @@ class Engine:
         self.running_s = 0.0
         """Running requests times the seconds of their passes."""
         self.prefilled_tokens = 0
+        self.preemptions = 0
+        self.recomputed_tokens = 0
 
     def receive(self, version: int, now_s: float) -> None:
         """New weights have arrived; the present pass is finished with the old ones."""
@@ -64,6 +66,7 @@ class Engine:
         if prefill_tokens and not self._world.passes.mixes_prefill:
             return self._prefill(prefill_tokens, now_s)
         preemptions = self.batch.preempt_overflow()
+        self.preemptions += preemptions
         if self.batch.running:
             return self._decode(now_s, prefill_tokens, preemptions)
         # What is away would be run at once; only a full queue holds the engine back beyond that.
@@ -117,6 +120,7 @@ class Engine:
         if not self.batch.waiting:
             return 0
         joining = self.batch.join()
+        self.recomputed_tokens += sum(request.held_tokens for request in joining if request.preemptions)
         for request in joining:
             if request.started_s is None:
                 request.started_s = now_s

@@ -36,6 +36,9 @@ class Outcome:
     """By reason, added up over engines."""
     running_mean: float
     """Running requests of an engine while it decodes, weighted by time."""
+    preemptions: int
+    recomputed_tokens: int
+    """Tokens of requests put back, prompt and response, that were prefilled once more."""
 
     def tokens_per_s(self, first_step: int) -> float:
         """Trained response tokens per second, from the end of the step before the `first_step`-th (1, 2, ...)."""
@@ -125,6 +128,8 @@ def _outcome(trainer: Trainer, engines: list[Engine], end_s: float) -> Outcome:
         trainer_waits_s=dict(trainer.waits_s),
         engine_waits_s=dict(waits_s),
         running_mean=sum(engine.running_s for engine in engines) / decoding_s,
+        preemptions=sum(engine.preemptions for engine in engines),
+        recomputed_tokens=sum(engine.recomputed_tokens for engine in engines),
     )
 
 

@@ -275,8 +275,10 @@ def test_the_rate_of_a_stretch_is_that_of_the_analysis(tmp_path: Path) -> None:
 def test_the_cache_that_overflows_preempts_and_the_one_that_does_not_never_does(tmp_path: Path) -> None:
     counts: list[int] = []
     for name in ("the cache overflows", "no limits"):
-        simulate_world(*VARIANTS[name], 6, 0, tmp_path / name)
-        counts += duckdb.sql(f"SELECT sum(preemptions) FROM '{tmp_path}/{name}/samples/*.parquet'").fetchall()[0]
+        outcome = simulate_world(*VARIANTS[name], 6, 0, tmp_path / name)
+        counts += duckdb.sql(f"SELECT sum(preemptions) FROM '{tmp_path}/{name}/engine_steps/*.parquet'").fetchall()[0]
+        assert counts[-1] == outcome.preemptions
+        assert (outcome.recomputed_tokens > outcome.preemptions) is (outcome.preemptions > 0)
     assert counts[0] > 0
     assert counts[1] == 0
 

@@ -84,21 +84,19 @@ def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("width", [390, 768, 1400])
-def test_no_width_scrolls_sideways(pages, tmp_path, name, width):
+def test_no_width_scrolls_sideways(pages, name, width):
     page, _ = pages(name)
     page.set_viewport_size({"width": width, "height": 844})
     page.wait_for_function("[...document.querySelectorAll('.chart svg')].every(s => s.clientWidth <= innerWidth)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.screenshot(path=tmp_path / f"{name}-{width}.png")
 
 
-def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages, tmp_path):
+def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
     page, _ = pages("whole")
     read = """() => [getComputedStyle(document.body).backgroundColor,
                      getComputedStyle(document.querySelector('#figure-ledger .mark-rect path')).fill]"""
     light = page.evaluate(read)
     page.emulate_media(color_scheme="dark")
-    page.screenshot(path=tmp_path / "dark.png")
     dark = page.evaluate(read)
     page.emulate_media(color_scheme="dark", media="print")
     printed = page.evaluate(read)
@@ -183,7 +181,7 @@ def test_without_a_clipboard_the_numbers_are_selected(pages):
     assert row in page.evaluate("getSelection().toString()")
 
 
-def test_without_scripts_verdict_tables_and_still_pictures_are_there(browser, files, texts, tmp_path):
+def test_without_scripts_verdict_tables_and_still_pictures_are_there(browser, files, texts):
     context = browser.new_context(java_script_enabled=False, viewport=DESKTOP)
     page, troubles = watched(context.new_page())
     page.goto((files / "whole.html").as_uri())
@@ -194,7 +192,6 @@ def test_without_scripts_verdict_tables_and_still_pictures_are_there(browser, fi
     assert page.locator("button[data-copies]:visible").count() == 0 and page.locator(".chart:visible").count() == 0
     page.locator("#figure-ledger summary").click()
     assert page.locator("#figure-ledger tbody tr").first.is_visible()
-    page.screenshot(path=tmp_path / "still.png")
     assert troubles == []
     context.close()
 

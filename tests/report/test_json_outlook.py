@@ -1,6 +1,7 @@
 """The keys that the JSON contract names, for runs that the model can say much, little and nothing of."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 
@@ -36,19 +37,18 @@ def with_outlook(outlook: Outlook | NoOutlook) -> Analysis:
     return replace(full_analysis(), outlook=outlook)
 
 
-def analyses() -> dict[str, Analysis]:
-    return {
-        "an outlook": with_outlook(changing_outlook()),
-        "a short stretch": with_outlook(short_outlook()),
-        "synchronous": with_outlook(synchronous_outlook()),
-        "no outlook": with_outlook(NoOutlook("no pass was recorded")),
-        "nothing at all": empty_analysis(),
-    }
+ANALYSES: dict[str, Callable[[], Analysis]] = {
+    "an outlook": lambda: with_outlook(changing_outlook()),
+    "a short stretch": lambda: with_outlook(short_outlook()),
+    "synchronous": lambda: with_outlook(synchronous_outlook()),
+    "no outlook": lambda: with_outlook(NoOutlook("no pass was recorded")),
+    "nothing at all": empty_analysis,
+}
 
 
-@pytest.mark.parametrize("name", analyses())
+@pytest.mark.parametrize("name", ANALYSES)
 def test_every_key_of_the_contract_is_there_whatever_the_model_can_say(name: str):
-    document = as_document(analyses()[name])
+    document = as_document(ANALYSES[name]())
     assert json.loads(json.dumps(document, allow_nan=False)) == document
     for part, keys in CONTRACT.items():
         assert keys <= set(document[part]), part

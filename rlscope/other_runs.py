@@ -22,6 +22,8 @@ _NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"}
 """Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
 _OF_TRAINING: Final = "train"
 """What the name of a setting of the user's own begins with where it is about training."""
+_OF_LAYOUT: Final = "gpu"
+"""What is in its name where it is of the layout, in which the runs are meant to differ."""
 _ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
 
 
@@ -104,7 +106,11 @@ def _trainers(run: Run) -> _Trainers:
     return _Trainers(
         model=config.model or {},
         facts={name: value for name, value in facts.items() if value is not None},
-        settings={name: value for name, value in run.settings.items() if name.startswith(_OF_TRAINING)},
+        settings={
+            name: value
+            for name, value in run.settings.items()
+            if name.startswith(_OF_TRAINING) and _OF_LAYOUT not in name
+        },
     )
 
 

@@ -25,6 +25,7 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission
 from rlscope.model.what_if import what_if
 from rlscope.other_runs import read_other_runs
+from rlscope.report import advice
 from rlscope.report import what_if as what_if_words
 from rlscope.report.json_scaling import scaling_document
 from rlscope.report.json_what_if import what_if_document
@@ -113,7 +114,7 @@ def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(
         ({"model": {"experts": 8}}, ("model_not_recorded",)),
         ({"framework": None, "gpus_per_trainer_replica": None}, ()),
         ({"train_dtype": "bf16"}, ("other_settings",)),
-        ({"max_staleness": 3}, ()),
+        ({"max_staleness": 3, "trainer_gpus": 4}, ()),
     ],
 )
 def test_what_is_not_recorded_or_bears_less_on_training_is_a_caution(
@@ -195,6 +196,9 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     )
     assert "(90% between 0.9" in remarks(said)[-1]
     assert f"with-2: {OTHER_CAUTIONS['same_trainers']}" in remarks(said)
+    # And beside the advice, which every format shows.
+    assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
+    assert "How training scales" not in advice.why_beside_rows(outlook())
     assert remarks(outlook())[-1].startswith("How training scales is assumed: as the number of trainer GPUs to the ")
 
 

@@ -11,6 +11,7 @@ from rlscope.model.system import Layout
 from rlscope.report import numbers
 from rlscope.report.outlook_names import REASONS
 from rlscope.report.preemption_words import layout_remark
+from rlscope.report.scaling_words import scaling_sentence
 
 TODAY: Final = "today"
 _SCALING_STEPS: Final = LEAST_STEPS + 5
@@ -62,10 +63,11 @@ def why(outlook: Outlook) -> str:
 
 
 def why_beside_rows(outlook: Outlook) -> str:
-    """The same, shorter, where the rows of `chosen_rows` and the odds stand beside it."""
+    """The same, shorter, where the rows of `chosen_rows` and the odds stand beside it; and what other runs measured."""
     reason = outlook.recommendation.reason
     is_open = reason in ("worthwhile", "unsure", "forms_disagree")
-    return " ".join([REASONS[reason], *(_doubts(outlook) if is_open else [])])
+    scaling = [scaling_sentence(outlook)] if outlook.others else []
+    return " ".join([REASONS[reason], *(_doubts(outlook) if is_open else []), *scaling])
 
 
 def measure_first(outlook: Outlook) -> str | None:

@@ -19,17 +19,17 @@ import pyarrow as pa
 from rlscope.alerts.alert import Alert
 from rlscope.alerts.evaluation import RuleState
 from rlscope.alerts.judgement import firing, judge_ticks, warm_up_end_ns
-from rlscope.alerts.live_facts import SHOWN_NS, facts_of
+from rlscope.alerts.live_facts import SHOWN, SHOWN_NS, facts_of
 from rlscope.alerts.live_files import MOMENTS, LiveFiles, NewFile
 from rlscope.alerts.live_rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live_view import LiveView
 from rlscope.alerts.live_workers import LiveWorkers
 from rlscope.alerts.own_sql import own_answers
-from rlscope.alerts.parts import FAMILIES, Family, Parts, Ticks, gather
+from rlscope.alerts.parts import Family, Parts, Ticks, gather
 from rlscope.alerts.readings import HISTORY_NS
 from rlscope.alerts.rule import RuleSet
 from rlscope.alerts.timeline import Timeline, merged
-from rlscope.alerts.whole_run import step_ends
+from rlscope.alerts.whole_run import families_of, step_ends
 from rlscope.analysis import SkippedFile
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.report.numbers import counted, duration
@@ -57,6 +57,7 @@ class LiveRun:
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
         self._files = LiveFiles(folder, grace_ns)
         self._rows = LiveRows()
+        self._families = SHOWN | set(families_of(rules))
         asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(MOMENTS) if asks_own else frozenset(MOMENTS) - _ONLY_OWN
         self._pending: list[NewFile] = []
@@ -184,7 +185,7 @@ class LiveRun:
         tables, since_ns = self._rows.since(ticks.at_ns(first))
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
         with open_rows(self._folder, manifest, workers.since(since_ns), tables) as run:
-            frames, ends_ns = gather(run, ticks, FAMILIES, end_ns), step_ends(run)
+            frames, ends_ns = gather(run, ticks, self._families, end_ns), step_ends(run)
             own = own_answers(run, self._rules, ticks)
         replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
         self._frames = {name: merged(self._frames.get(name), frame, replaced, keep) for name, frame in frames.items()}

@@ -7,6 +7,7 @@ import polars as pl
 from rlscope.alerts.live_view import LiveFacts, SideState, SilentWorker
 from rlscope.alerts.live_workers import LiveWorkers
 from rlscope.alerts.metrics import BY_NAME
+from rlscope.alerts.parts import Family
 from rlscope.alerts.timeline import Timeline
 from rlscope.analysis import TokenStaleness
 from rlscope.staleness import weighted_quantile
@@ -15,6 +16,10 @@ SHOWN_NS: Final = 300_000_000_000
 """Facts are those of the last five minutes that are known: the window of most rules."""
 SILENT_NS: Final = 15_000_000_000
 """A worker that flushes every two seconds was not heard of seven times."""
+
+
+SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tokens", "steps"})
+"""The parts that facts are made of."""
 
 
 def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: int, now_ns: int) -> LiveFacts:

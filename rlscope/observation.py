@@ -49,7 +49,7 @@ def observe(
     """
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
     (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
-    lengths, in_flight = answers["length_counts"], answers["samples_in_flight"].row(0, named=True)
+    in_flight = answers["samples_in_flight"].row(0, named=True)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
     return Observed(
         *stretch,
@@ -62,9 +62,8 @@ def observe(
         steps=steps,
         passes=_passes(answers["pass_costs"]),
         engine_state_s=state_s,
-        lengths=_length_law(lengths, answers["group_members"], config.max_output_tokens),
-        began_samples=int(lengths["samples"].sum()),
-        prompt_tokens=int(lengths["prompt_tokens"].sum()) / int(lengths["samples"].sum()),
+        began_samples=int(answers["length_counts"]["samples"].sum()),
+        **observe_lengths(answers, config.max_output_tokens)._asdict(),
         group_size=config.group_size or 1,
         finished_samples=in_flight["finished_segments"],
         environment_samples=in_flight["environment_mean"],
@@ -91,6 +90,24 @@ def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> 
     """The train steps of a stretch, from trainer_steps and training_steps. Raises UnobservableError."""
     steps, numbers = _steps(answers, stretch)
     return Training(_trainer_gpus(answers["trainer_steps"], numbers), steps)
+
+
+class ObservedLengths(NamedTuple):
+    """How long the samples were that began in a stretch."""
+
+    lengths: LengthLaw
+    prompt_tokens: float
+    """Mean."""
+
+
+def observe_lengths(answers: Mapping[str, pl.DataFrame], cap_tokens: int | None) -> ObservedLengths:
+    """Of the answers to length_counts and group_members; cap_tokens: at which responses are cut.
+
+    Raises UnobservableError where no sample with a token began.
+    """
+    counts = answers["length_counts"]
+    law = _length_law(counts, answers["group_members"], cap_tokens)
+    return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()))
 
 
 class _Device(NamedTuple):

@@ -13,8 +13,6 @@ from rlscope.model.decode_prior import USUAL_SHARES, LogNormal
 from rlscope.model.hardware import DEVICES, Device, ModelShape, find_device
 from rlscope.model.kv_memory import capacity_from_device
 from rlscope.model.layouts import Granularity, possible_layouts
-from rlscope.model.length_guess import law_of_mean, law_of_percentiles
-from rlscope.model.lengths import LengthLaw
 from rlscope.model.plan import Planned, plan_layouts
 from rlscope.model.plan_draws import UnplannableError
 from rlscope.model.planned import MASTER_STATE_BYTES, DecodeGuess, Plan, TrainingGuess, UpdateGuess
@@ -25,6 +23,7 @@ from rlscope.model.system import Admission, Layout, Workload
 from rlscope.model.training_flops import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.plan_file import PlanFile, read_plan
 from rlscope.plan_keys import Guess, near_misses
+from rlscope.plan_lengths import planned_lengths
 from rlscope.plan_model import Decoder, decoder_of
 
 _MFU: Final = LogNormal(LIKELY_MFU_RATIO, LIKELY_MFU_SD / LIKELY_MFU_RATIO)
@@ -58,6 +57,7 @@ def plan_of(file: PlanFile) -> Plan:
         device=device,
         shape=decoder.shape,
         workload=workload,
+        lengths_from=file.lengths.from_run,
         lengths_log_sd=(mean.log_sd if mean is not None else None) or 0.0,
         decode=_decode(file),
         training=_training(file, decoder),
@@ -120,7 +120,7 @@ def _listed_device(name: str) -> Device | None:
 
 
 def _workload(file: PlanFile) -> Workload:
-    batch, lengths = file.batch, file.lengths
+    batch = file.batch
     if batch.group_size > batch.samples_per_step:
         raise file.text.error(
             "batch",
@@ -129,8 +129,9 @@ def _workload(file: PlanFile) -> Workload:
             expected=f"at most samples_per_step, {batch.samples_per_step}",
             next_step="A step trains on whole groups.",
         )
+    lengths = planned_lengths(file)
     return Workload(
-        lengths=_law(file),
+        lengths=lengths.law,
         prompt_tokens=lengths.prompt_tokens,
         group_size=batch.group_size,
         samples_per_step=batch.samples_per_step,
@@ -138,32 +139,6 @@ def _workload(file: PlanFile) -> Workload:
         kept_ratio=batch.kept_ratio,
         environment_s=file.environment.wait_s,
     )
-
-
-def _law(file: PlanFile) -> LengthLaw:
-    lengths = file.lengths
-    if (lengths.mean_tokens is None) == (lengths.percentiles is None):
-        found = "neither" if lengths.mean_tokens is None else "both"
-        expected = "either mean_tokens with cv_ratio, or percentiles"
-        raise file.text.error("lengths", "mean_tokens", found=found, expected=expected)
-    try:
-        if lengths.percentiles is not None:
-            return law_of_percentiles(_per_cents(lengths.percentiles), lengths.cap_tokens)
-        if lengths.mean_tokens is None or lengths.cv_ratio is None:
-            expected = "how much lengths vary: standard deviation over mean"
-            raise file.text.error("lengths", "cv_ratio", found="no such key", expected=expected)
-        return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.cap_tokens)
-    except ValueError as error:
-        name = "mean_tokens" if lengths.percentiles is None else "percentiles"
-        expected = "lengths that a lognormal law under its cap can have"
-        raise file.text.error("lengths", name, found=str(error), expected=expected) from error
-
-
-def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
-    """p50 or "p99.9" as 50 or 99.9; ValueError."""
-    if not all(name.startswith("p") for name in percentiles):
-        raise ValueError(f"percentiles named {', '.join(percentiles)} and not p50, p90, ...")
-    return {float(name.removeprefix("p")): tokens for name, tokens in percentiles.items()}
 
 
 def _decode(file: PlanFile) -> DecodeGuess:

@@ -61,7 +61,8 @@ class Model:
 class Lengths:
     """Prompts and responses."""
 
-    prompt_tokens: Annotated[float, _NONE]
+    prompt_tokens: Annotated[float | None, _NONE] = None
+    from_run: str | None = None
     mean_tokens: Annotated[Guess | None, _SOME] = None
     cv_ratio: Annotated[float | None, Range(above=0, most=10)] = None
     percentiles: Annotated[dict[str, float] | None, _SOME] = None

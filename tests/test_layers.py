@@ -26,7 +26,7 @@ LAYERS = (
     {"diagnose"},
     {"verdict", "own_query", "table_output"},
     {"observation"},
-    {"look_ahead", "other_runs", "plan_model", "plan_ahead", "report.numbers", "alerts"},
+    {"look_ahead", "other_runs", "plan_model", "plan_lengths", "plan_ahead", "report.numbers", "alerts"},
     {"analyze", "what_if"},
     {"alerts.check"},
     {"report"},

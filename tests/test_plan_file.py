@@ -16,6 +16,7 @@ from rlscope.model.system import Layout
 from rlscope.plan_ahead import plan_of
 from rlscope.plan_file import EXAMPLE, PlanFile, Present, read_plan
 from rlscope.plan_keys import Guess
+from tests.trace_folder import sample_row, worker, write_run
 
 MINIMAL = """\
 [gpus]
@@ -243,7 +244,7 @@ def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("lengths", "said"),
     [
-        ("cv_ratio = 0.5", "found neither; expected either mean_tokens with cv_ratio, or percentiles"),
+        ("cv_ratio = 0.5", "found neither; expected either mean_tokens with cv_ratio, or percentiles, or from_run"),
         ("mean_tokens = 1800", "[lengths] cv_ratio: found no such key"),
         ("mean_tokens = 1800\ncv_ratio = 1\npercentiles = {p50 = 1, p90 = 2}", "found both"),
         ("mean_tokens = 8192\ncv_ratio = 0.1", "a mean of 8192 tokens is not below the cap of 8192"),
@@ -257,6 +258,62 @@ def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> N
 )
 def test_lengths_that_can_not_be_are_refused(tmp_path: Path, lengths: str, said: str) -> None:
     assert said in complaint(tmp_path, MINIMAL.replace("mean_tokens = 1800\ncv_ratio = 0.65", lengths))
+
+
+def recorded(tmp_path: Path, **config: object) -> str:
+    """A plan whose lengths are those of a run beside it."""
+    samples = [sample_row(f"s{length}", "e0", [(0, 0, length)], prompt_tokens=30) for length in (100, 200, 300)]
+    unfinished = sample_row("late", "e0", [(0, 0, 200)], prompt_tokens=50, finish_reason="unfinished")
+    write_run(tmp_path / "earlier", [worker("e0")], config, samples=[*samples, unfinished])
+    stated = "prompt_tokens = 200\nmean_tokens = 1800\ncv_ratio = 0.65\ncap_tokens = 8192\n"
+    return MINIMAL.replace(stated, 'from_run = "earlier"\n')
+
+
+def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path: Path) -> None:
+    plan = planned(tmp_path, recorded(tmp_path))
+    law = plan.workload.lengths
+    # Three are at least 200 long; one of them ends there, and one was only seen so far.
+    assert law.support.tolist() == [100.0, 200.0, 300.0]
+    assert law.probabilities.tolist() == pytest.approx([0.25, 0.25, 0.5])
+    assert plan.workload.prompt_tokens == 35.0
+    assert plan.lengths_from == "earlier"
+    assert planned(tmp_path, MINIMAL).lengths_from is None
+
+
+def test_a_plan_may_cut_recorded_lengths_and_has_its_own_prompts(tmp_path: Path) -> None:
+    text = recorded(tmp_path).replace(
+        'from_run = "earlier"', 'from_run = "earlier"\ncap_tokens = 250\nprompt_tokens = 9'
+    )
+    workload = planned(tmp_path, text).workload
+    assert (workload.lengths.max_tokens, workload.lengths.cap_tokens, workload.prompt_tokens) == (250.0, 250, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("mean_tokens = 5", "[lengths] mean_tokens: found both from_run and mean_tokens; expected one of them"),
+        ("cv_ratio = 0.5", "found both from_run and cv_ratio"),
+        ("percentiles = {p50 = 1, p90 = 2}", "found both from_run and percentiles"),
+        ("cap_tokens = 301", "[lengths] cap_tokens: found 301; expected at most 300, at which the run cut responses"),
+    ],
+)
+def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path: Path, more: str, said: str) -> None:
+    text = recorded(tmp_path, max_output_tokens=300)
+    assert said in complaint(tmp_path, text.replace('from_run = "earlier"', f'from_run = "earlier"\n{more}'))
+    assert planned(tmp_path, text.replace('from_run = "earlier"', 'from_run = "earlier"\ncap_tokens = 300'))
+
+
+def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path: Path) -> None:
+    write_run(tmp_path / "empty", [worker("e0")], {}, samples=[])
+    text = recorded(tmp_path)
+    found = complaint(tmp_path, text.replace('"earlier"', '"empty"'))
+    assert "[lengths] from_run: found nothing in" in found and "no sample with a token began" in found
+    assert "nowhere" in complaint(tmp_path, text.replace('"earlier"', '"nowhere"'))
+
+
+def test_a_plan_without_a_run_says_its_prompts(tmp_path: Path) -> None:
+    said = complaint(tmp_path, MINIMAL.replace("prompt_tokens = 200\n", ""))
+    assert "[lengths] prompt_tokens: found no such key; expected it, or from_run" in said
 
 
 def test_a_config_of_hugging_face_says_all_of_the_model(tmp_path: Path) -> None:

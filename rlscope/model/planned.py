@@ -90,6 +90,8 @@ class Plan:
     device: Device
     shape: ModelShape
     workload: Workload
+    lengths_from: str | None
+    """The run that recorded them; None: a lognormal law."""
     lengths_log_sd: float
     decode: DecodeGuess
     training: TrainingGuess

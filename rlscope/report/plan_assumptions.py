@@ -56,7 +56,8 @@ def _lengths(plan: Plan) -> str:
     law, workload = plan.workload.lengths, plan.workload
     capped = "" if law.cap_tokens is None else f", {numbers.percent(law.capped_ratio)} at the cap of {law.cap_tokens:,}"
     prompts = numbers.tokens(workload.prompt_tokens)
-    return f"Responses of {numbers.tokens(law.mean_tokens)} on average{capped}, after prompts of {prompts}, lognormal."
+    law_from = "lognormal" if plan.lengths_from is None else f"as recorded in {plan.lengths_from}"
+    return f"Responses of {numbers.tokens(law.mean_tokens)} on average{capped}, after prompts of {prompts}, {law_from}."
 
 
 def _decoding(plan: Plan) -> str:

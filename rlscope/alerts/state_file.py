@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -37,11 +38,16 @@ class WatchState:
 class StateFile:
     """The file of a watch, which keeps others off it until it is closed or its process ends, however that does.
 
-    The folder that it lies in may appear late: it is kept from then on.
+    The folder that it lies in may appear late: it is kept from then on. Where a file system has no locks, another watch
+    shows by what it writes.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.is_shared = False
+        """Whether another watch was found to have written the file between two writes of ours."""
+        self._writer = secrets.token_hex(8)
+        self._has_written = False
         self._lock: int | None = None
 
     def __enter__(self) -> Self:
@@ -62,7 +68,9 @@ class StateFile:
         # A run folder that is not there yet is the run's to make.
         if self.path.parent.is_dir():
             self._keep()
-            write_state(self.path, state)
+            self.is_shared |= self._has_written and _writer_of(self.path) not in (None, self._writer)
+            write_state(self.path, state, self._writer)
+            self._has_written = True
 
     def _keep(self) -> None:
         if self._lock is not None:
@@ -83,7 +91,7 @@ class StateFile:
                 expected="one watch at a time, or everything would be told twice",
                 next_step="End the other one, or name a state of its own with --state.",
             ) from None
-        except OSError:  # A file system without locks: a second watch goes unnoticed there.
+        except OSError:  # A file system without locks.
             pass
         self._lock = lock
 
@@ -108,9 +116,9 @@ def read_state(path: Path) -> WatchState | None:
     return state
 
 
-def write_state(path: Path, state: WatchState) -> None:
-    """Put the state in the place of the one before. Raises OSError when it cannot be written."""
-    text = json.dumps({"format": _FORMAT, "version": _VERSION, **asdict(state)}, allow_nan=False)
+def write_state(path: Path, state: WatchState, writer: str | None = None) -> None:
+    """Put the state in the place of the one before; writer tells watches apart. Raises OSError when it cannot."""
+    text = json.dumps({"format": _FORMAT, "version": _VERSION, "writer": writer, **asdict(state)}, allow_nan=False)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("w", encoding="utf-8") as file:
@@ -122,6 +130,15 @@ def write_state(path: Path, state: WatchState) -> None:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise
+
+
+def _writer_of(path: Path) -> object:
+    """Which watch wrote the file; None where nobody says."""
+    try:
+        document: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return cast("dict[str, object]", document).get("writer") if isinstance(document, dict) else None
 
 
 def _refused(path: Path, found: str) -> RlscopeError:

@@ -5,7 +5,7 @@ nothing twice, save for a message that arrived within the last tenth of a second
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -138,8 +138,13 @@ class Watch:
         return view
 
     def _show_look(self, view: LiveView) -> None:
-        own = () if self._state_trouble is None else (self._state_trouble,)
-        self._show(Look(view, (*self._couriers.troubles, *own), self._couriers.waiting))
+        self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))
+
+    def _own_troubles(self) -> Iterator[str]:
+        if self._state_trouble is not None:
+            yield self._state_trouble
+        if self._state_file is not None and self._state_file.is_shared:
+            yield f"another watch writes {self._state_file.path} too: both tell the same; end one of them"
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
         # Counted, not read off the clock: one that is set back would stop the watch for as long.

@@ -336,6 +336,31 @@ def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended
         assert third.read() == WatchState({})
 
 
+def test_where_locks_do_nothing_two_watches_notice_one_another_by_what_they_write_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    path, seen = tmp_path / "state.json", list[Look]()
+    with StateFile(path) as before:
+        before.write(WatchState({}))
+    with StateFile(path) as first, StateFile(path) as second:
+        assert first.read() == second.read() == WatchState({})
+
+        class Beside(FakeRun):
+            def poll(self, now_ns: int) -> LiveView:
+                if self.shown == 2:
+                    second.write(WatchState({}))
+                return super().poll(now_ns)
+
+        run = Beside([view(), view(), view(), view(ended=True)])
+        watch = Watch(run, Couriers([]), state_file=first, show=seen.append, interval_s=5.0, clock=FakeClock())
+        assert watch.follow(lambda: 0).ended
+        second.write(WatchState({}))
+        assert (first.is_shared, second.is_shared) == (True, True)
+    said = f"another watch writes {path} too: both tell the same; end one of them"
+    assert [look.troubles for look in seen] == [(), (), (said,), (said,), (said,)]
+
+
 def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_tells(
     listener: Listener, tmp_path: Path
 ) -> None:

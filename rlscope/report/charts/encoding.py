@@ -79,8 +79,9 @@ def amount(column: str, title: str) -> alt.Y:
 
 
 def amount_axis(extent_px: float | None = None) -> alt.Axis:
-    """Few ticks, each written like the page's numbers: 0.2, 40, 1.2k, 3M; as wide as its labels, or extent_px."""
-    label = "abs(datum.value) < 1000 ? format(datum.value, ',.3~f') : format(datum.value, '.3~s')"
+    """Few ticks, each written like the page's numbers: 0.0005, 0.2, 40, 1.2k; as wide as its labels, or extent_px."""
+    # Three decimals would write 0.0005 and 0.001 alike.
+    label = "format(datum.value, abs(datum.value) >= 1000 ? '.3~s' : abs(datum.value) >= 0.1 ? ',.3~f' : '.3~g')"
     extent = alt.Undefined if extent_px is None else extent_px
     return alt.Axis(labelExpr=label, tickCount=5, minExtent=extent, maxExtent=extent)
 

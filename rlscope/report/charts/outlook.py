@@ -42,6 +42,7 @@ _GREY: Final = "var(--hatch-line, #a5abb2)"
 _GAIN: Final = "var(--series-3, #007a63)"
 _MUTED: Final = "var(--muted, #5d6670)"
 _ROOM_FOR_LABELS: Final = 1.2
+_ROOM_BESIDE_BARS: Final = 1.3
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
     tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "tokens/s", ",.4~s"),
@@ -63,7 +64,7 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
         )
     )  # fmt: skip
     colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[ACCENT, SECOND, _GAIN]).legend(None)
-    most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_FOR_LABELS  # pyright: ignore[reportArgumentType]
+    most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_BESIDE_BARS  # pyright: ignore[reportArgumentType]
     base = alt.Chart(rows).encode(
         y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=140),
         tooltip=[

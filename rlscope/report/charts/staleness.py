@@ -35,6 +35,8 @@ _SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 _PAGE: Final = "var(--page, #ffffff)"
 _INK: Final = "var(--ink, #16191d)"
 _AGE_TICKS: Final = 10
+_SLIGHT_VARIANCE: Final = 0.01
+"""Less is drawn on an axis up to here: what rounding leaves is not to look like a spread."""
 _BAR: Final = 0.42
 """Half the width of a bar, of the unit of its axis: neighbours do not touch."""
 IN_FLIGHT: Final = "while the sample was generated"
@@ -94,12 +96,14 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
         order=pl.col("part").replace_strict({"in_flight_mean": 0, "in_queue_mean": 1}, return_dtype=pl.Int64),
         part=pl.col("part").replace({"in_flight_mean": IN_FLIGHT, "in_queue_mean": IN_QUEUE}),
     )  # fmt: skip
+    is_flat = not any(rows["staleness_mean"])
+    scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
     return (
         alt.Chart(long)
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=time_axis("start_s"), x2="end_s:Q",
-            y=alt.Y("versions:Q").stack("zero").title("staleness, versions, mean").axis(amount_axis()),
+            y=alt.Y("versions:Q").stack("zero").title("staleness, versions, mean").axis(amount_axis()).scale(scale),
             color=series_palette("part", {IN_FLIGHT: ACCENT, IN_QUEUE: SECOND}),
             order=alt.Order("order:Q"),
             tooltip=[
@@ -119,7 +123,9 @@ def effective_share(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def ratio_variance(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """The variance of the importance ratio by staleness."""
-    return _by_age(frame, amount("ratio_variance", "variance of the importance ratio"))
+    y = amount("ratio_variance", "variance of the importance ratio")
+    most = float(frame["ratio_variance"].max() or 0.0)  # pyright: ignore[reportArgumentType]
+    return _by_age(frame, y.scale(domain=[0, _SLIGHT_VARIANCE]) if most < _SLIGHT_VARIANCE else y)
 
 
 def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
@@ -149,8 +155,10 @@ def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
     least = min(0, int(frame["staleness_from"].min() or 0))  # pyright: ignore[reportArgumentType]
     oldest = int(frame["staleness_to"].max() or 0)  # pyright: ignore[reportArgumentType]
     most = max(oldest, 0 if run.max_staleness is None else run.max_staleness + 1)
+    # Vega puts ticks at halves too, which would be written as whole versions.
+    ages = list(range(least, most + 1)) if most - least < _AGE_TICKS else alt.Undefined
     return (
-        alt.Y("row_from:Q").title("staleness, versions").axis(tickMinStep=1, format=",d", tickCount=6)
+        alt.Y("row_from:Q").title("staleness, versions").axis(tickMinStep=1, format=",d", tickCount=6, values=ages)
         .scale(domain=[least - 0.5, most + 0.5], nice=False, padding=0)
     )  # fmt: skip
 

@@ -172,6 +172,10 @@ DELIVERIES: Final = _counter(
     "rlscope.deliveries", "{sample}", "samples that left the queue, by what they left for", OUTCOME
 )
 TRAIN_STEPS: Final = _counter("rlscope.train.steps", "{step}", "optimizer steps that this worker took part in")
+LAST_STEP: Final = _gauge("rlscope.train.last_step", "s", "UTC epoch seconds at which this worker's last step ended")
+STEP_PERIOD: Final = _gauge(
+    "rlscope.train.period", "s", "median time from the end of a step to the next, of six hours; none before three"
+)
 TRAINED_TOKENS: Final = _counter(
     "rlscope.train.staleness",
     "{token}",
@@ -208,6 +212,8 @@ METRICS: Final = (
     QUEUE_CAPACITY,
     DELIVERIES,
     TRAIN_STEPS,
+    LAST_STEP,
+    STEP_PERIOD,
     TRAINED_TOKENS,
     TOKEN_AGE,
     OVER_CAP,

@@ -111,10 +111,13 @@ def _update_seconds(tallies: Tallies) -> _Readings:
 def _vital(read: Callable[[Vital], float | None]) -> _Reader:
     def readings(tallies: Tallies) -> _Readings:
         vital = tallies.vital()
-        value = None if vital is None else read(vital)
-        return [] if value is None else [(value, {})]
+        return _known(None if vital is None else read(vital))
 
     return readings
+
+
+def _known(value: float | None) -> _Readings:
+    return [] if value is None else [(value, {})]
 
 
 def _rows(read: Callable[[Vital], Mapping[str, int]]) -> _Reader:
@@ -136,6 +139,8 @@ _READERS: dict[conventions.Metric, _Reader] = {
     conventions.QUEUE_CAPACITY: _level("queue_capacity", conventions.QUEUE),
     conventions.DELIVERIES: _count("deliveries", conventions.OUTCOME),
     conventions.TRAIN_STEPS: _count("train_steps"),
+    conventions.LAST_STEP: lambda tallies: _known(tallies.last_step_s()),
+    conventions.STEP_PERIOD: lambda tallies: _known(tallies.step_period_s()),
     conventions.TRAINED_TOKENS: _staleness,
     conventions.TOKEN_AGE: _count("token_age"),
     conventions.OVER_CAP: _count("over_cap"),

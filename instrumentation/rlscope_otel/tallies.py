@@ -5,8 +5,9 @@ Times are innermost: a wait inside a train step counts as wait, not as train. En
 
 import operator
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import NamedTuple, cast
 
 from rlscope_otel import schema
@@ -14,6 +15,11 @@ from rlscope_otel import schema
 _NS_PER_S = 1e9
 # Upper ends of the staleness buckets: a few series whatever the run does, fine where it matters.
 _STALENESS_ENDS = (0, 1, 2, 4, 8, 16, 32)
+# Over which the usual time between steps is taken: as `rlscope` looks back for it.
+_PERIODS_OF_NS = 6 * 3600 * 1_000_000_000
+_LEAST_PERIODS = 3
+# Six hours of a step each second.
+_MOST_STEP_ENDS = 21_600
 # Intervals that nothing encloses yet: enough for any nesting, and bounded for a loop that never nests.
 _MOST_OPEN = 1024
 
@@ -71,6 +77,7 @@ class Tallies:
         self._counts: dict[tuple[str, str], int] = defaultdict(int)
         self._vital: Vital | None = None
         self._max_staleness: int | None = None
+        self._step_ends_ns: deque[int] = deque(maxlen=_MOST_STEP_ENDS)
         self._new: list[_Interval] = []
         self._open: list[_Interval] = []
 
@@ -119,6 +126,19 @@ class Tallies:
         with self._lock:
             return dict(self._queue_depths)
 
+    def last_step_s(self) -> float | None:
+        """When the last optimizer step ended, UTC epoch seconds; None before the first."""
+        with self._lock:
+            return max(self._step_ends_ns) / _NS_PER_S if self._step_ends_ns else None
+
+    def step_period_s(self) -> float | None:
+        """The median time from the end of a step to the next, over six hours; None while there are few."""
+        with self._lock:
+            ends_ns = sorted(self._step_ends_ns)
+        recent_ns = [end_ns for end_ns in ends_ns if end_ns >= ends_ns[-1] - _PERIODS_OF_NS]
+        periods_ns = list(map(operator.sub, recent_ns[1:], recent_ns))
+        return median(periods_ns) / _NS_PER_S if len(periods_ns) >= _LEAST_PERIODS else None
+
     def totals(self) -> Totals:
         """The last and the summed values of engine rows, train steps, deliveries and weight updates."""
         with self._lock:
@@ -145,6 +165,7 @@ class Tallies:
         elif table == "train_steps":
             self._add(columns, [State("train")] * len(columns["step"]))
             self._counts["train_steps", ""] += len(columns["step"])
+            self._step_ends_ns.extend(_ints(columns["end_ns"]))
             self._take_staleness(columns["importance"])
 
     def _take_engine_steps(self, columns: dict[str, Values]) -> None:

@@ -85,6 +85,7 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         "rlscope.queue.capacity": {("samples",): 32},
         "rlscope.deliveries": {("trained",): 2, ("dropped_stale",): 1},
         "rlscope.train.steps": {(): 1},
+        "rlscope.train.last_step": {(): 5.001},
         "rlscope.train.staleness": {("0",): 100, ("3-4",): 10, ("33+",): 1},
         "rlscope.train.token_age": {(): 3 * 7 + 4 * 3 + 99},
         "rlscope.train.over_cap": {(): 3 + 1},
@@ -101,7 +102,7 @@ def test_metrics_say_what_was_flushed_so_far(run: Run, clock: ManualClock, reade
         "rlscope.worker.gpus": {(): 2},
         "rlscope.worker.heartbeat": {(): 5.501},
     }
-    told_apart = {"rlscope.rows.dropped", "rlscope.rows.written", "rlscope.worker.stopped"}
+    told_apart = {"rlscope.rows.dropped", "rlscope.rows.written", "rlscope.worker.stopped", "rlscope.train.period"}
     assert found.keys() | told_apart == {metric.name for metric in conventions.METRICS}
 
 
@@ -118,6 +119,25 @@ def test_tokens_over_the_cap_are_counted_from_when_some_worker_brings_the_cap(
             run.flush()
             shown.append(points(reader).get("rlscope.train.over_cap"))
     assert shown == [None, None, {(): 10}, {(): 20}]
+
+
+def test_the_usual_period_is_a_median_of_three_or_more_within_six_hours(
+    run: Run, clock: ManualClock, reader: InMemoryMetricReader
+) -> None:
+    def step(*periods_s: int) -> tuple[float, float | None]:
+        for period_s in periods_s:
+            clock.advance(period_s * 1_000_000_000)
+            with run.train_step(1, version_in=0):
+                pass
+        run.flush()
+        found = points(reader)
+        return found["rlscope.train.last_step"][()], found.get("rlscope.train.period", {}).get(())
+
+    start_s = 0.001
+    assert step(5, 10, 30) == (start_s + 45, None)
+    assert step(20) == (start_s + 65, 20.0)
+    assert step(10, 10) == (start_s + 85, 10.0)
+    assert step(6 * 3600 - 14, 7, 7)[1] == 7.0, "the step that ended six hours ago counts, none before it"
 
 
 def test_settings_that_cannot_be_read_cost_only_the_metric(

@@ -18,6 +18,8 @@ from rlscope.alerts.spans import write_duration
 RUN: Final = names.RUN
 # A worker that died leaves the scrapes; for so long it is still missed.
 _MISSED_FOR: Final = "1h"
+# As far as the usual time between steps looks back.
+_HISTORY: Final = "6h"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,14 @@ def _steps(window: str) -> str:
     return f"max by ({RUN}) (increase({names.STEPS}[{window}]))"
 
 
+def _steps_overdue(_: str) -> _Value:
+    # By the trainers' own clock: the time since the last scrape is not the trainers' delay.
+    heard = f'max by ({RUN}) ({names.HEARTBEAT}{{{names.ROLE}=~"{"|".join(TRAINER_ROLES)}"}})'
+    since = f"({heard} - max by ({RUN}) ({names.LAST_STEP}))"
+    intervals = f"max by ({RUN}) (increase({names.STEPS}[{_HISTORY}]))"
+    return _Value(f"{since} / max by ({RUN}) ({names.STEP_PERIOD})", intervals)
+
+
 def _silence(_: str) -> _Value:
     who = f"{RUN}, {names.WORKER}"
     last = f"max by ({who}) (last_over_time({names.HEARTBEAT}[{_MISSED_FOR}]))"
@@ -187,6 +197,7 @@ _METRICS: Final[Mapping[str, _Metric]] = {
     "waiting.requests": _per_engine(names.WAITING),
     "throughput.trained_tokens_per_s": _trained_rate,
     "step.period_s": _step_period,
+    "step.overdue_periods": _steps_overdue,
     "worker.silent_s": _silence,
     "rows.dropped": _dropped,
     "rows.dropped_ratio": _dropped_ratio,
@@ -202,7 +213,6 @@ _REASONS: Final[Mapping[str, str]] = {
     "unattributed_ratio": "what no hook explains is what is left of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know how long samples are",
     "throughput.residual_ratio": "the model predicts from the whole trace",
-    "step.overdue_periods": "how long steps usually take is a median over the run",
     "weight_update.duration_s": "it lasts from one worker's publication to another one's application",
-    "weight_update.overdue_periods": "how far apart updates usually are is a median over the run",
+    "weight_update.overdue_periods": "an engine knows its own updates, the run's are those of whichever was first",
 }

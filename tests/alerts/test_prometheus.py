@@ -26,7 +26,7 @@ needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missin
 RULE = '[[rules]]\nname = "r"\nwindow = "5m"\n'
 WORKER = 'rlscope_run_id="monday", rlscope_worker_id="w0", rlscope_role="trainer"'
 SAMPLER = WORKER.replace("trainer", "sampler").replace("w0", "s0")
-STARTED = (f"rlscope_train_steps_total{{{WORKER}}}", "100x60")
+STARTED = (f"rlscope_train_steps_total{{{WORKER}}}", "100+1x60")
 GPUS = (f"rlscope_worker_gpus{{{WORKER}}}", "4x60")
 SAMPLER_GPUS = (f"rlscope_worker_gpus{{{SAMPLER}}}", "4x60")
 
@@ -63,6 +63,10 @@ def tokens(bucket: str, per_minute: int) -> Series:
 
 def over_cap(per_minute: int) -> Series:
     return f"rlscope_train_over_cap_total{{{WORKER}}}", f"0+{per_minute}x60"
+
+
+def heartbeat(who: str) -> Series:
+    return f"rlscope_worker_heartbeat_seconds{{{who}}}", "0+60x60"
 
 
 def level(name: str, value: float, who: str = WORKER, more: str = "") -> Series:
@@ -139,6 +143,12 @@ CASES: tuple[tuple[str, str, list[Series], list[Series]], ...] = (
     ("staleness.over_cap_ratio", "above = 0",  # No cap, no series; a cap that nothing is beyond is 0.
      [tokens("0", 1000), over_cap(1)], [tokens("33+", 1000)]),
     ("staleness.over_cap_ratio", "below = 0.5", [tokens("0", 1000), over_cap(0)], [tokens("33+", 1000)]),
+    ("step.overdue_periods", "above = 10",  # At the 30th minute; the heartbeat of an engine says nothing of steps.
+     [heartbeat(WORKER), level("rlscope_train_last_step_seconds", 1199), level("rlscope_train_period_seconds", 60)],
+     [heartbeat(WORKER), level("rlscope_train_last_step_seconds", 1200), level("rlscope_train_period_seconds", 60)]),
+    ("step.overdue_periods", "above = 10",  # Not while the trainer is not heard of, nor where no period is known.
+     [heartbeat(WORKER), level("rlscope_train_last_step_seconds", 10), level("rlscope_train_period_seconds", 60)],
+     [heartbeat(SAMPLER), level("rlscope_train_last_step_seconds", 10), level("rlscope_train_period_seconds", 60)]),
     ("rows.dropped", "above = 100",
      [(f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="samples"}}', "60x60"),
       (f'rlscope_rows_dropped_total{{{WORKER}, rlscope_table="spans"}}', "41x60")],
@@ -306,7 +316,10 @@ def scraped(tmp_path: Path) -> Iterator[str]:
     options["config"] = {"max_staleness": 4}
     try:
         with start_run(tmp_path, "trainer", "w0", **options) as run:
-            with run.wait("samples"), run.train_step(1, version_in=0) as step:
+            for number in (1, 2, 3):
+                with run.train_step(number, version_in=0):
+                    pass
+            with run.wait("samples"), run.train_step(4, version_in=0) as step:
                 step.record(importance=[(bucket, 10, 10.0, 10.0) for bucket in (0, 1, 2, 3, 5, 9, 17, 33)])
             with run.publish_weights(1):
                 pass

@@ -63,9 +63,14 @@ def preemption_document(lost: Preemption | None) -> dict[str, Json]:
 
 def candidate_documents(outlook: Outlook) -> list[Json]:
     """Every layout that was looked at, the run's own among them: the fastest first, those out of the question last."""
-    every = (outlook.forecasts.today, *outlook.forecasts.others)
-    ranked = sorted(every, key=lambda each: (each.excluded is not None, -(each.tokens_per_s or 0.0)))
+    today = outlook.forecasts.today
     odds = fastest_probabilities(outlook.forecasts)
+
+    def rank(forecast: Forecast) -> tuple[bool, float]:
+        rate = advice.rate_of(forecast, today)
+        return (forecast.excluded is not None, -(rate.median if rate else 0.0))
+
+    ranked = sorted((today, *outlook.forecasts.others), key=rank)
     return [candidate_document(outlook, each, odds) for each in ranked]
 
 

@@ -131,7 +131,9 @@ def finish_sentence(outlook: Outlook) -> str:
 
 def baseline_sentence(outlook: Outlook) -> str:
     """The bound and the synchronous baseline."""
-    text = f"No layout of these GPUs can train more than {numbers.tokens_per_second(outlook.gap.bound_tokens_per_s)}"
+    bound = numbers.tokens_per_second(outlook.gap.bound_tokens_per_s)
+    # Some of the steps that it is fitted to may be faster than their mean.
+    text = f"By what passes and steps cost on average, no layout of these GPUs trains more than {bound}"
     if outlook.synchronous_tokens_per_s is not None:
         rate = numbers.tokens_per_second(outlook.synchronous_tokens_per_s)
         text += f"; a synchronous run in which every GPU samples and then trains would do {rate}"

@@ -179,3 +179,13 @@ def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
     best = outlook.recommendation.best
     assert best.pace is not None
     assert one == pytest.approx(best.pace.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
+
+
+def test_the_candidates_stand_by_the_rate_that_is_said_of_them():
+    usable = [each for each in as_document(with_outlook(changing_outlook()))["recommendation"]["candidates"]
+              if each["excluded"] is None]  # fmt: skip
+    rates = [each["tokens_per_s"] for each in usable]
+    assert len(rates) > 2 and rates == sorted(rates, reverse=True)
+    today = changing_outlook().forecasts.today
+    now = next(each for each in usable if each["n_train_gpus"] == today.layout.trainer_gpus and not each["gain_ratio"])
+    assert all(each["tokens_per_s"] == pytest.approx(now["tokens_per_s"] * (1 + each["gain_ratio"])) for each in usable)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks.token_simulator import Layout, simulate_world
+from benchmarks.token_simulator import Layout, Limits, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
 from rlscope.analyze import analyze
 from rlscope.cli import app
@@ -152,10 +152,10 @@ QUESTION = Question(
 
 
 @cache
-def at(trainers: int, *, faster: float = 1.0, lengths: float = 1.0) -> OtherRun:
+def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
     """A run of the known truth with so many trainer GPUs."""
     steps = observed(TRUTH, replace(TODAY, trainer_gpus=trainers), seed=trainers).steps
-    tokens, train_s = np.rint(steps.tokens * lengths).astype(np.int64), steps.train_s * lengths / faster
+    tokens, train_s = np.rint(steps.tokens * lengths).astype(np.int64), steps.train_s * lengths
     return OtherRun(f"with-{trainers}", trainers, replace(steps, train_s=train_s, tokens=tokens))
 
 
@@ -204,8 +204,10 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
     contradiction = "No way of scaling explains how fast the other runs train"
-    for other, contradicted in ((at(4), False), (at(4, faster=1.4), True)):
-        said = outlook(other)
+    agreeing = outlook(at(4))
+    training = replace(agreeing.calibration.training, scaling_contradicted=True)
+    contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))
+    for said, contradicted in ((agreeing, False), (contradicting, True)):
         assert scaling_document(said)["contradicted"] == contradicted
         assert any(line.startswith(contradiction) for line in remarks(said)) == contradicted
 
@@ -240,7 +242,8 @@ def test_perfect_scaling_is_no_objection_where_the_scaling_was_measured() -> Non
 
 
 def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
-    world = replace(PLAIN, training=replace(PLAIN.training, scaling_exponent=0.7, noise_sd=0.01))
+    training = replace(PLAIN.training, scaling_exponent=0.7, noise_sd=0.01)
+    world = replace(PLAIN, training=training, limits=Limits(), kv_capacity_tokens=None)
     for trainers in (4, 2):
         simulate_world(world, Layout(trainers, 8 - trainers, 16), 20, trainers, tmp_path / str(trainers))
     said = analyze(tmp_path / "4", wishes=Wishes(also=(tmp_path / "2",))).outlook

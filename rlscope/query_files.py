@@ -59,7 +59,7 @@ def questions() -> dict[str, Question]:
 
 
 def find_question(name: str) -> Question:
-    """The question of that name. Raises QueryError, with the names there are, for one that does not exist."""
+    """The question of that name. Raises QueryError, with the nearest name, for one that does not exist."""
     try:
         return questions()[name]
     except KeyError:
@@ -67,8 +67,8 @@ def find_question(name: str) -> Question:
         raise QueryError.of(
             f"query {name!r}",
             found="no such question",
-            expected="one of " + ", ".join(questions()),
-            next_step=f"Did you mean {near[0]!r}?" if near else "`rlscope queries` says what each answers.",
+            expected="one of those that `rlscope queries` lists",
+            next_step=f"Did you mean {near[0]!r}?" if near else "It says what each answers.",
         ) from None
 
 

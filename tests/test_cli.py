@@ -150,7 +150,7 @@ def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path, execut
         (("analyze", "{run}", "--json", "{tmp}/no/folder/x.json"), "expected a file that can be written"),
         (("query", "{tmp}/gone", "ledger"), "gone: found nothing"),
         (("query", "{run}", "worker_state"), "Did you mean 'worker_states'?"),
-        (("query", "{run}", "no_such"), "query 'no_such': found no such question; expected one of batch_size"),
+        (("query", "{run}", "no_such"), "query 'no_such': found no such question; expected one of those that"),
         (("query", "{run}", "ledger", "--arg", "cell_ns=soon"), "argument cell_ns = 'soon'; expected a BIGINT"),
         (("query", "{run}", "ledger", "--arg", "cell_ns"), "--arg cell_ns: found no NAME=VALUE"),
         (("query", "{run}", "ledger", "-o", "{tmp}/no/folder/x"), "expected a file that can be written"),

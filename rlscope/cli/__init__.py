@@ -4,6 +4,7 @@ One module a subcommand, imported here so that it registers; what is slow to imp
 """
 
 import sys
+from textwrap import fill
 
 from rich.console import Console
 
@@ -19,5 +20,13 @@ def main() -> None:
     try:
         app()
     except RlscopeError as error:
-        Console(stderr=True).print(f"rlscope: {error}", style="red", highlight=False, soft_wrap=True, markup=False)
+        _complain(error)
         sys.exit(2 if isinstance(error, RuleError) else 1)
+
+
+def _complain(error: RlscopeError) -> None:
+    """On a terminal lines end between words, and a path stays whole; elsewhere it is one line."""
+    console, text = Console(stderr=True), f"rlscope: {error}"
+    if console.is_terminal:
+        text = fill(text, console.width, break_long_words=False, break_on_hyphens=False)
+    console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)

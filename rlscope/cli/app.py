@@ -57,6 +57,6 @@ def write_bytes(path: Path, content: bytes) -> Path:
             path,
             found=error.strerror or str(error),
             expected="a file that can be written",
-            next_step="Name another with -o or --json.",
+            next_step="Name another one.",
         ) from error
     return path

@@ -173,8 +173,10 @@ def _beyond_cap(planned: Planned, best: Forecast) -> list[str]:
 def _bound_sentence(planned: Planned, best: Forecast) -> str:
     bound = planned.bound.trained_tokens_per_s
     reached = numbers.percent(None if best.tokens_per_s is None else best.tokens_per_s / bound)
+    rate = numbers.tokens_per_second(best.tokens_per_s)
     return (
-        f"That is {reached} of the most that these GPUs could do, {numbers.tokens_per_second(bound)}, by the medians."
+        f"With every quantity at its median it trains {rate}, {reached} of the most that these GPUs could then do, "
+        f"{numbers.tokens_per_second(bound)}."
     )
 
 
@@ -184,7 +186,7 @@ def _synchronous_sentence(planned: Planned, best: Forecast) -> str:
         return "Taking turns on all GPUs is not possible: no engine fits."
     gain = numbers.signed_percent(best.tokens_per_s / turns.trained_tokens_per_s - 1.0)
     rate = numbers.tokens_per_second(turns.trained_tokens_per_s)
-    return f"Taking turns on all GPUs would train {rate}: running asynchronously brings {gain}."
+    return f"Taking turns on all GPUs would then train {rate}: running asynchronously brings {gain}."
 
 
 def _why_none(planned: Planned) -> list[str]:

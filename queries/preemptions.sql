@@ -1,6 +1,6 @@
 -- How often were requests put back for want of KV in the stretch looked at, and what was computed again for it?
 --
--- in   engine_steps, samples
+-- in   engine_steps, samples, weight_updates
 -- arg  from_ns         BIGINT  start of the stretch, UTC epoch
 -- arg  to_ns           BIGINT  its end, not included
 -- out  preemptions     BIGINT  requests put back; NULL when not recorded
@@ -9,10 +9,23 @@
 -- out  segments        BIGINT  segments that began
 -- grain: one row
 --
--- Tokens computed beyond the prompts were computed again: after a preemption, or after an update that drops the KV.
-WITH rows AS (
-    SELECT sum(preemptions) AS preemptions, sum(prefill_tokens) AS prefill_tokens
+-- Tokens computed beyond the prompts were computed again: after a preemption, or after an update that drops the KV. Such
+-- an update puts back all that run, and the engine counts them in its next row: those are not for want of KV.
+WITH steps AS (
+    SELECT
+        worker_id, start_ns, end_ns, preemptions, prefill_tokens,
+        lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns
     FROM engine_steps
+),
+drops AS (
+    SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE kv = 'recomputed'
+),
+rows AS (
+    SELECT
+        sum(preemptions) FILTER (dropped_ns IS NULL OR dropped_ns <= last_end_ns) AS preemptions,
+        count(preemptions) AS counted,
+        sum(prefill_tokens) AS prefill_tokens
+    FROM steps ASOF LEFT JOIN drops ON drops.worker_id = steps.worker_id AND drops.dropped_ns <= steps.end_ns
     WHERE start_ns >= $from_ns AND start_ns < $to_ns
 ),
 begun AS (
@@ -21,7 +34,7 @@ begun AS (
     WHERE started_ns >= $from_ns AND started_ns < $to_ns
 )
 SELECT
-    preemptions::BIGINT AS preemptions,
+    if(counted > 0, coalesce(preemptions, 0), NULL)::BIGINT AS preemptions,
     coalesce(prefill_tokens, 0)::BIGINT AS prefill_tokens,
     coalesce(prompt_tokens, 0)::BIGINT AS prompt_tokens,
     segments

@@ -9,17 +9,12 @@
 -- out  segments        BIGINT  segments that began
 -- grain: one row
 --
--- Tokens computed beyond the prompts were computed again: after a preemption, or after an update that drops the KV. Such
--- an update puts back all that run, and the engine counts them in its next row: those are not for want of KV.
+-- Tokens computed beyond the prompts were computed again: after a preemption, or after an update that drops the KV.
+-- Such an update puts back all that run, and the engine counts them in its next row: those are not for want of KV.
 WITH steps AS (
-    SELECT
-        worker_id, start_ns, end_ns, preemptions, prefill_tokens,
-        lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns
-    FROM engine_steps
+    SELECT *, lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns FROM engine_steps
 ),
-drops AS (
-    SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE kv = 'recomputed'
-),
+drops AS (SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE kv = 'recomputed'),
 rows AS (
     SELECT
         sum(preemptions) FILTER (dropped_ns IS NULL OR dropped_ns <= last_end_ns) AS preemptions,

@@ -249,8 +249,10 @@ def _put_back(counted: pl.DataFrame) -> PutBack | None:
     found = counted.row(0, named=True)
     if found["preemptions"] is None:
         return None
-    again_tokens = max(0, found["prefill_tokens"] - found["prompt_tokens"]) if found["preemptions"] else 0
-    return PutBack(found["preemptions"], again_tokens)
+    if not found["preemptions"]:
+        return PutBack(0, 0)
+    again_tokens = found["prefill_tokens"] - found["prompt_tokens"]
+    return PutBack(found["preemptions"], again_tokens if again_tokens > 0 else None)
 
 
 def _least(values: pl.Series) -> int | None:

@@ -137,7 +137,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
 
 @pytest.mark.parametrize(
     ("preemptions", "prefill_tokens", "put_back"),
-    [(None, 100, None), (0, 100, PutBack(0, 0)), (1, 80, PutBack(1, 0)), (1, 79, PutBack(1, 0))],
+    [(None, 100, None), (0, 100, PutBack(0, 0)), (1, 81, PutBack(1, 1)), (1, 80, PutBack(1, None))],
 )
 def test_tokens_beyond_the_prompts_were_computed_again_where_requests_were_put_back(
     preemptions: int | None, prefill_tokens: int, put_back: PutBack | None

@@ -75,8 +75,9 @@ class PutBack:
     """What engines put back because their KV cache was full."""
 
     preemptions: int
-    again_tokens: int
-    """Computed again for it; where updates drop the KV, what they have computed again is in it too."""
+    again_tokens: int | None
+    """Computed again for it; where updates drop the KV, what they have computed again is in it too. None where no more
+    was computed than the prompts hold: a part of them then was not, as where nobody recorded what a cache spares."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,9 +51,10 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
 
 
 def _first_ratio(observed: Observed) -> float:
-    """Share of the prompt tokens computed, 0..1, that no preemption had computed again."""
+    """Share of the prompt tokens computed, 0..1, that no preemption is known to have had computed again."""
     computed, put_back = float(observed.passes.prefill_tokens.sum()), observed.put_back
-    return 1.0 - min(1.0, put_back.again_tokens / computed) if put_back and computed else 1.0
+    again_tokens = put_back.again_tokens if put_back else None
+    return 1.0 - min(1.0, again_tokens / computed) if again_tokens and computed else 1.0
 
 
 def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from rlscope.model.layouts import Granularity
@@ -16,10 +17,17 @@ from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED
 
 PREFILLING = replace(TRUTH.engine, prefill_tokens_per_s=1000.0)
 CRAMPED = replace(STARVED, engine=replace(ENGINE, kv_capacity_tokens=270))
+PROMPT_TOKENS = 512_000
+"""Of the 10,240 samples of the run, 50 each."""
 
 
-def run(preemptions: int, again_tokens: int) -> Observed:
-    return replace(observed(), put_back=PutBack(preemptions, again_tokens))
+def run(preemptions: int, again_tokens: int | None, computed_tokens: int = PROMPT_TOKENS) -> Observed:
+    """So many prompt tokens computed for the first time, and those computed again."""
+    seen = observed()
+    tokens = np.zeros_like(seen.passes.prefill_tokens)
+    tokens[0] = computed_tokens + (again_tokens or 0)
+    passes = replace(seen.passes, prefill_tokens=tokens)
+    return replace(seen, passes=passes, put_back=PutBack(preemptions, again_tokens))
 
 
 def simulated(system: System, layout: Layout = LAYOUT) -> Simulated:
@@ -31,11 +39,19 @@ def test_a_run_lost_what_it_counted_at_the_speed_of_its_prefill() -> None:
     assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(60_000 / 1000.0 / (6 * lost.seconds)))
 
 
+def test_where_a_cache_spares_most_of_the_prompts_a_token_computed_costs_as_much_more() -> None:
+    # 128,000 tokens took the 512 seconds in which the engine's rate computes 512,000.
+    lost = run(preemptions=5_120, again_tokens=60_000, computed_tokens=128_000)
+    assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(4 * 60.0 / (6 * lost.seconds)))
+
+
 def test_what_was_not_counted_or_not_told_apart_is_not_known() -> None:
     lost = run(preemptions=5_120, again_tokens=60_000)
     assert preemption_seen(observed(), PREFILLING) is None
     assert preemption_seen(replace(lost, kv_kept=False), PREFILLING) == Preemption(0.5, None)
     assert preemption_seen(lost, TRUTH.engine) == Preemption(0.5, None)  # prefill was not seen
+    assert preemption_seen(run(5_120, None), PREFILLING) == Preemption(0.5, None)
+    assert preemption_seen(run(5_120, 60_000, computed_tokens=0), PREFILLING) == Preemption(0.5, None)
     assert preemption_seen(run(0, 0), TRUTH.engine) == Preemption(0.0, 0.0)
 
 

@@ -121,6 +121,8 @@ def test_what_preemptions_had_computed_again_makes_no_prompt_dearer() -> None:
     counted = replace(both, put_back=PutBack(preemptions=500, again_tokens=50_000))
     assert prefill_cost(counted, CURVE, 0.0) == pytest.approx(prefill_cost(alone, CURVE, 0.0))
     assert prefill_cost(replace(alone, put_back=PutBack(0, 0)), CURVE, 0.0) == prefill_cost(alone, CURVE, 0.0)
+    untold = prefill_cost(replace(alone, put_back=PutBack(500, None)), CURVE, 0.0)
+    assert untold.tokens_per_s == prefill_cost(alone, CURVE, 0.0).tokens_per_s
     # With nobody to count, each prompt is taken to cost twice as much.
     uncounted = prefill_cost(both, CURVE, 0.0)
     assert uncounted.tokens_per_s == pytest.approx((prefill_cost(alone, CURVE, 0.0).tokens_per_s or 0.0) / 2)

@@ -191,6 +191,18 @@ def test_a_full_cache_lets_go_of_what_came_last_and_computes_it_again_later() ->
     assert (totals.tokens, totals.prefill_s, totals.recompute_s) == (12, 1.0, 1.5)
 
 
+def test_without_prompts_what_a_full_cache_let_go_of_is_computed_again_all_the_same() -> None:
+    engine = engine_with([6, 6], replace(TERMS, prompt_tokens=0.0, kv_capacity_tokens=8.0, prefill_s_per_token=0.25))
+    # K is 0, 2, 4, 6 before the passes of 4 + K / 2; a fifth pass would need 10 tokens.
+    assert engine.resume(0.0) == 4.0 + 5.0 + 6.0 + 7.0
+    assert list(engine.settle(22.0)) == []
+    assert engine.resume(22.0) == 22.0 + 5.0 + 5.5
+    assert list(engine.settle(32.5)) == [0]
+    assert engine.resume(32.5) == 32.5 + 4 * 0.25 + 5.0 + 5.5
+    totals = engine.totals_at(44.0)
+    assert (totals.prefill_s, totals.recompute_s) == (0.0, 1.0)
+
+
 def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit() -> None:
     # 2 + 2 prompts and a token each are 6.
     assert [admitted(replace(TERMS, kv_capacity_tokens=capacity)) for capacity in (5.0, 6.0)] == [1, 2]

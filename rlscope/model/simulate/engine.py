@@ -249,7 +249,7 @@ class Engine:
                 again_tokens += context_tokens
             if self._is_limited:
                 self._order.append(sample)
-        if self._prompt_lead.prefill_s and (again_tokens or new_tokens):
+        if (terms.prefill_s_per_token or terms.prefill_pass_s) and (again_tokens or new_tokens):
             again_s, new_s = again_tokens * terms.prefill_s_per_token, new_tokens * terms.prefill_s_per_token
             self._spend(_Lead(0.0, again_s, new_s + terms.prefill_pass_s))
 

@@ -13,9 +13,10 @@ from rlscope.model.gap import explain_gap
 from rlscope.model.layouts import Granularity, possible_layouts, running_limits
 from rlscope.model.model_forms import contradiction
 from rlscope.model.observed import Observed
+from rlscope.model.other_run import OtherRun
 from rlscope.model.outlook import Outlook, Question, look_ahead
 from rlscope.model.prediction import compare
-from rlscope.model.recommendation import _covers, _objection, recommend
+from rlscope.model.recommendation import _covers, _doubts, _objection, recommend
 from rlscope.model.simulate import Settings
 from rlscope.model.stationarity import Drift
 from rlscope.model.system import Admission, Layout
@@ -145,6 +146,18 @@ def test_the_recommended_layout_is_near_the_true_best_of_all():
     spreads = [doubt.spread_ratio for doubt in advice.doubts]
     assert {doubt.source for doubt in advice.doubts} == {"decode_curve", "trainer_rate", "trainer_scaling"}
     assert spreads == sorted(spreads, reverse=True)
+
+
+def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
+    # Steps of one size tell no overhead. Twice the trainer GPUs take two thirds of the time, whatever part of a step it
+    # is that does not shrink: the draws hold many parts, all of which come out at the same time.
+    run = observed()
+    other = OtherRun("other", 4, replace(run.steps, train_s=run.steps.train_s / 1.5))
+    found = calibrate(run, Admission(), None, np.random.default_rng(0), others=(other,))
+    assert np.ptp(found.training.overhead_draws) > 0.2 * run.steps.train_s.mean()
+    spreads = {doubt.source: doubt.spread_ratio for doubt in _doubts(found, Layout(4, 6, 64))}
+    assert spreads["trainer_rate"] < 0.01
+    assert spreads["trainer_scaling"] < 0.08
 
 
 def test_a_run_in_its_best_layout_keeps_it():

@@ -25,11 +25,13 @@ _OF_TRAINING: Final = "train"
 _OF_LAYOUT: Final = "gpu"
 """What is in its name where it is of the layout, in which the runs are meant to differ."""
 _ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
+_TELLING: Final = ("train_steps/", "workers/")
+"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
 
 
 def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
     """The train steps of the runs in other folders. Raises RunFolderError for a folder that is no run, AnalysisError
-    for one that is given twice, has other trainers, or has no steady train steps.
+    for one that is given twice, has other trainers, no steady train steps, or some that cannot be read.
     """
     found: list[OtherRun] = []
     read = {run.folder}
@@ -57,9 +59,21 @@ def _read(run: Run, folder: Path) -> OtherRun:
 
 
 def _other_run(run: Run, other: Run, folder: Path) -> OtherRun:
+    _refuse_a_part(other, folder)
     cautions = _compare(_trainers(run), _trainers(other), folder)
     training = _training(other, folder)
     return OtherRun(other.run_id, training.gpus, training.steps, cautions)
+
+
+def _refuse_a_part(other: Run, folder: Path) -> None:
+    lost = [file.path for file in other.skipped_files if file.path.startswith(_TELLING)]
+    if lost:
+        raise AnalysisError.of(
+            folder,
+            found=f"{lost[0]} that cannot be read",
+            expected="all of its trainers and their steps: without some of them the others seem to scale otherwise",
+            next_step="Leave it out, or copy its files once more.",
+        )
 
 
 def _training(other: Run, folder: Path) -> Training:

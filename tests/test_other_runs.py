@@ -33,7 +33,7 @@ from rlscope.report.outlook import remarks
 from rlscope.report.scaling_words import OTHER_CAUTIONS, scaling_sentence
 from rlscope.store import open_run
 from tests.model.known_run import TODAY, TRUTH, observed
-from tests.trace_folder import train_row, worker, write_run
+from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
 
 MS = 10**6
 MODEL = {"name": "m", "parameters": 7_000_000_000, "layers": 32, "bytes_per_weight": 2, "bytes_per_kv": 2}
@@ -76,13 +76,27 @@ def test_only_the_steps_that_trained_count(tmp_path: Path) -> None:
     assert replace(found, steps=steps).elsewhere.tokens.tolist() == [1_000.0] * 12
 
 
-def test_a_damaged_file_of_the_other_run_is_left_out(tmp_path: Path) -> None:
+def damaged(path: Path) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 200 + content[204:])
+    return path
+
+
+def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_out(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
-    damaged = next(other.glob("train_steps/t3-*"))
-    content = damaged.read_bytes()
-    damaged.write_bytes(content[:4] + b"\xff" * 200 + content[204:])
+    write_rows(other, "samples", "e0", [sample_row("a", "e0", [(0, 0, 1)])])
+    damaged(write_rows(other, "deliveries", "t0", [delivery_row(f"{step}", "t0", step=step) for step in range(20)]))
     (found,) = read(own, other)
-    assert found.trainer_gpus == 3
+    assert found.trainer_gpus == 4
+
+
+@pytest.mark.parametrize("name", ["train_steps/t3-000001.parquet", "workers/t3.json"])
+def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
+    # The others would pass for all of them: three trainers that do three quarters of the tokens in the same time.
+    own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
+    damaged(other / name)
+    with pytest.raises(AnalysisError, match=f"other: found {name} that cannot be read; expected all of its trainers"):
+        read(own, other)
 
 
 @pytest.mark.parametrize(

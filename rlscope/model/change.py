@@ -24,7 +24,8 @@ from rlscope.model.system import (
 Doubt = Literal["cut_lengths", "updates_not_seen", "cap_by_admission", "training_scaling"]
 """cut_lengths: what samples at the cap would have gone on to, or were cut from, is not known. updates_not_seen: the run
 shows no cost of an update, so both sides are taken to stand still. cap_by_admission: the run has no staleness cap; the
-new one is kept by starting samples later. training_scaling: with other trainer GPUs than any step of the run had."""
+new one is kept by starting samples later. training_scaling: with more or fewer trainer GPUs than this run and the
+others named had."""
 
 
 @dataclass(frozen=True, slots=True)

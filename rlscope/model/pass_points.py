@@ -1,4 +1,4 @@
-"""From the passes of a stretch to the points that a decode curve is fitted to, and to those that it is held below.
+"""From the passes of a stretch to the points that a decode curve is fitted to, and to those that it is compared with.
 
 Nothing is left out here but what is of the other kind; what a fit may use is its own choice (`decode_points.py`).
 """

@@ -141,6 +141,19 @@ def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path, execut
     assert "\x1b[3" not in plain and "\x1b[1;3" not in plain
 
 
+def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_a_select(
+    run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
+    (tmp_path / "bad.sql").write_text("SELECT worker_id FRM workers")
+    arguments = ("query", run_dir, "-f", tmp_path / "bad.sql")
+    whole = execute(*arguments).stderr
+    folded = execute(*arguments, FORCE_COLOR="1", NO_COLOR="1", COLUMNS="40").stderr
+    assert max(map(len, folded.splitlines())) <= 40 < max(map(len, whole.splitlines()))
+    assert folded.split() == whole.split()
+    assert folded.splitlines()[-1] == whole.splitlines()[-1]
+    assert set(whole.splitlines()[-1].strip()) == {"^"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -4,7 +4,7 @@ One module a subcommand, imported here so that it registers; what is slow to imp
 """
 
 import sys
-from textwrap import fill
+from textwrap import TextWrapper
 
 from rich.console import Console
 
@@ -25,8 +25,10 @@ def main() -> None:
 
 
 def _complain(error: RlscopeError) -> None:
-    """On a terminal lines end between words, and a path stays whole; elsewhere it is one line."""
+    """On a terminal lines end between words, and a path stays whole; elsewhere they are left as they are."""
     console, text = Console(stderr=True), f"rlscope: {error}"
     if console.is_terminal:
-        text = fill(text, console.width, break_long_words=False, break_on_hyphens=False)
+        # Line by line: below a SELECT that is refused, a mark points at the place.
+        between_words = TextWrapper(console.width, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(map(between_words.fill, text.splitlines()))
     console.print(text, style="red", highlight=False, soft_wrap=True, markup=False)

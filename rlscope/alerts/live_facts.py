@@ -82,7 +82,6 @@ def _staleness(timeline: Timeline) -> TokenStaleness | None:
 
 
 def _silent(workers: LiveWorkers, now_ns: int) -> tuple[SilentWorker, ...]:
-    if workers.end_ns is not None:
-        return ()
-    silent = [life for life in workers.lives if not life.has_end and now_ns - life.last_ns >= SILENT_NS]
+    left = (life for life in workers.lives if life.worker_id not in workers.over)
+    silent = [life for life in left if now_ns - life.last_ns >= SILENT_NS]
     return tuple(SilentWorker(life.worker_id, (now_ns - life.last_ns) / 1e9) for life in silent)

@@ -1,6 +1,6 @@
 """The metrics that a rule may name: unit, what counts as evidence, which question computes it, and its price.
 
-Each is the report's own quantity over a window; docs/alerts.md is made of this list. How windows are added up is the
+Each is the report's own quantity over a window; docs/metrics.md is made of this list. How windows are added up is the
 business of `readings`, where rules come from that of `rules`.
 """
 
@@ -174,18 +174,19 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        parts = timeline.parts
-        # Once no trainer is left, neither a step nor new weights are due, however long others go on.
-        last_due_ns = min(
-            (end for end in (trained_until_ns(parts.workers), parts.end_ns) if end is not None), default=None
-        )
-        return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, last_due_ns)
+        return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
 
     return series
 
 
 def _silence(timeline: Timeline) -> Series:
-    return readings.Silence(timeline.parts.workers, timeline.ticks, timeline.first_bucket, timeline.parts.end_ns)
+    return readings.Silence(timeline.parts.workers, timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+
+
+def _due_until_ns(timeline: Timeline) -> int | None:
+    """Once no trainer is left, no step, no new weights and no word of an engine are due, however long others go on."""
+    ends_ns = (trained_until_ns(timeline.parts.workers), timeline.parts.end_ns)
+    return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
 
 def _dropped_rows(timeline: Timeline) -> Series:

@@ -187,6 +187,7 @@ class Silence:
     ticks: Ticks
     first_bucket: int
     end_ns: int | None
+    """After it nobody has to be heard of; None while the run goes on."""
 
     def reading(self, first: int, after: int) -> Reading:
         """A worker is heard of until its last flush or row: what is silent and speaks again was not silent."""

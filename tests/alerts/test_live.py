@@ -182,6 +182,20 @@ def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls
     assert check(folder, built_in).alerts == ()
 
 
+def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_go_on(tmp_path: Path) -> None:
+    killed = worker("e0", "sampler", 0, None, last_flush_ns=28 * S)
+    trained = worker("t0", "trainer", 0, 31 * S)
+    folder = write_run(tmp_path / "run", [killed, trained, worker("c0", "controller", 0, 200 * S)])
+    assert check(folder, built_in_rules()).alerts == ()
+    write_run(folder, [worker("c0", "controller", 0, None, last_flush_ns=150 * S)])
+    live = LiveRun(folder, built_in_rules())
+    view = live.poll(28 * S + GRACE_NS - 1)
+    assert view.facts is not None and view.facts.silent_workers == (SilentWorker("e0", 29.999999999),)
+    view = live.poll(150 * S)
+    assert (view.ended, view.alerts) == (False, ())
+    assert view.facts is not None and view.facts.silent_workers == ()
+
+
 def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_looks(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", [])
     growing(folder, 30, train_steps=1)

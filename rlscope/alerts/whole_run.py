@@ -64,7 +64,7 @@ class RuleReport:
 def hold_to_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
     """Evaluate every tick of a run, up to the first at or after its end.
 
-    residual_ratio: what the model's prediction leaves unexplained, where a rule asks for it. Raises QueryError for a
+    residual_ratio: what the model's prediction leaves unexplained, where a rule asks for it. Raises RuleError for a
     rule's SELECT that is refused.
     """
     ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))

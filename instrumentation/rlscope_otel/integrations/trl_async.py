@@ -17,7 +17,7 @@ the taking is the last publication that ended before `taken_ns`.
 
 TRL's `max_inflight_tasks` bounds the samples that generate at once over all engines (`max_running_samples`), none that
 is finished: `queue_capacity_samples` is all that may lie finished before TRL begins no more, the rows of the queue and
-the groups that wait for their scores. A rollout worker of your own says neither.
+the groups that wait for their scores. Of a rollout worker of your own only the queue is known.
 
 Token staleness in `importance` is from the best that this process is told: each token's version from the rollout worker
 (see `trl_rollouts.py`), else the one of admission.

@@ -108,11 +108,14 @@ def limits_of(worker: Any, most_queued: int | None, group_size: int) -> dict[str
         return {"queue_capacity_samples": most_queued}
     known = {name: each.default for name, each in inspect.signature(loop_class).parameters.items()} | given
     most_scored = known.get("score_queue_maxsize")
-    scored = (most_scored + 1) * group_size if isinstance(most_scored, int) and most_scored > 0 else 0
+    lying = most_queued
+    if lying is not None and isinstance(most_scored, int):
+        # A line without an end holds nobody back, however full the queue behind it is.
+        lying = lying + (most_scored + 1) * group_size if most_scored > 0 else None
     most_running = known.get("max_inflight_tasks")
     return {
         "max_running_samples": most_running if isinstance(most_running, int) and most_running > 0 else None,
-        "queue_capacity_samples": None if most_queued is None else most_queued + scored,
+        "queue_capacity_samples": lying,
     }
 
 

@@ -406,7 +406,7 @@ class Loop:
     [
         ({"max_inflight_tasks": 8}, 5, 8, 5 + 17 * 2),
         ({}, 5, 128, 5 + 17 * 2),
-        ({"score_queue_maxsize": 0}, 5, 128, 5),
+        ({"score_queue_maxsize": 0}, 5, 128, None),
         ({"score_queue_maxsize": 1}, None, 128, None),
     ],
 )

@@ -94,10 +94,10 @@ def frontier_frame(outlook: Outlook) -> pl.DataFrame:
     Layouts whose queue grows for ever have no staleness and are not here.
     """
     known = [each for each in _all(outlook) if each.staleness is not None and each.tokens_per_s is not None]
-    usable = sorted((each for each in known if each.excluded is None), key=_by_age)
+    usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(outlook, each))
     frontier, fastest = list[Forecast](), 0.0
     for each in usable:
-        rate = _rate(each)
+        rate = _rate(outlook, each)
         if rate > fastest:
             frontier, fastest = [*frontier, each], rate
     rows = [_row(outlook, each, FRONTIER if each in frontier else SLOWER) for each in known]
@@ -186,14 +186,14 @@ def _by_split(outlook: Outlook, forecasts: Sequence[Forecast]) -> list[tuple[str
     for gpus in sorted({each.layout.trainer_gpus for each in forecasts}):
         own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
         usable = [each for each in own if each.excluded is None]
-        best = max(usable, key=_rate, default=None)
+        best = max(usable, key=lambda each: _rate(outlook, each), default=None)
         same = [each for each in usable if each.layout.running_per_engine == today_limit and each is not best]
         named = [each for each in usable if advice.mark_of(outlook, each) and each not in (best, *same)]
         rows += [_row(outlook, best, BEST_LIMIT)] if best is not None else []
         rows += [_row(outlook, each, TODAY_LIMIT) for each in same]
         rows += [_row(outlook, each, OTHER_LIMIT) for each in named]
-        out = max((each for each in own if each.excluded), key=_rate, default=None)
-        if out is not None and (best is None or _rate(out) > _rate(best)):
+        out = max((each for each in own if each.excluded), key=lambda each: _rate(outlook, each), default=None)
+        if out is not None and (best is None or _rate(outlook, out) > _rate(outlook, best)):
             rows.append(_row(outlook, out, ""))
     return rows
 
@@ -207,13 +207,14 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(kept | (pl.col("row") % (-(-frame.height // _MOST_ROWS)) == 0)).drop("row")
 
 
-def _rate(forecast: Forecast) -> float:
-    rate = advice.rate_of(forecast)
+def _rate(outlook: Outlook, forecast: Forecast) -> float:
+    """As it is said of the layout, or what is drawn as the fastest would not be."""
+    rate = advice.rate_of(forecast, outlook.forecasts.today)
     return 0.0 if rate is None else rate.median
 
 
-def _by_age(forecast: Forecast) -> tuple[int, float]:
-    return (forecast.staleness.sample_p95 if forecast.staleness else 0, -_rate(forecast))
+def _by_age(outlook: Outlook, forecast: Forecast) -> tuple[int, float]:
+    return (forecast.staleness.sample_p95 if forecast.staleness else 0, -_rate(outlook, forecast))
 
 
 def _measured(fit: CurveFit) -> list[tuple[str | float | None, ...]]:

@@ -127,6 +127,18 @@ def test_nothing_is_faster_and_less_stale_than_the_frontier():
         assert usable.filter(pl.col("sample_staleness_p95") <= age)["tokens_per_s"].max() == rate
 
 
+def test_the_frontier_goes_by_the_rates_that_are_drawn():
+    made = changing_outlook()
+    today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
+    first, second = [each for each in made.forecasts.others if each.excluded is None][:2]
+    # A median of 190, but of today's 200 the usual gain makes 220.
+    faster = replace(first, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
+    slower = replace(second, staleness=first.staleness, drawn_tokens_per_s=np.full(3, 195.0))
+    asked = replace(made, forecasts=replace(made.forecasts, today=today, others=(slower, faster)))
+    frontier = outlook_frames.frontier_frame(asked).filter(pl.col("series") == "frontier")
+    assert frontier["tokens_per_s"].max() == pytest.approx(220.0)
+
+
 def test_many_layouts_are_thinned_but_the_named_ones_stay():
     made = changing_outlook()
     others = tuple(

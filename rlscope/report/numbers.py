@@ -129,6 +129,11 @@ def versions(value: float | None) -> str:
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version", "versions")
 
 
+def preemptions(value: float | None) -> str:
+    """A mean number of them: 1.7 preemptions."""
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption", "preemptions")
+
+
 def gpu_time(gpu_s: float | None) -> str:
     """GPU-seconds, or GPU-hours from one hour on."""
     if finite(gpu_s) is None or gpu_s is None:

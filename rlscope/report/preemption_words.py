@@ -41,7 +41,7 @@ def layout_remark(forecast: Forecast) -> str:
     if forecast.excluded:
         return EXCLUSIONS[forecast.excluded]
     lost = _worth_saying(forecast.preemption)
-    parts = (forecast.grade or "", "" if lost is None else f"{_times(lost)} a sample")
+    parts = (forecast.grade or "", "" if lost is None else f"{numbers.preemptions(lost.per_sample)} a sample")
     return ", ".join(part for part in parts if part)
 
 
@@ -52,10 +52,7 @@ def _worth_saying(lost: Preemption | None) -> Preemption | None:
 def _words(lost: Preemption | None) -> str:
     if _worth_saying(lost) is None or lost is None:
         return "next to no preemption"
+    often = f"{numbers.preemptions(lost.per_sample)} a sample"
     if lost.engine_ratio is None:
-        return f"{_times(lost)} a sample"
-    return f"{_times(lost)} a sample, {numbers.percent(lost.engine_ratio)} of the engines' time to compute them again"
-
-
-def _times(lost: Preemption) -> str:
-    return f"{numbers.significant(lost.per_sample, 2)} preemptions"
+        return often
+    return f"{often}, {numbers.percent(lost.engine_ratio)} of the engines' time to compute them again"

@@ -41,6 +41,7 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
             " (interpolated).",
         ),
         (Preemption(0.01, None), None, "The KV cache ran over: 0.01 preemptions a sample, as counted."),
+        (Preemption(1.004, None), None, "The KV cache ran over: 1.0 preemptions a sample, as counted."),
         (
             None,
             Preemption(0.2, None),

@@ -9,6 +9,7 @@ mean over a long way. Not covered: what a quantity buys together with another, a
 (`Lever.is_rough`).
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
@@ -198,7 +199,11 @@ def _of_limits(calibration: Calibration) -> Mapping[Quantity, _Nudge | Silence]:
             lambda now: replace(now, running_per_engine=now.running_per_engine + running_step),
             running_step / layout.running_per_engine,
         ),
-        "in_flight_cap": _of_system(lambda system: replace(system, admission=wider), flight_step / flight)
+        "in_flight_cap": _Nudge(
+            lambda system: replace(system, admission=wider),
+            lambda now: replace(now, running_per_engine=now.running_per_engine + _follows(calibration, flight_step)),
+            flight_step / flight,
+        )
         if flight
         else "not_there",
         "staleness_cap": _of_system(lambda system: replace(system, admission=later), 1.0 / cap) if cap else "not_there",
@@ -211,6 +216,14 @@ def _of_system(change: Callable[[System], System], step_ratio: float) -> _Nudge:
 
 def _of_layout(change: Callable[[Layout], Layout], step_ratio: float) -> _Nudge:
     return _Nudge(lambda system: system, change, step_ratio)
+
+
+def _follows(calibration: Calibration, step: int) -> int:
+    """By how much the limit of an engine rises with a cap on all of them: where it is the most that ran and not the
+    setting, the cap may be what held it there.
+    """
+    engines = calibration.layout.sampler_gpus // calibration.system.engine.gpus
+    return math.ceil(step / engines) if "limit_below_setting" in calibration.notes else 0
 
 
 def _wider(cap: int | None, step: int) -> int | None:

@@ -117,12 +117,24 @@ def test_a_cap_in_flight_buys_per_cent_of_itself():
 
 
 def test_a_cap_on_what_runs_buys_per_cent_of_itself():
-    capped = replace(TRUTH, admission=Admission(max_running_samples=64))
+    capped = replace(TRUTH, admission=Admission(max_running_samples=48))
     found = levers(run_of(capped, SAMPLER_BOUND))
-    wider = replace(TRUTH, admission=Admission(max_running_samples=65))
+    wider = replace(TRUTH, admission=Admission(max_running_samples=49))
     ratio = steady(wider, SAMPLER_BOUND).trained_tokens_per_s / steady(capped, SAMPLER_BOUND).trained_tokens_per_s
-    assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 64 / 100)
+    assert ratio > 1.0
+    assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 48 / 100)
     assert not found["in_flight_cap"].is_rough
+
+
+def test_where_the_limit_is_the_most_that_ran_it_rises_with_the_cap_that_held_it_there():
+    capped, wider = (replace(TRUTH, admission=Admission(max_running_samples=most)) for most in (64, 65))
+    run = run_of(capped, SAMPLER_BOUND)
+    assert levers(run)["in_flight_cap"].silence == "not_limiting"  # 32 on an engine are its setting
+    more = steady(wider, replace(SAMPLER_BOUND, running_per_engine=33)).trained_tokens_per_s
+    ratio = more / steady(capped, SAMPLER_BOUND).trained_tokens_per_s
+    found = levers(replace(run, notes=("limit_below_setting",)))
+    assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 64 / 100) and ratio > 1.0
+    assert found["running_limit"].silence == "not_limiting"
 
 
 def test_what_buys_most_comes_first_and_what_buys_nothing_last():

@@ -247,9 +247,12 @@ def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_
     assert what_if_document(said, answer)["training_scaling"] == scaling_document(said)
 
 
+SPLIT = replace(TODAY, trainer_gpus=4, sampler_gpus=4)
+
+
 def test_perfect_scaling_is_no_objection_where_the_scaling_was_measured() -> None:
     exponents = {
-        said: model_forms._exponents(said.calibration)  # pyright: ignore[reportPrivateUsage]
+        said: [each.scaling_exponent for each in model_forms._trainers(said.calibration, SPLIT)]
         for said in (outlook(), outlook(at(4)))
     }
     assert [1.0 in found for found in exponents.values()] == [True, False]

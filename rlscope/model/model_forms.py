@@ -1,7 +1,7 @@
 """Whether a layout stays the better one when the model takes another form that fits the run about as well.
 
 The draws vary the parameters of one form of the decode curve and the exponent of training; here the form itself is
-varied, and training scales as the ends of the exponents have it, or perfectly where nothing was seen of that. Not
+varied, and training scales as the ends of the draws have it, or perfectly where nothing was seen of that. Not
 covered: parameters away from the most probable ones of a form, and what only the event simulator sees, by which all
 forms are moved alike.
 """
@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
-import numpy as np
-
 from rlscope.model.calibration import Calibration, engine_of
 from rlscope.model.decode_fit import forms_as_good
 from rlscope.model.decode_prior import HardwarePrior
@@ -19,7 +17,8 @@ from rlscope.model.observed import Observed
 from rlscope.model.operating_point import rates_of
 from rlscope.model.pass_points import prefill_points
 from rlscope.model.recommendation import Recommendation
-from rlscope.model.system import Engine, Layout
+from rlscope.model.system import Engine, Layout, Trainer
+from rlscope.model.trainer_step import at_pace_of, trainer_step
 
 Contradiction = Literal["decode_form", "training_form"]
 """decode_form: another form of the decode curve says that today's layout is the faster one. training_form: training
@@ -28,7 +27,7 @@ that scales otherwise does."""
 _PERFECT: Final = 1.0
 """Exponent with which every trainer GPU trains as many tokens as today."""
 _ENDS: Final = (0.05, 0.95)
-"""Quantiles of the drawn exponents."""
+"""Quantiles of the draws, by how fast they train in the layout."""
 
 
 def contradiction(
@@ -42,34 +41,38 @@ def contradiction(
     moved = _moved_ratio(calibration, layout, advice.gain_ratio.median)
     curves = forms_as_good(calibration.curve, prior, prefill_points(observed.passes))
     engines = [engine_of(observed, curve) for curve in curves]
-    exponents = _exponents(calibration)
-    tried: Mapping[Contradiction, tuple[Sequence[Engine], Sequence[float]]] = {
-        "training_form": ([own], exponents),
-        "decode_form": (engines, [calibration.system.trainer.scaling_exponent, *exponents]),
+    trainers = _trainers(calibration, layout)
+    tried: Mapping[Contradiction, tuple[Sequence[Engine], Sequence[Trainer]]] = {
+        "training_form": ([own], trainers),
+        "decode_form": (engines, [calibration.system.trainer, *trainers]),
     }
-    for part, (of_engines, of_exponents) in tried.items():
-        gains = [_gain(calibration, layout, engine, each) for engine in of_engines for each in of_exponents]
+    for part, (of_engines, of_trainers) in tried.items():
+        gains = [_gain(calibration, layout, engine, each) for engine in of_engines for each in of_trainers]
         if any(gain * moved <= 1.0 for gain in gains):
             return part
     return None
 
 
-def _exponents(calibration: Calibration) -> list[float]:
-    drawn = [draw.trainer.scaling_exponent for draw in calibration.draws]
-    unseen = [] if calibration.training.scaling_seen_at else [_PERFECT]
-    return [*unseen, *np.quantile(drawn, _ENDS).tolist()]
+def _trainers(calibration: Calibration, layout: Layout) -> list[Trainer]:
+    """As fast as the best estimate today; each exponent with the overhead of its draw, which it goes with."""
+    system = calibration.system
+    workload, update = system.workload, system.update
+    drawn = [at_pace_of(draw.trainer, system.trainer, workload) for draw in calibration.draws]
+    drawn.sort(key=lambda each: float(trainer_step(each, workload, update, layout.trainer_gpus).compute_s))
+    ends = [drawn[round(end * (len(drawn) - 1))] for end in _ENDS]
+    seen = calibration.training.scaling_seen_at
+    return ends if seen else [replace(system.trainer, scaling_exponent=_PERFECT), *ends]
 
 
 def _moved_ratio(calibration: Calibration, layout: Layout, gain_ratio: float) -> float:
     """What the forecasts say of the layout over what the closed form of the best estimate says."""
     system = calibration.system
-    plain = _gain(calibration, layout, system.engine, system.trainer.scaling_exponent)
+    plain = _gain(calibration, layout, system.engine, system.trainer)
     return (1.0 + gain_ratio) / plain if plain else 1.0
 
 
-def _gain(calibration: Calibration, layout: Layout, engine: Engine, exponent: float) -> float:
+def _gain(calibration: Calibration, layout: Layout, engine: Engine, trainer: Trainer) -> float:
     """The layout's rate over today's; 0 where either cannot run."""
-    trainer = replace(calibration.system.trainer, scaling_exponent=exponent)
     system = replace(calibration.system, engine=engine, trainer=trainer)
     today, other = rates_of(calibration, system, (calibration.layout, layout)).tolist()
     return other / today if today else 0.0

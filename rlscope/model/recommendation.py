@@ -19,8 +19,8 @@ from rlscope.model.decode_visited import Grade
 from rlscope.model.forecast import Forecast, Forecasts, Spread
 from rlscope.model.operating_point import rates_of
 from rlscope.model.stationarity import Drift
-from rlscope.model.system import Layout, Reals, System, Trainer
-from rlscope.model.trainer_step import trainer_step
+from rlscope.model.system import Layout, Reals, System
+from rlscope.model.trainer_step import at_pace_of
 
 Reason = Literal[
     "worthwhile",
@@ -174,31 +174,19 @@ def _covers(gain_ratio: Spread, lengths: Drift) -> bool:
 def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
     """The gain's spread with one part of the system drawn and the others at their best estimate."""
     best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_DOUBT]
-    paces = [_compute_s(best) / _compute_s(draw) for draw in draws]
+    rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
+    # An exponent goes with the overhead of its draw.
+    scalings = [at_pace_of(draw.trainer, best.trainer, best.workload) for draw in draws]
     parts: dict[Doubt, list[System]] = {
         "decode_curve": [replace(best, engine=draw.engine) for draw in draws],
-        "trainer_rate": [replace(best, trainer=_sped_up(best.trainer, pace)) for pace in paces],
-        # An exponent goes with the overhead of its draw.
-        "trainer_scaling": [
-            replace(best, trainer=_sped_up(draw.trainer, 1.0 / pace)) for draw, pace in zip(draws, paces, strict=True)
-        ],
+        "trainer_rate": [replace(best, trainer=trainer) for trainer in rates],
+        "trainer_scaling": [replace(best, trainer=trainer) for trainer in scalings],
     }
     doubts: list[Doubted] = []
     for source, systems in parts.items():
         spread = Spread.of(_drawn_gains(calibration, layout, systems))
         doubts.append(Doubted(source, (spread.high - spread.low) / 2.0))
     return tuple(sorted(doubts, key=lambda doubt: -doubt.spread_ratio))
-
-
-def _compute_s(system: System) -> float:
-    """Seconds of a step's passes with as many trainer GPUs as were seen."""
-    trainer = system.trainer
-    return float(trainer_step(trainer, system.workload, system.update, trainer.seen_gpus).compute_s)
-
-
-def _sped_up(trainer: Trainer, speed: float) -> Trainer:
-    """Its passes and their overhead so many times as fast."""
-    return replace(trainer, tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed, overhead_s=trainer.overhead_s / speed)
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:

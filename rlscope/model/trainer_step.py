@@ -4,7 +4,7 @@ Everything here is the trainers' own work: waiting for samples is what the stead
 time of a step varies, and batches whose tokens differ from the mean.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -53,3 +53,16 @@ def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdate, gpu
         phases_s=fixed_s + shared_s / speedup,
         blocked_s=update.trainer_blocked_s,
     )
+
+
+def at_pace_of(trainer: Trainer, other: Trainer, workload: Workload) -> Trainer:
+    """The trainer, its passes and their overhead as fast as another's with the GPUs that were seen: it then differs in
+    how it scales from there.
+    """
+    speed = _seen_s(trainer, workload) / _seen_s(other, workload)
+    return replace(trainer, tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed, overhead_s=trainer.overhead_s / speed)
+
+
+def _seen_s(trainer: Trainer, workload: Workload) -> float:
+    tokens_per_s = trainer.tokens_per_gpu_s * trainer.seen_gpus
+    return trained_tokens_per_step(workload) / tokens_per_s + trainer.overhead_s

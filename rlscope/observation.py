@@ -74,7 +74,7 @@ def observe(
         staleness=_staleness(answers["token_staleness"], step_numbers),
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
-        batches_ahead=answers["batches_ahead"].item(0, "batches_ahead"),
+        batches_ahead=_held_ahead(answers["batches_ahead"].item(0, "batches_ahead"), steps),
         put_back=_put_back(answers["preemptions"]),
     )
 
@@ -243,6 +243,17 @@ def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
 def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
     found = groups.row(0, named=True)
     return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
+
+
+def _held_ahead(counted: float | None, steps: TrainerSteps) -> float | None:
+    """Batches held besides those of one version: trainers that make several steps of each may take them together.
+
+    Of s steps the k-th then shows k batches that are not ahead of any version: (s - 1) / 2 on average.
+    """
+    published = int(steps.published.sum())
+    if counted is None or not published:
+        return counted
+    return max(0.0, counted - (steps.published.size / published - 1.0) / 2.0)
 
 
 def _put_back(counted: pl.DataFrame) -> PutBack | None:

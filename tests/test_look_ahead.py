@@ -11,7 +11,7 @@ import pytest
 from rlscope.look_ahead import Wishes, _admission, _question, _settings
 from rlscope.model.observed import Delivered, Observed, PutBack
 from rlscope.model.system import Admission
-from rlscope.observation import UnobservableError, observe
+from rlscope.observation import UnobservableError, _held_ahead, observe
 from rlscope.run_config import RunConfig
 from rlscope.verdict import Interval
 from tests.model.known_run import observed
@@ -285,6 +285,18 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
     assert _admission(config, aged).queue_policy == (drops or "wait")
     assert _question(config, SimpleNamespace(steps=30), aged, Wishes()).batches_ahead == max(ahead or 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("published", "counted", "held"),
+    [((1, 1, 1, 1), 1.0, 1.0), ((0, 1, 0, 1), 0.5, 0.0), ((0, 1, 0, 1), 1.5, 1.0), ((0, 0, 0, 1), 1.0, 0.0)],
+)
+def test_batches_that_make_one_version_together_are_not_held_ahead(
+    published: tuple[int, ...], counted: float, held: float
+):
+    steps = replace(observed().steps, published=np.array(published))
+    assert _held_ahead(counted, steps) == held
+    assert _held_ahead(None, steps) is None
 
 
 @pytest.mark.parametrize(

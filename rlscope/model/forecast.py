@@ -206,10 +206,14 @@ def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
     states = steady_states(calibration.system, layouts, calibration.cap_rule)
     errors = np.array([_form_error(state) for state in states])
-    level = calibration.level_log_sd * np.random.default_rng(_LEVEL_SEED).standard_normal(len(rates))
-    return rates * np.exp(
-        level[:, None] + errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
-    )
+    noise = errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
+    return rates * np.exp(noise + _level_noise(calibration.level_log_sd, len(rates))[:, None])
+
+
+def _level_noise(log_sd: float, draws: int) -> Reals:
+    """The same for every layout; about its own median, so that it widens intervals and moves no middle."""
+    drawn = np.random.default_rng(_LEVEL_SEED).standard_normal(draws)
+    return log_sd * (drawn - np.median(drawn))
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:

@@ -122,7 +122,8 @@ class Observed:
     one_engine_groups_ratio: float | None = None
     """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
     batches_ahead: float | None = None
-    """Optimizer steps' batches that the trainers held besides its own when a step began; None where nothing says."""
+    """Optimizer steps' batches that the trainers held when a step began, besides its own and those of steps that make
+    the same version; None where nothing says."""
     put_back: PutBack | None = None
     """None where engines do not count preemptions."""
 

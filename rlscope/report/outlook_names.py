@@ -58,7 +58,7 @@ CAUSES: Final[Mapping[Cause, CauseWords]] = {
     "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and what no phase of a step covers."),
     "weight_updates": CauseWords("weight updates", "Engines that pause for new weights, trainers that publish them."),
     "environment": CauseWords("environment", "Samples that wait for tools or rewards and hold a place meanwhile."),
-    "admission": CauseWords("cap in flight", "The cap on samples that run or queue."),
+    "admission": CauseWords("cap in flight", "The cap on samples that run, or that run and queue."),
     "staleness_cap": CauseWords("staleness cap", "What is not begun, or is thrown away, to keep tokens young."),
     "synchronous_steps": CauseWords("taking turns", "Each side waits while the other works."),
     "tail": CauseWords("longest samples", "A step or a group is not whole before its longest sample is."),

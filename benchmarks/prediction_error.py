@@ -29,8 +29,9 @@ from prediction_systems import System, quiet_twins, systems
 from prediction_truth import simulated_rate, true_rates
 from token_simulator import Layout, simulate_world, true_tokens_per_s
 from token_simulator.cases import NEGATIVE_CASES, Case
-from trace_predictions import Advice, predict
+from trace_predictions import Advice, Told, predict
 
+from rlscope.errors import AnalysisError
 from rlscope.model.forecast import Spread
 from rlscope.model.outlook import NoOutlook
 
@@ -101,10 +102,12 @@ def judge(task: tuple[System, bool]) -> Judged:
         simulate_world(world, system.recorded, system.steps, 0, run)
         simulate_world(world, other, system.steps, 3, beside)
         told = predict(run, system.layouts, world.training.scaling_exponent)
-        told_more = predict(run, system.layouts, also=(beside,))
+        told_more = predict_beside(run, beside, system.layouts)
     true = {layout: true_tokens_per_s(world, layout, TRUE_STEPS) for layout in system.layouts}
     again = true_tokens_per_s(world, system.recorded, TRUE_STEPS, seed=2)
     noise = again / true[system.recorded] - 1.0
+    if told_more is None:
+        told_more = told
     if isinstance(told, NoOutlook) or isinstance(told_more, NoOutlook):
         best = max(true.values())
         return Judged(system, is_quiet, (), None, 0.0, 1.0 - true[system.recorded] / best, noise)
@@ -124,6 +127,14 @@ def judge(task: tuple[System, bool]) -> Judged:
     )
     short = (1.0 - true[chosen] / best, 1.0 - true[system.recorded] / best)
     return Judged(system, is_quiet, transfers, told.advice, *short, noise)
+
+
+def predict_beside(run: Path, beside: Path, layouts: Sequence[Layout]) -> Told | NoOutlook | None:
+    """With one more recording; None where that is refused, having no steady stretch: the run then speaks alone."""
+    try:
+        return predict(run, layouts, also=(beside,))
+    except AnalysisError:
+        return None
 
 
 def other_recording(system: System) -> Layout:

@@ -8,6 +8,7 @@ import polars as pl
 
 from rlscope.alerts.alert import Alert
 from rlscope.diagnose.finding import Finding
+from rlscope.run_files import SkippedFile
 
 if TYPE_CHECKING:
     from rlscope.model.outlook import NoOutlook, Outlook
@@ -158,14 +159,6 @@ class Staleness:
     """Tokens trained beyond max_staleness; None when the run states no cap."""
     version_source_tokens: Mapping[str, int]
     """Trained tokens by where their version comes from."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedFile:
-    """A file of the run folder that was not read."""
-
-    path: str
-    why: str
 
 
 @dataclass(frozen=True, slots=True)

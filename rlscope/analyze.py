@@ -14,6 +14,7 @@ from rlscope.data_quality import assess_quality
 from rlscope.diagnose.evidence import Evidence
 from rlscope.diagnose.rules import find_illnesses
 from rlscope.errors import UnreadableDataError
+from rlscope.interval import Interval
 from rlscope.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.look_ahead import NO_WISHES, Wishes, outlook_of
 from rlscope.model.outlook import Outlook
@@ -22,7 +23,7 @@ from rlscope.query import Grid, ask, make_grid
 from rlscope.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.staleness import summarise_staleness
 from rlscope.store import Run, open_run
-from rlscope.verdict import Interval, dropped_ratio, judge, judged_interval
+from rlscope.verdict import dropped_ratio, judge, judged_interval
 
 QUESTIONS: Final = (
     "worker_extents",

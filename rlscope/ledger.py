@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
 """States that are parts of an engine row; GPU readings cannot tell them apart."""
+GENERATING: Final = (*ENGINE_STATES, "generating")
+"""States in which a sampler makes tokens."""
 BUSY_STATES: Final = (*ENGINE_STATES[:-1], "train", "logprobs", "generating", "eval", "reward")
 """States in which the hooks say that the GPU works."""
 

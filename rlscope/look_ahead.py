@@ -11,6 +11,7 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis import RunFacts
+from rlscope.interval import Interval
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode_prior import hardware_prior
 from rlscope.model.hardware import ModelShape, find_device
@@ -24,7 +25,6 @@ from rlscope.observation import ASKED_OF_A_STRETCH, UnobservableError, observe
 from rlscope.query import Grid, ask
 from rlscope.run_config import RunConfig
 from rlscope.store import Run
-from rlscope.verdict import Interval
 
 _DROPPED_RATIO: Final = 0.001
 """Of the delivered tokens: a cap that drops less than this is kept by other means than dropping."""

@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import polars as pl
 
+from rlscope.interval import Interval
 from rlscope.model.group_lengths import measure_groups
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, PutBack, TrainerSteps
 from rlscope.run_config import RunConfig
-from rlscope.verdict import Interval
 
 ASKED_OF_A_STRETCH: Final = (
     "pass_costs",

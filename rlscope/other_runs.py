@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope.errors import AnalysisError, UnreadableDataError
+from rlscope.interval import Interval
 from rlscope.model.other_run import OtherCaution, OtherRun
 from rlscope.observation import Training, UnobservableError, observe_training
 from rlscope.query import ask
 from rlscope.run_facts import steady_window, window_reason
 from rlscope.store import Run, open_run
-from rlscope.verdict import Interval
 
 _NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
 """Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN, arrow_schema
 
-from rlscope.analysis import SkippedFile
 from rlscope.errors import RunFolderError
 
 _MAGIC: Final = b"PAR1"
@@ -42,6 +41,14 @@ class TableFiles:
     paths: tuple[Path, ...]
     columns: frozenset[str]
     rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedFile:
+    """A file of the run folder that was not read."""
+
+    path: str
+    why: str
 
 
 def read_manifest(folder: Path) -> RunManifest:

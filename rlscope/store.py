@@ -16,11 +16,10 @@ import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
 from rlscope_otel.schema import TABLES, arrow_schema
 
-from rlscope.analysis import SkippedFile
 from rlscope.errors import UnreadableDataError
 from rlscope.query_files import find_question, macros_sql
 from rlscope.run_config import RunConfig, read_config
-from rlscope.run_files import RunManifest, TableFiles, is_integer, list_table, read_manifest, read_workers
+from rlscope.run_files import RunManifest, SkippedFile, TableFiles, is_integer, list_table, read_manifest, read_workers
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""

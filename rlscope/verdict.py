@@ -9,13 +9,13 @@ The losses are taken over the stable window of the run, or from the end of its f
 """
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import polars as pl
 
 from rlscope.analysis import Bottleneck, Loss, RunFacts, Verdict, Window
-from rlscope.diagnose.overproduction import GENERATING
-from rlscope.ledger import IDLE_STATES
+from rlscope.interval import Interval
+from rlscope.ledger import GENERATING, IDLE_STATES
 
 # One GPU in ten: below this no change of layout pays for itself.
 BALANCED_SHARE_RATIO: Final = 0.10
@@ -23,13 +23,6 @@ BALANCED_SHARE_RATIO: Final = 0.10
 UNEXPLAINED_SHARE_RATIO: Final = 0.50
 # One step has no step before it to wait after; two have one wait, which may be the first fill of the queue.
 LEAST_STEPS: Final = 3
-
-
-class Interval(NamedTuple):
-    """A stretch of the run, UTC epoch, its end not included."""
-
-    start_ns: int
-    end_ns: int
 
 
 _SIDES: Final[Mapping[str, tuple[str, ...]]] = {

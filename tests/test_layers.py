@@ -16,9 +16,10 @@ CAPTURE = sorted((ROOT / "instrumentation" / "rlscope_otel").rglob("*.py"))
 MODULES = [*ANALYSIS, *CAPTURE]
 
 LAYERS = (
-    {"errors", "diagnose.finding", "alerts.alert"},
-    {"analysis", "model"},
+    {"errors", "interval", "diagnose.finding", "alerts.alert"},
+    {"model"},
     {"query_files", "run_config", "run_files", "plan_keys"},
+    {"analysis"},
     {"plan_file"},
     {"store"},
     {"query"},

@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from rlscope.interval import Interval
 from rlscope.look_ahead import Wishes, _admission, _question, _settings
 from rlscope.model.observed import Delivered, Observed, PutBack
 from rlscope.model.system import Admission
 from rlscope.observation import UnobservableError, _held_ahead, observe
 from rlscope.run_config import RunConfig
-from rlscope.verdict import Interval
 from tests.model.known_run import observed
 
 SECOND = 1_000_000_000

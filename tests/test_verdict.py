@@ -6,7 +6,8 @@ import polars as pl
 import pytest
 
 from rlscope.analysis import RunFacts, Verdict, Window
-from rlscope.verdict import Interval, dropped_ratio, judge, judged_interval
+from rlscope.interval import Interval
+from rlscope.verdict import dropped_ratio, judge, judged_interval
 
 SECOND = 10**9
 FACTS: dict[str, Any] = {

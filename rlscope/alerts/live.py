@@ -30,11 +30,10 @@ from rlscope.alerts.readings import HISTORY_NS
 from rlscope.alerts.rule import RuleSet
 from rlscope.alerts.timeline import Timeline, merged
 from rlscope.alerts.whole_run import families_of, step_ends
-from rlscope.analysis import SkippedFile
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.report.numbers import counted, duration
 from rlscope.run_config import read_config
-from rlscope.run_files import RunManifest, read_manifest, read_workers
+from rlscope.run_files import RunManifest, SkippedFile, read_manifest, read_workers
 from rlscope.store import open_rows
 
 GRACE_NS: Final = 30_000_000_000

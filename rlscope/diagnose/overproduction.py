@@ -13,12 +13,12 @@ from typing import Final
 
 from rlscope.diagnose.evidence import Evidence, column_total
 from rlscope.diagnose.finding import Finding
+from rlscope.ledger import GENERATING
 
 # One sampler GPU in ten works for the bin or stands still.
 WARNING_SHARE_RATIO: Final = 0.10
 # Every third one does.
 CRITICAL_SHARE_RATIO: Final = 0.30
-GENERATING: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes", "generating")
 
 
 def dropped_tokens_ratio(evidence: Evidence) -> float:

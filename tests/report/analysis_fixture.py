@@ -17,7 +17,6 @@ from rlscope.analysis import (
     Loss,
     RunFacts,
     SampleStaleness,
-    SkippedFile,
     Staleness,
     Throughput,
     TokenStaleness,
@@ -25,6 +24,7 @@ from rlscope.analysis import (
     Window,
 )
 from rlscope.diagnose.finding import Finding
+from rlscope.run_files import SkippedFile
 
 STARTED_NS = 1_763_700_000_000_000_000
 DURATION_S = 1_260

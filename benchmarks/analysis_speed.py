@@ -29,8 +29,8 @@ import duckdb
 from generated_run import SAMPLES_STEP, Shape, generate
 from rlscope_otel.schema import TABLES
 
-from rlscope.analyze import analyze
-from rlscope.report.html import render
+from rlscope.pipeline import analyze
+from rlscope.reports.page.html import render
 
 AIM_RATIO: Final = 5
 AIM_BYTES: Final = 2_000_000_000

@@ -20,9 +20,8 @@ from typing import Final
 from generated_run import SAMPLES_STEP, Shape, generate
 from playwright.sync_api import Browser, sync_playwright
 
-from rlscope.analyze import analyze
-from rlscope.report.html import render
-from rlscope.report.page_size import PAGE_MAX_BYTES
+from rlscope.pipeline import analyze
+from rlscope.reports.page.html import PAGE_MAX_BYTES, render
 
 CHROMIUM: Final = "/usr/bin/chromium"
 SCREEN: Final = {"width": 1280, "height": 800}

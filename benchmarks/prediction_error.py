@@ -32,8 +32,8 @@ from token_simulator.cases import NEGATIVE_CASES, Case
 from trace_predictions import Advice, Told, predict
 
 from rlscope.errors import AnalysisError
-from rlscope.model.forecast import Spread
-from rlscope.model.outlook import NoOutlook
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.result import NoOutlook
 
 FIGURES = Path(__file__).with_suffix(".txt")
 TRUE_STEPS = 90

@@ -22,13 +22,13 @@ from prediction_truth import true_system
 from token_simulator import Layout, World, simulate_world
 from token_simulator.cases import PLAIN
 
-from rlscope.analyze import analyze
-from rlscope.model.change import Change
-from rlscope.model.forecast import Forecast
-from rlscope.model.outlook import Outlook
-from rlscope.model.preemption import Preemption
-from rlscope.model.sampler_period import sampling_of
-from rlscope.model.what_if import what_if
+from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.whatif import what_if
+from rlscope.pipeline import analyze
 
 FIGURES = Path(__file__).with_suffix(".txt")
 STEPS = 60

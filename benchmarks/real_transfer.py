@@ -24,12 +24,12 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline
 
 import numpy as np
 
-from rlscope.analysis import Analysis
-from rlscope.analyze import analyze
-from rlscope.model.change import Change
-from rlscope.model.forecast import Spread
-from rlscope.model.outlook import NoOutlook, Outlook
-from rlscope.model.what_if import what_if
+from rlscope.analysis.result import Analysis
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.result import NoOutlook, Outlook
+from rlscope.model.forecast.whatif import what_if
+from rlscope.pipeline import analyze
 
 REPOSITORY = Path(__file__).parents[1]
 FIGURES = Path(__file__).with_suffix(".txt")

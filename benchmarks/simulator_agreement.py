@@ -22,7 +22,7 @@ from typing import Final
 
 import token_simulator as tokens
 
-from rlscope.model.decode_curve import PNormCurve
+from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from rlscope.model.decode_curve import PNormCurve
+from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload

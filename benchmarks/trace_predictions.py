@@ -7,15 +7,14 @@ from typing import NamedTuple
 
 from token_simulator import Layout
 
-from rlscope.analyze import analyze
-from rlscope.look_ahead import Wishes
-from rlscope.model.arbiter import is_doubtful, simulated_run
+from rlscope.analysis.advise import Wishes
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast import Spread, drawn_rates
-from rlscope.model.operating_point import rates_of
-from rlscope.model.outlook import NoOutlook
+from rlscope.model.forecast.layouts import Spread, drawn_rates, rates_of
+from rlscope.model.forecast.result import NoOutlook
+from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Layout as ModelLayout
+from rlscope.pipeline import analyze
 
 
 class Advice(NamedTuple):

@@ -24,8 +24,8 @@ import pyarrow as pa
 from rlscope_otel.parquet import write_table
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, arrow_schema
 
-from rlscope.alerts.live import LiveRun
-from rlscope.alerts.rules import built_in_rules
+from rlscope.alerts.config import built_in_rules
+from rlscope.alerts.live.follow import LiveRun
 
 S: Final = 1_000_000_000
 FLUSH_S: Final = 300

@@ -11,9 +11,9 @@ from typing import get_args, get_type_hints
 from rlscope_otel.schema import FORMAT_VERSION, TABLES
 
 from rlscope.alerts.metrics import METRICS
-from rlscope.diagnose.rules import RULES
-from rlscope.query_files import questions
-from rlscope.run_config import MEANINGS, RunConfig, kind_name
+from rlscope.diagnose import RULES
+from rlscope.trace.config import MEANINGS, RunConfig, kind_name
+from rlscope.trace.questions import questions
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"

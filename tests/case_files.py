@@ -31,7 +31,6 @@ from tests.trace_folder import (
     write_run,
 )
 
-CASES: Final = Path(__file__).parent / "cases"
 _UNITS_NS: Final = {"s": 10**9, "ms": 10**6}
 
 
@@ -52,11 +51,11 @@ class Case:
         return write_run(folder, self.workers, self.config, **self.tables)
 
 
-def cases_of(kind: str) -> list[Case]:
-    """Every case below tests/cases/<kind>, in the order of the files."""
+def cases_of(folder: Path) -> list[Case]:
+    """Every case below a folder, in the order of the files."""
     return [
         _case(path.stem, raw)
-        for path in sorted((CASES / kind).glob("*.toml"))
+        for path in sorted(folder.glob("*.toml"))
         for raw in tomllib.loads(path.read_text(encoding="utf-8"))["case"]
     ]
 

@@ -12,7 +12,7 @@ def stills_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
     Processes that test side by side share what each has drawn: the folder above theirs is that of the session.
     """
-    from rlscope.report import figure
+    from rlscope.reports.page import figure
 
     own = tmp_path_factory.getbasetemp()
     folder, draw = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "stills", figure.still

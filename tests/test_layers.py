@@ -16,39 +16,23 @@ CAPTURE = sorted((ROOT / "instrumentation" / "rlscope_otel").rglob("*.py"))
 MODULES = [*ANALYSIS, *CAPTURE]
 
 LAYERS = (
-    {"errors", "interval", "diagnose.finding", "alerts.alert"},
-    {"model"},
-    {"query_files", "run_config", "run_files", "plan_keys"},
+    {"errors", "format"},
+    {"trace", "model"},
     {"analysis"},
-    {"plan_file"},
-    {"store"},
-    {"query"},
-    {"ledger", "staleness", "run_facts", "data_quality"},
-    {"diagnose"},
-    {"verdict", "own_query", "table_output"},
-    {"observation"},
-    {"look_ahead", "other_runs", "plan_model", "plan_lengths", "plan_ahead", "report.numbers", "alerts"},
-    {"analyze", "what_if"},
-    {"alerts.check"},
-    {"report"},
+    {"diagnose", "planning"},
+    {"alerts"},
+    {"pipeline"},
+    {"reports"},
     {"cli"},
 )
-"""From what imports nothing of ours to what may import everything: a module imports its own layer and those above."""
+"""Each package imports itself and what stands before it; packages of one layer may import each other."""
 CONFINED = {
-    "duckdb": {"store.py", "query.py"},
-    "altair": {"report/charts"},
-    "vl_convert": {"report/html.py", "report/still.py", "report/picture.py"},
-    "jinja2": {"report/templating.py"},
+    "duckdb": {"trace"},
+    "altair": {"reports/charts"},
+    "vl_convert": {"reports/page"},
+    "jinja2": {"reports/page"},
     "typer": {"cli"},
-    "rich": {
-        "cli",
-        "report/terminal.py",
-        "report/outlook_text.py",
-        "report/what_if_text.py",
-        "report/plain.py",
-        "report/plan_text.py",
-        "report/watch_screen.py",
-    },
+    "rich": {"cli", "reports/terminal", "format.py"},
     "opentelemetry": set[str](),
 }
 
@@ -67,25 +51,25 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT / "rlscope").with_suffix("").parts).removesuffix(".__init__")
 
 
-def layer(name: str) -> int | None:
-    """The layer of a module or of a package that holds it; the longest name counts."""
-    known = {member: index for index, members in enumerate(LAYERS) for member in members}
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        if (found := ".".join(parts[:length])) in known:
-            return known[found]
-    return None
+def layer(name: str) -> int:
+    """The layer of a module: that of the package, or of the module beside the packages, which its name begins with."""
+    (index,) = [index for index, members in enumerate(LAYERS) if name.split(".")[0] in members]
+    return index
 
 
 @pytest.mark.parametrize("path", ANALYSIS, ids=module_name)
-def test_modules_import_only_their_own_layer_and_those_below_it(path: Path) -> None:
-    own = layer(module_name(path))
-    if module_name(path) == "__init__":
+def test_modules_import_only_their_own_layer_and_those_before_it(path: Path) -> None:
+    if (own := module_name(path)) == "__init__":
         return
-    assert own is not None, f"{path} is in no layer of this test"
     for name in imports(path):
-        theirs = layer(name.removeprefix("rlscope.")) if name.startswith("rlscope.") else None
-        assert theirs is None or theirs <= own, f"{module_name(path)} imports {name}"
+        if name.startswith("rlscope."):
+            assert layer(name.removeprefix("rlscope.")) <= layer(own), f"{own} imports {name}"
+
+
+def test_the_layers_are_packages_and_every_package_is_in_one() -> None:
+    named = [name for members in LAYERS for name in members]
+    assert len(LAYERS) <= 9
+    assert sorted(named) == sorted({module_name(path).split(".")[0] for path in ANALYSIS} - {"__init__"})
 
 
 @pytest.mark.parametrize("path", ANALYSIS, ids=module_name)
@@ -115,7 +99,7 @@ def test_model_and_diagnosis_open_nothing_and_read_no_clock() -> None:
 
 
 def test_who_checks_watches_or_asks_waits_for_no_model() -> None:
-    modules = ("rlscope.alerts.check", "rlscope.alerts.watched_run", "rlscope.report.rule_report", "rlscope.own_query")
+    modules = ("rlscope.alerts.offline", "rlscope.alerts.live.watch", "rlscope.trace.adhoc")
     program = f"import sys, {', '.join(modules)}; print(*(name.split('.')[0] for name in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "duckdb" in loaded and not {"scipy", "altair", "jinja2"} & set(loaded)
@@ -129,14 +113,31 @@ def code_lines(text: str) -> set[int]:
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_functions_stay_under_forty_lines_of_code_and_modules_under_three_hundred(path: Path) -> None:
+def test_functions_stay_under_forty_lines_of_code_and_modules_under_six_hundred(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 600
     code = code_lines(text)
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             own = range(node.lineno, (node.end_lineno or node.lineno) + 1)
             assert len(code.intersection(own)) <= 40, node.name
+
+
+ALIKE = ("diagnose", "reports/sections", "cli")
+"""Folders of alike things, of which a tuple lists each: there a short module with one importer is not a fragment."""
+
+
+def test_no_module_is_a_fragment_of_the_one_that_imports_it() -> None:
+    """Packages and alike things aside, a short module has several importers."""
+    assert len(ANALYSIS) <= 190
+    importers: dict[str, set[str]] = {}
+    for path in ANALYSIS:
+        for name in set(imports(path)):
+            importers.setdefault(name.removeprefix("rlscope."), set()).add(module_name(path))
+    for path in ANALYSIS:
+        folder, lines = path.parent.relative_to(ROOT / "rlscope").as_posix(), len(path.read_text().splitlines())
+        if path.name != "__init__.py" and folder not in ALIKE and lines < 60:
+            assert len(importers[module_name(path)]) > 1, f"{module_name(path)} has {lines} lines and one importer"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -145,7 +146,7 @@ def test_every_module_says_what_it_is_for_and_is_named_for_it(path: Path) -> Non
     assert path.stem not in {"utils", "util", "helpers", "common", "base", "manager", "misc"}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "queries").glob("*.sql")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "queries").rglob("*.sql")), ids=lambda path: path.stem)
 def test_a_question_fits_a_screen(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert path.stem == "macros" or len(lines) <= 100

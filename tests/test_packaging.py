@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.query_files import macros_sql, queries_folder, questions
+from rlscope.trace.questions import macros_sql, queries_folder, questions
 
 ROOT = Path(__file__).parent.parent
-QUERIES = sorted(path.name for path in (ROOT / "queries").glob("*.sql"))
-TEMPLATES = sorted(path.name for path in (ROOT / "rlscope" / "report" / "templates").iterdir() if path.is_file())
+QUERIES = sorted(path.relative_to(ROOT / "queries").as_posix() for path in (ROOT / "queries").rglob("*.sql"))
+TEMPLATES = sorted(path.name for path in (ROOT / "rlscope" / "reports" / "templates").iterdir() if path.is_file())
 
 
 def built(target: str, folder: Path) -> Path:
@@ -30,20 +30,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_checkout_s_questions_are_the_ones_that_are_asked() -> None:
     assert queries_folder() == ROOT / "queries"
-    assert sorted([*(f"{name}.sql" for name in questions()), "macros.sql"]) == QUERIES
+    stems = [Path(path).stem for path in QUERIES]
+    assert sorted([*questions(), "macros"]) == sorted(stems)
     assert "CREATE MACRO" in macros_sql()
 
 
 def test_the_wheel_holds_every_question_and_template_and_no_test(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert [name for name in QUERIES if f"rlscope/queries/{name}" not in names] == []
-    assert [name for name in TEMPLATES if f"rlscope/report/templates/{name}" not in names] == []
+    assert [name for name in TEMPLATES if f"rlscope/reports/templates/{name}" not in names] == []
     assert {name.split("/")[0] for name in names} == {"rlscope", "rlscope-0.1.0.dist-info"}
 
 
 def test_an_installed_wheel_finds_its_questions(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
-    say = "from rlscope.query_files import queries_folder, questions; print(queries_folder()); print(len(questions()))"
+    say = "from rlscope.trace.questions import queries_folder as f, questions; print(f()); print(len(questions()))"
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {say}"]
     said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split()
     assert said == [str(tmp_path / "rlscope" / "queries"), str(len(questions()))]
@@ -53,5 +54,5 @@ def test_the_sdist_holds_what_the_wheel_is_built_from(tmp_path: Path) -> None:
     with tarfile.open(built("sdist", tmp_path)) as archive:
         names = {name.split("/", 1)[1] for name in archive.getnames() if "/" in name}
     assert {f"queries/{name}" for name in QUERIES} <= names
-    assert {f"rlscope/report/templates/{name}" for name in TEMPLATES} <= names
+    assert {f"rlscope/reports/templates/{name}" for name in TEMPLATES} <= names
     assert {"pyproject.toml", "README.md", "rlscope/cli/app.py"} <= names

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import pytest
 
-from rlscope.analysis import Analysis
-from rlscope.analyze import analyze
-from rlscope.report.json_document import as_document
+from rlscope.analysis.result import Analysis
+from rlscope.pipeline import analyze
+from rlscope.reports.documents.analysis import as_document
 
 ROOT: Final = Path(__file__).parent.parent
 TRACES: Final = sorted(path.parent for path in (ROOT / "sample_traces").glob("*/run.json"))

@@ -10,11 +10,23 @@ from typing import Final, Literal
 
 import polars as pl
 
-from rlscope.alerts import readings
-from rlscope.alerts.parts import TRAINER_ROLES, Family, trained_until_ns
-from rlscope.alerts.readings import Series, Statistic, Whole
-from rlscope.alerts.timeline import Timeline
-from rlscope.ledger import IDLE_STATES
+from rlscope.alerts.buckets import TRAINER_ROLES, Family, trained_until_ns
+from rlscope.alerts.series import (
+    Constant,
+    FloatRatio,
+    Fullest,
+    Greatest,
+    Histogram,
+    Overdue,
+    Rate,
+    Ratio,
+    Series,
+    Silence,
+    Statistic,
+    Timeline,
+    Whole,
+)
+from rlscope.analysis.ledger import IDLE_STATES
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "times"]
 Evidence = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
@@ -54,7 +66,7 @@ def _states(timeline: Timeline, where: pl.Expr) -> Whole:
 def _share(lost: pl.Expr, of: pl.Expr) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
         all_ns = _states(timeline, of)
-        return readings.Ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
+        return Ratio(_states(timeline, lost & of), all_ns, all_ns, _NS)
 
     return series
 
@@ -76,7 +88,7 @@ _UNKNOWN: Final = pl.col("state") == "unattributed"
 
 def _token_staleness(statistic: Statistic) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
-        return readings.Histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
+        return Histogram(*timeline.by_level(timeline.rows("tokens"), "staleness", "tokens"), statistic)
 
     return series
 
@@ -84,37 +96,35 @@ def _token_staleness(statistic: Statistic) -> Callable[[Timeline], Series]:
 def _over_cap(timeline: Timeline) -> Series:
     cap, rows = timeline.parts.max_staleness, timeline.rows("tokens")
     if cap is None or rows.is_empty():
-        return readings.Constant(None, 0)
+        return Constant(None, 0)
     over = rows.filter(pl.col("staleness") > cap)
     tokens = timeline.sums(rows, "tokens")
-    return readings.Ratio(timeline.sums(over, "tokens"), tokens, tokens, 1)
+    return Ratio(timeline.sums(over, "tokens"), tokens, tokens, 1)
 
 
 def _oldest_sample(timeline: Timeline) -> Series:
     rows = timeline.rows("samples")
-    return readings.Greatest(timeline.greatest(rows, "oldest_max"), timeline.sums(rows, "samples"))
+    return Greatest(timeline.greatest(rows, "oldest_max"), timeline.sums(rows, "samples"))
 
 
 def _dropped_stale(timeline: Timeline) -> Series:
     rows = timeline.rows("outcomes")
     stale = rows.filter(outcome="dropped_stale") if len(rows) else rows
     tokens = timeline.sums(rows, "tokens")
-    return readings.Ratio(timeline.sums(stale, "tokens"), tokens, tokens, 1)
+    return Ratio(timeline.sums(stale, "tokens"), tokens, tokens, 1)
 
 
 def _queues(lower: str) -> Callable[[Timeline], Series]:
     def series(timeline: Timeline) -> Series:
         rows = timeline.rows("queues")
         if rows.is_empty():
-            return readings.Constant(None, 0)
+            return Constant(None, 0)
         rows = rows.with_columns((pl.col("capacity_samples") * pl.col("held_ns")).alias("capacity_ns"))
         parts = [
-            readings.Ratio(
-                timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS
-            )
+            Ratio(timeline.sums(own, "depth_ns"), timeline.sums(own, lower), timeline.sums(own, "held_ns"), _NS)
             for _, own in rows.group_by("queue", maintain_order=True)
         ]
-        return readings.Fullest(tuple(parts))
+        return Fullest(tuple(parts))
 
     return series
 
@@ -124,7 +134,7 @@ def _engines(column: str) -> Callable[[Timeline], Series]:
         rows = timeline.rows("engines")
         timed = rows.filter("is_timed") if len(rows) else rows
         row_ns = timeline.sums(timed, "row_ns")
-        return readings.Ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
+        return Ratio(timeline.sums(timed, column), row_ns, row_ns, _NS)
 
     return series
 
@@ -132,11 +142,11 @@ def _engines(column: str) -> Callable[[Timeline], Series]:
 def _kv_used(timeline: Timeline) -> Series:
     rows, capacity = timeline.rows("engines"), timeline.parts.kv_capacity_tokens
     if rows.is_empty() or not capacity:
-        return readings.Constant(None, 0)
+        return Constant(None, 0)
     known = rows.filter(pl.col("is_timed") & pl.col("kv_row_ns").is_not_null() & pl.col("worker_id").is_in([*capacity]))
     tokens = pl.col("worker_id").replace_strict(dict(capacity), return_dtype=pl.Float64)
     known = known.with_columns((tokens * pl.col("kv_row_ns")).alias("capacity_token_ns"))
-    return readings.FloatRatio(
+    return FloatRatio(
         timeline.exact_sums(known, "kv_token_ns"),
         timeline.exact_sums(known, "capacity_token_ns"),
         timeline.sums(known, "kv_row_ns"),
@@ -146,7 +156,7 @@ def _kv_used(timeline: Timeline) -> Series:
 
 def _trained_tokens(timeline: Timeline) -> Series:
     rows = timeline.rows("steps")
-    return readings.Rate(
+    return Rate(
         timeline.sums(rows, "response_tokens"),
         timeline.counts(rows),
         timeline.ticks,
@@ -161,7 +171,7 @@ def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
         rows = timeline.rows(family)
         known = rows.filter(pl.col(column).is_not_null()) if len(rows) else rows
         counts = timeline.counts(known)
-        return readings.FloatRatio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts, 1)
+        return FloatRatio(timeline.exact_sums(known, column), counts.astype(float).tolist(), counts, 1)
 
     return series
 
@@ -174,13 +184,13 @@ def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Se
         known: list[int] = []
         if frame is not None and len(frame):
             known = frame.group_by(event).agg(pl.col(column).min())[column].unique().sort().to_list()
-        return readings.Overdue(tuple(known), timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+        return Overdue(tuple(known), timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
 
     return series
 
 
 def _silence(timeline: Timeline) -> Series:
-    return readings.Silence(timeline.parts.workers, timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
+    return Silence(timeline.parts.workers, timeline.ticks, timeline.first_bucket, _due_until_ns(timeline))
 
 
 def _due_until_ns(timeline: Timeline) -> int | None:
@@ -190,16 +200,16 @@ def _due_until_ns(timeline: Timeline) -> int | None:
 
 
 def _dropped_rows(timeline: Timeline) -> Series:
-    return readings.Constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
+    return Constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
 
 
 def _dropped_ratio(timeline: Timeline) -> Series:
     rows = timeline.parts.dropped_rows + timeline.parts.stored_rows
-    return readings.Constant(timeline.parts.dropped_rows / rows if rows else None, rows)
+    return Constant(timeline.parts.dropped_rows / rows if rows else None, rows)
 
 
 def _residual(timeline: Timeline) -> Series:
-    return readings.Constant(timeline.residual_ratio, len(timeline.step_ends_ns))
+    return Constant(timeline.residual_ratio, len(timeline.step_ends_ns))
 
 
 def _token_metrics() -> tuple[Metric, ...]:

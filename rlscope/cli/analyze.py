@@ -38,12 +38,12 @@ def analyze(
     also: Also = None,
 ) -> None:
     """Print the verdict card and write the page."""
-    from rlscope.analyze import analyze as analyze_folder
-    from rlscope.look_ahead import Wishes
-    from rlscope.report.html import render
-    from rlscope.report.json_document import as_document
-    from rlscope.report.markdown import as_markdown
-    from rlscope.report.terminal import print_card
+    from rlscope.analysis.advise import Wishes
+    from rlscope.pipeline import analyze as analyze_folder
+    from rlscope.reports.documents.analysis import as_document
+    from rlscope.reports.markdown import as_markdown
+    from rlscope.reports.page.html import render
+    from rlscope.reports.terminal.card import print_card
 
     if json_to == STDOUT and card_format is not CardFormat.TEXT:
         raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
@@ -76,10 +76,10 @@ def report(
     also: Also = None,
 ) -> None:
     """Write the page, a picture of its first screen, or both."""
-    from rlscope.analyze import analyze as analyze_folder
-    from rlscope.look_ahead import Wishes
-    from rlscope.report.html import render
-    from rlscope.report.picture import as_png
+    from rlscope.analysis.advise import Wishes
+    from rlscope.pipeline import analyze as analyze_folder
+    from rlscope.reports.page.html import render
+    from rlscope.reports.page.png import as_png
 
     notes, written = Console(stderr=True), list[Path]()
     with notes.status("opening the run") as status:

@@ -49,16 +49,16 @@ def check(
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE|-", help="Where to write it.")] = STDOUT,
 ) -> None:
     """Hold a run to rules: every stretch in which one fired. Exit 0, or 3 when something fired that must not."""
-    from rlscope.alerts.check import check as check_folder
-    from rlscope.alerts.check import failed, rules_to_check
-    from rlscope.report import junit, rule_report
+    from rlscope.pipeline import check as check_folder
+    from rlscope.pipeline import failed, rules_to_check
+    from rlscope.reports.documents import check
 
     write = {
-        ReportFormat.TEXT: rule_report.as_text,
-        ReportFormat.JSON: rule_report.as_json,
-        ReportFormat.MARKDOWN: rule_report.as_markdown,
-        ReportFormat.JUNIT: junit.as_junit,
-        ReportFormat.GITHUB: rule_report.as_github,
+        ReportFormat.TEXT: check.as_text,
+        ReportFormat.JSON: check.as_json,
+        ReportFormat.MARKDOWN: check.as_markdown,
+        ReportFormat.JUNIT: check.as_junit,
+        ReportFormat.GITHUB: check.as_github,
     }[report_format]
     report = check_folder(run_dir, rules_to_check(rules, fail_if or []))
     print_or_write(output, write(report, fail_on.value))

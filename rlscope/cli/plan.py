@@ -24,10 +24,10 @@ def plan(
     ] = None,
 ) -> None:
     """Which layout to start a run with, from model, device, lengths and batch."""
-    from rlscope.plan_ahead import plan_ahead
-    from rlscope.plan_file import EXAMPLE
-    from rlscope.report.json_plan import plan_document
-    from rlscope.report.plan_text import print_plan
+    from rlscope.planning.build import plan_ahead
+    from rlscope.planning.schema import EXAMPLE
+    from rlscope.reports.documents.plan import plan_document
+    from rlscope.reports.terminal.model import print_plan
 
     if example == (plan_toml is not None):
         raise typer.BadParameter("give a PLAN.toml, or --example to print one")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from rlscope.cli.app import RunFolder, app
-from rlscope.table_output import TableFormat, write_table
+from rlscope.trace.adhoc import TableFormat, write_table
 
 
 @app.command()
@@ -23,7 +23,7 @@ def query(
     ] = None,
 ) -> None:
     """Print the answer to one question, or to your own SELECT."""
-    from rlscope.own_query import answer, parse_arguments
+    from rlscope.trace.adhoc import answer, parse_arguments
 
     if (name is None) == (file is None):
         raise typer.BadParameter("give the NAME of a question, or -f with a file of your own SQL")
@@ -34,7 +34,7 @@ def query(
 @app.command()
 def queries() -> None:
     """List the questions there are, from their headers."""
-    from rlscope.query_files import questions
+    from rlscope.trace.questions import questions
 
     for question in questions().values():
         print(f"{question.name:26} {question.question}")

@@ -20,11 +20,11 @@ def rules(
     grafana: Annotated[bool, typer.Option("--grafana", help="Print a Grafana dashboard of the same metrics.")] = False,
 ) -> None:
     """List the metrics that a rule may name and the rules that hold."""
-    from rlscope.alerts.grafana import as_dashboard
-    from rlscope.alerts.prometheus_rules import as_rule_file
-    from rlscope.alerts.rules import built_in_rules, load_rules
-    from rlscope.alerts.rules import example as example_file
-    from rlscope.report.rule_list import as_text
+    from rlscope.alerts.config import built_in_rules, load_rules
+    from rlscope.alerts.config import example as example_file
+    from rlscope.alerts.export.grafana import as_dashboard
+    from rlscope.alerts.export.prometheus import as_rule_file
+    from rlscope.reports.text.rules import as_text
 
     if example + prometheus + grafana > 1:
         raise typer.BadParameter("one file at a time: --example, --prometheus or --grafana")

@@ -15,7 +15,7 @@ from rlscope.cli.app import RunFolder, app
 from rlscope.cli.check import FIRED, FailOn, FailOnOption, RulesFile
 
 if TYPE_CHECKING:
-    from rlscope.alerts.watch import Look
+    from rlscope.alerts.live.watch import Look
 
 Show = Callable[["Look"], None]
 
@@ -32,8 +32,8 @@ def watch(
     plain: Annotated[bool, typer.Option("--plain", help="Print lines, even on a terminal.")] = False,
 ) -> None:
     """Follow a run while it is written: show it, and tell people what fires. Ends with the run, as `check` does."""
-    from rlscope.alerts.spans import parse_duration
-    from rlscope.alerts.watched_run import watch_run
+    from rlscope.alerts.durations import parse_duration
+    from rlscope.alerts.live.watch import watch_run
 
     try:
         interval_s = parse_duration(interval) / 1e9
@@ -71,11 +71,11 @@ def _interruptions() -> Generator[Callable[[], int]]:
 def _display(as_lines: bool) -> Generator[Show]:
     """What shows a look: lines, or a screen that is drawn anew."""
     if as_lines:
-        from rlscope.report.watch_words import Lines
+        from rlscope.reports.text.watch import Lines
 
         yield Lines(lambda line: print(line, flush=True)).show
         return
-    from rlscope.report.watch_screen import screen
+    from rlscope.reports.terminal.watch import screen
 
     with Live(console=Console(), auto_refresh=False) as live:
         yield lambda look: live.update(screen(look), refresh=True)

@@ -58,12 +58,12 @@ def what_if(
     json_to: JsonTo = None,
 ) -> None:
     """Say what the run would do with something changed, and what one per cent of each quantity buys."""
-    from rlscope.look_ahead import Wishes
-    from rlscope.model.change import Change
-    from rlscope.model.what_if import ImpossibleChangeError
-    from rlscope.report.json_what_if import what_if_document
-    from rlscope.report.what_if_text import print_what_if
-    from rlscope.what_if import ask_run
+    from rlscope.analysis.advise import Wishes
+    from rlscope.model.forecast.change import Change
+    from rlscope.model.forecast.whatif import ImpossibleChangeError
+    from rlscope.pipeline import ask_run
+    from rlscope.reports.documents.what_if import what_if_document
+    from rlscope.reports.terminal.model import print_what_if
 
     change = Change(
         trainer_gpus=n_train, sampler_gpus=n_sample, gpus=n_gpus, running_per_engine=max_running,

@@ -11,8 +11,8 @@ up as backpressure instead.
 
 from typing import Final
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.finding import Finding
 
 # A cap that binds now and then does its work; beyond this it sets the pace.
 WARNING_SHARE_RATIO: Final = 0.05

@@ -10,8 +10,8 @@ When it is wrong: a run that is still being written has workers without an end, 
 
 from typing import Final
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.finding import Finding
 
 # As much as the verdict tolerates as a loss of a side.
 WARNING_SHARE_RATIO: Final = 0.10

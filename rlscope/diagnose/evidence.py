@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from rlscope.analysis import DataQuality, Ledger, LedgerState, RunFacts, Staleness
-from rlscope.run_config import RunConfig
+from rlscope.analysis.data_quality import DataQuality
+from rlscope.analysis.result import Ledger, LedgerState, RunFacts, Staleness
+from rlscope.trace.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from typing import Final
 
 import polars as pl
 
-from rlscope.analysis import LedgerState
+from rlscope.analysis.ledger import ENGINE_STATES
+from rlscope.analysis.result import Finding, LedgerState
 from rlscope.diagnose.evidence import Evidence, column_total
-from rlscope.diagnose.finding import Finding
-from rlscope.ledger import ENGINE_STATES
 
 # Above what launch gaps and host work between kernels reach in healthy runs.
 WARNING_IDLE_RATIO: Final = 0.30

@@ -11,8 +11,8 @@ The cost is the smaller of the two waits, on each side: what a perfect overlap c
 
 from typing import Final
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.finding import Finding
 
 # One GPU in ten on each side: below that the sides overlap nearly always.
 WARNING_SHARE_RATIO: Final = 0.10

@@ -16,8 +16,8 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, column_total
-from rlscope.diagnose.finding import Finding
 
 # More than a weight update usually costs.
 WARNING_SHARE_RATIO: Final = 0.05

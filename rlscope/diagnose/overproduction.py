@@ -11,9 +11,9 @@ When it is wrong: samples filtered for their reward (all equal in a group) are n
 
 from typing import Final
 
+from rlscope.analysis.ledger import GENERATING
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, column_total
-from rlscope.diagnose.finding import Finding
-from rlscope.ledger import GENERATING
 
 # One sampler GPU in ten works for the bin or stands still.
 WARNING_SHARE_RATIO: Final = 0.10

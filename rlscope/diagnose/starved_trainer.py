@@ -11,8 +11,8 @@ split of the same GPUs are the question there. The first fill of the queue count
 
 from typing import Final
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.finding import Finding
 
 # One GPU in ten: the smallest share that a change of layout can win back.
 WARNING_SHARE_RATIO: Final = 0.10

@@ -13,8 +13,8 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.finding import Finding
 
 # Beyond what unequal batches explain on equal hardware.
 SLOWDOWN_RATIO: Final = 0.20

@@ -14,8 +14,8 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, column_total, weighted_mean
-from rlscope.diagnose.finding import Finding
 
 # Below half of the cap a decode pass costs nearly the same as at the cap.
 FILL_RATIO: Final = 0.50

@@ -11,8 +11,8 @@ a hook that does not say `paused=False` for such an update makes it look as if i
 
 from typing import Final
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence
-from rlscope.diagnose.finding import Finding
 
 # Above what an update over a fast link takes.
 WARNING_SHARE_RATIO: Final = 0.05

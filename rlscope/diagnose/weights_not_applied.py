@@ -27,8 +27,8 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, column_total
-from rlscope.diagnose.finding import Finding
 
 # Rounding of a 16-bit engine varies several times over from batch to batch, not ten times.
 NOISE_FACTOR: Final = 10.0

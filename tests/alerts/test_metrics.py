@@ -9,16 +9,15 @@ import polars as pl
 import pytest
 
 from rlscope.alerts.metrics import BY_NAME, METRICS
-from rlscope.alerts.readings import Reading
-from rlscope.alerts.rule import Rule, RuleSet, Window
-from rlscope.alerts.timeline import Timeline
-from rlscope.alerts.whole_run import whole_timeline
-from rlscope.analysis import Ledger, Staleness
-from rlscope.ledger import IDLE_STATES, close_ledger
-from rlscope.query import ask, standard_arguments
-from rlscope.query_files import questions
-from rlscope.staleness import summarise_staleness
-from rlscope.store import open_run
+from rlscope.alerts.offline import whole_timeline
+from rlscope.alerts.series import Reading, Timeline
+from rlscope.alerts.types import Rule, RuleSet, Window
+from rlscope.analysis.ledger import IDLE_STATES, close_ledger
+from rlscope.analysis.result import Ledger, Staleness
+from rlscope.analysis.staleness import summarise_staleness
+from rlscope.trace.query import ask, standard_arguments
+from rlscope.trace.questions import questions
+from rlscope.trace.store import open_run
 from tests.trace_folder import (
     activity,
     delivery_row,

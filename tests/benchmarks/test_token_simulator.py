@@ -30,8 +30,8 @@ from benchmarks.token_simulator.draws import groups, slowness
 from benchmarks.token_simulator.pass_cost import decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from benchmarks.token_simulator.versions import VersionLog
-from rlscope.analyze import analyze
-from rlscope.model.outlook import NoOutlook
+from rlscope.model.forecast.result import NoOutlook
+from rlscope.pipeline import analyze
 
 UNHURRIED = math.inf
 """Tokens per second at which a thing takes no time."""
@@ -99,7 +99,7 @@ VARIANTS = {
 @pytest.fixture(autouse=True)
 def no_outlook(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded is tested here, not what the model makes of it, which takes seconds."""
-    monkeypatch.setattr("rlscope.analyze.outlook_of", lambda *_: NoOutlook("not asked"))
+    monkeypatch.setattr("rlscope.pipeline.outlook_of", lambda *_: NoOutlook("not asked"))
 
 
 def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:

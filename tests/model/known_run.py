@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from rlscope.model.asynchronous import SteadyState, steady_states
-from rlscope.model.decode_curve import PNormCurve
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
 from rlscope.model.system import Engine, Layout, System, Trainer, WeightUpdate, Workload

@@ -6,17 +6,7 @@ import numpy as np
 
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
-from rlscope.model.system import (
-    Admission,
-    Engine,
-    Layout,
-    Reals,
-    System,
-    Trainer,
-    TrainerPhase,
-    WeightUpdate,
-    Workload,
-)
+from rlscope.model.system import Admission, Engine, Layout, Reals, System, Trainer, TrainerPhase, WeightUpdate, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlscope.model.group_lengths import GroupLengths
-from rlscope.model.lengths import LengthLaw
+from rlscope.model.lengths import GroupLengths, LengthLaw
 from tests.model.golden_system import LENGTHS
 
 THREE = LengthLaw(np.array([10.0, 20.0, 40.0]), np.array([0.5, 0.25, 0.25]), cap_tokens=40)

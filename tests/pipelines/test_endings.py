@@ -9,7 +9,7 @@ import time
 import pyarrow.parquet as pq
 import pytest
 
-from rlscope.analyze import analyze
+from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import await_file, finish, kill_all, pid_of, start
 
 pytestmark = pytest.mark.pipelines

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlscope.analysis import Analysis
-from rlscope.analyze import analyze
+from rlscope.analysis.result import Analysis
+from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import Ended, run
 
 pytestmark = pytest.mark.pipelines

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlscope.analyze import analyze
+from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import run
 
 pytestmark = pytest.mark.pipelines

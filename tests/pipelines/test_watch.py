@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.alerts.check import check
-from rlscope.alerts.rules import load_rules
+from rlscope.alerts.config import load_rules
+from rlscope.pipeline import check
 from tests.alerts.notify.conftest import Listener, listening
 from tests.pipelines.pipeline_process import REPOSITORY, TIME_LIMIT_S, finish, start
 

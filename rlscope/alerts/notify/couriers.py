@@ -2,6 +2,8 @@
 
 The state is only touched by the caller's thread: a courier puts what became of its messages into a queue, and
 `collect` takes it from there. How threads start, the clock's readings and the draws are given.
+
+How long to leave a receiver alone after it failed. The draw is given, so that a test can decide it.
 """
 
 import random
@@ -11,24 +13,37 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from rlscope.alerts.alert import Alert
-from rlscope.alerts.notify import alertmanager, apprise_service, command, slack, webhook
-from rlscope.alerts.notify.backoff import pause_s
+from rlscope.alerts.notify import senders
 from rlscope.alerts.notify.message import DeliveryError, Message
 from rlscope.alerts.notify.outbox import Outbox
-from rlscope.alerts.receiver import Receiver, ReceiverKind
-from rlscope.alerts.secret import SecretError
-from rlscope.report.numbers import duration
+from rlscope.alerts.receiver import Receiver, ReceiverKind, SecretError
+from rlscope.analysis.result import Alert
+from rlscope.format import duration
+
+FIRST_S: Final = 1.0
+"""A restart of a proxy takes about as long."""
+LONGEST_S: Final = 300.0
+"""A receiver that comes back hears of a failing run within five minutes."""
+
+
+def pause_s(failures: int, draw: float, asked_s: float | None = None) -> float:
+    """Seconds to wait after so many failures in a row (1 or more): doubling, times 0.5 to 1 by a draw of 0..1.
+
+    The draw keeps watches that failed together from coming back together. asked_s is what the receiver asked for.
+    """
+    longest_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30))
+    return max(longest_s * (0.5 + 0.5 * draw), asked_s or 0.0)
+
 
 Send = Callable[[Receiver, Message], None]
 Start = Callable[[Callable[[], None]], None]
 
 SENDERS: Final[Mapping[ReceiverKind, Send]] = {
-    "webhook": webhook.send,
-    "alertmanager": alertmanager.send,
-    "slack": slack.send,
-    "apprise": apprise_service.send,
-    "command": command.send,
+    "webhook": senders.send_to_webhook,
+    "alertmanager": senders.send_to_alertmanager,
+    "slack": senders.send_to_slack,
+    "apprise": senders.send_through_apprise,
+    "command": senders.run_command,
 }
 _NS_PER_S: Final = 1_000_000_000
 # To connect, to send and to answer may each take one.

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from rlscope.alerts.alert import Alert, at_least
 from rlscope.alerts.notify.message import Message, all_labels
 from rlscope.alerts.receiver import Receiver
+from rlscope.analysis.result import Alert, at_least
 
 _NS_PER_S = 1_000_000_000
 

@@ -3,8 +3,8 @@
 `simulate` is the whole interface. Time jumps from one change of a batch to the next, never token by token.
 """
 
-from rlscope.model.simulate.outcome import NeverTrains, Simulated
+from rlscope.model.simulate.loop import simulate
+from rlscope.model.simulate.results import NeverTrains, Simulated
 from rlscope.model.simulate.settings import Dispatch, Publication, QueueOrder, Settings
-from rlscope.model.simulate.simulation import simulate
 
 __all__ = ["Dispatch", "NeverTrains", "Publication", "QueueOrder", "Settings", "Simulated", "simulate"]

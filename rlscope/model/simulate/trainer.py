@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rlscope.model.system import System
-from rlscope.model.trainer_step import trained_tokens_per_step, trainer_step
+from rlscope.model.training.step_time import trained_tokens_per_step, trainer_step
 
 Wait = Literal["samples", "staleness_cap"]
 

@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from rlscope.alerts.alert import Alert
 from rlscope.alerts.notify.message import Message
-from rlscope.alerts.receiver import Receiver, ReceiverKind
-from rlscope.alerts.secret import InTheOpen
+from rlscope.alerts.receiver import InTheOpen, Receiver, ReceiverKind
+from rlscope.analysis.result import Alert
 
 S = 1_000_000_000
 NOON_NS = 1_767_268_800 * S

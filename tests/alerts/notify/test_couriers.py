@@ -4,8 +4,7 @@ import time
 import pytest
 
 from rlscope.alerts.notify import couriers as couriers_module
-from rlscope.alerts.notify.backoff import pause_s
-from rlscope.alerts.notify.couriers import Couriers
+from rlscope.alerts.notify.couriers import Couriers, pause_s
 from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import NOON_NS, S, alert, receiver
 
@@ -73,7 +72,7 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
 
 
 def test_a_secret_that_is_missing_is_named_by_its_place(at_once, monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlscope.alerts.secret import FromEnvironment
+    from rlscope.alerts.receiver import FromEnvironment
 
     monkeypatch.delenv("THE_URL", raising=False)
     couriers = Couriers([receiver("slack", address=FromEnvironment("THE_URL"))], start=at_once)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from rlscope.alerts.alert import Alert
 from rlscope.alerts.notify.outbox import Outbox, of_run
+from rlscope.analysis.result import Alert
 from tests.alerts.notify.given import NOON_NS, S, alert, receiver
 
 

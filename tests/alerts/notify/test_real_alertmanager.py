@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.alerts.notify.alertmanager_json import webhook_payload
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.message import Message
+from rlscope.alerts.notify.senders import webhook_payload
 from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import S, alert, receiver
 

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rlscope.analysis import Analysis
-from rlscope.analyze import analyze
+from rlscope.analysis.result import Analysis
+from rlscope.pipeline import analyze
 
 pytestmark = pytest.mark.frameworks
 

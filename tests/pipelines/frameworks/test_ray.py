@@ -7,7 +7,7 @@ import pytest
 import rlscope_otel
 from rlscope_otel.integrations import ray as rlscope_ray
 
-from rlscope.analyze import analyze
+from rlscope.pipeline import analyze
 
 ray = pytest.importorskip("ray", reason="Ray is not installed: make pipelines installs it into .venv-frameworks")
 pytestmark = pytest.mark.frameworks

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rlscope.analysis import Analysis
-from rlscope.analyze import analyze
+from rlscope.analysis.result import Analysis
+from rlscope.pipeline import analyze
 from tests.pipelines.trl.processes import run_module
 
 

@@ -5,7 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from rlscope.analyze import analyze
+from rlscope.pipeline import analyze
 from tests.pipelines.trl.processes import run_module
 
 pytestmark = pytest.mark.pipelines

@@ -3,7 +3,7 @@
 import pyarrow.parquet as pq
 import pytest
 
-from rlscope.analyze import analyze
+from rlscope.pipeline import analyze
 from tests.pipelines.vllm.async_program import REQUESTS, RESPONSE_TOKENS, TOKENS_BETWEEN
 from tests.pipelines.vllm.programs import run_program
 

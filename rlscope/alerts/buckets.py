@@ -1,0 +1,175 @@
+"""A run cut into the stretches between ticks, added up: what every window of every rule is made of.
+
+Each part comes from a question of the report, so a window over the whole run says what the report says. Parts add up,
+so a window costs no more than its own buckets, and a bucket whose late rows came is replaced alone. Judges nothing.
+
+The metric of a rule as the user's own SELECT: one row a moment, with the columns at_ns and value.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import polars as pl
+
+from rlscope.alerts.types import RuleSet
+from rlscope.errors import QueryError, RuleError
+from rlscope.trace.query import Argument, ask, ask_own
+from rlscope.trace.store import Run
+
+Family = Literal["states", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
+FAMILIES: Final[tuple[Family, ...]] = (
+    "states",
+    "engines",
+    "queues",
+    "tokens",
+    "samples",
+    "outcomes",
+    "steps",
+    "updates",
+)
+TRAINER_ROLES: Final = ("trainer", "colocated")
+_OF_BUCKETS: Final[Mapping[Family, str]] = {
+    "states": "role_states",
+    "engines": "engine_buckets",
+    "queues": "queue_buckets",
+    "outcomes": "outcome_buckets",
+}
+"""Questions that are asked with the ticks as their buckets."""
+_OF_STEPS: Final[Mapping[Family, str]] = {"tokens": "token_staleness", "samples": "sample_staleness"}
+"""Questions whose rows belong to the bucket in which their step ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """The instants at which rules are evaluated: origin_ns plus every multiple of interval_ns, the first of them 1."""
+
+    origin_ns: int
+    interval_ns: int
+
+    def at_ns(self, tick: int) -> int:
+        """When a tick is, UTC epoch. Bucket `tick - 1` ends there."""
+        return self.origin_ns + tick * self.interval_ns
+
+    def bucket_of(self, instant_ns: int) -> int:
+        """The bucket that holds an instant; one on an edge belongs to the bucket that begins there."""
+        return (instant_ns - self.origin_ns) // self.interval_ns
+
+    def tick_from(self, instant_ns: int) -> int:
+        """The first tick at or after an instant."""
+        return -((self.origin_ns - instant_ns) // self.interval_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLife:
+    """When a worker began, and when it was last heard of."""
+
+    worker_id: str
+    role: str
+    start_ns: int
+    last_ns: int
+    """Its end, or its last flush or row."""
+    has_end: bool
+    """Whether it said that it stopped."""
+
+
+def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
+    """When the last trainer said that it stopped, UTC epoch; None while one has not, and without a trainer."""
+    trainers = [worker for worker in workers if worker.role in TRAINER_ROLES]
+    if not trainers or not all(worker.has_end for worker in trainers):
+        return None
+    return max(worker.last_ns for worker in trainers)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a stretch of buckets, and what of the run has no bucket."""
+
+    ticks: Ticks
+    frames: Mapping[Family, pl.DataFrame]
+    """By family; each has a column `bucket`. A family that no rule needs is missing."""
+    workers: tuple[WorkerLife, ...]
+    kv_capacity_tokens: Mapping[str, int]
+    """By engine, where it is recorded."""
+    dropped_rows: int
+    stored_rows: int
+    max_staleness: int | None
+    end_ns: int | None = None
+    """End of the run; None while it goes on."""
+    own: Mapping[str, pl.DataFrame] = field(default_factory=dict[str, pl.DataFrame])
+    """The answers of the user's own SELECTs by rule: bucket, at_ns, value."""
+
+
+def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) -> dict[Family, pl.DataFrame]:
+    """The parts of an open run up to end_ns, for every bucket of which it holds rows."""
+    arguments: dict[str, Argument] = {
+        "origin_ns": ticks.origin_ns,
+        "bucket_ns": ticks.interval_ns,
+        "end_ns": end_ns,
+        "cell_ns": ticks.interval_ns,
+        "cells_per_bucket": 1,
+        "rows_disjoint": _rows_disjoint(run, families),
+    }
+    steps = ask(run, "training_steps") if {"tokens", "samples", "steps"} & set(families) else pl.DataFrame()
+    return {family: _part(run, family, steps, arguments, ticks) for family in FAMILIES if family in families}
+
+
+def worker_lives(run: Run) -> tuple[WorkerLife, ...]:
+    """When each worker began and was last heard of, from worker_extents."""
+    return tuple(
+        WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"])
+        for row in ask(run, "worker_extents").iter_rows(named=True)
+    )
+
+
+def kv_capacities(run: Run) -> dict[str, int]:
+    """Tokens that the KV cache of each engine can hold, from worker_devices."""
+    devices = ask(run, "worker_devices").filter(pl.col("kv_capacity_tokens") > 0)
+    return dict(devices.select("worker_id", "kv_capacity_tokens").iter_rows())
+
+
+def _rows_disjoint(run: Run, families: Collection[Family]) -> bool:
+    return "states" in families and bool(ask(run, "engine_row_order")["rows_disjoint"][0])
+
+
+def _part(
+    run: Run, family: Family, steps: pl.DataFrame, arguments: Mapping[str, Argument], ticks: Ticks
+) -> pl.DataFrame:
+    if family in _OF_BUCKETS:
+        return _bucketed(ask(run, _OF_BUCKETS[family], arguments), "bucket_start_ns", ticks)
+    if family in _OF_STEPS:
+        ends = steps.select("step", "end_ns")
+        return _bucketed(ask(run, _OF_STEPS[family]).join(ends, on="step"), "end_ns", ticks)
+    if family == "steps":
+        return _bucketed(steps, "end_ns", ticks)
+    return _bucketed(ask(run, "weight_update_latency"), "applied_ns", ticks)
+
+
+def _bucketed(rows: pl.DataFrame, column: str, ticks: Ticks) -> pl.DataFrame:
+    """The rows with the bucket that they count in; what is before the first tick's stretch is left out."""
+    bucket = ((pl.col(column) - ticks.origin_ns) // ticks.interval_ns).alias("bucket")
+    return rows.with_columns(bucket).filter(pl.col("bucket") >= 0)
+
+
+def own_answers(run: Run, rules: RuleSet, ticks: Ticks) -> Mapping[str, pl.DataFrame]:
+    """The answers of the rules' SELECTs by rule, with the bucket of each row. Raises RuleError for one refused."""
+    return {rule.name: _answer(run, rule.name, rule.sql, ticks) for rule in rules.rules if rule.sql is not None}
+
+
+def _answer(run: Run, name: str, sql: str, ticks: Ticks) -> pl.DataFrame:
+    try:
+        answer = ask_own(run, sql)
+    except QueryError as error:
+        raise RuleError(f"rule {name!r}: {error}") from error
+    kinds = {column: answer.schema.get(column) for column in ("at_ns", "value")}
+    at_ns, value = kinds["at_ns"], kinds["value"]
+    if at_ns is None or value is None or not at_ns.is_integer() or not (value.is_numeric() or value == pl.Null):
+        raise RuleError.of(
+            f"the SELECT of rule {name!r}",
+            found="columns " + ", ".join(f"{column} {kind}" for column, kind in answer.schema.items()),
+            expected="at_ns, a whole number of nanoseconds UTC, and value, a number",
+            next_step="Name the columns with AS.",
+        )
+    rows = answer.select(pl.col("at_ns").cast(pl.Int64), pl.col("value").cast(pl.Float64)).drop_nulls()
+    bucket = ((pl.col("at_ns") - ticks.origin_ns) // ticks.interval_ns).alias("bucket")
+    return rows.filter(pl.col("value").is_finite()).with_columns(bucket).filter(pl.col("bucket") >= 0)

@@ -1,0 +1,309 @@
+"""Holds a stretch of a run to rules, tick by tick: the same code for a run that ended and one that goes on. Pure.
+
+Warm-up is what comes before the end of the optimizer step that the rules name; only rules about data quality look at
+it. While one of those fires, hints are held back: they have no data.
+
+From a metric's values at ticks to stretches in which a rule fires, with Prometheus' `for` and `keep_firing_for`.
+
+At each tick, in the order of Prometheus' alerting rules (rules/alerting.go, AlertingRule.Eval):
+- the condition holds: an inactive rule becomes pending; a pending one fires once it has held `for` so long, which with
+  `for = 0` is at once; a firing one forgets that it was about to be resolved;
+- it does not hold: a pending rule becomes inactive; a firing one is resolved, or goes on firing until `keep_firing_for`
+  has passed since the first tick at which it did not hold;
+- there is no value: for LOOKBACK_NS, what Prometheus takes a sample for current, nothing changes: what is pending does
+  not come to fire, what fires is not resolved. After that it counts as not holding.
+Both waits are over on the tick that stands exactly on them. Pure; a tick is evaluated once, in order.
+
+The texts of a rule with its values filled in, each written in the metric's unit.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
+
+import polars as pl
+
+from rlscope.alerts.durations import write_duration, write_window
+from rlscope.alerts.metrics import BY_NAME
+from rlscope.alerts.series import HISTORY_NS, NOTHING, OwnValues, Reading, Series, Timeline, Whole
+from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
+from rlscope.analysis.result import Alert
+from rlscope.format import count, quantity, significant
+
+Phase = Literal["inactive", "pending", "firing"]
+LOOKBACK_NS: Final = 300_000_000_000
+"""Prometheus' default lookback: a sample older than this says nothing of now."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleState:
+    """What a rule remembers from one tick to the next."""
+
+    phase: Phase = "inactive"
+    held_since_ns: int | None = None
+    """First tick of the present stretch at which the condition held; None while inactive."""
+    fired_ns: int | None = None
+    """Tick at which it began to fire."""
+    kept_since_ns: int | None = None
+    """First tick at which it did not hold any more, while it is kept firing."""
+    known_ns: int | None = None
+    """Last tick with a value."""
+    value: float | None = None
+    """The value when the condition last held."""
+    worst_value: float | None = None
+    evidence: float = 0
+    worker_id: str | None = None
+    cost_gpu_ns: int = 0
+    billed_to: int = 0
+    """The bucket up to which the cost was added up."""
+    paid_to: int = 0
+    """The bucket up to which earlier firings were: none is paid for twice."""
+
+
+INACTIVE: Final = RuleState()
+
+
+class Advance(NamedTuple):
+    """The state after a tick, and the firing that ended there."""
+
+    state: RuleState
+    resolved: RuleState | None
+
+
+def advance(rule: Rule, state: RuleState, at_ns: int, reading: Reading) -> Advance:
+    """Evaluate one tick. A reading without a value is no data."""
+    if reading.value is None:
+        if state.known_ns is not None and at_ns - state.known_ns <= LOOKBACK_NS:
+            return Advance(state, None)
+        return _not_holding(rule, state, at_ns)
+    known = replace(state, known_ns=at_ns)
+    if rule.holds(reading.value):
+        return Advance(_holding(rule, known, at_ns, reading, reading.value), None)
+    return _not_holding(rule, known, at_ns)
+
+
+def _holding(rule: Rule, state: RuleState, at_ns: int, reading: Reading, value: float) -> RuleState:
+    held_since_ns = at_ns if state.held_since_ns is None else state.held_since_ns
+    fires = state.phase == "firing" or at_ns - held_since_ns >= rule.for_ns
+    worse = max if rule.direction == "above" else min
+    return replace(
+        state,
+        phase="firing" if fires else "pending",
+        held_since_ns=held_since_ns,
+        fired_ns=state.fired_ns if state.phase == "firing" else at_ns if fires else None,
+        kept_since_ns=None,
+        value=value,
+        worst_value=value if state.worst_value is None else worse(value, state.worst_value),
+        evidence=reading.evidence,
+        worker_id=reading.worker_id,
+    )
+
+
+def _not_holding(rule: Rule, state: RuleState, at_ns: int) -> Advance:
+    if state.phase == "firing" and rule.keep_firing_for_ns:
+        kept_since_ns = at_ns if state.kept_since_ns is None else state.kept_since_ns
+        if at_ns - kept_since_ns < rule.keep_firing_for_ns:
+            return Advance(replace(state, kept_since_ns=kept_since_ns), None)
+    paid_to = state.billed_to if state.phase == "firing" else state.paid_to
+    ended = RuleState(known_ns=state.known_ns, billed_to=paid_to, paid_to=paid_to)
+    return Advance(ended, state if state.phase == "firing" else None)
+
+
+_WRITTEN_AS: Final = {
+    "versions": "value_versions",
+    "ratio": "value_ratio",
+    "s": "value_s",
+    "tokens_per_s": "value_tokens_per_s",
+}
+"""Names whose ending says to `quantity` how to write them."""
+
+
+_COUNTED_IN: Final = {"gpu_s": "evidence_gpu_s", "s": "evidence_s", "tokens": "evidence_tokens"}
+
+
+def written(rule: Rule, value: float | None) -> str:
+    """A value of the rule's metric with its unit."""
+    unit = BY_NAME[rule.metric].unit if rule.metric is not None else ""
+    if unit in _WRITTEN_AS:
+        return quantity(_WRITTEN_AS[unit], value)
+    return significant(value)
+
+
+def condition(rule: Rule) -> str:
+    """What the rule asks: metric, window, comparison, threshold."""
+    subject = rule.metric or "own SELECT"
+    sign = ">" if rule.direction == "above" else "<"
+    return f"{subject} over {write_window(rule.window)} {sign} {written(rule, rule.threshold)}"
+
+
+def annotations(rule: Rule, state: RuleState, run_id: str) -> dict[str, str]:
+    """The rule's annotations as they read now."""
+    fields = {
+        "rule": rule.name,
+        "metric": rule.metric or "own SELECT",
+        "value": written(rule, state.value),
+        "worst": written(rule, state.worst_value),
+        "threshold": written(rule, rule.threshold),
+        "window": write_window(rule.window),
+        "for": write_duration(rule.for_ns),
+        "evidence": count(state.evidence),
+        "worker": state.worker_id or "no worker",
+        "run": run_id,
+    }
+    return {key: text.format_map(fields) for key, text in rule.annotations.items()}
+
+
+def evidence(rule: Rule, value: float) -> str:
+    """What a value was counted from, with its unit."""
+    if rule.metric is None:
+        return f"{count(value)} rows"
+    unit = BY_NAME[rule.metric].evidence
+    return quantity(_COUNTED_IN[unit], value) if unit in _COUNTED_IN else f"{count(value)} {unit}"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What came of a stretch of ticks."""
+
+    states: Mapping[str, RuleState]
+    """Of every rule by name, after the last tick."""
+    resolved: tuple[Alert, ...]
+    """Stretches that ended, in the order in which they did."""
+    judged_ticks: Mapping[str, int]
+    """By rule: ticks at which it had enough to go by."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A rule, its metric over this timeline, and what that costs by bucket."""
+
+    rule: Rule
+    series: Series
+    price_ns: Whole | None
+
+
+def judge_ticks(
+    rules: RuleSet, timeline: Timeline, first_tick: int, last_tick: int, states: Mapping[str, RuleState], run_id: str
+) -> Judged:
+    """Evaluate ticks [first_tick, last_tick] in order.
+
+    timeline must reach back from first_tick as far as the longest window, and up to last_tick. A rule over the whole
+    run is evaluated at last_tick only.
+    """
+    made: dict[str, tuple[Series, Whole | None]] = {}
+    bound_rules = [_bind(rule, timeline, made) for rule in rules.rules]
+    order = sorted(bound_rules, key=lambda bound: bound.rule.kind != "data_quality")
+    now = {bound.rule.name: states.get(bound.rule.name, INACTIVE) for bound in order}
+    counts = dict.fromkeys(now, 0)
+    resolved: list[Alert] = []
+    for tick in range(first_tick, last_tick + 1):
+        in_doubt = False
+        for bound in order:
+            rule, before = bound.rule, now[bound.rule.name]
+            if rule.window == WHOLE_RUN and tick < last_tick:
+                continue
+            window = _window(rule, rules, timeline, tick)
+            reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window, timeline.first_bucket)
+            counts[rule.name] += reading.value is not None
+            at_ns = timeline.ticks.at_ns(tick)
+            after, ended = advance(rule, before, at_ns, reading)
+            if reading.value is not None and window is not None and rule.holds(reading.value):
+                after = _billed(bound, after, window, timeline.first_bucket)
+            now[rule.name] = after
+            in_doubt |= rule.kind == "data_quality" and after.phase == "firing"
+            if ended is not None:
+                resolved.append(alert_of(rule, ended, at_ns, run_id))
+    return Judged(now, tuple(resolved), counts)
+
+
+def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> Alert:
+    """The alert of a state that fires, or fired until end_ns."""
+    assert state.fired_ns is not None and state.held_since_ns is not None
+    priced = rule.metric is not None and BY_NAME[rule.metric].price_ns is not None
+    return Alert(
+        rule=rule.name,
+        severity=rule.severity,
+        labels=rule.labels,
+        annotations=annotations(rule, state, run_id),
+        value=state.value,
+        start_ns=state.fired_ns,
+        end_ns=end_ns,
+        cost_gpu_s=state.cost_gpu_ns / 1e9 if priced else None,
+        held_since_ns=state.held_since_ns,
+        worst_value=state.worst_value,
+        evidence=int(state.evidence),
+    )
+
+
+def firing(rules: RuleSet, states: Mapping[str, RuleState], run_id: str) -> tuple[Alert, ...]:
+    """The alerts that fire in these states, in the order of the rules."""
+    return tuple(
+        alert_of(rule, state, None, run_id)
+        for rule in rules.rules
+        if (state := states.get(rule.name, INACTIVE)).phase == "firing"
+    )
+
+
+def warm_up_end_ns(step_ends_ns: Sequence[int], warm_up_steps: int) -> int | None:
+    """The end of that many optimizer steps, UTC epoch; None before, and where there is no warm-up. They rise."""
+    return step_ends_ns[warm_up_steps - 1] if 0 < warm_up_steps <= len(step_ends_ns) else None
+
+
+def _bind(rule: Rule, timeline: Timeline, made: dict[str, tuple[Series, Whole | None]]) -> _Bound:
+    """A rule with its series; rules that share a metric share what was made of it."""
+    if rule.metric is None:
+        return _Bound(rule, _own_values(timeline.parts.own.get(rule.name), rule, timeline.first_bucket), None)
+    if rule.metric not in made:
+        metric = BY_NAME[rule.metric]
+        price_ns = metric.price_ns(timeline) if metric.price_ns is not None else None
+        made[rule.metric] = metric.series(timeline), price_ns
+    return _Bound(rule, *made[rule.metric])
+
+
+def _own_values(frame: pl.DataFrame | None, rule: Rule, first_bucket: int) -> Series:
+    values: dict[int, list[float]] = {}
+    if frame is not None:
+        for bucket, value in frame.sort("at_ns").select("bucket", "value").iter_rows():
+            values.setdefault(bucket - first_bucket, []).append(value)
+    return OwnValues(values, rule.reduction)
+
+
+def _window(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
+    """The buckets that a rule looks at; None where warm-up leaves none."""
+    first = 0
+    if rule.kind != "data_quality" and rules.warm_up_steps:
+        if timeline.warm_up_end_ns is None or timeline.warm_up_end_ns >= timeline.ticks.at_ns(tick):
+            return None
+        first = timeline.ticks.tick_from(timeline.warm_up_end_ns)
+    first = max(first, timeline.first_bucket, _earliest(rule, timeline, tick))
+    return range(first, tick) if first < tick else None
+
+
+def _earliest(rule: Rule, timeline: Timeline, tick: int) -> int:
+    interval_ns = timeline.ticks.interval_ns
+    if rule.window == WHOLE_RUN:
+        return 0
+    if rule.window.length_ns is not None:
+        return tick + -rule.window.length_ns // interval_ns
+    furthest = tick + -HISTORY_NS // interval_ns
+    ended = bisect_left(timeline.step_ends_ns, timeline.ticks.at_ns(tick))
+    before = ended - (rule.window.steps or 0) - 1
+    return max(furthest, timeline.ticks.bucket_of(timeline.step_ends_ns[before])) if before >= 0 else furthest
+
+
+def _reading(bound: _Bound, window: range | None, first_bucket: int) -> Reading:
+    """What the metric says of the window, or nothing where that is too little to go by."""
+    if window is None:
+        return NOTHING
+    reading = bound.series.reading(window.start - first_bucket, window.stop - first_bucket)
+    return reading if reading.evidence >= bound.rule.min_evidence else NOTHING._replace(evidence=reading.evidence)
+
+
+def _billed(bound: _Bound, state: RuleState, window: range, first_bucket: int) -> RuleState:
+    """Add the buckets of the window that were not added before: each bucket is paid for once by a rule."""
+    if bound.price_ns is None:
+        return state
+    start = max(window.start, state.billed_to) - first_bucket
+    more_ns = int(bound.price_ns[start : window.stop - first_bucket].sum())
+    return replace(state, cost_gpu_ns=state.cost_gpu_ns + more_ns, billed_to=window.stop)

@@ -1,0 +1,367 @@
+"""A rule's condition in PromQL, over the metrics that the hooks export; or why there is none.
+
+Each is the metric's own definition (`metrics`), as far as a scrape can know it: a level is averaged over scrapes, and
+a wait counts once it has ended. One series a run comes out, or one a worker where the worker matters.
+
+The hooks' metrics as Prometheus names them, once an OpenTelemetry exporter has translated them.
+
+Dots become underscores, seconds and `_total` become part of the name. The names themselves are those of
+`rlscope_otel.conventions`; a test scrapes the hooks to hold both to one another.
+
+The rules as a Prometheus rule file: the same names, thresholds and texts, over the metrics that the hooks export.
+
+What Prometheus cannot hold stands in the file as a comment with the reason. Warm-up and the holding back of hints are
+part of each expression. Costs, evidence other than counts, and late rows are not Prometheus' to know.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from string import Formatter
+from typing import Any, Final
+
+import yaml
+
+from rlscope.alerts.buckets import TRAINER_ROLES
+from rlscope.alerts.durations import write_duration, write_window
+from rlscope.alerts.evaluate import written
+from rlscope.alerts.metrics import BY_NAME, SAMPLER_ROLES
+from rlscope.alerts.types import Rule, RuleSet
+
+RUN: Final = "rlscope_run_id"
+WORKER: Final = "rlscope_worker_id"
+ROLE: Final = "rlscope_role"
+STATE: Final = "rlscope_state"
+REASON: Final = "rlscope_wait_reason"
+QUEUE: Final = "rlscope_queue"
+STALENESS: Final = "rlscope_staleness"
+PHASE: Final = "rlscope_weights_phase"
+OUTCOME: Final = "rlscope_outcome"
+
+RUNNING: Final = "rlscope_engine_running"
+WAITING: Final = "rlscope_engine_waiting"
+KV_USED: Final = "rlscope_engine_kv_used"
+KV_CAPACITY: Final = "rlscope_engine_kv_capacity"
+DECODE: Final = "rlscope_engine_decode_total"
+QUEUE_DEPTH: Final = "rlscope_queue_depth"
+QUEUE_CAPACITY: Final = "rlscope_queue_capacity"
+DELIVERIES: Final = "rlscope_deliveries_total"
+STEPS: Final = "rlscope_train_steps_total"
+LAST_STEP: Final = "rlscope_train_last_step_seconds"
+STEP_PERIOD: Final = "rlscope_train_period_seconds"
+TRAINED: Final = "rlscope_train_staleness_total"
+TOKEN_AGE: Final = "rlscope_train_token_age_total"
+OVER_CAP: Final = "rlscope_train_over_cap_total"
+VERSION: Final = "rlscope_weights_latest"
+UPDATES: Final = "rlscope_weights_updates_total"
+UPDATE_TIME: Final = "rlscope_weights_update_time_seconds_total"
+TIME: Final = "rlscope_worker_time_seconds_total"
+GPUS: Final = "rlscope_worker_gpus"
+HEARTBEAT: Final = "rlscope_worker_heartbeat_seconds"
+STOPPED: Final = "rlscope_worker_stopped_seconds"
+DROPPED: Final = "rlscope_rows_dropped_total"
+WRITTEN: Final = "rlscope_rows_written_total"
+
+BUCKETS: Final = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (32, "17-32"), (None, "33+"))
+"""Staleness in versions: the last age of each bucket, and the bucket's name; the last bucket has no end."""
+
+
+# A worker that died leaves the scrapes; for so long it is still missed.
+_MISSED_FOR: Final = "1h"
+# As far as the usual time between steps looks back.
+_HISTORY: Final = "6h"
+
+
+@dataclass(frozen=True, slots=True)
+class Expressed:
+    """A condition that PromQL can hold."""
+
+    condition: str
+    value_is_metric: bool = True
+    """Whether the value of the expression is the metric's own; a quantile is compared by the share beyond it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Inexpressible:
+    """A rule that only `check` and `watch` can hold."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value by run, and what it was counted from where a scrape knows that."""
+
+    promql: str
+    evidence: str | None = None
+
+
+_Metric = Callable[[str], _Value]
+"""From a window to the value over it."""
+
+
+def express(rule: Rule) -> Expressed | Inexpressible:
+    """The condition of a rule: its metric beyond its threshold, on enough evidence."""
+    if rule.metric is None:
+        return Inexpressible("it is a SELECT over the trace")
+    if rule.metric in _REASONS:
+        return Inexpressible(_REASONS[rule.metric])
+    if rule.window.length_ns is None:
+        return Inexpressible("its window is a number of steps, and Prometheus only knows time")
+    if not math.isfinite(rule.threshold):
+        return Inexpressible("nothing is beyond its threshold, or everything")
+    window = write_duration(rule.window.length_ns)
+    if rule.metric in _QUANTILES:
+        return _quantile(rule, _QUANTILES[rule.metric], window)
+    if rule.metric not in _METRICS:
+        return Inexpressible("the hooks export nothing that it could be computed from")
+    value = _METRICS[rule.metric](window)
+    sign = ">" if rule.direction == "above" else "<"
+    return Expressed(_with_evidence(f"{value.promql} {sign} {rule.threshold:.15g}", value.evidence, rule))
+
+
+def _with_evidence(condition: str, evidence: str | None, rule: Rule) -> str:
+    if evidence is None or not rule.min_evidence:
+        return condition
+    return f"({condition})\nand on ({RUN}) {evidence} >= {rule.min_evidence}"
+
+
+def _quantile(rule: Rule, percent: int, window: str) -> Expressed | Inexpressible:
+    """The smallest age that so many per cent of the tokens do not exceed, against a whole number of versions.
+
+    It is above T exactly when more than the rest of the tokens are older than T, whatever their ages.
+    """
+    # Ages are whole: above 4.5 is above 4, and below 4.5 is 4 or less.
+    last = math.floor(rule.threshold) if rule.direction == "above" else math.ceil(rule.threshold) - 1
+    younger = [name for end, name in BUCKETS if end is not None and end <= last]
+    if last >= 0 and last not in [end for end, _ in BUCKETS]:
+        ends = ", ".join(str(end) for end, _ in BUCKETS if end is not None)
+        return Inexpressible(f"the hooks count tokens in buckets of age that end at {ends}, and at no {last}")
+    total = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
+    older = f'sum by ({RUN}) (increase({TRAINED}{{{STALENESS}!~"{"|".join(younger)}"}}[{window}]))'
+    share = f"({older} or 0 * {total}) / {total}"
+    sign = ">" if rule.direction == "above" else "<="
+    # 0.05 as a text, not 1 - 0.95.
+    rest = f"{(100 - percent) / 100:.15g}"
+    return Expressed(_with_evidence(f"{share} {sign} {rest}", total, rule), value_is_metric=False)
+
+
+def _share(selectors: tuple[str, ...], roles: tuple[str, ...]) -> _Metric:
+    """GPU-seconds in these states over the GPU-seconds that the roles own."""
+    role = f'{ROLE}=~"{"|".join(roles)}"'
+
+    def value(window: str) -> _Value:
+        gpus = f"max by ({RUN}, {WORKER}) ({GPUS}{{{role}}})"
+        rates = " or ".join(f"rate({TIME}{{{role}, {selector}}}[{window}])" for selector in selectors)
+        lost = f"sum by ({RUN}) (({rates}) * on ({RUN}, {WORKER}) group_left () {gpus})"
+        owned = f"sum by ({RUN}) ({gpus})"
+        return _Value(f"({lost} or 0 * {owned}) / {owned}")
+
+    return value
+
+
+def _mean_age(window: str) -> _Value:
+    tokens = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
+    return _Value(f"sum by ({RUN}) (increase({TOKEN_AGE}[{window}])) / {tokens}", tokens)
+
+
+def _over_cap(window: str) -> _Value:
+    tokens = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
+    return _Value(f"sum by ({RUN}) (increase({OVER_CAP}[{window}])) / {tokens}", tokens)
+
+
+def _queue_depth(window: str) -> _Value:
+    return _Value(f"max by ({RUN}) ({_depth_by_queue(window)})")
+
+
+def _queue_used(window: str) -> _Value:
+    capacity = f"max by ({RUN}, {QUEUE}) ({QUEUE_CAPACITY})"
+    return _Value(f"max by ({RUN}) ({_depth_by_queue(window)} / {capacity})")
+
+
+def _depth_by_queue(window: str) -> str:
+    return f"avg by ({RUN}, {QUEUE}) (avg_over_time({QUEUE_DEPTH}[{window}]))"
+
+
+def _kv_used(window: str) -> _Value:
+    who = f"and on ({RUN}, {WORKER})"
+    used = f"sum by ({RUN}) (avg_over_time({KV_USED}[{window}]) {who} {KV_CAPACITY})"
+    return _Value(f"{used} / sum by ({RUN}) ({KV_CAPACITY} {who} {KV_USED})")
+
+
+def _per_engine(metric: str) -> _Metric:
+    return lambda window: _Value(f"avg by ({RUN}) (avg_over_time({metric}[{window}]))")
+
+
+def _trained_rate(window: str) -> _Value:
+    return _Value(f"sum by ({RUN}) (rate({TRAINED}[{window}]))", _steps(window))
+
+
+def _step_period(window: str) -> _Value:
+    return _Value(f"1 / max by ({RUN}) (rate({STEPS}[{window}]))", _steps(window))
+
+
+def _steps(window: str) -> str:
+    return f"max by ({RUN}) (increase({STEPS}[{window}]))"
+
+
+def _steps_overdue(_: str) -> _Value:
+    # By the trainers' own clock: the time since the last scrape is not the trainers' delay.
+    heard = f'max by ({RUN}) ({HEARTBEAT}{{{ROLE}=~"{"|".join(TRAINER_ROLES)}"}})'
+    since = f"({heard} - max by ({RUN}) ({LAST_STEP}))"
+    intervals = f"max by ({RUN}) (increase({STEPS}[{_HISTORY}]))"
+    return _Value(f"{since} / max by ({RUN}) ({STEP_PERIOD})", intervals)
+
+
+def _silence(_: str) -> _Value:
+    who = f"{RUN}, {WORKER}"
+    last = f"max by ({who}) (last_over_time({HEARTBEAT}[{_MISSED_FOR}]))"
+    stopped = f"last_over_time({STOPPED}[{_MISSED_FOR}])"
+    # A run of which nobody is scraped has ended: it is not its workers that fell silent.
+    return _Value(f"((time() - {last} unless on ({who}) {stopped}) and on ({RUN}) {HEARTBEAT})")
+
+
+def _dropped(_: str) -> _Value:
+    return _Value(f"sum by ({RUN}) ({DROPPED})")
+
+
+def _dropped_ratio(_: str) -> _Value:
+    dropped = f"sum by ({RUN}) ({DROPPED})"
+    return _Value(f"{dropped} / ({dropped} + sum by ({RUN}) ({WRITTEN}))")
+
+
+_WAIT: Final = f'{STATE}="wait"'
+_MOVES: Final = (f'{STATE}="weight_update"', f'{_WAIT}, {REASON}="weights"')
+_EVERYONE: Final = ("trainer", "sampler", "colocated")
+
+_METRICS: Final[Mapping[str, _Metric]] = {
+    "staleness.tokens.mean": _mean_age,
+    "staleness.over_cap_ratio": _over_cap,
+    "idle.trainer_ratio": _share((_WAIT,), TRAINER_ROLES),
+    "idle.sampler_ratio": _share((_WAIT,), SAMPLER_ROLES),
+    "weight_update.gpu_ratio": _share(_MOVES, _EVERYONE),
+    "queue.depth": _queue_depth,
+    "queue.used_ratio": _queue_used,
+    "kv.used_ratio": _kv_used,
+    "running.per_engine": _per_engine(RUNNING),
+    "waiting.requests": _per_engine(WAITING),
+    "throughput.trained_tokens_per_s": _trained_rate,
+    "step.period_s": _step_period,
+    "step.overdue_periods": _steps_overdue,
+    "worker.silent_s": _silence,
+    "rows.dropped": _dropped,
+    "rows.dropped_ratio": _dropped_ratio,
+}
+_QUANTILES: Final[Mapping[str, int]] = {
+    "staleness.tokens.p50": 50,
+    "staleness.tokens.p95": 95,
+    "staleness.tokens.p99": 99,
+    "staleness.tokens.max": 100,
+}
+_REASONS: Final[Mapping[str, str]] = {
+    "staleness.samples.max": "the trainer's hook knows the ages of tokens, not of samples",
+    "unattributed_ratio": "what no hook explains is what is left of the whole ledger",
+    "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know how long samples are",
+    "throughput.residual_ratio": "the model predicts from the whole trace",
+    "weight_update.duration_s": "it lasts from one worker's publication to another one's application",
+    "weight_update.overdue_periods": "an engine knows its own updates, the run's are those of whichever was first",
+}
+
+
+_HEAD: Final = """\
+# Made by `rlscope rules --prometheus`. Needs the metrics of rlscope-otel, scraped or sent from every worker.
+"""
+_HUMANE: Final = {
+    "ratio": "{{ $value | humanizePercentage }}",
+    "s": "{{ $value | humanizeDuration }}",
+    "versions": '{{ $value | printf "%.3g" }} versions',
+    "tokens_per_s": "{{ $value | humanize }} tokens/s",
+}
+_PLAIN: Final = '{{ $value | printf "%.4g" }}'
+
+
+def as_rule_file(rules: RuleSet) -> str:
+    """The text of a rule file for Prometheus 2.42 or newer, which knows `keep_firing_for`."""
+    expressed = [(rule, express(rule)) for rule in rules.rules]
+    alarms = [rule.name for rule, how in expressed if rule.kind == "data_quality" and isinstance(how, Expressed)]
+    entries = [_entry(rule, how, rules, alarms) for rule, how in expressed if isinstance(how, Expressed)]
+    group = {"name": "rlscope", "interval": write_duration(rules.interval_ns), "rules": entries}
+    body = yaml.dump({"groups": [group]}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
+    left = [_comment(rule, how) for rule, how in expressed if isinstance(how, Inexpressible)]
+    return _HEAD + body + "".join(left)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as they read."""
+
+
+def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None)
+
+
+_Dumper.add_representer(str, _text)
+
+
+def _entry(rule: Rule, how: Expressed, rules: RuleSet, alarms: list[str]) -> dict[str, Any]:
+    entry: dict[str, Any] = {"alert": rule.name, "expr": _expression(rule, how, rules, alarms)}
+    if rule.for_ns:
+        entry["for"] = write_duration(rule.for_ns)
+    if rule.keep_firing_for_ns:
+        entry["keep_firing_for"] = write_duration(rule.keep_firing_for_ns)
+    entry["labels"] = dict(rule.labels)
+    if rule.annotations:
+        entry["annotations"] = {key: _annotation(rule, how, text) for key, text in rule.annotations.items()}
+    return entry
+
+
+def _expression(rule: Rule, how: Expressed, rules: RuleSet, alarms: list[str]) -> str:
+    expression = how.condition
+    if rule.kind != "data_quality" and rules.warm_up_steps:
+        started = f"max by ({RUN}) ({STEPS}) >= {rules.warm_up_steps}"
+        expression = f"({expression})\nand on ({RUN}) {started}"
+    if rule.kind == "hint" and alarms:
+        held_back = f'ALERTS{{alertstate="firing", alertname=~"{"|".join(map(_escaped, alarms))}"}}'
+        expression = f"({expression})\nunless on ({RUN}) {held_back}"
+    return expression
+
+
+def _escaped(name: str) -> str:
+    """A name inside a regular expression: what could mean something there matches any one character."""
+    return "".join(char if char.isalnum() or char in "_- " else "." for char in name)
+
+
+def _annotation(rule: Rule, how: Expressed, text: str) -> str:
+    """An annotation with our fields as Prometheus' templates; what reads like a template of its own is kept as text."""
+    filled: list[str] = []
+    for literal, field, _, _ in Formatter().parse(text):
+        filled.append(literal.replace("{", '{{ "{" }}'))
+        if field is not None:
+            filled.append(_field(rule, how, field))
+    return "".join(filled)
+
+
+def _field(rule: Rule, how: Expressed, field: str) -> str:
+    threshold = written(rule, rule.threshold)
+    value = _PLAIN
+    if not how.value_is_metric:
+        value = f"{'more' if rule.direction == 'above' else 'less'} than {threshold}"
+    elif rule.metric is not None:
+        value = _HUMANE.get(BY_NAME[rule.metric].unit, _PLAIN)
+    fields = {
+        "rule": rule.name,
+        "metric": rule.metric or "",
+        "value": value,
+        "worst": value,
+        "threshold": threshold,
+        "window": write_window(rule.window),
+        "for": write_duration(rule.for_ns),
+        "evidence": "what was scraped",
+        "worker": f"{{{{ $labels.{WORKER} }}}}",
+        "run": f"{{{{ $labels.{RUN} }}}}",
+    }
+    return fields[field]
+
+
+def _comment(rule: Rule, how: Inexpressible) -> str:
+    subject = f"{rule.name} ({rule.metric or 'own SELECT'})"
+    return "# Not here: " + " ".join(f"{subject}: {how.reason}. `rlscope watch` holds it.".split()) + "\n"

@@ -1,0 +1,148 @@
+"""The facts that a terminal draws, from the latest parts of a run that is being written.
+
+What one look at a run that is being written shows: the alerts, and the facts that a terminal draws. No wording.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import polars as pl
+
+from rlscope.alerts.buckets import Family
+from rlscope.alerts.live.workers import LiveWorkers
+from rlscope.alerts.metrics import BY_NAME
+from rlscope.alerts.series import Timeline
+from rlscope.analysis.result import Alert, TokenStaleness
+from rlscope.analysis.staleness import weighted_quantile
+
+
+@dataclass(frozen=True, slots=True)
+class SideState:
+    """What the workers of one role did in the last five minutes that are known."""
+
+    role: str
+    workers: int
+    gpu_count: int
+    state_ratios: Mapping[str, float]
+    """Share of the role's GPU-seconds by the ledger's state, 0..1, largest first; empty while nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class SilentWorker:
+    """A worker that never said it stopped and has not been heard of."""
+
+    worker_id: str
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFacts:
+    """The run as of its last evaluated tick, over the last five minutes that are known; None is no data."""
+
+    run_id: str
+    started_ns: int
+    steps: int
+    """Optimizer steps so far: those of the trainer that recorded most."""
+    last_step_end_ns: int | None
+    sides: tuple[SideState, ...]
+    running_per_engine: float | None
+    waiting_requests: float | None
+    kv_used_ratio: float | None
+    staleness: TokenStaleness | None
+    queue_depth_samples: float | None
+    trained_tokens_per_s: float | None
+    silent_workers: tuple[SilentWorker, ...]
+    """Those that a terminal should name: not heard of for longer than a flush takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveView:
+    """The answer to one poll."""
+
+    now_ns: int
+    evaluated_ns: int | None
+    """The last tick that was evaluated; None before the first."""
+    alerts: tuple[Alert, ...]
+    """Those that fire, and those that were resolved since the poll before."""
+    facts: LiveFacts | None
+    """None while the folder holds no run."""
+    ended: bool
+    """Whether every worker said that it stopped and all of its files were seen, or none was heard of for long."""
+    problems: tuple[str, ...]
+    """What the watcher should know about the data, one sentence each."""
+
+
+SHOWN_NS: Final = 300_000_000_000
+"""Facts are those of the last five minutes that are known: the window of most rules."""
+SILENT_NS: Final = 15_000_000_000
+"""A worker that flushes every two seconds was not heard of seven times."""
+
+
+SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tokens", "steps"})
+"""The parts that facts are made of."""
+
+
+def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: int, now_ns: int) -> LiveFacts:
+    """The facts of a timeline that holds the last SHOWN_NS, or as much as there is."""
+    return LiveFacts(
+        run_id=run_id,
+        started_ns=timeline.start_ns,
+        steps=steps,
+        last_step_end_ns=timeline.step_ends_ns[-1] if timeline.step_ends_ns else None,
+        sides=_sides(timeline, workers),
+        running_per_engine=_value(timeline, "running.per_engine"),
+        waiting_requests=_value(timeline, "waiting.requests"),
+        kv_used_ratio=_value(timeline, "kv.used_ratio"),
+        staleness=_staleness(timeline),
+        queue_depth_samples=_value(timeline, "queue.depth"),
+        trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s"),
+        silent_workers=_silent(workers, now_ns),
+    )
+
+
+def _value(timeline: Timeline, metric: str) -> float | None:
+    if not timeline.buckets:
+        return None
+    return BY_NAME[metric].series(timeline).reading(0, timeline.buckets).value
+
+
+def _sides(timeline: Timeline, workers: LiveWorkers) -> tuple[SideState, ...]:
+    states = timeline.rows("states")
+    sides: list[SideState] = []
+    for role in dict.fromkeys(str(document["role"]) for document in workers.documents):
+        own = [document for document in workers.documents if document["role"] == role]
+        gpus = sum(count for document in own if isinstance(count := document["gpu_count"], int))
+        sides.append(SideState(role, len(own), gpus, _ratios(states, role)))
+    return tuple(sorted(sides, key=lambda side: side.role))
+
+
+def _ratios(rows: pl.DataFrame, role: str) -> dict[str, float]:
+    if rows.is_empty():
+        return {}
+    states = rows.filter(role=role).group_by("state").agg(pl.col("gpu_ns").sum()).sort(-pl.col("gpu_ns"), "state")
+    total_ns = int(states["gpu_ns"].sum())
+    return {state: gpu_ns / total_ns for state, gpu_ns in states.iter_rows()} if total_ns else {}
+
+
+def _staleness(timeline: Timeline) -> TokenStaleness | None:
+    levels, weights = timeline.by_level(timeline.rows("tokens"), "staleness", "tokens")
+    counts = weights.sum(axis=0).tolist()
+    histogram = tuple((level, count) for level, count in zip(levels, counts, strict=True) if count)
+    if not histogram:
+        return None
+    tokens = sum(count for _, count in histogram)
+    return TokenStaleness(
+        mean=sum(level * count for level, count in histogram) / tokens,
+        p50=weighted_quantile(histogram, 50),
+        p95=weighted_quantile(histogram, 95),
+        p99=weighted_quantile(histogram, 99),
+        max=histogram[-1][0],
+        histogram=histogram,
+    )
+
+
+def _silent(workers: LiveWorkers, now_ns: int) -> tuple[SilentWorker, ...]:
+    left = (life for life in workers.lives if life.worker_id not in workers.over)
+    silent = [life for life in left if now_ns - life.last_ns >= SILENT_NS]
+    return tuple(SilentWorker(life.worker_id, (now_ns - life.last_ns) / 1e9) for life in silent)

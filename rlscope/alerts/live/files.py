@@ -1,0 +1,179 @@
+"""Which files of a run that is being written are new, and how far each worker has written. Reads footers, no rows.
+
+A look costs what is new: a worker's own file says how many rows it wrote, and only where fewer were seen are the next
+names tried; a whole folder is listed when that fails, and now and then. What was seen is remembered as a number a
+worker and table, so days of files take no memory.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow.parquet as pq
+from rlscope_otel.schema import TABLES
+
+from rlscope.trace.files import is_integer, table_fault
+
+MOMENTS: Final[Mapping[str, tuple[str, str]]] = {
+    "samples": ("finished_ns", "finished_ns"),
+    "deliveries": ("taken_ns", "taken_ns"),
+    "queue_depths": ("time_ns", "time_ns"),
+    "gpu_samples": ("time_ns", "time_ns"),
+    **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
+}
+"""From when to when a row of a table counts."""
+_TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
+"""Tables whose rows say how far a worker has come, as in worker_extents."""
+_LIST_EVERY: Final = 30
+"""Looks between two listings of every folder: for files of which no worker's own file speaks."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that was not seen before."""
+
+    path: Path
+    table: str
+    first_ns: int
+    """The first moment of any of its rows."""
+    last_ns: int
+
+
+class _Seen:
+    """The sequence numbers of one worker and table that were seen: all below `below`, and those in `ahead`."""
+
+    def __init__(self) -> None:
+        self.below = 1
+        self.ahead: set[int] = set()
+        self.rows = 0
+
+    def __contains__(self, sequence: int) -> bool:
+        return sequence < self.below or sequence in self.ahead
+
+    def add(self, sequence: int) -> None:
+        self.ahead.add(sequence)
+        while self.below in self.ahead:
+            self.ahead.remove(self.below)
+            self.below += 1
+
+
+class _Name(NamedTuple):
+    worker_id: str
+    sequence: int
+
+
+class LiveFiles:
+    """The files of one run folder."""
+
+    def __init__(self, folder: Path, patience_ns: int) -> None:
+        self._folder = folder
+        self._patience_ns = patience_ns
+        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._looks = 0
+        self._broken_since_ns: dict[Path, int] = {}
+        self.last_ns: dict[str, int] = {}
+        """The end of each worker's latest row."""
+        self.stored_rows = 0
+        self.skipped: list[str] = []
+        """Files that stayed unreadable, and why."""
+
+    def look(self, workers: Sequence[Mapping[str, object]], now_ns: int) -> list[NewFile]:
+        """The new files; one that cannot be read yet is tried again until patience_ns have passed."""
+        found: list[NewFile] = []
+        list_all = self._looks % _LIST_EVERY == 0
+        self._looks += 1
+        for table in TABLES:
+            lacking = [str(worker["worker_id"]) for worker in workers if self._lacks(worker, table)]
+            for worker_id in lacking:
+                found += self._next_of(worker_id, table, now_ns)
+            if list_all or any(self._lacks(worker, table) for worker in workers):
+                found += self._listed(table, now_ns)
+        return found
+
+    def is_complete(self, worker: Mapping[str, object]) -> bool:
+        """Whether every row was seen that the worker's own file counts."""
+        return isinstance(worker.get("rows"), dict) and not any(self._lacks(worker, table) for table in TABLES)
+
+    def most_rows(self, table: str) -> int:
+        """The most rows that any one worker wrote to a table."""
+        return max((seen.rows for (name, _), seen in self._seen.items() if name == table), default=0)
+
+    def _lacks(self, worker: Mapping[str, object], table: str) -> bool:
+        rows = worker.get("rows")
+        if not isinstance(rows, dict):
+            return True
+        count = rows.get(table, 0)  # pyright: ignore[reportUnknownVariableType]
+        seen = self._seen.get((table, str(worker["worker_id"])))
+        return is_integer(count) and count > (seen.rows if seen is not None else 0)
+
+    def _next_of(self, worker_id: str, table: str, now_ns: int) -> list[NewFile]:
+        found: list[NewFile] = []
+        while True:
+            sequence = self._of(worker_id, table).below
+            path = self._folder / table / f"{worker_id}-{sequence:06d}.parquet"
+            if not path.exists():
+                return found
+            file = self._opened(path, table, _Name(worker_id, sequence), now_ns)
+            if file is not None:
+                found.append(file)
+            elif sequence == self._of(worker_id, table).below:
+                return found
+
+    def _listed(self, table: str, now_ns: int) -> list[NewFile]:
+        try:
+            names = [entry.name for entry in os.scandir(self._folder / table) if entry.name.endswith(".parquet")]
+        except FileNotFoundError:
+            return []
+        found: list[NewFile] = []
+        for file_name in names:
+            name = _parsed(file_name)
+            if name is not None and name.sequence not in self._of(name.worker_id, table):
+                file = self._opened(self._folder / table / file_name, table, name, now_ns)
+                found += [file] if file is not None else []
+        return found
+
+    def _opened(self, path: Path, table: str, name: _Name, now_ns: int) -> NewFile | None:
+        """The file, noted as seen; None where it cannot be read (yet) or holds nothing."""
+        fault = table_fault(path, table)
+        if fault is not None:
+            since_ns = self._broken_since_ns.setdefault(path, now_ns)
+            if now_ns - since_ns >= self._patience_ns:
+                self._of(name.worker_id, table).add(name.sequence)
+                self.skipped.append(f"{table}/{path.name} was left out: {fault}")
+                del self._broken_since_ns[path]
+            return None
+        self._broken_since_ns.pop(path, None)
+        metadata = pq.read_metadata(path)
+        seen = self._of(name.worker_id, table)
+        seen.add(name.sequence)
+        seen.rows += metadata.num_rows
+        self.stored_rows += metadata.num_rows
+        if not metadata.num_rows:
+            return None
+        first_ns, last_ns = _moments(path, metadata, table)
+        if table in _TELL_ENDS:
+            self.last_ns[name.worker_id] = max(last_ns, self.last_ns.get(name.worker_id, last_ns))
+        return NewFile(path, table, first_ns, last_ns)
+
+    def _of(self, worker_id: str, table: str) -> _Seen:
+        return self._seen.setdefault((table, worker_id), _Seen())
+
+
+def _parsed(file_name: str) -> _Name | None:
+    worker_id, _, sequence = file_name.removesuffix(".parquet").rpartition("-")
+    return _Name(worker_id, int(sequence)) if worker_id and sequence.isdecimal() else None
+
+
+def _moments(path: Path, metadata: pq.FileMetaData, table: str) -> tuple[int, int]:
+    """The first and the last moment of the rows, from the footer; from the rows where a writer left it out."""
+    first, last = MOMENTS[table]
+    names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    lows = [group.column(names.index(first)).statistics for group in groups]
+    highs = [group.column(names.index(last)).statistics for group in groups]
+    if all(each is not None and each.has_min_max for each in (*lows, *highs)):
+        return min(low.min for low in lows), max(high.max for high in highs)
+    rows = pq.read_table(path, columns=list({first, last}))
+    return min(rows[first].to_pylist()), max(rows[last].to_pylist())

@@ -1,0 +1,250 @@
+"""Follows a run that is being written: reads new files only and evaluates each tick of the rules once.
+
+A tick is due when every worker that lives has recorded something that ends after it, or grace_ns after it. Rows that
+come later than that replace the parts that they belong to, so that the ticks after them count them; the ticks before
+are not evaluated again, and how many rows were late is said. The definitions, the ticks and the code that judges are
+those of `whole_run`, so that a run whose rows all come in time is judged as it is after its end.
+Memory is bounded: rows are let go by `live_rows`, parts after `_keep_ns`.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final, cast
+
+import polars as pl
+import pyarrow as pa
+
+from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
+from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns
+from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, facts_of
+from rlscope.alerts.live.files import MOMENTS, LiveFiles, NewFile
+from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
+from rlscope.alerts.live.workers import LiveWorkers
+from rlscope.alerts.offline import families_of, step_ends
+from rlscope.alerts.series import HISTORY_NS, Timeline, merged
+from rlscope.alerts.types import RuleSet
+from rlscope.analysis.result import Alert
+from rlscope.errors import RuleError, RunFolderError
+from rlscope.format import counted, duration
+from rlscope.trace.config import read_config
+from rlscope.trace.files import RunManifest, SkippedFile, read_manifest, read_workers
+from rlscope.trace.store import open_rows
+
+GRACE_NS: Final = 30_000_000_000
+"""Fifteen flushes of a worker at the usual interval."""
+_ONLY_OWN: Final = frozenset({"gpu_samples", "spans"})
+"""Tables that no metric of ours is made of."""
+_STATE_VERSION: Final = 1
+
+
+class LiveRun:
+    """A run that is followed; the folder may appear late."""
+
+    def __init__(self, folder: Path, rules: RuleSet, grace_ns: int = GRACE_NS) -> None:
+        self._folder = folder
+        self._rules = rules
+        self._grace_ns = grace_ns
+        reaches_ns = [rule.window.length_ns or HISTORY_NS for rule in rules.rules]
+        self._reach = -(-max(reaches_ns, default=0) // rules.interval_ns)
+        """Buckets that the longest window of a tick holds."""
+        self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
+        self._files = LiveFiles(folder, grace_ns)
+        self._rows = LiveRows()
+        self._families = SHOWN | set(families_of(rules))
+        asks_own = any(rule.sql is not None for rule in rules.rules)
+        self._tables = frozenset(MOMENTS) if asks_own else frozenset(MOMENTS) - _ONLY_OWN
+        self._pending: list[NewFile] = []
+        self._faulty: list[SkippedFile] = []
+        self._frames: dict[Family, pl.DataFrame] = {}
+        self._own: dict[str, pl.DataFrame] = {}
+        self._step_ends_ns: tuple[int, ...] = ()
+        self._ticks: Ticks | None = None
+        self._filled = 0
+        """Buckets before this one have their parts."""
+        self._dirty_from = 0
+        """The first bucket whose parts are out of date."""
+        self._evaluated = 0
+        """The last tick that was judged."""
+        self._warm_up_end_ns: int | None = None
+        self._states: dict[str, RuleState] = {}
+        self._late_rows = 0
+        self._late_ns = 0
+
+    @classmethod
+    def restored(cls, folder: Path, rules: RuleSet, state: Mapping[str, object], grace_ns: int = GRACE_NS) -> "LiveRun":
+        """Go on from what `saved` returned, in this process or another. Raises RuleError for a state of other rules."""
+        if state.get("version") != _STATE_VERSION or state.get("rules") != _identity(rules):
+            raise RuleError.of(
+                "the saved state of a watch",
+                found="the state of other rules, or of another version",
+                expected="the state of these rules",
+                next_step="Delete the state file to start over, or go back to the rules that it was saved with.",
+            )
+        live = cls(folder, rules, grace_ns)
+        live._restore(state)
+        return live
+
+    @property
+    def held_rows(self) -> int:
+        """Rows of the trace that are held in memory."""
+        return self._rows.count
+
+    def saved(self) -> dict[str, object]:
+        """What `restored` needs to go on, as a JSON object; it holds no secret."""
+        return {
+            "version": _STATE_VERSION,
+            "rules": _identity(self._rules),
+            "origin_ns": None if self._ticks is None else self._ticks.origin_ns,
+            "evaluated": self._evaluated,
+            "warm_up_end_ns": self._warm_up_end_ns,
+            "late_rows": self._late_rows,
+            "late_ns": self._late_ns,
+            "states": {name: asdict(state) for name, state in self._states.items()},
+        }
+
+    def poll(self, now_ns: int) -> LiveView:
+        """Look at what is new and evaluate the ticks that are due; now_ns is UTC epoch."""
+        try:
+            manifest = read_manifest(self._folder)
+        except RunFolderError as error:
+            return LiveView(now_ns, None, (), None, False, (str(error),))
+        # Workers' files first: the rows that they count are then in files that the look finds.
+        documents, self._faulty = read_workers(self._folder)
+        self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
+        workers = LiveWorkers.of(documents, self._files, now_ns, self._grace_ns)
+        self._start_ticks(manifest, workers)
+        resolved = self._catch_up(manifest, workers, now_ns)
+        return self._view(manifest, workers, now_ns, resolved)
+
+    def _restore(self, state: Mapping[str, object]) -> None:
+        origin_ns = cast("int | None", state["origin_ns"])
+        if origin_ns is not None:
+            self._ticks = Ticks(origin_ns, self._rules.interval_ns)
+        self._evaluated = cast("int", state["evaluated"])
+        self._filled = max(0, self._evaluated - self._keep_ns // self._rules.interval_ns)
+        self._dirty_from = self._filled
+        self._warm_up_end_ns = cast("int | None", state["warm_up_end_ns"])
+        self._late_rows, self._late_ns = cast("int", state["late_rows"]), cast("int", state["late_ns"])
+        states = cast("Mapping[str, Mapping[str, object]]", state["states"])
+        self._states = {name: RuleState(**fields) for name, fields in states.items()}  # type: ignore[arg-type]
+
+    def _start_ticks(self, manifest: RunManifest, workers: LiveWorkers) -> None:
+        if self._ticks is not None:
+            return
+        origin_ns = manifest.created_ns if manifest.created_ns is not None else workers.start_ns
+        if origin_ns is not None:
+            self._ticks = Ticks(origin_ns, self._rules.interval_ns)
+
+    def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
+        """Stretch by stretch, so that a long run that is met late does not have to be held in memory whole."""
+        resolved: list[Alert] = []
+        ticks, until_ns = self._ticks, workers.until_ns
+        due_ns = workers.due_ns(now_ns, self._grace_ns)
+        if ticks is None or due_ns is None or until_ns is None:
+            return ()
+        due = min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
+        while self._filled < due:
+            stretch = min(due, self._filled + max(1, CORRECTED_NS // ticks.interval_ns))
+            self._read_until(ticks.at_ns(stretch), ticks)
+            self._fill(manifest, workers, stretch, ticks)
+            resolved += self._judge(manifest, workers, stretch, ticks)
+            self._rows.prune(ticks.at_ns(stretch))
+        self._read_until(now_ns + self._grace_ns, ticks)
+        return tuple(resolved)
+
+    def _read_until(self, until_ns: int, ticks: Ticks) -> None:
+        """Read the files whose rows begin before that, and note from which bucket on the parts are out of date."""
+        due = [file for file in self._pending if file.first_ns < until_ns]
+        self._pending = [file for file in self._pending if file.first_ns >= until_ns]
+        filled_ns = ticks.at_ns(self._filled)
+        for file in due:
+            if file.last_ns < filled_ns - self._keep_ns:
+                continue
+            try:
+                rows = self._rows.add(file)
+            except (OSError, pa.ArrowException) as error:
+                self._files.skipped.append(f"{file.table}/{file.path.name} was left out: {error}")
+                continue
+            count, first_ns = earliest(rows, file.table, filled_ns)
+            if count and self._filled == self._evaluated:
+                self._late_rows += count
+                self._late_ns = max(self._late_ns, filled_ns - first_ns)
+            oldest = max(0, self._filled - CORRECTED_NS // ticks.interval_ns)
+            self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns)))
+
+    def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
+        """Compute the parts of the buckets that are new or out of date, up to `until`."""
+        first = min(self._dirty_from, self._filled)
+        tables, since_ns = self._rows.since(ticks.at_ns(first))
+        end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
+        with open_rows(self._folder, manifest, workers.since(since_ns), tables) as run:
+            frames, ends_ns = gather(run, ticks, self._families, end_ns), step_ends(run)
+            own = own_answers(run, self._rules, ticks)
+        replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
+        self._frames = {name: merged(self._frames.get(name), frame, replaced, keep) for name, frame in frames.items()}
+        self._own = {name: merged(self._own.get(name), frame, replaced, keep) for name, frame in own.items()}
+        kept = [end_ns for end_ns in self._step_ends_ns if keep <= ticks.bucket_of(end_ns) < first]
+        fresh = [end_ns for end_ns in ends_ns if first <= ticks.bucket_of(end_ns) < until]
+        self._step_ends_ns = tuple(kept + fresh)
+        self._filled = self._dirty_from = until
+
+    def _judge(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> tuple[Alert, ...]:
+        if until <= self._evaluated:
+            return ()
+        if self._warm_up_end_ns is None:
+            self._warm_up_end_ns = warm_up_end_ns(self._step_ends_ns, self._rules.warm_up_steps)
+        timeline = self._timeline(manifest, workers, ticks, self._evaluated + 1 - self._reach)
+        judged = judge_ticks(self._rules, timeline, self._evaluated + 1, until, self._states, manifest.run_id)
+        self._states, self._evaluated = dict(judged.states), until
+        return judged.resolved
+
+    def _timeline(self, manifest: RunManifest, workers: LiveWorkers, ticks: Ticks, first: int) -> Timeline:
+        """The parts from a bucket on: no more than is asked for, so that a look at a long run costs no more."""
+        config, _ = read_config(manifest.config)
+        first = max(0, first)
+        parts = Parts(
+            ticks=ticks,
+            frames=self._frames,
+            workers=workers.lives,
+            kv_capacity_tokens=workers.kv_capacity_tokens,
+            dropped_rows=workers.dropped_rows,
+            stored_rows=self._files.stored_rows,
+            max_staleness=config.max_staleness,
+            end_ns=workers.end_ns,
+            own=self._own,
+        )
+        return Timeline(parts, first, self._filled - first, self._step_ends_ns, self._warm_up_end_ns)
+
+    def _view(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int, resolved: Sequence[Alert]) -> LiveView:
+        ticks = self._ticks
+        known = ticks is not None and self._filled > 0
+        facts = None
+        if ticks is not None:
+            shown = max(1, SHOWN_NS // ticks.interval_ns)
+            timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
+            facts = facts_of(manifest.run_id, timeline, workers, self._files.most_rows("train_steps"), now_ns)
+        faulty = (f"{file.path} was left out: {file.why}" for file in self._faulty)
+        ended = workers.has_ended(now_ns, self._grace_ns) and (
+            workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)
+        )
+        return LiveView(
+            now_ns=now_ns,
+            evaluated_ns=ticks.at_ns(self._evaluated) if known and ticks is not None and self._evaluated else None,
+            alerts=(*firing(self._rules, self._states, manifest.run_id), *resolved),
+            facts=facts,
+            ended=ended,
+            problems=(*faulty, *self._files.skipped, *self._late()),
+        )
+
+    def _late(self) -> tuple[str, ...]:
+        if not self._late_rows:
+            return ()
+        rows = counted(self._late_rows, "row", "rows")
+        reach = duration(self._late_ns / 1e9)
+        return (f"{rows} began before what was already evaluated, by up to {reach}; later ticks count them",)
+
+
+def _identity(rules: RuleSet) -> str:
+    return hashlib.sha256(repr(rules).encode()).hexdigest()[:16]

@@ -1,0 +1,101 @@
+"""The recent rows of a run that is being written: what the next buckets, and the correction of late ones, need.
+
+Bounded by time: what stands still in a run for days is not here.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from rlscope_otel.schema import arrow_schema
+
+from rlscope.alerts.live.files import MOMENTS, NewFile
+
+CORRECTED_NS: Final = 15 * 60_000_000_000
+"""How far back a late row still counts in the parts: as long as the rows around it are kept."""
+JOINED_NS: Final = 60 * 60_000_000_000
+"""How long a sample is kept for the step that trains on it, and a publication for the engine that applies it."""
+_JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "queue_depths")
+_SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
+"""What the ledger is made of."""
+_MOST_CHUNKS: Final = 64
+
+
+class LiveRows:
+    """Rows by table, in the contract's schema."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, pa.Table] = {}
+        self._first_rows: dict[str, pa.Table] = {}
+        """One engine row of each worker: whether it has any at all decides how its updates are counted."""
+
+    @property
+    def count(self) -> int:
+        """How many rows are held."""
+        return sum(rows.num_rows for rows in self._tables.values())
+
+    def add(self, file: NewFile) -> pa.Table:
+        """Read a file's rows and keep them. Raises OSError or ArrowException where it breaks."""
+        rows = _contract_rows(pq.read_table(file.path), file.table)
+        held = self._tables.get(file.table)
+        joined = rows if held is None else pa.concat_tables([held, rows])
+        self._tables[file.table] = joined.combine_chunks() if _chunks(joined) > _MOST_CHUNKS else joined
+        if file.table == "engine_steps" and rows.num_rows:
+            self._first_rows.setdefault(rows["worker_id"][0].as_py(), rows.slice(0, 1))
+        return rows
+
+    def prune(self, now_ns: int) -> None:
+        """Let go of what is too old to count in any bucket after now_ns, UTC epoch."""
+        for table, rows in self._tables.items():
+            kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
+            self._tables[table] = _from(rows, MOMENTS[table][1], now_ns - kept_ns)
+
+    def since(self, from_ns: int) -> tuple[dict[str, pa.Table], int]:
+        """The rows that buckets from from_ns on need, and the earliest start of those that reach beyond it."""
+        tables = dict(self._tables)
+        for table in ("engine_steps", "activities"):
+            if table in tables:
+                tables[table] = _from(tables[table], "end_ns", from_ns)
+        reaching = [_from(tables[table], "end_ns", from_ns) for table in _SPANS if table in tables]
+        starts_ns = [int(_instants(rows, "start_ns").min()) for rows in reaching if rows.num_rows]
+        if self._first_rows:
+            engines = tables.get("engine_steps", arrow_schema("engine_steps").empty_table())
+            tables["engine_steps"] = pa.concat_tables([*self._marks(engines), engines])
+        return tables, min([from_ns, *starts_ns])
+
+    def _marks(self, engines: pa.Table) -> list[pa.Table]:
+        here = set(engines["worker_id"].unique().to_pylist())
+        return [row for worker_id, row in self._first_rows.items() if worker_id not in here]
+
+
+def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
+    """How many rows begin before an instant, and when the first of all rows does."""
+    starts_ns = _instants(rows, MOMENTS[table][0])
+    return int((starts_ns < before_ns).sum()), int(starts_ns.min())
+
+
+def _contract_rows(rows: pa.Table, table: str) -> pa.Table:
+    columns: list[pa.ChunkedArray] = []
+    schema: Mapping[str, pa.DataType] = {field.name: field.type for field in arrow_schema(table)}
+    for name, kind in schema.items():
+        if name not in rows.column_names:
+            columns.append(pa.chunked_array([pa.nulls(rows.num_rows, kind)]))
+        else:
+            found = rows[name]
+            columns.append(found if found.type == kind else found.cast(kind))
+    return pa.table(dict(zip(schema, columns, strict=True)))
+
+
+def _from(rows: pa.Table, column: str, from_ns: int) -> pa.Table:
+    return rows.filter(pa.array(_instants(rows, column) >= from_ns))
+
+
+def _instants(rows: pa.Table, column: str) -> NDArray[np.int64]:
+    return rows[column].to_numpy()
+
+
+def _chunks(rows: pa.Table) -> int:
+    return rows.column(0).num_chunks

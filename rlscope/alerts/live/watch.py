@@ -1,0 +1,278 @@
+"""The loop of `rlscope watch`: look, remember, tell, show, wait. What a look finds is the business of `live`.
+
+The state is on disk before anything is sent, and again once it arrived: a watch that is killed at any moment says
+nothing twice, save for a message that arrived within the last tenth of a second.
+
+A watch put together: rules, receivers, the state of an earlier watch, the run. Set-up fails loudly.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from rlscope.alerts.config import built_in_rules, rules_of
+from rlscope.alerts.live.facts import LiveView
+from rlscope.alerts.live.follow import LiveRun
+from rlscope.alerts.live.state_file import FILE_NAME, StateFile, WatchState
+from rlscope.alerts.notify.couriers import Couriers
+from rlscope.alerts.notify.outbox import of_run
+from rlscope.alerts.notify.senders import is_installed
+from rlscope.alerts.receiver import Receiver, receivers_of
+from rlscope.alerts.source import read_source
+from rlscope.alerts.types import RuleSet
+from rlscope.analysis.result import Severity, at_least
+from rlscope.errors import RlscopeError, RuleError
+
+_NS_PER_S: Final = 1_000_000_000
+# How soon an answer of a receiver is noted; short, since until then a kill makes it be told again.
+_NAP_NS: Final = 50_000_000
+# Enough for a second and a third try, and little to a job that waits for the exit code.
+_LAST_MESSAGES_S: Final = 5.0
+
+
+class Clock(Protocol):
+    """The time, and a way to let it pass."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the UTC epoch."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so long."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the UTC epoch."""
+        return time.time_ns()
+
+    def sleep(self, seconds: float) -> None:
+        """Return after so long."""
+        time.sleep(seconds)
+
+
+class Followed(Protocol):
+    """A run that is followed, as `LiveRun` does."""
+
+    def poll(self, now_ns: int) -> LiveView:
+        """What is new since the look before."""
+        ...
+
+    def saved(self) -> Mapping[str, Any]:
+        """What it takes to go on from here."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look at the run showed, and how telling of it goes."""
+
+    view: LiveView
+    troubles: tuple[str, ...]
+    """What keeps people from being told, or the state from being kept; one sentence each."""
+    waiting: int
+    """Alerts that some receiver has yet to be told something of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a watch ended."""
+
+    ended: bool
+    """Whether the run did; else the watch was interrupted."""
+    worst: Severity | None
+    """The gravest alert of the run; None when nothing fired."""
+    untold: int
+    """Alerts that some receiver could not be told of."""
+
+    def failed(self, fail_on: Severity) -> bool:
+        """Whether something as grave as that fired."""
+        return self.worst is not None and at_least(self.worst, fail_on)
+
+
+class Watch:
+    """One watch of one run."""
+
+    def __init__(
+        self,
+        run: Followed,
+        couriers: Couriers,
+        *,
+        state_file: StateFile | None,
+        show: Callable[[Look], None],
+        interval_s: float,
+        clock: Clock,
+        worst: Severity | None = None,
+    ) -> None:
+        self._run = run
+        self._couriers = couriers
+        self._state_file = state_file
+        self._show = show
+        self._interval_s = interval_s
+        self._clock = clock
+        self._worst: Severity | None = worst
+        self._state_trouble: str | None = None
+
+    def follow(self, interruptions: Callable[[], int]) -> Outcome:
+        """Watch until the run ends or somebody interrupts; a second interruption leaves messages unsent.
+
+        Raises RlscopeError when another watch began to use the file of state, before anything is sent.
+        """
+        while True:
+            view = self._look()
+            if view.ended or interruptions():
+                break
+            self._wait(interruptions)
+        self._send_the_last(view, interruptions)
+        return Outcome(view.ended, self._worst, self._couriers.waiting)
+
+    def _look(self) -> LiveView:
+        now_ns = self._clock.now_ns()
+        view = self._run.poll(now_ns)
+        self._couriers.collect(now_ns)
+        # Before the first tick is evaluated nothing is known, and so nothing known to have ended.
+        if view.evaluated_ns is not None and view.facts is not None:
+            run_id = view.facts.run_id
+            self._couriers.take((of_run(alert, run_id) for alert in view.alerts), now_ns)
+        for alert in view.alerts:
+            if self._worst is None or not at_least(self._worst, alert.severity):
+                self._worst = alert.severity
+        self._save()
+        self._tend(at_once=False)
+        self._show_look(view)
+        return view
+
+    def _show_look(self, view: LiveView) -> None:
+        self._show(Look(view, (*self._couriers.troubles, *self._own_troubles()), self._couriers.waiting))
+
+    def _own_troubles(self) -> Iterator[str]:
+        if self._state_trouble is not None:
+            yield self._state_trouble
+        if self._state_file is not None and self._state_file.is_shared:
+            yield f"another watch writes {self._state_file.path} too: both tell the same; end one of them"
+
+    def _wait(self, interruptions: Callable[[], int]) -> None:
+        # Counted, not read off the clock: one that is set back would stop the watch for as long.
+        left_ns = round(self._interval_s * _NS_PER_S)
+        while left_ns > 0 and not interruptions():
+            nap_ns = min(_NAP_NS, left_ns)
+            self._clock.sleep(nap_ns / _NS_PER_S)
+            left_ns -= nap_ns
+            self._tend(at_once=False)
+
+    def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> None:
+        """Nothing more comes: what is known is told now."""
+        due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
+        self._tend(at_once=True)
+        while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
+            self._clock.sleep(_NAP_NS / _NS_PER_S)
+            self._tend(at_once=True)
+        self._save()
+        # What has just ended was shown by the look itself.
+        self._show_look(replace(view, alerts=tuple(alert for alert in view.alerts if alert.end_ns is None)))
+
+    def _tend(self, *, at_once: bool) -> None:
+        """Send the messages whose time has come, and remember at once what became of those on their way."""
+        now_ns = self._clock.now_ns()
+        self._couriers.dispatch(now_ns, at_once=at_once)
+        if self._couriers.collect(now_ns):
+            self._save()
+
+    def _save(self) -> None:
+        if self._state_file is None:
+            return
+        try:
+            self._state_file.write(WatchState(self._run.saved(), self._couriers.saved(), self._worst))
+            self._state_trouble = None
+        except OSError as error:
+            file = f"{self._state_file.path} cannot be written ({error.strerror})"
+            self._state_trouble = f"{file}: a watch that starts again would tell again"
+
+
+def watch_run(
+    folder: Path,
+    rules_file: Path | None,
+    state_path: Path | None,
+    interval_s: float,
+    show: Callable[[Look], None],
+    interruptions: Callable[[], int],
+    note: Callable[[str], None],
+    clock: Clock | None = None,
+) -> Outcome:
+    """Follow the run in a folder to its end. The folder may appear late.
+
+    Raises RuleError for rules or receivers that cannot be read, RlscopeError for a secret that is not there, and for a
+    file of state that is none, that another watch uses, or that has no folder.
+    """
+    rules, receivers = _rules_and_receivers(rules_file)
+    check_ready(receivers)
+    with StateFile(_state_path(folder, state_path)) as state_file:
+        state = state_file.read()
+        couriers = Couriers(receivers)
+        if state is not None:
+            _restore(couriers, state, state_file.path)
+        watch = Watch(
+            _followed(folder, rules, state, note),
+            couriers,
+            state_file=state_file,
+            show=show,
+            interval_s=interval_s,
+            clock=clock or SystemClock(),
+            worst=None if state is None else state.worst,
+        )
+        return watch.follow(interruptions)
+
+
+def check_ready(receivers: Iterable[Receiver]) -> None:
+    """Raise SecretError for a secret that is not there, RlscopeError for a library that is not installed."""
+    for receiver in receivers:
+        for source in (receiver.address, receiver.token):
+            if source is not None:
+                source.reveal()
+        if receiver.kind == "apprise" and not is_installed():
+            raise RlscopeError.of(
+                f"receiver {receiver.name}",
+                found="no apprise",
+                expected="the library that sends for it",
+                next_step="pip install 'rlscope[apprise]'",
+            )
+
+
+def _state_path(folder: Path, named: Path | None) -> Path:
+    path = named or folder / FILE_NAME
+    if path.parent.resolve() != folder.resolve() and not path.parent.is_dir():
+        raise RlscopeError.of(
+            path, found="no folder to put it in", expected="one that is there", next_step="Make it, or name another."
+        )
+    return path
+
+
+def _rules_and_receivers(file: Path | None) -> tuple[RuleSet, tuple[Receiver, ...]]:
+    if file is None:
+        return built_in_rules(), ()
+    source = read_source(file)
+    return rules_of(source), receivers_of(source)
+
+
+def _followed(folder: Path, rules: RuleSet, state: WatchState | None, note: Callable[[str], None]) -> LiveRun:
+    if state is None:
+        return LiveRun(folder, rules)
+    try:
+        return LiveRun.restored(folder, rules, state.run)
+    except RuleError:
+        note("the rules changed since the last watch; the run is looked at from its beginning")
+        return LiveRun(folder, rules)
+
+
+def _restore(couriers: Couriers, state: WatchState, path: Path) -> None:
+    try:
+        couriers.restore(state.receivers)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RlscopeError.of(
+            path, found="a state with parts missing", expected="what an earlier watch wrote", next_step="Delete it."
+        ) from error

@@ -1,0 +1,144 @@
+"""Holds a run that can be read whole to rules: every stretch in which each of them fires, from start to end.
+
+The ticks are those of a run that is followed live, so both say the same. What the model alone knows is handed in.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rlscope.alerts.buckets import (
+    FAMILIES,
+    Family,
+    Parts,
+    Ticks,
+    WorkerLife,
+    gather,
+    kv_capacities,
+    own_answers,
+    worker_lives,
+)
+from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns
+from rlscope.alerts.metrics import BY_NAME
+from rlscope.alerts.series import Timeline
+from rlscope.alerts.types import Rule, RuleSet
+from rlscope.analysis.result import Alert
+from rlscope.trace.query import ask
+from rlscope.trace.store import Run
+
+MOST_TICKS: Final = 500_000
+"""Two months at a tick every 10 s. A clock that jumps makes a run of a century, and hours of evaluating nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleOutcome:
+    """What one rule came to over the run."""
+
+    rule: Rule
+    alerts: tuple[Alert, ...]
+    """In the order in which they began to fire."""
+    ticks: int
+    """Ticks of the run."""
+    judged_ticks: int
+    """Those at which there was enough to go by; with none the rule says nothing of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuleReport:
+    """A run and what became of every rule."""
+
+    run_id: str
+    start_ns: int
+    end_ns: int
+    outcomes: tuple[RuleOutcome, ...]
+    """In the order of the rules."""
+    notes: tuple[str, ...]
+
+    @property
+    def alerts(self) -> tuple[Alert, ...]:
+        """Every stretch in which a rule fired, by its start."""
+        found = [alert for outcome in self.outcomes for alert in outcome.alerts]
+        return tuple(sorted(found, key=lambda alert: (alert.start_ns, alert.rule)))
+
+
+def hold_to_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
+    """Evaluate every tick of a run, up to the first at or after its end.
+
+    residual_ratio: what the model's prediction leaves unexplained, where a rule asks for it. Raises RuleError for a
+    rule's SELECT that is refused.
+    """
+    ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
+    if ticks.tick_from(end_ns) > MOST_TICKS:
+        return RuleReport(run.run_id, start_ns, end_ns, (), (*_notes(run), _too_long(ticks, end_ns)))
+    timeline = whole_timeline(run, rules, residual_ratio)
+    start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
+    last_tick = timeline.buckets
+    judged = judge_ticks(rules, timeline, 1, last_tick, {}, run.run_id)
+    alerts = (*judged.resolved, *firing(rules, judged.states, run.run_id))
+    outcomes = tuple(
+        RuleOutcome(
+            rule,
+            tuple(sorted((alert for alert in alerts if alert.rule == rule.name), key=lambda alert: alert.start_ns)),
+            last_tick,
+            judged.judged_ticks[rule.name],
+        )
+        for rule in rules.rules
+    )
+    return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
+
+
+def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:
+    """The parts of a whole run that the rules need, as one timeline."""
+    workers = worker_lives(run)
+    ticks, _, end_ns = _span(run, rules, workers)
+    step_ends_ns = step_ends(run)
+    parts = Parts(
+        ticks=ticks,
+        frames=gather(run, ticks, families_of(rules), end_ns),
+        workers=workers,
+        kv_capacity_tokens=kv_capacities(run),
+        dropped_rows=sum(run.dropped_rows.values()),
+        stored_rows=sum(run.row_counts.values()),
+        max_staleness=run.config.max_staleness,
+        end_ns=end_ns,
+        own=own_answers(run, rules, ticks),
+    )
+    return Timeline(
+        parts=parts,
+        first_bucket=0,
+        buckets=max(0, ticks.tick_from(end_ns)),
+        step_ends_ns=step_ends_ns,
+        warm_up_end_ns=warm_up_end_ns(step_ends_ns, rules.warm_up_steps),
+        residual_ratio=residual_ratio,
+    )
+
+
+def _span(run: Run, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:
+    """The ticks of a run, its start and its end."""
+    start_ns = min((worker.start_ns for worker in workers), default=0)
+    end_ns = max((worker.last_ns for worker in workers), default=start_ns)
+    return Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns), start_ns, end_ns
+
+
+def _too_long(ticks: Ticks, end_ns: int) -> str:
+    days = (end_ns - ticks.origin_ns) / 8.64e13
+    return (
+        f"No rule was evaluated: by its workers' clocks the run lasts {days:.0f} days, more than {MOST_TICKS:,}"
+        " ticks. Give the rules a longer interval."
+    )
+
+
+def step_ends(run: Run) -> tuple[int, ...]:
+    """The ends of the optimizer steps, rising, UTC epoch."""
+    return tuple(ask(run, "training_steps")["end_ns"].sort())
+
+
+def families_of(rules: RuleSet) -> tuple[Family, ...]:
+    """The parts that the rules' metrics are made of."""
+    needed = {BY_NAME[rule.metric].family for rule in rules.rules if rule.metric is not None}
+    return tuple(family for family in FAMILIES if family in needed)
+
+
+def _notes(run: Run) -> tuple[str, ...]:
+    skipped = tuple(f"{file.path} was left out: {file.why}" for file in run.skipped_files)
+    return (*skipped, *run.gaps)

@@ -1,0 +1,170 @@
+"""From an open run to the model's outlook: observes the stable stretch and its halves, and asks the model.
+
+A run that the model can say nothing of is no error: `NoOutlook` says what it lacks.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.observe import ASKED_OF_A_STRETCH, UnobservableError, observe
+from rlscope.analysis.result import RunFacts
+from rlscope.model.calibration import UncalibratableError
+from rlscope.model.decode.prior import hardware_prior
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, NoOutlook, Outlook, Question, look_ahead
+from rlscope.model.hardware.devices import ModelShape, find_device
+from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity
+from rlscope.trace.config import RunConfig
+from rlscope.trace.query import Grid, ask
+from rlscope.trace.store import Run
+
+_DROPPED_RATIO: Final = 0.001
+"""Of the delivered tokens: a cap that drops less than this is kept by other means than dropping."""
+
+_TOGETHER_RATIO: Final = 0.95
+"""Groups on one engine each, of all: a router that spreads samples over engines leaves few together, and engines that
+take groups all of them; a few that were resumed elsewhere do not make it a router."""
+
+_HELD_BATCHES: Final = 0.05
+"""Of a batch: trainers that hold less took a few samples early, and hold no batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asks of a recommendation besides what run.json says."""
+
+    most_staleness: int | None = None
+    """Cap on the staleness of samples; None: the run's own."""
+    gpus_per_node: int = 1
+    """Above 1: only whole nodes are moved."""
+    also: tuple[Path, ...] = ()
+    """Folders of other runs of the same model, which say how training scales."""
+
+
+NO_WISHES: Final = Wishes()
+
+
+def outlook_of(
+    run: Run,
+    facts: RunFacts,
+    grid: Grid,
+    answers: Mapping[str, pl.DataFrame],
+    wishes: Wishes,
+    others: tuple[OtherRun, ...] = (),
+) -> Outlook | NoOutlook:
+    """What the model says of the run.
+
+    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `wishes.also`.
+    """
+    window = facts.window
+    if window is None:
+        return NoOutlook(f"no steady stretch: {facts.window_reason}")
+    stretch = Interval(window.start_ns, window.end_ns)
+    try:
+        whole = _observe(run, facts, grid, answers, stretch)
+        halves = _halves(run, facts, grid, answers, stretch)
+        question = replace(_question(run.config, facts, whole, wishes), others=others)
+        return look_ahead(whole, halves, question)
+    except (UnobservableError, UncalibratableError) as error:
+        return NoOutlook(str(error))
+
+
+def _observe(run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Observed:
+    arguments = asdict(replace(grid, from_ns=stretch.start_ns, to_ns=stretch.end_ns))
+    asked = {name: ask(run, name, arguments) for name in ASKED_OF_A_STRETCH}
+    timeline = answers["ledger_timeline"]
+    return observe(run.config, facts.sampler_gpus, {**answers, **asked}, timeline, grid.bucket_ns, stretch)
+
+
+def _halves(
+    run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
+) -> tuple[Observed, Observed] | None:
+    """The stretch cut at the end of its middle step; None where it is too short to be cut."""
+    ends_ns = answers["training_steps"].filter(pl.col("end_ns").is_between(*stretch, closed="right"))["end_ns"].sort()
+    if len(ends_ns) < STEPS_TO_PREDICT:
+        return None
+    middle_ns = int(ends_ns[len(ends_ns) // 2 - 1])
+    first, rest = Interval(stretch.start_ns, middle_ns), Interval(middle_ns, stretch.end_ns)
+    return _observe(run, facts, grid, answers, first), _observe(run, facts, grid, answers, rest)
+
+
+def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishes) -> Question:
+    admission = _admission(config, whole)
+    # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
+    own_cap = None if admission.max_staleness is not None else config.max_staleness
+    device = find_device(whole.device_name)
+    shape = ModelShape.of(config.model)
+    return Question(
+        admission=admission,
+        form="expert_hit" if shape.has_experts else None,
+        settings=_settings(config, admission, whole),
+        prior=hardware_prior(shape, device, whole.gpus_per_engine),
+        granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, wishes.gpus_per_node),
+        most_staleness=own_cap if wishes.most_staleness is None else wishes.most_staleness,
+        remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
+        gpu_hour_price=config.gpu_hour_price,
+        aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
+        batches_ahead=_ahead(config, whole),
+        manner_stated=config.dispatch is not None
+        and (config.queue_policy is not None or config.queue_capacity_samples is None),
+    )
+
+
+def _settings(config: RunConfig, admission: Admission, whole: Observed) -> Settings:
+    """The manner of the run, as it says; what it does not say of dispatch, its groups do."""
+    capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
+    together_ratio = whole.one_engine_groups_ratio
+    inferred = "pulled" if together_ratio is not None and together_ratio >= _TOGETHER_RATIO else "least_loaded"
+    return Settings(
+        publication="capped" if capped else "in_flight",
+        queue_order=config.queue_order or "fifo",
+        dispatch=config.dispatch or inferred,
+    )
+
+
+def _admission(config: RunConfig, whole: Observed) -> Admission:
+    """The limits that are seen to act: a cap that is exceeded, and that nothing was dropped for, is none.
+
+    What is pushed out of a full queue is recorded as dropped for its age too, so with a queue that throws its oldest
+    away nothing is known of a cap that drops. Samples that are taken ahead age after the drop.
+    """
+    delivered = whole.delivered
+    dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
+    queue = config.queue_capacity_samples
+    policy, cap = config.staleness_policy, config.max_staleness
+    most = (config.max_in_flight_samples, config.max_running_samples)
+    if config.queue_policy == "drop_oldest" and queue is not None:
+        return Admission(queue, "drop_oldest", None, *most)
+    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config, whole), whole)):
+        return Admission(queue, "drop_by_age", cap, *most)
+    keeps_cap = policy in ("publication_waits", "admission") and cap
+    return Admission(queue, "wait", cap if keeps_cap else None, *most)
+
+
+def _ahead(config: RunConfig, whole: Observed) -> float:
+    """Batches that the trainers hold besides their own: as the run says, else as it shows."""
+    if config.batches_ahead is not None:
+        return max(0.0, config.batches_ahead)
+    shown = whole.batches_ahead or 0.0
+    return shown if shown >= _HELD_BATCHES and _has_room_for(shown, config, whole) else 0.0
+
+
+def _has_room_for(ahead: float, config: RunConfig, whole: Observed) -> bool:
+    """Whether the model knows of trainers that hold so much and keep the run's cap as it is kept."""
+    if config.staleness_policy not in ("publication_waits", "admission") or not config.max_staleness:
+        return True
+    versions_ahead = ahead * whole.steps.published.sum() / whole.steps.period_s.size
+    return config.staleness_policy == "admission" and versions_ahead < config.max_staleness
+
+
+def _is_kept(cap: float, whole: Observed) -> bool:
+    """Whether what was trained on was within the cap: then nothing says that another layout would exceed it."""
+    tokens = sum(tokens for _, tokens in whole.staleness)
+    over = sum(tokens for staleness, tokens in whole.staleness if staleness > cap)
+    return bool(tokens) and over <= _DROPPED_RATIO * tokens

@@ -1,0 +1,112 @@
+"""GPU-seconds by state, closed to 100%.
+
+The states are made in `queries/ledger/ledger.sql`; this module adds them up, refuses a ledger that does not close, and
+lays what the GPUs themselves reported beside what the hooks said. It judges nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import polars as pl
+
+from rlscope.analysis.result import Ledger, LedgerState
+
+if TYPE_CHECKING:
+    from rlscope.model.forecast.gap import BatchEfficiency
+
+ENGINE_STATES: Final = ("decoding", "prefilling", "mixed_passes", "other_passes", "between_passes")
+"""States that are parts of an engine row; GPU readings cannot tell them apart."""
+GENERATING: Final = (*ENGINE_STATES, "generating")
+"""States in which a sampler makes tokens."""
+BUSY_STATES: Final = (*ENGINE_STATES[:-1], "train", "logprobs", "generating", "eval", "reward")
+"""States in which the hooks say that the GPU works."""
+
+IDLE_STATES: Final = ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests")
+"""States in which a worker stands still for want of something."""
+
+
+def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFrame) -> Ledger:
+    """Add up the answer of `ledger` (worker, bucket, state) over workers and buckets.
+
+    extents is the answer of worker_extents, agreement that of gpu_agreement. Raises RuntimeError, a bug of ours, when
+    the states do not sum to the workers' GPU-nanoseconds.
+    """
+    owners = extents.filter(pl.col("gpu_count") > 0)
+    total_gpu_ns = _sum(owners, (pl.col("end_ns") - pl.col("start_ns")) * pl.col("gpu_count"))
+    if _sum(rows, pl.col("state_ns") * pl.col("gpu_count")) != total_gpu_ns:
+        raise RuntimeError(f"the ledger does not close on {total_gpu_ns} GPU-nanoseconds")
+    return Ledger(total_gpu_ns=total_gpu_ns, states=_states(rows, _idle_ratios(agreement, extents)))
+
+
+def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:
+    """The ledger over time: role, state, reason, bucket_start_ns, gpu_s."""
+    return (
+        rows.group_by("role", "state", "reason", "bucket_start_ns")
+        .agg((pl.col("state_ns") * pl.col("gpu_count")).sum().alias("gpu_ns"))
+        .select("role", "state", "reason", "bucket_start_ns", (pl.col("gpu_ns") / 1e9).alias("gpu_s"))
+        .sort("role", "bucket_start_ns", "state", "reason")
+    )
+
+
+def split_decoding(
+    ledger: Ledger, passes: pl.DataFrame, extents: pl.DataFrame, efficiency: "BatchEfficiency | None"
+) -> Ledger:
+    """The ledger with its decoding divided into what efficient batches would have taken and what they would have saved.
+
+    passes is the answer of pass_latency, extents that of worker_extents. The two parts add up to the state: the second
+    is what the first leaves.
+    """
+    if efficiency is None:
+        return ledger
+    owned = passes.join(extents.select("worker_id", "role", "gpu_count"), on="worker_id").with_columns(
+        gpu_s=pl.col("passes") * pl.col("pass_mean_s") * pl.col("gpu_count")
+    )
+    return replace(ledger, states=tuple(_divided(state, owned, efficiency) for state in ledger.states))
+
+
+def _divided(state: LedgerState, passes: pl.DataFrame, efficiency: "BatchEfficiency") -> LedgerState:
+    own = passes.filter(pl.col("role") == state.role, pl.col("gpu_s") > 0)
+    if state.state != "decoding" or own.is_empty():
+        return state
+    efficient_ns = round(efficiency.time_ratio(own["running"], own["gpu_s"]) * state.gpu_ns)
+    return replace(state, underfilled_gpu_ns=state.gpu_ns - efficient_ns)
+
+
+def _states(rows: pl.DataFrame, idle_ratios: Mapping[tuple[str, str], float]) -> tuple[LedgerState, ...]:
+    totals = (
+        rows.group_by("role", "state", "reason")
+        .agg((pl.col("state_ns") * pl.col("gpu_count")).sum().alias("gpu_ns"))
+        .with_columns(pl.col("gpu_ns").sum().over("role").alias("role_gpu_ns"))
+        .sort("role", -pl.col("gpu_ns"), "state", "reason")
+    )
+    return tuple(
+        LedgerState(
+            role=row["role"],
+            state=row["state"],
+            reason=row["reason"],
+            gpu_ns=row["gpu_ns"],
+            share_ratio=row["gpu_ns"] / row["role_gpu_ns"],
+            gpu_idle_ratio=idle_ratios.get((row["role"], row["state"])) if row["state"] in BUSY_STATES else None,
+        )
+        for row in totals.iter_rows(named=True)
+    )
+
+
+def _idle_ratios(agreement: pl.DataFrame, extents: pl.DataFrame) -> dict[tuple[str, str], float]:
+    """Share of each role's state in which the GPU ran no kernel, over the readings that lie wholly in the state."""
+    read = agreement.filter(pl.col("busy_ratio").is_not_null()).join(
+        extents.select("worker_id", "role"), on="worker_id"
+    )
+    means = read.group_by("role", "state").agg(
+        ((1 - pl.col("busy_ratio")) * pl.col("read_s")).sum().alias("idle_s"), pl.col("read_s").sum()
+    )
+    ratios: dict[tuple[str, str], float] = {}
+    for row in means.iter_rows(named=True):
+        for state in ENGINE_STATES if row["state"] == "engine_rows" else (row["state"],):
+            ratios[row["role"], state] = row["idle_s"] / row["read_s"]
+    return ratios
+
+
+def _sum(frame: pl.DataFrame, expression: pl.Expr) -> int:
+    return int(frame.select(expression.cast(pl.Int64).sum()).item() or 0)

@@ -1,0 +1,421 @@
+"""What one stretch of a run shows the model: answers of queries become `Observed`. No fit, no judgement.
+
+Reads other runs of the same model, whose train steps say how training scales with the number of trainer GPUs.
+
+Only their steady train steps are read. A run whose trainers are known to be others is an error; what is not recorded,
+or bears less on the speed of training, is a caution. Not covered: differences that nobody records, such as the network.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.run_facts import steady_window, window_reason
+from rlscope.errors import AnalysisError, UnreadableDataError
+from rlscope.model.lengths import LengthLaw, measure_groups
+from rlscope.model.observed import Delivered, Observed, OtherCaution, OtherRun, PassCosts, PutBack, TrainerSteps
+from rlscope.trace.config import RunConfig
+from rlscope.trace.query import ask
+from rlscope.trace.store import Run, open_run
+
+ASKED_OF_A_STRETCH: Final = (
+    "pass_costs",
+    "length_counts",
+    "group_members",
+    "samples_in_flight",
+    "judged_outcomes",
+    "environment_waits",
+    "group_engines",
+    "batches_ahead",
+    "preemptions",
+)
+"""Questions whose answer depends on the stretch; the others are asked once of a run."""
+LEAST_STEPS: Final = 3
+"""Fewer steps give no spread at all."""
+
+
+class UnobservableError(Exception):
+    """The run does not show what the model needs. The message says what is missing."""
+
+
+def observe(
+    config: RunConfig,
+    sampler_gpus: int,
+    answers: Mapping[str, pl.DataFrame],
+    timeline: pl.DataFrame,
+    bucket_ns: int,
+    stretch: Interval,
+) -> Observed:
+    """What the stretch shows.
+
+    sampler_gpus: GPUs that samplers owned at once; answers: of ASKED_OF_A_STRETCH for this stretch, and of
+    worker_devices, trainer_steps, training_steps, token_staleness and weight_update_latency for the run; timeline: the
+    ledger over time, in buckets of bucket_ns. Raises UnobservableError with what is missing.
+    """
+    gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
+    (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
+    in_flight = answers["samples_in_flight"].row(0, named=True)
+    state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
+    return Observed(
+        *stretch,
+        trainer_gpus=_trainer_gpus(answers["trainer_steps"], step_numbers),
+        engines=sampler_gpus // gpus_per_engine,
+        gpus_per_engine=gpus_per_engine,
+        max_running=config.max_running_per_engine or device.max_running,
+        kv_capacity_tokens=device.kv_capacity_tokens,
+        device_name=device.name,
+        steps=steps,
+        passes=_passes(answers["pass_costs"]),
+        engine_state_s=state_s,
+        began_samples=int(answers["length_counts"]["samples"].sum()),
+        **observe_lengths(answers, config.max_output_tokens)._asdict(),
+        group_size=config.group_size or 1,
+        finished_samples=in_flight["finished_segments"],
+        environment_samples=in_flight["environment_mean"],
+        delivered=_delivered(answers["judged_outcomes"]),
+        apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
+        update_delay_s=_mean(updates["publish_to_applied_s"]),
+        kv_kept=not (updates["kv"] == "recomputed").any(),
+        staleness=_staleness(answers["token_staleness"], step_numbers),
+        environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
+        one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
+        batches_ahead=_held_ahead(answers["batches_ahead"].item(0, "batches_ahead"), steps),
+        put_back=_put_back(answers["preemptions"]),
+    )
+
+
+class Training(NamedTuple):
+    """What a stretch shows of the trainers alone."""
+
+    gpus: int
+    steps: TrainerSteps
+
+
+def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Training:
+    """The train steps of a stretch, from trainer_steps and training_steps. Raises UnobservableError."""
+    steps, numbers = _steps(answers, stretch)
+    return Training(_trainer_gpus(answers["trainer_steps"], numbers), steps)
+
+
+class ObservedLengths(NamedTuple):
+    """How long the samples were that began in a stretch."""
+
+    lengths: LengthLaw
+    prompt_tokens: float
+    """Mean."""
+
+
+def observe_lengths(answers: Mapping[str, pl.DataFrame], cap_tokens: int | None) -> ObservedLengths:
+    """Of the answers to length_counts and group_members; cap_tokens: at which responses are cut.
+
+    Raises UnobservableError where no sample with a token began.
+    """
+    counts = answers["length_counts"]
+    law = _length_law(counts, answers["group_members"], cap_tokens)
+    return ObservedLengths(law, int(counts["prompt_tokens"].sum()) / int(counts["samples"].sum()))
+
+
+class _Device(NamedTuple):
+    """What the engines run on; the least of them where they differ."""
+
+    name: str | None
+    kv_capacity_tokens: int | None
+    max_running: int | None
+
+
+def _device(devices: pl.DataFrame) -> _Device:
+    samplers = devices.filter(role="sampler")
+    name = next((name for name in samplers["device_name"] if name), None)
+    return _Device(name, _least(samplers["kv_capacity_tokens"]), _least(samplers["max_running"]))
+
+
+def _gpus_per_engine(devices: pl.DataFrame) -> int:
+    sizes = devices.filter((pl.col("role") == "sampler") & (pl.col("gpu_count") > 0))["gpu_count"].unique().sort()
+    if sizes.is_empty():
+        raise UnobservableError("no worker with the role sampler owns a GPU: there is no split of GPUs to model")
+    if len(sizes) > 1:
+        raise UnobservableError(f"the engines differ: they have {', '.join(map(str, sizes))} GPUs each")
+    return int(sizes[0])
+
+
+def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
+    return int(steps.filter(pl.col("step").is_in(numbers.implode()))["trainer_gpus"].max() or 0)  # type: ignore[arg-type]
+
+
+def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
+    """The steps that begin and end in the stretch, counted from the end of the step before."""
+    wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
+    begins_ns = pl.col("end_ns") - pl.col("period_s") * 1e9
+    inside = (
+        answers["trainer_steps"]
+        .join(wanted, on="step")
+        .filter((begins_ns >= stretch.start_ns - 1) & (pl.col("end_ns") <= stretch.end_ns) & (pl.col("period_s") > 0))
+        .sort("step")
+    )
+    if len(inside) < LEAST_STEPS:
+        raise UnobservableError(
+            f"{len(inside)} steps lie in the stretch; {LEAST_STEPS} are the least that show a spread"
+        )
+    if not inside["trainer_gpus"].min():
+        raise UnobservableError("the workers that trained own no GPU")
+    per_gpu = {
+        name: (inside[f"{name}_gpu_s"] / inside["trainer_gpus"]).to_numpy()
+        for name in ("train", "logprobs", "publish", "other", "wait")
+    }
+    steps = TrainerSteps(
+        period_s=inside["period_s"].to_numpy(),
+        **{f"{name}_s": seconds for name, seconds in per_gpu.items()},
+        **{name: inside[name].to_numpy() for name in ("samples", "tokens", "response_tokens", "published")},
+    )
+    return steps, inside["step"]
+
+
+def _passes(costs: pl.DataFrame) -> PassCosts:
+    if costs["passes"].sum() == 0:
+        raise UnobservableError("no forward pass was recorded in the stretch: what a pass costs is unknown")
+    columns = (
+        "running",
+        "prefills",
+        "rows",
+        "passes",
+        "busy_s",
+        "between_s",
+        "pass_p50_s",
+        "decode_tokens",
+        "prefill_tokens",
+    )
+    return PassCosts(
+        engine=(costs["worker_id"].rank("dense") - 1).to_numpy(),
+        kv_tokens=costs["kv_used_tokens"].cast(pl.Float64).fill_null(float("nan")).to_numpy(),
+        **{name: costs[name].to_numpy() for name in columns},
+    )
+
+
+def _length_law(counts: pl.DataFrame, members: pl.DataFrame, cap_tokens: int | None) -> LengthLaw:
+    if counts.is_empty() or not int((counts["output_tokens"] * counts["samples"]).sum()):
+        raise UnobservableError("no sample with a token began in the stretch: how long responses are is unknown")
+    longest = int(counts["output_tokens"].max())  # type: ignore[arg-type]  # an integer column that is not empty
+    weights = counts["samples"].to_numpy()
+    law = LengthLaw.from_samples(
+        np.repeat(counts["output_tokens"].to_numpy(), weights),
+        np.repeat((counts["ending"] != "censored").to_numpy(), weights),
+        # A sample of several segments may be longer than the cap of one: the cap then is no atom of the law.
+        cap_tokens if cap_tokens is not None and longest <= cap_tokens else None,
+    )
+    groups = measure_groups(
+        members["output_tokens"].to_numpy(), members["is_ended"].to_numpy(), members["group_id"].to_list()
+    )
+    return replace(law, groups=groups)
+
+
+def _engine_states(
+    timeline: pl.DataFrame, bucket_ns: int, stretch: Interval, gpus_per_engine: int
+) -> dict[tuple[str, str | None], float]:
+    """Engine-seconds by state; a bucket that reaches over an edge of the stretch counts by its share inside."""
+    start_ns = pl.col("bucket_start_ns")
+    overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(stretch.end_ns)) - pl.max_horizontal(
+        start_ns, pl.lit(stretch.start_ns)
+    )
+    totals = (
+        timeline.filter((pl.col("role") == "sampler") & (overlap_ns > 0))
+        .group_by("state", "reason")
+        .agg((pl.col("gpu_s") * overlap_ns / bucket_ns).sum().alias("gpu_s"))
+    )
+    return {(row["state"], row["reason"]): row["gpu_s"] / gpus_per_engine for row in totals.iter_rows(named=True)}
+
+
+def _delivered(outcomes: pl.DataFrame) -> Delivered:
+    tokens = dict(zip(outcomes["outcome"], outcomes["tokens"], strict=True))
+    return Delivered(
+        trained_tokens=tokens.get("trained", 0),
+        dropped_tokens=tokens.get("dropped_stale", 0) + tokens.get("abandoned", 0),
+        filtered_tokens=tokens.get("filtered", 0),
+    )
+
+
+def _staleness(tokens: pl.DataFrame, steps: pl.Series) -> tuple[tuple[int, int], ...]:
+    """Tokens trained in those steps by staleness."""
+    inside = tokens.filter(pl.col("step").is_in(steps.implode()))
+    counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).filter(pl.col("tokens") > 0).sort("staleness")
+    return tuple((row["staleness"], row["tokens"]) for row in counts.iter_rows(named=True))
+
+
+def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
+    """Those that were applied in the stretch."""
+    return latency.filter(pl.col("applied_ns").is_between(*stretch, closed="left"))
+
+
+def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
+    found = groups.row(0, named=True)
+    return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
+
+
+def _held_ahead(counted: float | None, steps: TrainerSteps) -> float | None:
+    """Batches held besides those of one version: trainers that make several steps of each may take them together.
+
+    Of s steps the k-th then shows k batches that are not ahead of any version: (s - 1) / 2 on average.
+    """
+    published = int(steps.published.sum())
+    if counted is None or not published:
+        return counted
+    return max(0.0, counted - (steps.published.size / published - 1.0) / 2.0)
+
+
+def _put_back(counted: pl.DataFrame) -> PutBack | None:
+    found = counted.row(0, named=True)
+    if found["preemptions"] is None:
+        return None
+    if not found["preemptions"]:
+        return PutBack(0, 0)
+    again_tokens = found["prefill_tokens"] - found["prompt_tokens"]
+    return PutBack(found["preemptions"], again_tokens if again_tokens > 0 else None)
+
+
+def _least(values: pl.Series) -> int | None:
+    found = values.min()
+    return int(found) if found is not None else None  # type: ignore[arg-type]  # an integer column
+
+
+def _mean(values: pl.Series) -> float | None:
+    found = values.mean()
+    return float(found) if found is not None else None  # type: ignore[arg-type]  # a column of floats
+
+
+_NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
+"""Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
+_OF_TRAINING: Final = "train"
+"""What the name of a setting of the user's own begins with where it is about training."""
+_OF_LAYOUT: Final = "gpu"
+"""What is in its name where it is of the layout, in which the runs are meant to differ."""
+_ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
+_TELLING: Final = ("train_steps/", "workers/")
+"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
+
+
+def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
+    """The train steps of the runs in other folders. Raises RunFolderError for a folder that is no run, AnalysisError
+    for one that is given twice, has other trainers, no steady train steps, or some that cannot be read.
+    """
+    found: list[OtherRun] = []
+    read = {run.folder}
+    for folder in folders:
+        progress(f"reading the train steps of {folder}")
+        if folder.resolve() in read:
+            raise AnalysisError.of(
+                folder,
+                found="a run that is already given",
+                expected="another run",
+                next_step="Name each run once; the one that is analysed speaks for itself.",
+            )
+        read.add(folder.resolve())
+        found.append(_read(run, folder))
+    return tuple(found)
+
+
+def _read(run: Run, folder: Path) -> OtherRun:
+    try:
+        with open_run(folder) as other:
+            return _other_run(run, other, folder)
+    except UnreadableDataError:
+        with open_run(folder, read_all=True) as other:
+            return _other_run(run, other, folder)
+
+
+def _other_run(run: Run, other: Run, folder: Path) -> OtherRun:
+    _refuse_a_part(other, folder)
+    cautions = _compare(_trainers(run), _trainers(other), folder)
+    training = _training(other, folder)
+    return OtherRun(other.run_id, training.gpus, training.steps, cautions)
+
+
+def _refuse_a_part(other: Run, folder: Path) -> None:
+    lost = [file.path for file in other.skipped_files if file.path.startswith(_TELLING)]
+    if lost:
+        raise AnalysisError.of(
+            folder,
+            found=f"{lost[0]} that cannot be read",
+            expected="all of its trainers and their steps: without some of them the others seem to scale otherwise",
+            next_step="Leave it out, or copy its files once more.",
+        )
+
+
+def _training(other: Run, folder: Path) -> Training:
+    answers = {name: ask(other, name) for name in ("training_steps", "trainer_steps")}
+    window = steady_window(answers["training_steps"])
+    if window is None:
+        raise _unusable(folder, window_reason(None, len(answers["training_steps"])))
+    try:
+        training = observe_training(answers, Interval(window.start_ns, window.end_ns))
+    except UnobservableError as error:
+        raise _unusable(folder, str(error)) from error
+    if not training.steps.trained.any():
+        raise _unusable(folder, "no step in its steady stretch says how many tokens it trained on, and for how long")
+    return training
+
+
+def _unusable(folder: Path, found: str) -> AnalysisError:
+    return AnalysisError.of(
+        folder,
+        found=found,
+        expected="a run with a steady stretch of train steps",
+        next_step="Leave it out, or record it for longer; `rlscope analyze` says what it does show.",
+    )
+
+
+class _Trainers(NamedTuple):
+    """What run.json and the workers say of the trainers."""
+
+    model: Mapping[str, object]
+    facts: Mapping[str, object]
+    """By the words for them; what is not recorded is left out."""
+    settings: Mapping[str, object]
+    """Settings of the user's own that are about training."""
+
+
+def _trainers(run: Run) -> _Trainers:
+    devices = ask(run, "worker_devices").filter(pl.col("role").is_in(["trainer", "colocated"]))["device_name"]
+    config = run.config
+    facts = {
+        "config.framework": config.framework,
+        "config.gpus_per_trainer_replica": config.gpus_per_trainer_replica,
+        "the trainers' GPUs": " and ".join(sorted(devices.drop_nulls().unique())) or None,
+    }
+    return _Trainers(
+        model=config.model or {},
+        facts={name: value for name, value in facts.items() if value is not None},
+        settings={
+            name: value
+            for name, value in run.settings.items()
+            if name.startswith(_OF_TRAINING) and _OF_LAYOUT not in name
+        },
+    )
+
+
+def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[OtherCaution, ...]:
+    """What to be careful with. Raises AnalysisError where the trainers are known to be others."""
+    shape = (own.model.keys() & theirs.model.keys()) - _NOT_OF_TRAINING
+    named = {"name"} & own.model.keys() & theirs.model.keys()
+    for name in sorted(shape or named):
+        _same(folder, f"config.model.{name}", own.model[name], theirs.model[name])
+    for name in sorted(own.facts.keys() & theirs.facts.keys()):
+        _same(folder, name, own.facts[name], theirs.facts[name])
+    known: Mapping[OtherCaution, bool] = {
+        "model_not_recorded": not (shape or named),
+        "other_settings": own.settings != theirs.settings,
+    }
+    return tuple(caution for caution, holds in known.items() if holds)
+
+
+def _same(folder: Path, name: str, own: object, other: object) -> None:
+    if own != other:
+        raise AnalysisError.of(
+            folder,
+            found=f"{name} = {other!r}",
+            expected=f"{own!r}, as in the run that is analysed: its trainers say nothing of others",
+            next_step=_ELSEWHERE,
+        )

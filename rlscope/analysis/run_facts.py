@@ -1,0 +1,98 @@
+"""Who ran, how long, how much came of it, and over which stretch its rates are steady."""
+
+import math
+from collections.abc import Mapping
+from itertools import accumulate
+
+import polars as pl
+
+from rlscope.analysis.result import RunFacts, Throughput, Window
+from rlscope.model.numerics.changepoints import LEAST_STEPS, last_stable_stretch
+from rlscope.trace.store import Run
+
+
+def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
+    """The facts from worker_extents, training_steps and token_staleness."""
+    extents, steps = answers["worker_extents"], answers["training_steps"]
+    gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated")}
+    window = steady_window(steps)
+    started_ns = min(extents["start_ns"], default=run.created_ns or 0)
+    trained = answers["delivery_outcomes"].filter(outcome="trained")
+    return RunFacts(
+        run_id=run.run_id,
+        started_ns=started_ns,
+        duration_s=(max(extents["end_ns"], default=started_ns) - started_ns) / 1e9,
+        n_gpus=sum(gpus.values()),
+        trainer_gpus=gpus["trainer"],
+        sampler_gpus=gpus["sampler"],
+        colocated_gpus=gpus["colocated"],
+        steps=len(steps),
+        samples_trained=int(trained["samples"].sum()),
+        tokens_trained=int(trained["tokens"].sum()),
+        max_staleness=run.config.max_staleness,
+        window=window,
+        window_reason=window_reason(window, len(steps)),
+        gpu_hour_price=_price(run.config.gpu_hour_price),
+        currency=run.config.currency,
+        settings=run.settings,
+    )
+
+
+def _price(stated: float | None) -> float | None:
+    """A price that something can be multiplied by."""
+    return stated if stated is not None and math.isfinite(stated) and stated > 0 else None
+
+
+def most_gpus(extents: pl.DataFrame) -> int:
+    """Most GPUs that these workers owned at once: a worker that was started again owns what it owned before."""
+    edges = [(row["start_ns"], 1, row["gpu_count"]) for row in extents.iter_rows(named=True)]
+    edges += [(row["end_ns"], 0, -row["gpu_count"]) for row in extents.iter_rows(named=True)]
+    return max(accumulate(change for _, _, change in sorted(edges)), default=0)
+
+
+def steady_window(steps: pl.DataFrame) -> Window | None:
+    """The last stretch of steps with one step period, from the end of the step before it to the end of its last."""
+    timed = steps.filter(pl.col("period_s").is_not_null())
+    stretch = last_stable_stretch(timed["period_s"].to_list())
+    if stretch is None:
+        return None
+    inside = timed.slice(stretch.first, stretch.last - stretch.first + 1)
+    before = steps.filter(pl.col("step") < inside["step"][0])
+    return Window(
+        start_ns=int(before["end_ns"][-1]),
+        end_ns=int(inside["end_ns"][-1]),
+        first_step=int(inside["step"][0]),
+        last_step=int(inside["step"][-1]),
+    )
+
+
+def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
+    """Sums over sums: tokens over seconds, of the whole run and of the window.
+
+    A rate over no time, or of deliveries that nobody recorded, is None.
+    """
+    steps = answers["training_steps"]
+    recorded = len(answers["delivery_outcomes"]) > 0
+    steady = None
+    if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
+        inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
+        delivered = int(inside["response_tokens"].sum())
+        # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
+        named = recorded and (delivered > 0 or not facts.tokens_trained)
+        steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
+    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    return Throughput(
+        achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None,
+        steady_tokens_per_s=steady,
+        generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
+    )
+
+
+def window_reason(window: Window | None, steps: int) -> str:
+    """Why the window is what it is, or why there is none, of so many steps."""
+    if window is not None:
+        count = window.last_step - window.first_step + 1
+        return f"the last stretch, {count} of {steps} steps, over which the step period keeps one level"
+    if steps > LEAST_STEPS:
+        return f"the step period keeps no level for {LEAST_STEPS} of the {steps} steps"
+    return f"{steps} steps are too few: a level needs {LEAST_STEPS} step periods to tell it from noise"

@@ -1,0 +1,62 @@
+"""How old the trained tokens were: sums over the answers of `token_staleness` and its kin. Judges nothing."""
+
+from collections.abc import Mapping
+
+import polars as pl
+
+from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
+
+
+def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int | None) -> Staleness:
+    """The staleness of a run from token_staleness, staleness_histogram, sample_staleness and version_sources."""
+    histogram = tuple(answers["staleness_histogram"].select("staleness", "tokens").iter_rows())
+    tokens = sum(count for _, count in histogram)
+    parts = answers["token_staleness"].select(
+        pl.col("in_flight_versions").sum().alias("in_flight"), pl.col("in_queue_versions").sum().alias("in_queue")
+    )
+    over = sum(count for age, count in histogram if max_staleness is not None and age > max_staleness)
+    return Staleness(
+        tokens=_token_staleness(histogram, tokens),
+        samples=_sample_staleness(answers["sample_staleness"]),
+        in_flight_mean=parts["in_flight"][0] / tokens if tokens else None,
+        in_queue_mean=parts["in_queue"][0] / tokens if tokens else None,
+        over_cap_tokens=over if max_staleness is not None and tokens else None,
+        version_source_tokens=dict(answers["version_sources"].select("version_source", "tokens").iter_rows()),
+    )
+
+
+def weighted_quantile(histogram: tuple[tuple[int, int], ...], percent: int) -> int:
+    """The smallest value that `percent` % of the weight does not exceed; histogram is (value, weight), by value.
+
+    Raises ValueError for an empty histogram.
+    """
+    total = sum(weight for _, weight in histogram)
+    up_to = 0
+    for value, weight in histogram:
+        up_to += weight
+        if up_to * 100 >= total * percent:
+            return value
+    raise ValueError("the quantile of nothing")
+
+
+def _token_staleness(histogram: tuple[tuple[int, int], ...], tokens: int) -> TokenStaleness | None:
+    if not tokens:
+        return None
+    return TokenStaleness(
+        mean=sum(age * count for age, count in histogram) / tokens,
+        p50=weighted_quantile(histogram, 50),
+        p95=weighted_quantile(histogram, 95),
+        p99=weighted_quantile(histogram, 99),
+        max=histogram[-1][0],
+        histogram=histogram,
+    )
+
+
+def _sample_staleness(by_step: pl.DataFrame) -> SampleStaleness | None:
+    samples = int(by_step["samples"].sum())
+    if not samples:
+        return None
+    return SampleStaleness(
+        mean=float((by_step["oldest_mean"] * by_step["samples"]).sum()) / samples,
+        max=int(by_step["oldest_max"].max()),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,259 @@
+"""How a number is written: the one place where a quantity becomes text. No data is said, never shown as zero.
+
+Words of a run on a terminal: text that may hold anything, and lines with a mark before them.
+"""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+NO_DATA: Final = "no data"
+
+_SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_SECONDS_PER_HOUR: Final = 3600.0
+_SMALLEST_WRITTEN_OUT: Final = 1e-6
+_NOUNS: Final = {
+    "updates": ("weight update", "weight updates"),
+    "steps": ("step", "steps"),
+    "skipped_files": ("file", "files"),
+    "dropped_rows": ("row", "rows"),
+    "workers_without_end": ("worker", "workers"),
+}
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None for what is no number: NaN and the infinities."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def significant(value: float | None, digits: int = 3) -> str:
+    """A plain number of at least `digits` significant digits, with thousands separators: 2.58e-14, 0.00123, 1,234."""
+    if finite(value) is None or value is None:
+        return NO_DATA
+    if value == 0:
+        return "0"
+    if abs(value) < _SMALLEST_WRITTEN_OUT:
+        return f"{value:.{digits - 1}e}"
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def count(value: float | None) -> str:
+    """A count of things, written out: 1,234."""
+    return NO_DATA if finite(value) is None or value is None else f"{value:,.0f}"
+
+
+def counted(value: float | None, one: str, many: str) -> str:
+    """A count with its noun: 1 step, 2 steps."""
+    return NO_DATA if finite(value) is None else f"{count(value)} {one if value == 1 else many}"
+
+
+def si(value: float | None) -> str:
+    """A large number with an SI prefix: 950, 12.3k, 4.56M."""
+    if finite(value) is None or value is None:
+        return NO_DATA
+    text, prefix = _scaled(value)
+    return text + prefix
+
+
+def in_unit(value: float | None, unit: str) -> str:
+    """A large number of a unit that takes the SI prefix: 989 TFLOP/s, 80 GB, 950 B."""
+    if finite(value) is None or value is None:
+        return NO_DATA
+    text, prefix = _scaled(value)
+    return f"{text} {prefix}{unit}"
+
+
+def percent(ratio: float | None) -> str:
+    """A ratio (0..1) as per cent: 62.3%; what is above zero and rounds to it is said to be small.
+
+    What is below zero is a difference, −2.8%, or what sums of floats leave where nothing is left: 0%.
+    """
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    if 0 < ratio < 0.0005:
+        return "<0.1%"
+    if -0.0005 < ratio <= 0:
+        return "0%"
+    return (f"{ratio:.1%}" if abs(ratio) < 0.9995 else f"{ratio:.0%}").replace("-", "−")
+
+
+def signed_percent(ratio: float | None) -> str:
+    """A change as per cent, with its sign: +10.0%, −2.8%, +115%; one that rounds to nothing is said to be about 0%."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    if ratio and abs(ratio) < 0.0005:
+        return "about 0%"
+    text = f"{ratio:+.1%}" if abs(ratio) < 0.9995 else f"{ratio:+,.0%}"
+    return text.replace("-", "−") if ratio else "0%"
+
+
+def signed_hundredths(ratio: float | None) -> str:
+    """A small change as per cent, to a hundredth of it: +0.98%, −0.22%; one that rounds to nothing is about 0%."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    if abs(ratio) < 0.00005:
+        return "about 0%" if ratio else "0%"
+    return f"{ratio:+.2%}".replace("-", "−")
+
+
+def signed_points(ratio: float | None) -> str:
+    """A difference of two ratios in points of a per cent: +1.4 points."""
+    if finite(ratio) is None or ratio is None:
+        return NO_DATA
+    return f"{ratio * 100.0:+.1f} points".replace("-", "−")
+
+
+def with_interval(write: Callable[[float | None], str], value: float, low: float, high: float) -> str:
+    """A value and its interval, the unit said once: 193 (186 to 204) ms; ends that read the same are no interval."""
+    texts = [write(value), write(low), write(high)]
+    if texts[1] == texts[2]:
+        return texts[0]
+    parts = [text.split(" ") for text in texts]
+    if all(len(part) == 2 and part[1] == parts[0][1] for part in parts):
+        return f"{parts[0][0]} ({parts[1][0]} to {parts[2][0]}) {parts[0][1]}"
+    return f"{texts[0]} ({texts[1]} to {texts[2]})"
+
+
+def tokens(value: float | None) -> str:
+    """A number of tokens: 12.3k tokens."""
+    return NO_DATA if finite(value) is None else _with_noun(value, si(value), "token", "tokens")
+
+
+def tokens_per_second(value: float | None) -> str:
+    """A rate: 12.3k tokens/s."""
+    return NO_DATA if finite(value) is None else f"{si(value)} tokens/s"
+
+
+def versions(value: float | None) -> str:
+    """A staleness: 2.41 versions."""
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value), "version", "versions")
+
+
+def preemptions(value: float | None) -> str:
+    """A mean number of them: 1.7 preemptions."""
+    return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption", "preemptions")
+
+
+def gpu_time(gpu_s: float | None) -> str:
+    """GPU-seconds, or GPU-hours from one hour on."""
+    if finite(gpu_s) is None or gpu_s is None:
+        return NO_DATA
+    if gpu_s >= _SECONDS_PER_HOUR:
+        return f"{significant(gpu_s / _SECONDS_PER_HOUR)} GPU-h"
+    return f"{significant(gpu_s)} GPU-s"
+
+
+def money(gpu_s: float | None, price_per_gpu_hour: float | None, currency: str | None) -> str:
+    """What GPU-seconds cost at a price for a GPU-hour; empty without a price, which is no reason to say "no data"."""
+    if finite(gpu_s) is None or gpu_s is None or price_per_gpu_hour is None:
+        return ""
+    amount = gpu_s / _SECONDS_PER_HOUR * price_per_gpu_hour
+    return f"{_cents(amount)} {currency}" if currency else _cents(amount)
+
+
+def _cents(amount: float) -> str:
+    """Two decimals, none from a hundred on; what is above zero and less than a cent is said to be."""
+    if 0 < amount < 0.005:
+        return "<0.01"
+    return f"{amount:,.2f}" if amount < 100 else f"{amount:,.0f}"
+
+
+def duration(seconds: float | None) -> str:
+    """A time span in the two largest units that matter: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    if finite(seconds) is None or seconds is None:
+        return NO_DATA
+    if seconds < 0:
+        return "-" + duration(-seconds)
+    if seconds < 59.95:
+        scale, unit = next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms")) if seconds >= s or not seconds), (1e-6, "µs"))
+        return f"{significant(seconds / scale)} {unit}"
+    whole = round(seconds)
+    if whole < 3600:
+        return _two_units(whole // 60, "min", whole % 60, "s")
+    if whole < 86_400:
+        return _two_units(whole // 3600, "h", whole % 3600 // 60, "min")
+    return _two_units(whole // 86_400, "d", whole % 86_400 // 3600, "h")
+
+
+def size(value: float | None) -> str:
+    """A number of bytes: 1.2 GB."""
+    return in_unit(value, "B")
+
+
+def instant(utc_ns: int | None) -> str:
+    """A moment in UTC, to the second."""
+    if utc_ns is None:
+        return NO_DATA
+    return datetime.fromtimestamp(utc_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def quantity(name: str, value: object) -> str:
+    """A value written by the unit that its name ends in, as every column and piece of evidence is named."""
+    if value is None:
+        return NO_DATA
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if name in _NOUNS:
+        return counted(value, *_NOUNS[name])
+    for suffix, write in _BY_SUFFIX:
+        if name == suffix.removeprefix("_") or name.endswith(suffix):
+            return write(value)
+    return count(value) if isinstance(value, int) else significant(value)
+
+
+def _scaled(value: float) -> tuple[str, str]:
+    """The digits of a number, and the SI prefix that goes with them; empty for none."""
+    for step, prefix in _SI_STEPS:
+        # 999.6 would be written "1,000" otherwise.
+        if abs(value) >= step * 0.9995:
+            return significant(value / step), prefix
+    return significant(value), ""
+
+
+def _with_noun(value: float | None, text: str, one: str, many: str) -> str:
+    """A mean that only rounds to 1 is not one of them: 1.0 versions."""
+    if value == 1:
+        return f"{text} {one}"
+    return f"{'1.0' if text == '1' else text} {many}"
+
+
+def _two_units(large: int, large_unit: str, small: int, small_unit: str) -> str:
+    return f"{large} {large_unit} {small} {small_unit}" if small else f"{large} {large_unit}"
+
+
+# The longest suffix first: a name that ends in _gpu_s ends in _s too.
+_BY_SUFFIX: Final[tuple[tuple[str, Callable[[float | None], str]], ...]] = (
+    ("_tokens_per_s", tokens_per_second),
+    ("_gpu_s", gpu_time),
+    ("_per_s", lambda value: f"{si(value)}/s"),
+    ("_ratio", percent),
+    ("_versions", versions),
+    ("_tokens", tokens),
+    ("_bytes", size),
+    ("_s", duration),
+)
+
+
+def bulleted(mark: str, text: str) -> Table:
+    """A mark, and beside it a text that folds."""
+    table = Table.grid(padding=(0, 1, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    table.add_row(Text(mark), plain(text))
+    return table
+
+
+def plain(text: str) -> Text:
+    """Text that a run may have supplied: no markup, and no control character reaches the terminal."""
+    return Text(printable(text))
+
+
+def printable(text: str) -> str:
+    """The text on one line, its control characters shown as such."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

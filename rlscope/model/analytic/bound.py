@@ -1,0 +1,55 @@
+"""How fast any layout of so many GPUs can be at most: no tail, no weight updates, no limit on staleness, GPUs split as
+finely as one likes.
+
+The work of a step takes the GPUs B mu / r + B mu / u seconds in all, so N of them need 1/N of it; the same holds for a
+synchronous step whose generation is packed perfectly (own derivation).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.analytic.engine_time import Sampling, sampling_of
+from rlscope.model.system import System, WeightUpdate
+from rlscope.model.training.step_time import trainer_step
+
+_HALVINGS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class WorkBound:
+    """The split at which both sides take equally long."""
+
+    trainer_gpus: float
+    """Not whole."""
+    step_s: float
+    trained_tokens_per_s: float
+    """Response tokens."""
+
+
+def work_conservation_bound(system: System, gpus: int, running: float | None = None) -> WorkBound:
+    """The fastest step that `gpus` GPUs can make; no layout of them beats it, nor a synchronous run.
+
+    running: batch of every engine; None: its limit, or what the KV cache holds safely. With perfect scaling and no
+    overhead it is N r / (r + u) trainers and B mu / N * (1 / r + 1 / u) seconds. Where trainers scale imperfectly
+    the split that balances the sides is still the best: more trainers only ever shorten their step.
+    """
+    sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0)
+    batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
+    fewest, most = 0.0, float(gpus)
+    for _ in range(_HALVINGS):
+        middle = (fewest + most) / 2.0
+        starved = _train_s(system, middle) > _sample_s(sampling, gpus - middle, batch)
+        fewest, most = (middle, most) if starved else (fewest, middle)
+    step_s = _train_s(system, most)
+    return WorkBound(most, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
+
+
+def _train_s(system: System, gpus: float) -> float:
+    return float(trainer_step(system.trainer, system.workload, WeightUpdate(), max(gpus, 1e-12)).total_s)
+
+
+def _sample_s(sampling: Sampling, gpus: float, running: float) -> float:
+    engines = np.array([max(gpus, 1e-12) / sampling.engine.gpus])
+    return float(sampling.period_s(np.array([running]), engines)[0])

@@ -1,0 +1,267 @@
+"""What the samplers could do, limit by limit: how long they need for a step as one thing after the other holds them.
+
+The limits are put on in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
+staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then, because
+the load varies, and the shorter lengths of what a drop by age leaves; only the event simulator sees those.
+
+What keeps a layout from running at all, by name.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.analytic.engine_time import Sampling, first_running
+from rlscope.model.analytic.staleness import clipped_mean, oldest_token_law
+from rlscope.model.numerics.rootfind import Condition, begins_to_hold
+from rlscope.model.system import Layout, Reals, System
+from rlscope.model.training.step_time import TrainerStep
+
+CapRule = Literal["admission", "publication_waits"]
+"""How a staleness cap that is waited for is kept: samples start only so many versions ahead, which a sample overtaken
+by shorter ones can exceed; or the trainers wait for samples that the next version would make too old, which none can.
+"""
+
+_MEAN_QUEUED: Final = 0.5
+"""Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fleet:
+    """A system laid out in several ways at once; the arrays have one entry per layout, and all can run."""
+
+    system: System
+    sampling: Sampling
+    engines: Reals
+    places: Reals
+    """Limit on the requests of an engine, as set."""
+    trainers: TrainerStep
+    cap_rule: CapRule
+
+    def allowed_places(self) -> Reals:
+        """The same, or an engine's share of the cap on what runs over all of them."""
+        most = self.system.admission.max_running_samples
+        return self.places if most is None else np.minimum(self.places, most / self.engines)
+
+    def period_s(self, running: Reals) -> Reals:
+        """Seconds of a step if engines with so many requests set its pace."""
+        return self.sampling.period_s(running, self.engines)
+
+    def step_s(self, running: Reals) -> Reals:
+        """Seconds of a step: the slower side's."""
+        return np.maximum(self.period_s(running), self.trainers.total_s)
+
+    def versions_per_token(self, running: Reals) -> Reals:
+        """By Little's law, when every sample that finishes is used: C / (samples per step * mean length)."""
+        return running * self.engines / (self.sampling.samples_per_step * self.sampling.mean_tokens)
+
+    def update_lag(self, running: Reals, step_s: Reals) -> Reals:
+        """From taking a batch to the first token of the version that its step makes, in periods.
+
+        In time that the engines generate: a pause for new weights makes no tokens, so none is older for it. The lag
+        spans as many pauses of earlier versions as it has whole periods.
+        """
+        lag_s = self.trainers.work_s + self.system.update.delay_s
+        stall_s = self.sampling.stall_s(running)
+        return (lag_s - np.floor(lag_s / step_s) * stall_s) / (step_s - stall_s)
+
+    def group_tail_ratio(self) -> float:
+        """Samples running or waiting for their group, over those running."""
+        return self.system.workload.lengths.group_tail_ratio(self.system.workload.group_size)
+
+    def mean_queued(self) -> float:
+        """Samples in the queue, on average, when the trainers wait for them."""
+        admission = self.system.admission
+        most = (self.sampling.samples_per_step, admission.queue_capacity_samples, admission.max_in_flight_samples)
+        return _MEAN_QUEUED * min(samples for samples in most if samples is not None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Levels:
+    """Seconds of a step if the samplers alone set its pace, under more and more limits; each holds those before it."""
+
+    hardware_s: Reals
+    updates_s: Reals
+    admission_s: Reals
+    environment_s: Reals
+    staleness_s: Reals
+    """Under all limits."""
+    hardware_running: Reals
+    """Running batch under the limit that is set, the engine's own, and the KV cache's."""
+    running: Reals
+    """Running batch under all limits."""
+    aged_ratio: Reals
+    """Share of the finished samples that are dropped for their age, before any surplus is."""
+
+
+def sampler_levels(fleet: Fleet) -> Levels:
+    """Put the limits on, one after the other."""
+    sampling = fleet.sampling
+    hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, sampling.kv_running))
+    admission = _under_admission(fleet, hardware)
+    environment = _under_environment(fleet, admission)
+    running = _under_staleness(fleet, environment)
+    aged_ratio = _aged_ratio(fleet, running)
+    free = replace(sampling, pause_s=0.0, recompute_s=0.0)
+    periods = [free.period_s(hardware, fleet.engines)]
+    periods += [fleet.period_s(batch) for batch in (hardware, admission, environment, running)]
+    periods[-1] = periods[-1] / (1.0 - aged_ratio)
+    # A smaller batch can be the faster one where its KV is computed again: no limit is charged less than nothing.
+    held = np.minimum.accumulate(np.stack(periods)[::-1], axis=0)[::-1]
+    return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
+
+
+def near_a_cap(fleet: Fleet, running: Reals, margin_ratio: float) -> npt.NDArray[np.bool_]:
+    """Whether so much larger a batch, 0..1 of it, would pass a limit on what is in flight or on staleness that waits.
+
+    The load varies, so a limit that the mean does not reach binds now and then.
+    """
+    admission, more = fleet.system.admission, (1.0 + margin_ratio) * running
+    near = np.zeros(running.shape, dtype=np.bool_)
+    if admission.max_in_flight_samples is not None:
+        outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / fleet.step_s(more)
+        in_flight = fleet.group_tail_ratio() * more * fleet.engines + outside + fleet.mean_queued()
+        near |= in_flight > admission.max_in_flight_samples
+    if admission.max_staleness is not None and admission.queue_policy == "wait":
+        rule = _ahead_of if fleet.cap_rule == "admission" else _older_than
+        near |= rule(fleet, admission.max_staleness)(more)
+    return near
+
+
+def _under_admission(fleet: Fleet, most: Reals) -> Reals:
+    """Running, waiting for their group, and queued: together at most the cap in flight; running, at most its own."""
+    cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
+    if cap is None:
+        return allowed
+    return np.minimum(allowed, (cap - fleet.mean_queued()) / (fleet.group_tail_ratio() * fleet.engines))
+
+
+def _under_environment(fleet: Fleet, most: Reals) -> Reals:
+    """Samples outside hold one of an engine's places, and count among those in flight."""
+    environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
+    if environment_s == 0.0:
+        return most
+    in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
+    tail_ratio, places = fleet.group_tail_ratio(), fleet.allowed_places()
+
+    def is_full(running: Reals) -> npt.NDArray[np.bool_]:
+        outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
+        return (running + outside > places) | (tail_ratio * running + outside > in_flight)
+
+    return _until(is_full, most)
+
+
+def _under_staleness(fleet: Fleet, most: Reals) -> Reals:
+    """With a cap that is waited for, by either rule."""
+    admission = fleet.system.admission
+    if admission.max_staleness is None or admission.queue_policy != "wait":
+        return most
+    is_over = _ahead_of(fleet, admission.max_staleness)
+    return _until(is_over if fleet.cap_rule == "admission" else _older_than(fleet, admission.max_staleness), most)
+
+
+def _ahead_of(fleet: Fleet, cap: int) -> Condition:
+    """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
+    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). What the trainers took
+    ahead is among them.
+    """
+    samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
+    ahead = cap - fleet.system.workload.batches_ahead
+
+    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+        step_s = fleet.step_s(running)
+        waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
+        outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
+        in_flight = tail_ratio * running * fleet.engines + outside + fleet.mean_queued()
+        return in_flight > (ahead + waiting_ratio) * samples
+
+    return is_over
+
+
+def _older_than(fleet: Fleet, cap: int) -> Condition:
+    """The longest sample of a step would be older than the cap when it is trained on: it generates for longest *
+    versions per token, and is then behind by the lag of an update. Trainers that wait for it before they publish, and
+    samplers that are held back until they publish, both settle where it is just as old as the cap.
+    """
+    workload = fleet.system.workload
+    longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
+
+    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+        step_s = fleet.step_s(running)
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.batches_ahead
+        return longest_tokens * fleet.versions_per_token(running) + constant > cap
+
+    return is_over
+
+
+def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
+    """With drops by age: the share of samples whose oldest token is beyond the cap when a batch is taken, whenever it
+    is trained on.
+
+    What is dropped is made again, which lengthens the step and makes tokens younger: the share at which both agree.
+    """
+    workload, admission = fleet.system.workload, fleet.system.admission
+    cap = admission.max_staleness
+    if cap is None or admission.queue_policy != "drop_by_age":
+        return np.zeros_like(running)
+    law = oldest_token_law(workload.lengths, workload.group_size)
+    period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
+
+    def is_enough(dropped_ratio: Reals) -> npt.NDArray[np.bool_]:
+        step_s = np.maximum(period_s / (1.0 - dropped_ratio), fleet.trainers.total_s)
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
+        return clipped_mean(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
+
+    return begins_to_hold(is_enough, np.zeros_like(running), np.ones_like(running))[0]
+
+
+def _until(is_over: Condition, most: Reals) -> Reals:
+    """The largest batch, up to `most`, before which a limit is not passed."""
+    return np.fmin(first_running(is_over, most), most)
+
+
+Refusal = Literal["no_trainer", "no_engine", "engine_granularity", "no_request", "kv_memory", "synchronous"]
+"""no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: GPUs that make no whole
+engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the longest
+response, or not one request safely. synchronous: a staleness cap that only a synchronous run keeps: 0, or one that the
+batches taken ahead leave no version of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A layout that cannot run, and why."""
+
+    layout: Layout
+    reason: Refusal
+
+
+def refused(system: System, sampling: Sampling, layout: Layout) -> Refused | None:
+    """The layout with the first reason for which it cannot run; None when it can."""
+    reason = _reason(system, sampling, layout)
+    return None if reason is None else Refused(layout, reason)
+
+
+def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | None:
+    engine, lengths = system.engine, system.workload.lengths
+    if layout.trainer_gpus < 1:
+        return "no_trainer"
+    if layout.sampler_gpus < engine.gpus:
+        return "no_engine"
+    if layout.sampler_gpus % engine.gpus:
+        return "engine_granularity"
+    if min(layout.running_per_engine, engine.max_running) < 1:
+        return "no_request"
+    longest_tokens = system.workload.prompt_tokens + lengths.max_tokens
+    if longest_tokens > (engine.kv_capacity_tokens or math.inf) or sampling.kv_running < 1.0:
+        return "kv_memory"
+    return "synchronous" if _leaves_no_version(system) else None
+
+
+def _leaves_no_version(system: System) -> bool:
+    """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
+    cap = system.admission.max_staleness
+    ahead = 0.0 if system.admission.queue_policy == "drop_by_age" else system.workload.batches_ahead
+    return cap is not None and cap <= ahead

@@ -1,0 +1,445 @@
+"""The steady state of an asynchronous run: which side sets the pace of a layout, and what each side loses, by cause.
+
+Two invariants hold it: the trainers consume what the engines produce, and tokens are as old as the concurrency makes
+them (Applied Compute's talk on asynchronous RL, 2025, for the idea; weight updates, prefill, the KV cache, limits and
+waits are own additions). The form is a fluid one: mean lengths, mean loads, a period that does not vary. It errs where
+`SteadyState.caveats` says so; there the event simulator judges. Not covered: engines that drain before they take new
+weights, engines that differ, and the tail of a step.
+
+What each side of a layout loses, by cause, and the one word for it.
+
+Both sides are measured against the same sequence of limits, so the causes of a side add up with its work to 1 exactly.
+A loss of the samplers is one of capacity: an engine that decodes a smaller batch than it could loses some while it is
+never idle. Not covered: tails, stragglers and noise, which no steady state has.
+
+How long finished samples lie before they are trained on, in versions: the offset of every token's staleness.
+
+Own derivations, for a period that does not vary. Not covered: a queue out of which the newest samples are taken first,
+and trainers that take batches ahead only when some lie ready.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of
+from rlscope.model.analytic.limits import CapRule, Fleet, Levels, Refused, near_a_cap, refused, sampler_levels
+from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
+from rlscope.model.numerics.rootfind import begins_to_hold
+from rlscope.model.system import Admission, Layout, Reals, System
+from rlscope.model.training.step_time import trainer_step
+
+Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
+"""What the layout waits for. trainers: surplus generation is held back or thrown away. admission: the cap on samples
+in flight."""
+
+BALANCED_LOSS_RATIO: Final = 0.10
+"""One GPU in ten, as in the verdict of a run: below this no change of layout pays for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideLosses:
+    """Shares of one side's GPU time, 0..1, by what they wait for."""
+
+    samplers: float = 0.0
+    """Of the trainers: they would wait if nothing but the engines' speed held the samplers."""
+    trainers: float = 0.0
+    """Of the samplers: what they could make beyond what is trained on."""
+    weight_updates: float = 0.0
+    environment: float = 0.0
+    admission: float = 0.0
+    staleness_cap: float = 0.0
+
+    @property
+    def total_ratio(self) -> float:
+        """All of them."""
+        return sum(getattr(self, cause.name) for cause in fields(self))
+
+
+def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Reals) -> list[SideLosses]:
+    """Waits for samples, charged to the limits that cause them, and the time in which publishing blocks the trainers.
+
+    All in seconds of one step; train_s has blocked_s in it.
+    """
+    reached = [np.maximum(level, train_s) for level in _limits(levels)]
+    samplers, updates, admission, environment, staleness = np.diff(np.stack([train_s, *reached]), axis=0) / step_s
+    columns = (samplers, np.zeros_like(step_s), updates + blocked_s / step_s, environment, admission, staleness)
+    return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLosses]:
+    """Capacity that nobody could use or that a limit takes away, in shares of the samplers' time.
+
+    Up to the trainers' own pace it is the trainers that a surplus waits for, whatever else holds it back: without that
+    limit the step would be no shorter. Engines that take new weights lose that time in any case.
+    """
+    hardware, updates, *limits = _limits(levels)
+    reached = [np.maximum(level, train_s) for level in (updates, *limits)]
+    stages = np.stack([hardware, updates, *reached])
+    weight_updates, trainers, admission, environment, staleness = np.diff(stages, axis=0) / step_s
+    columns = (np.zeros_like(step_s), trainers, weight_updates, environment, admission, staleness)
+    return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Regime:
+    """balanced when neither side loses more than BALANCED_LOSS_RATIO; else the cause that costs the most GPU time."""
+    if max(trainers.total_ratio, samplers.total_ratio) <= BALANCED_LOSS_RATIO:
+        return "balanced"
+    causes: tuple[Regime, ...] = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
+    lost = [
+        layout.trainer_gpus * getattr(trainers, cause) + layout.sampler_gpus * getattr(samplers, cause)
+        for cause in causes
+    ]
+    return causes[int(np.argmax(lost))]
+
+
+def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
+    return (levels.hardware_s, levels.updates_s, levels.admission_s, levels.environment_s, levels.staleness_s)
+
+
+Surplus = Literal["held", "dropped", "aged", "grows"]
+"""What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
+or for their age, or a queue that grows for ever."""
+
+
+def surplus_of(admission: Admission) -> Surplus:
+    """What the limits make of a surplus; a cap on samples in flight holds it back where nothing throws it away."""
+    bounded = admission.queue_capacity_samples is not None
+    if admission.queue_policy == "drop_oldest" and bounded:
+        return "dropped"
+    if admission.queue_policy == "drop_by_age" and admission.max_staleness is not None:
+        return "aged"
+    waits_for_cap = admission.queue_policy == "wait" and admission.max_staleness is not None
+    return "held" if bounded or waits_for_cap or admission.max_in_flight_samples is not None else "grows"
+
+
+def offset_versions(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
+    """Mean staleness of the last token of a sample whose group is then whole; NaN where the queue grows.
+
+    Trainers that hold d batches besides the one they train on take a batch when they start the step d before its own.
+    Everything until the taking is as if they trained on it at once, and d versions are published after it.
+
+    The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
+    period on average. Where the samplers have a surplus, what lies in the queue comes on top.
+    """
+    lag = fleet.update_lag(running, step_s)
+    if_surplus: Reals
+    surplus = surplus_of(fleet.system.admission)
+    if surplus == "held":
+        if_surplus = lag - 0.5 + _held_batches(fleet, levels, running, step_s, lag)
+    elif surplus == "dropped":
+        if_surplus = lag - 0.5 + _kept_batches(fleet, levels, step_s)
+    elif surplus == "aged":
+        if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
+    else:
+        if_surplus = np.full_like(step_s, np.nan)
+    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.batches_ahead
+
+
+def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+    """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
+    samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
+    outside = workload.environment_s * samples / step_s
+    in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
+    batches = np.full_like(step_s, np.inf)
+    if admission.queue_capacity_samples is not None:
+        blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0) / samples
+        full = admission.queue_capacity_samples / samples
+        batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
+    if admission.max_in_flight_samples is not None:
+        batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
+    if admission.max_staleness is not None and admission.queue_policy == "wait":
+        batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
+    return np.maximum(batches, 0.5)
+
+
+def _allowed_batches(fleet: Fleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
+    """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
+    workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
+    outside = workload.environment_s / step_s
+    if fleet.cap_rule == "admission":
+        in_flight = fleet.group_tail_ratio() * running * fleet.engines
+        return ((cap - workload.batches_ahead) * workload.samples_per_step - in_flight) / samples - outside
+    longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
+    return cap - workload.batches_ahead - longest - outside - lag + 0.5
+
+
+def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
+    """How far below full the queue is on average, in batches, after one was taken.
+
+    With nothing blocked it fills at `load` batches a period: 1 / (2 load). What is blocked fills it at once; half a
+    batch blocked on average is a whole one when it is taken. Between the two a straight line is taken.
+    """
+    return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
+
+
+def _kept_batches(fleet: Fleet, levels: Levels, step_s: Reals) -> Reals:
+    """Mean wait, in periods, in a full queue of q batches that drops its oldest: (q - 1/2) / load.
+
+    With the half version that any wait adds it is (2 q + load - 1) / (2 load), the in-queue form of Applied Compute
+    (Dong, Goel and Yu, 2026).
+    """
+    capacity = fleet.system.admission.queue_capacity_samples or 0
+    batches = max(capacity / fleet.sampling.samples_per_step, 1.0)
+    return (batches - 0.5) * levels.staleness_s / step_s
+
+
+def _aged_offset(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+    """The offset at which the samples older than the cap are just the surplus."""
+    workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
+    law = oldest_token_law(workload.lengths, workload.group_size)
+    rate = fleet.versions_per_token(running) * levels.environment_s / step_s
+
+    def drops_the_surplus(offset: Reals) -> npt.NDArray[np.bool_]:
+        behind = cap - offset - workload.environment_s / step_s
+        return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
+
+    return begins_to_hold(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
+
+
+Caveat = Literal[
+    "in_flight_cap",
+    "staleness_cap",
+    "near_cap",
+    "samples_age_out",
+    "held_back",
+    "queue_grows",
+    "few_requests",
+    "waits_vary",
+]
+"""Why the closed form is off, and by how much beside the event simulator.
+
+in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: mean staleness is off by up to half
+a version, the period by up to 8 %. near_cap: it binds now and then. samples_age_out: what is left is shorter, so
+throughput is up to 8 % too high where the samplers set the pace. held_back: samplers with a surplus run in bursts, as
+where a cap binds. queue_grows: for ever, and staleness with it. few_requests: their number varies a lot. waits_vary:
+the longest waits for an environment, not their mean, are what a staleness cap meets.
+"""
+
+_FEW_RUNNING: Final = 4.0
+"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
+_AGED_RATIO: Final = 0.001
+"""Dropping one sample in a thousand is taken for dropping none."""
+_NEAR_CAP_RATIO: Final = 0.2
+"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
+_LONG_WAIT_RATIO: Final = 0.05
+"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
+_SLIGHT_SURPLUS: Final = 0.02
+"""A surplus of less is used up by the variation of the load."""
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """One layout in steady state."""
+
+    layout: Layout
+    regime: Regime
+    step_s: float
+    """Period of the versions."""
+    trained_tokens_per_s: float
+    """Response tokens."""
+    train_s: float
+    """Of step_s, what the trainers need themselves, a blocking publication included."""
+    load_ratio: float
+    """What the samplers could make over what the trainers could take: below 1 the trainers wait."""
+    engines: int
+    running: float
+    """Requests in an engine's batch; below 1 the share of the time that it has one."""
+    running_limit: float
+    """The least of the layout's limit, the engine's own, and the KV cache's."""
+    pass_s: float
+    resident_tokens: float
+    """KV tokens on an engine."""
+    sample_s: float
+    """From a sample's first pass to its last token, waits for its environment included."""
+    sampler_idle_ratio: float
+    """Share of the engines' time without a pass, 0..1."""
+    trainer_losses: SideLosses
+    sampler_losses: SideLosses
+    dropped_ratio: float
+    """Share of the finished samples that are thrown away for their age, or by a full queue."""
+    staleness: StalenessTerms | None
+    """Of what the queue is offered, before any drop by age; None where the queue grows."""
+    staleness_max: int | None
+    """Of the oldest token that can be trained on; None where the queue grows."""
+    caveats: tuple[Caveat, ...]
+
+    @property
+    def concurrency(self) -> float:
+        """Requests that run, over all engines."""
+        return self.running * self.engines
+
+    @property
+    def trainer_idle_ratio(self) -> float:
+        """Share of the trainers' time in which they do not work on a batch, 0..1."""
+        return self.trainer_losses.total_ratio
+
+
+def steady_states(
+    system: System, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
+) -> tuple[SteadyState | Refused, ...]:
+    """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
+
+    A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
+    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
+    waits for its environment holds one of an engine's places. cap_rule matters where a staleness cap is waited for.
+    """
+    sampling = sampling_of(system)
+    verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
+    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
+    states = iter(_states(_fleet(system, sampling, runnable, cap_rule), runnable) if runnable else ())
+    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
+
+
+def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission") -> Fleet:
+    gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
+    return Fleet(
+        system,
+        sampling,
+        engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
+        places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
+        trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
+        cap_rule=cap_rule,
+    )
+
+
+def _keeping_up(fleet: Fleet, most: Reals) -> Reals:
+    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
+    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
+
+
+def _states(fleet: Fleet, layouts: Sequence[Layout]) -> list[SteadyState]:
+    levels = sampler_levels(fleet)
+    train_s = fleet.trainers.total_s
+    step_s = np.maximum(levels.staleness_s, train_s)
+    running = levels.running
+    if surplus_of(fleet.system.admission) == "held":
+        running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
+    made_in_s = fleet.period_s(running)
+    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
+    by_samplers = sampler_losses(levels, train_s, step_s)
+    numbers = np.stack(
+        [
+            step_s,
+            train_s,
+            train_s / levels.staleness_s,
+            running,
+            levels.hardware_running,
+            fleet.sampling.pass_s(running),
+            _sample_s(fleet, running, made_in_s),
+            1.0 - _busy_ratio(fleet, running, made_in_s),
+            _dropped_ratio(fleet, made_in_s, step_s),
+            fleet.versions_per_token(running) * made_in_s / step_s,
+            offset_versions(fleet, levels, running, step_s),
+        ]
+    ).T.tolist()
+    caveats = _caveats(fleet, levels, running, step_s)
+    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, caveats, strict=True)]
+
+
+def _state(
+    fleet: Fleet,
+    layout: Layout,
+    numbers: Sequence[float],
+    by_trainers: SideLosses,
+    by_samplers: SideLosses,
+    caveats: tuple[Caveat, ...],
+) -> SteadyState:
+    step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
+    workload = fleet.system.workload
+    terms = StalenessTerms(rate, offset, workload.environment_s / step_s)
+    return SteadyState(
+        layout=layout,
+        regime=regime_of(layout, by_trainers, by_samplers),
+        step_s=step_s,
+        trained_tokens_per_s=workload.samples_per_step * fleet.sampling.mean_tokens / step_s,
+        train_s=train_s,
+        load_ratio=load,
+        engines=layout.sampler_gpus // fleet.system.engine.gpus,
+        running=running,
+        running_limit=limit,
+        pass_s=pass_s,
+        resident_tokens=running * fleet.sampling.resident_tokens,
+        sample_s=sample_s,
+        sampler_idle_ratio=idle,
+        trainer_losses=by_trainers,
+        sampler_losses=by_samplers,
+        dropped_ratio=dropped,
+        staleness=None if np.isnan(offset) else terms,
+        staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
+        caveats=caveats,
+    )
+
+
+def _sample_s(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
+    """Little's law: requests that run over samples finished per second; and the wait outside."""
+    finished_per_s = fleet.sampling.samples_per_step / made_in_s
+    return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
+
+
+def _busy_ratio(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
+    """Share of the engines' time in passes and prefill."""
+    sampling = fleet.sampling
+    return sampling.samples_per_step / fleet.engines * sampling.busy_s(running) / made_in_s
+
+
+def _dropped_ratio(fleet: Fleet, made_in_s: Reals, step_s: Reals) -> Reals:
+    if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
+        return np.zeros_like(step_s)
+    return np.maximum(1.0 - made_in_s / step_s, 0.0)
+
+
+def _staleness_max(fleet: Fleet, terms: StalenessTerms) -> int:
+    """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
+    ahead.
+    """
+    workload, admission = fleet.system.workload, fleet.system.admission
+    most = maximum(terms, workload.lengths)
+    is_strict = admission.queue_policy == "drop_by_age" or (
+        admission.queue_policy == "wait" and fleet.cap_rule == "publication_waits"
+    )
+    if not is_strict or admission.max_staleness is None:
+        return most
+    aged = math.ceil(workload.batches_ahead) if admission.queue_policy == "drop_by_age" else 0
+    return min(most, admission.max_staleness + aged)
+
+
+def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
+    surplus = surplus_of(fleet.system.admission)
+    slower = levels.staleness_s < step_s * (1.0 - _SLIGHT_SURPLUS)
+    loose = running < levels.hardware_running * (1.0 - _ROUNDING)
+    train_s = fleet.trainers.total_s
+
+    def binds(limit_s: Reals, before_s: Reals) -> npt.NDArray[np.bool_]:
+        return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
+
+    # What runs at most is known exactly: it is a limit like an engine's own.
+    is_capped = fleet.system.admission.max_in_flight_samples is not None
+    in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
+    staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
+    found: dict[Caveat, npt.NDArray[np.bool_]] = {
+        "in_flight_cap": in_flight,
+        "staleness_cap": staleness,
+        "near_cap": near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
+        "samples_age_out": (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
+        "held_back": slower & (surplus == "held"),
+        "queue_grows": slower & (surplus == "grows"),
+        "few_requests": loose & (running < _FEW_RUNNING),
+        "waits_vary": _waits_vary(fleet, running),
+    }
+    rows = zip(*(mask.tolist() for mask in found.values()), strict=True)
+    return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]
+
+
+def _waits_vary(fleet: Fleet, running: Reals) -> npt.NDArray[np.bool_]:
+    """Whether waits for the environment differ, are a part of a sample's time, and staleness is capped."""
+    workload = fleet.system.workload
+    waits_s = workload.environment_waits_s
+    if fleet.system.admission.max_staleness is None or not waits_s or min(waits_s) == max(waits_s):
+        return np.zeros(running.shape, dtype=np.bool_)
+    return workload.environment_s > _LONG_WAIT_RATIO * _sample_s(fleet, running, fleet.period_s(running))

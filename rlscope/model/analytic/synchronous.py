@@ -1,0 +1,155 @@
+"""How long an engine takes to generate a fixed number of responses that all are there at the start: a drain.
+
+Requests that start together all have the same age, so batch and resident tokens follow from the law of lengths alone.
+What does not fit into the batch at once waits, and starts as others finish. The number of running requests is its mean
+at every pass, so the luck of one engine against another is not covered; with few requests it matters.
+
+The step of a synchronous run: generate all samples, then train on them; the sides take turns.
+
+Either all GPUs do both, or each side has its own and idles while the other works. Not covered: over-provisioning and
+aborting of stragglers, moving weights between the phases of one GPU (give it as a trainer phase), and engines that
+differ: the spread between engines makes a real step a little longer.
+"""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import DecodeCurve, Layout, Reals, System
+from rlscope.model.training.step_time import trainer_step
+
+Horizon = Literal["expected_longest", "longest_possible"]
+"""Passes that are counted: as many as the longest of a step's samples needs on average, or as the longest possible."""
+
+_SLICES: Final = 256
+"""Slices of the longest length by which a drain in waves moves on: its time is then within 1 %."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one engine has to generate."""
+
+    samples: float
+    """Responses, mean over the engines."""
+    running_limit: float
+    """Most that run at once."""
+    step_samples: float
+    """Responses of the whole step: the slowest of them ends it."""
+    prompt_tokens: float
+
+
+def drain_s(curve: DecodeCurve, lengths: LengthLaw, batch: Batch, horizon: Horizon = "expected_longest") -> float:
+    """Seconds from the first pass to the last, prefill left out.
+
+    Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1) resident tokens (the synchronous step of Applied
+    Compute's talk, 2025, and the KV term, own). expected_longest weighs pass k with the probability that a sample
+    of the step still runs. In waves, the requests that start are found slice by slice from those that finish.
+    """
+    if batch.samples <= batch.running_limit:
+        passes = np.arange(np.ceil(lengths.max_tokens))
+        slice_tokens, running = 1.0, batch.samples * lengths.survival(passes)
+        resident = running * (batch.prompt_tokens + passes)
+    else:
+        slice_tokens = max(lengths.max_tokens / _SLICES, 1.0)
+        running, resident = _waves(lengths, batch, slice_tokens)
+    if horizon == "expected_longest":
+        needed = 1.0 - (1.0 - np.minimum(running / batch.samples, 1.0)) ** batch.step_samples
+        # An engine that still runs has a request: the mean over all engines, some of them done, may be below one.
+        alone = np.maximum(1.0 / np.maximum(running, 1e-300), 1.0)
+        running, resident = running * alone, resident * alone
+    else:
+        needed = np.ones_like(running)
+    seconds = curve.pass_s(running) + curve.kv_s_per_token * resident
+    return float((needed * seconds).sum()) * slice_tokens
+
+
+def largest_batch(lengths: LengthLaw, prompt_tokens: float, capacity_tokens: float) -> float:
+    """Requests that can start together without overflowing the KV cache at any age, on average."""
+    ages = lengths.support
+    alive = np.append(1.0, lengths.survival(ages)[:-1])
+    return capacity_tokens / float((alive * (prompt_tokens + ages)).max())
+
+
+def _waves(lengths: LengthLaw, batch: Batch, slice_tokens: float) -> tuple[Reals, Reals]:
+    """Running requests and their resident tokens, slice by slice: as many start as keep the batch full.
+
+    A request that starts with a slice runs for a share of every later one, the mean of S over it; so tokens are
+    conserved, whatever the slices.
+    """
+    edges = np.arange(np.ceil(lengths.max_tokens / slice_tokens) + 1.0) * slice_tokens
+    alive = -np.diff(lengths.excess_tokens(edges)) / slice_tokens
+    most_slices = int(batch.samples / batch.running_limit * lengths.mean_tokens / slice_tokens) + 2 * alive.size
+    starts = np.zeros(most_slices)
+    waiting, now = batch.samples, 0
+    while waiting > 0.0:
+        window = min(now, alive.size - 1)
+        running = float((starts[now - window : now][::-1] * alive[1 : window + 1]).sum())
+        starts[now] = min(max(batch.running_limit - running, 0.0) / alive[0], waiting)
+        waiting, now = waiting - starts[now], now + 1
+    ages = batch.prompt_tokens + (edges[:-1] + edges[1:]) / 2.0
+    running = np.convolve(starts[:now], alive).astype(np.float64)
+    return running, np.convolve(starts[:now], alive * ages).astype(np.float64)
+
+
+@dataclass(frozen=True, slots=True)
+class SynchronousStep:
+    """One step; its parts add up."""
+
+    step_s: float
+    generation_s: float
+    """Decode passes of the engines, from the first to the last."""
+    prefill_s: float
+    environment_s: float
+    """Counted once: the wait of the sample that ends the step."""
+    train_s: float
+    update_s: float
+    trained_tokens_per_s: float
+    """Response tokens."""
+    running: float
+    """Requests in an engine's batch at the start."""
+    in_waves: bool
+    """Not all requests run from the start."""
+
+
+def colocated_step(
+    system: System, gpus: int, running_per_engine: int | None = None, horizon: Horizon = "expected_longest"
+) -> SynchronousStep | None:
+    """The step when all GPUs generate and then all train; None when no engine fits. No limit: the engine's own."""
+    limit = system.engine.max_running if running_per_engine is None else running_per_engine
+    return split_step(system, Layout(gpus, gpus, limit), horizon)
+
+
+def split_step(system: System, layout: Layout, horizon: Horizon = "expected_longest") -> SynchronousStep | None:
+    """The step when each side has its own GPUs; None when the layout has no trainer, no engine or no place.
+
+    Generation is the sum over passes of a drain, with all requests of an engine started at once where they fit.
+    """
+    engines = layout.sampler_gpus // system.engine.gpus
+    limit = _running_limit(system, layout)
+    if engines < 1 or layout.trainer_gpus < 1 or limit < 1.0:
+        return None
+    workload, update, sampling = system.workload, system.update, sampling_of(system)
+    samples = sampling.samples_per_step / engines
+    batch = Batch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
+    trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
+    parts_s = (
+        drain_s(system.engine.curve, workload.lengths, batch, horizon),
+        samples * float(sampling.prefill_s(min(samples, limit))),
+        workload.environment_s,
+        float(trainers.work_s),
+        max(update.trainer_blocked_s, update.delay_s + update.engine_pause_s),
+    )
+    step_s = sum(parts_s)
+    tokens_per_s = workload.samples_per_step * sampling.mean_tokens / step_s
+    return SynchronousStep(step_s, *parts_s, tokens_per_s, min(samples, limit), samples > limit)
+
+
+def _running_limit(system: System, layout: Layout) -> float:
+    engine, workload = system.engine, system.workload
+    limit = float(min(layout.running_per_engine, engine.max_running))
+    if engine.kv_capacity_tokens is None:
+        return limit
+    return min(limit, largest_batch(workload.lengths, workload.prompt_tokens, engine.kv_capacity_tokens))

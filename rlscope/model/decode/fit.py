@@ -1,0 +1,295 @@
+"""The decode curve of a run: fitted to its passes, with what is known of the hardware, and how far it can be trusted.
+
+A fit is a sample of the curves that passes and hardware leave possible, the curve in their middle, and what they did
+not settle. Use the sample for every prediction: where a run did not go, it spreads. Not covered: which of the engine's
+seconds a pass is made of, which the caller chooses, and engines that differ.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from rlscope.model.decode.curves import Form
+from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
+from rlscope.model.decode.posterior import Evidence, FormModel, Reference, prompt_passes
+from rlscope.model.decode.prior import HardwarePrior
+from rlscope.model.numerics.mcmc import draw, maximise
+from rlscope.model.system import DecodeCurve, Reals
+
+Caveat = Literal[
+    "no_passes",
+    "no_hardware_prior",
+    "one_batch_size",
+    "batch_and_kv_move_together",
+    "kv_not_recorded",
+    "slope_not_seen",
+]
+"""What a fit could not settle. no_passes: it rests on the hardware alone; no_hardware_prior: on the passes alone;
+one_batch_size: no slope was seen; batch_and_kv_move_together: the slope and the price of a resident token are known as
+a sum; kv_not_recorded: the curve holds resident tokens at what they were; slope_not_seen: batches stayed where the
+time hardly depends on them."""
+
+_SETTLE_STEPS: Final = 400
+"""Some eight autocorrelation times of the sampler on these densities."""
+_THIN_STEPS: Final = 20
+_SAMPLE: Final = 480
+"""Curves that the middle is taken of: its error is then a twentieth of their spread."""
+_WALKERS: Final = 32
+_WALKER_SPREAD: Final = 0.1
+_FLAT_ELASTICITY: Final = 0.2
+"""d log t / d log b at the largest batches visited below which the slope is not seen: the p-norm's value at half of its
+hinge, for p = 2."""
+_FOLDS: Final = 4
+_FEWEST_CELLS_TO_JUDGE: Final = 8
+"""Cells below which leaving a quarter out says nothing of the form."""
+_DENSE_FORMS: Final[tuple[Form, ...]] = ("pnorm", "softplus", "sigmoid")
+_AS_GOOD: Final = 1.25
+_AS_GOOD_ERROR: Final = 0.005
+"""A form fits as well with an error up to a quarter larger, or by so much: less than the passes themselves vary."""
+_WIDE_RANGE: Final = 8.0
+"""Batch sizes must span so much to tell experts from a hinge."""
+_CLEARLY_BETTER: Final = 0.7
+_GOOD_FIT: Final = 0.03
+"""Error of the p-norm below which no other form is tried: what it reaches on measured kernels of dense models."""
+_MIDDLE_BEYOND: Final = 4.0
+"""The middle is taken from a quarter of the smallest batch seen to four times the largest."""
+_MIDDLE_UNSEEN: Final = (1.0, 1024.0)
+"""The same where no batch was seen."""
+_MIDDLE_POINTS: Final = 24
+_MIDDLE_ERROR: Final = 1e-2
+"""Log time; parameters that the curve hardly depends on stay at their median."""
+_USUAL_CONTEXT_TOKENS: Final = 2000.0
+"""Where none was seen; the middle hardly depends on it."""
+
+
+class PassInterval(NamedTuple):
+    """Seconds of a pass: the median of the sample, and the interval that holds `level` of it."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CurveFit:
+    """A fitted decode curve, and how far it can be trusted."""
+
+    form: Form
+    curve: DecodeCurve
+    """The one nearest to the median of the draws at every batch size."""
+    draws: tuple[DecodeCurve, ...]
+    """Curves that passes and hardware leave possible, equally likely."""
+    parameters: Mapping[str, float]
+    """Of the curve, by name; `residual` is the log deviation of cells from it, besides what was expected."""
+    visited: Visited | None
+    """None: no pass could be used."""
+    cells: DecodePoints
+    """What was fitted."""
+    mape_ratio: float | None
+    """Mean absolute error over the cells, relative, each weighing the square root of its rows; None without cells."""
+    held_out_mape_ratio: float | None
+    """The same over quarters of the batch range that were left out, of the most probable curve given the others; None
+    when there are too few cells."""
+    stall_ratio: float
+    """How much longer passes took on average than typically; the curve and the draws are so much higher than what was
+    fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
+    rejected: Mapping[Rejection, int]
+    """Rows left out, by reason."""
+    caveats: tuple[Caveat, ...]
+
+    def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
+        """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
+
+        One batch size and no hardware leave all beyond assumed: passes over prompts are of another kind.
+        """
+        if self.visited is None:
+            return "assumed"
+        grade = self.visited.grade(running, kv_tokens)
+        knows_slope = not {"one_batch_size", "no_hardware_prior"} <= set(self.caveats)
+        return grade if knows_slope or grade != "extrapolated" else "assumed"
+
+    def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
+        """Seconds of a pass, from the sample of curves."""
+        pass_s = [float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws]
+        low, median, high = np.quantile(pass_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
+        return PassInterval(float(median), float(low), float(high))
+
+
+def fit_decode_curve(
+    points: DecodePoints,
+    prior: HardwarePrior | None,
+    rng: np.random.Generator,
+    *,
+    form: Form | None = None,
+    draw_count: int = 200,
+    prefills: DecodePoints | None = None,
+) -> CurveFit | None:
+    """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
+
+    Draws from the posterior of passes and hardware, with Huber's loss on log time, and the curve in their middle: the
+    most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
+    Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
+    form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
+    computed prompts, `running` being the tokens of a pass; decoding takes about as long (`prompt_passes.py`).
+    """
+    cells = gather(points, None if prior is None else prior.least_pass_s)
+    chosen = form or _choose_form(cells.points, prior)
+    model = _model(chosen, cells.points, prior, prefills)
+    if model is None:
+        return None
+    typical = _sample(model, cells.points, rng)
+    typical_middle = _middle(model, typical, cells.points)
+    stalls = np.log(cells.stall_ratio)
+    sample, middle = model.scaled(typical, stalls), model.scaled(typical_middle[None, :], stalls)[0]
+    visited = Visited.of(cells.points)
+    return CurveFit(
+        form=chosen,
+        curve=model.curve(middle),
+        draws=tuple(model.curve(vector) for vector in sample[:draw_count]),
+        parameters={name: float(column[0]) for name, column in model.named(middle).items()},
+        visited=visited,
+        cells=cells.points,
+        mape_ratio=_mape(model, typical_middle, cells.points),
+        held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
+        stall_ratio=cells.stall_ratio,
+        rejected=cells.rejected,
+        caveats=_caveats(model.curve(middle), visited, cells, prior),
+    )
+
+
+def forms_as_good(fit: CurveFit, prior: HardwarePrior | None, prefills: DecodePoints | None) -> tuple[DecodeCurve, ...]:
+    """The most probable curves of the other dense forms that fit the passes about as well as the fit does."""
+    curves: list[DecodeCurve] = []
+    for form in _DENSE_FORMS:
+        model = None if form == fit.form or fit.mape_ratio is None else _model(form, fit.cells, prior, prefills)
+        if model is None or fit.mape_ratio is None:
+            continue
+        vector = _most_probable(model, fit.cells)
+        if (_mape(model, vector, fit.cells) or 0.0) <= _AS_GOOD * fit.mape_ratio + _AS_GOOD_ERROR:
+            curves.append(model.curve(model.scaled(vector[None, :], np.log([fit.stall_ratio]))[0]))
+    return tuple(curves)
+
+
+def _model(
+    form: Form, cells: DecodePoints, prior: HardwarePrior | None, prefills: DecodePoints | None
+) -> FormModel | None:
+    reference = Reference.of(cells) if len(cells) else None
+    model = FormModel(form, prior, reference, None if prefills is None else prompt_passes(prefills, cells))
+    return model if reference is not None or model.speaks_of_form else None
+
+
+def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
+    evidence = Evidence.of(cells)
+    return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
+
+
+def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> Reals:
+    """Vectors from the posterior, in random order."""
+    evidence = Evidence.of(cells)
+    best = _most_probable(model, cells)
+    start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
+    start = np.where(np.isfinite(model.least), np.abs(start), start)
+    drawn = draw(
+        lambda vectors: model.log_density(vectors, evidence),
+        start,
+        rng,
+        settle=_SETTLE_STEPS,
+        thin=_THIN_STEPS,
+        count=_SAMPLE,
+    )
+    anchored = _anchored(model, rng.permutation(drawn), cells)
+    level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
+    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
+
+
+def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
+    """The vectors, each scaled so that its curve meets the passes where most of them are.
+
+    The form's own error is an error of shape: what the run measured most it knows, and predictions there are not to
+    be as wide as elsewhere. The factor is the median over rows of measured over fitted.
+    """
+    if not len(cells):
+        return vectors
+    log_ratio = np.log(cells.typical_s / model.pass_s(vectors, cells.running, cells.kv_tokens))
+    order = np.argsort(log_ratio, axis=1)
+    reached = np.cumsum(cells.rows[order], axis=1) >= cells.rows.sum() / 2
+    middle = np.take_along_axis(order, np.argmax(reached, axis=1)[:, None], axis=1)
+    return model.scaled(vectors, np.take_along_axis(log_ratio, middle, axis=1)[:, 0])
+
+
+def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
+    """The vector whose curve is nearest to the median of the sample's, in log time, with and without resident KV."""
+    low, high = _MIDDLE_UNSEEN
+    context_tokens = _USUAL_CONTEXT_TOKENS
+    if len(cells):
+        low = max(1.0, cells.running.min() / _MIDDLE_BEYOND)
+        high = cells.running.max() * _MIDDLE_BEYOND
+        context_tokens = float(np.median(cells.kv_tokens / cells.running))
+    running = np.tile(np.geomspace(low, high, _MIDDLE_POINTS), 2)
+    kv_tokens = running * np.repeat([0.0, context_tokens], _MIDDLE_POINTS)
+    median_s = np.median(model.pass_s(sample, running, kv_tokens), axis=0)
+    typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
+
+    def nearness(vectors: Reals) -> Reals:
+        with np.errstate(invalid="ignore", over="ignore"):
+            distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
+        near = -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+        return np.where(np.isfinite(near), near, -np.inf)
+
+    nearest = maximise(nearness, typical[None, :], model.least)
+    return _anchored(model, nearest[None, :], cells)[0]
+
+
+def _mape(model: FormModel, vector: Reals, cells: DecodePoints) -> float | None:
+    """Over cells, each with the square root of its rows: neither the one busiest batch size nor single rows decide."""
+    if not len(cells):
+        return None
+    error_ratio = np.abs(model.pass_s(vector, cells.running, cells.kv_tokens) / cells.typical_s - 1)
+    return float(np.average(error_ratio, weights=np.sqrt(cells.rows)))
+
+
+def _held_out_mape(form: Form, cells: DecodePoints, prior: HardwarePrior | None) -> float | None:
+    """Error on each quarter of the batch sizes, fitted to the other three: the outer two are extrapolations."""
+    if len(cells) < _FEWEST_CELLS_TO_JUDGE:
+        return None
+    errors: list[float] = []
+    for left_out in np.array_split(np.argsort(cells.running, kind="stable"), _FOLDS):
+        kept = np.ones(len(cells), dtype=np.bool_)
+        kept[left_out] = False
+        model = FormModel(form, prior, Reference.of(cells.where(kept)))
+        error = _mape(model, _most_probable(model, cells.where(kept)), cells.where(~kept))
+        errors += [] if error is None else [error]
+    return float(np.mean(errors))
+
+
+def _choose_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
+    """By what the model is, else by the error on passes that were left out; the p-norm unless clearly worse."""
+    if prior is not None and prior.experts is not None:
+        return "expert_hit"
+    if len(cells) < _FEWEST_CELLS_TO_JUDGE or cells.running.max() < _WIDE_RANGE * cells.running.min():
+        return "pnorm"
+    model = FormModel("pnorm", prior, Reference.of(cells))
+    fitted = _mape(model, _most_probable(model, cells), cells)
+    if fitted is None or fitted < _GOOD_FIT:
+        return "pnorm"
+    pnorm, experts = (_held_out_mape(form, cells, prior) for form in ("pnorm", "expert_hit"))
+    return "expert_hit" if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else "pnorm"
+
+
+def _caveats(
+    curve: DecodeCurve, visited: Visited | None, cells: Cells, prior: HardwarePrior | None
+) -> tuple[Caveat, ...]:
+    if visited is None:
+        return ("no_passes",)
+    high = visited.batch_high
+    elasticity = float(np.log(curve.pass_s(1.05 * high) / curve.pass_s(high / 1.05)) / np.log(1.05**2))
+    known: tuple[tuple[Caveat, bool], ...] = (
+        ("no_hardware_prior", prior is None),
+        ("one_batch_size", visited.one_batch_size),
+        ("batch_and_kv_move_together", visited.kv_follows_batch),
+        ("kv_not_recorded", not cells.knows_kv),
+        ("slope_not_seen", elasticity < _FLAT_ELASTICITY),
+    )
+    return tuple(caveat for caveat, holds in known if holds)

@@ -1,0 +1,312 @@
+"""Which measured passes a decode curve may be fitted to, gathered into cells of like batch size and like resident KV.
+
+A cell is the unit of the fit, so that a batch size seen a million times does not outvote the shape of the curve. What
+is left out is counted by reason. Not covered: passes that verify drafted tokens, and engines that differ from each
+other; the caller gives the passes of engines that are alike.
+
+Where a run went: the batch sizes and resident tokens its passes saw, and how near a question is to them.
+
+The word for a prediction follows from its place alone, so it can be said before anything is fitted. Not covered: how
+wide the prediction's interval is; the sample of curves says that.
+
+From the passes of a stretch to the points that a decode curve is fitted to, and to those that it is compared with.
+
+Nothing is left out here but what is of the other kind; what a fit may use is its own choice (`decode_points.py`).
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.observed import PassCosts
+from rlscope.model.system import Reals
+
+Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
+Kept = npt.NDArray[np.bool_]
+
+BATCH_CELLS_PER_DOUBLING: Final = 4
+"""Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
+_KV_CELLS_PER_DOUBLING: Final = 2
+"""The KV term is a part of the time, so its cells may be wider."""
+_LEAST_CLEAN_ROWS_RATIO: Final = 0.02
+"""Passes with a little prefill are let in when those without are fewer than this share of all."""
+_LITTLE_PREFILL_RATIO: Final = 0.1
+"""Prompt tokens per running request and pass that hardly show in its time."""
+_OUTLYING_SIGMAS: Final = 3.5
+"""Robust deviations from the cell's median that one measurement in two thousand exceeds by chance."""
+_FEWEST_TO_JUDGE: Final = 5
+"""Measurements of a cell below which no spread is known to call one of them outlying."""
+_MAD_TO_SIGMA: Final = 1.4826
+"""Standard deviation over median absolute deviation, for normal noise."""
+_SMALLEST_SPREAD: Final = 0.05
+"""Log time: a cell spans so much by its width alone."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodePoints:
+    """Measured passes, one element a measurement; all arrays have one length."""
+
+    running: Reals
+    """Requests in the batch."""
+    pass_s: Reals
+    """Mean seconds of one pass: the caller says whether with or without the time between passes."""
+    typical_s: Reals
+    """Median seconds of one pass over the rows, where that is known; else the mean. The curve's shape is fitted to
+    these, which stalls of the host do not move, and its height to the means, which they do."""
+    rows: Reals
+    """Independent measurements that this one averages."""
+    kv_tokens: Reals
+    """Tokens resident in the KV cache; NaN where that was not recorded."""
+    prefill_tokens: Reals
+    """Prompt tokens computed per pass."""
+    running_sd: Reals
+    """Error of the batch size, requests: above 0 where it is a reading and not a count over the passes."""
+
+    @classmethod
+    def of(
+        cls,
+        running: npt.ArrayLike,
+        pass_s: npt.ArrayLike,
+        *,
+        typical_s: npt.ArrayLike | None = None,
+        rows: npt.ArrayLike = 1.0,
+        kv_tokens: npt.ArrayLike | None = None,
+        prefill_tokens: npt.ArrayLike = 0.0,
+        running_sd: npt.ArrayLike = 0.0,
+    ) -> "DecodePoints":
+        """Points from arrays or single values, which are repeated; raises ValueError when the lengths disagree."""
+        typical_s = pass_s if typical_s is None else typical_s
+        kv_tokens = np.nan if kv_tokens is None else kv_tokens
+        given = (running, pass_s, typical_s, rows, kv_tokens, prefill_tokens, running_sd)
+        arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(column, dtype=np.float64)) for column in given))
+        return cls(*arrays)
+
+    def __len__(self) -> int:
+        return len(self.running)
+
+    def where(self, kept: Kept) -> "DecodePoints":
+        """Those points."""
+        return DecodePoints(*(column[kept] for column in self.columns))
+
+    @property
+    def columns(self) -> tuple[Reals, ...]:
+        """The arrays, in the order of the fields."""
+        times = (self.pass_s, self.typical_s)
+        return (self.running, *times, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
+
+
+class Cells(NamedTuple):
+    """Points that were kept, gathered, and how many rows were left out for what."""
+
+    points: DecodePoints
+    rejected: Mapping[Rejection, int]
+
+    @property
+    def stall_ratio(self) -> float:
+        """Time of the passes over what typical ones would have taken, 1 or about it; over the rows that are kept."""
+        points = self.points
+        return float((points.pass_s @ points.rows) / (points.typical_s @ points.rows)) if len(points) else 1.0
+
+    @property
+    def knows_kv(self) -> bool:
+        """Whether the resident tokens of every cell are known."""
+        return len(self.points) > 0 and not bool(np.isnan(self.points.kv_tokens).any())
+
+
+def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
+    """Leave out what says nothing of decoding, and average the rest within cells.
+
+    least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
+    robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over what is
+    left, weighted by rows, because times add up. Resident tokens known for the most rows are asked of all; known for
+    fewer, they are not used.
+    """
+    rejected: Counter[Rejection] = Counter()
+    points = _keep(points, (points.running > 0) & (points.rows > 0), "no_batch", rejected)
+    shorter_s = np.minimum(points.pass_s, points.typical_s)
+    points = _keep(points, np.isfinite(shorter_s) & (shorter_s > 0), "no_time", rejected)
+    possible = np.minimum(points.pass_s, points.typical_s) >= (least_pass_s or 0.0)
+    points = _keep(points, possible, "below_physical_bound", rejected)
+    points = _keep(points, _decodes_only(points), "prefill", rejected)
+    if not len(points):
+        return Cells(points, +rejected)
+    if _rows(points, ~np.isnan(points.kv_tokens)) * 2 > points.rows.sum():
+        points = _keep(points, ~np.isnan(points.kv_tokens), "no_kv", rejected)
+    else:
+        points = replace(points, kv_tokens=np.full(len(points), np.nan))
+    points = _keep(points, _typical(points, _cell_numbers(points)), "outlying", rejected)
+    return Cells(_averaged(points, _cell_numbers(points)), +rejected)
+
+
+def _keep(points: DecodePoints, kept: Kept, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
+    rejected[reason] += round(_rows(points, ~kept))
+    return points.where(kept)
+
+
+def _rows(points: DecodePoints, chosen: Kept) -> float:
+    return float(points.rows[chosen & (points.rows > 0)].sum())
+
+
+def _decodes_only(points: DecodePoints) -> Kept:
+    clean = points.prefill_tokens <= 0
+    if _rows(points, clean) > _LEAST_CLEAN_ROWS_RATIO * points.rows.sum():
+        return clean
+    return points.prefill_tokens <= _LITTLE_PREFILL_RATIO * points.running
+
+
+def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
+    batch = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(points.running))
+    kv = np.floor(_KV_CELLS_PER_DOUBLING * np.log2(np.maximum(points.kv_tokens, 1.0)))
+    places = np.stack([batch, np.nan_to_num(kv, nan=-1.0)])
+    return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
+
+
+def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Kept:
+    """Whether each point is near its cell's median; all of a cell that is too small to judge."""
+    log_s = np.log(points.typical_s)
+    typical = np.ones(len(points), dtype=np.bool_)
+    for number in np.unique(cell):
+        members = np.flatnonzero(cell == number)
+        if len(members) >= _FEWEST_TO_JUDGE:
+            distance = np.abs(log_s[members] - np.median(log_s[members]))
+            spread = max(_MAD_TO_SIGMA * float(np.median(distance)), _SMALLEST_SPREAD)
+            typical[members] = distance <= _OUTLYING_SIGMAS * spread
+    return typical
+
+
+def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
+    if not len(points):
+        return points
+    rows = np.bincount(cell, weights=points.rows)
+    means = (np.bincount(cell, weights=column * points.rows) / rows for column in points.columns)
+    return replace(DecodePoints(*means), rows=rows)
+
+
+Grade = Literal["measured", "interpolated", "extrapolated", "assumed"]
+"""measured: the run made such passes; interpolated: between, or a little beyond, those it made; extrapolated: beyond,
+so that hardware and form decide; assumed: nothing was measured."""
+
+_INNER: Final = (0.05, 0.95)
+"""Quantiles over cells that count as visited: the last cell at either end may be an accident."""
+_BEYOND: Final = 1.5
+"""A curve may be followed so far past what was visited: on measured kernels its error grows past that, from the 3 % of
+the fit to 5 to 10 %."""
+_SAME_BATCH: Final = 1.1
+"""Batch sizes within 10 % are the same: time differs by no more than that, and mostly by far less."""
+_SAME_CONTEXT: Final = 1.25
+"""Contexts within 25 % are the same: the KV term is a part of the time."""
+_ONE_SIZE: Final = 1.2
+"""Batch sizes that differ by less are one: no slope can be seen."""
+_SOLID_ROWS: Final = 4.0
+"""Rows of a cell that can be called measured: their mean is known to 5 % when one row is known to 10 %."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Visited:
+    """The range of a run's passes; 5 % to 95 % of its cells of enough rows."""
+
+    batch_low: float
+    batch_high: float
+    context_low_tokens: float | None
+    """Resident tokens per running request; None where they were not recorded, and so below."""
+    context_high_tokens: float | None
+    running: Reals
+    """Batch size of each cell of enough rows."""
+    context_tokens: Reals
+    """Resident tokens per running request of those cells; NaN where not recorded."""
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Visited | None":
+        """The range of the cells; None without any."""
+        if not len(cells):
+            return None
+        solid = cells.where(cells.rows >= min(_SOLID_ROWS, float(cells.rows.max())))
+        context_tokens = solid.kv_tokens / solid.running
+        batch_low, batch_high = np.quantile(solid.running, _INNER)
+        return cls(
+            float(batch_low),
+            float(batch_high),
+            *_inner(context_tokens),
+            solid.running,
+            context_tokens,
+        )
+
+    @property
+    def one_batch_size(self) -> bool:
+        """Whether the batches are all about of one size."""
+        return self.batch_high < _ONE_SIZE * self.batch_low
+
+    @property
+    def kv_follows_batch(self) -> bool:
+        """Whether resident tokens are about a multiple of the batch size everywhere."""
+        if self.context_low_tokens is None or self.context_high_tokens is None:
+            return False
+        return self.context_high_tokens < _BEYOND * self.context_low_tokens
+
+    def grade(self, running: float, kv_tokens: float | None) -> Grade:
+        """How near a pass over `running` requests with `kv_tokens` resident is to those of the run.
+
+        kv_tokens None asks for the tokens that were resident at that batch size in the run.
+        """
+        asks_context = kv_tokens is not None and self.context_low_tokens is not None
+        context = kv_tokens / running if kv_tokens is not None and asks_context else None
+        if self._was_there(running, context):
+            return "interpolated" if kv_tokens is not None and not asks_context else "measured"
+        beyond = 1.0 if self.one_batch_size else _BEYOND
+        inside = self.batch_low / beyond <= running <= self.batch_high * beyond
+        if context is not None and self.context_low_tokens is not None and self.context_high_tokens is not None:
+            inside = inside and self.context_low_tokens / _BEYOND <= context <= self.context_high_tokens * _BEYOND
+        return "interpolated" if inside else "extrapolated"
+
+    def _was_there(self, running: float, context: float | None) -> bool:
+        near = _ratio(self.running, running) <= _SAME_BATCH
+        if context is not None:
+            near = near & (_ratio(np.maximum(self.context_tokens, 1e-9), max(context, 1e-9)) <= _SAME_CONTEXT)
+        return bool(near.any())
+
+
+def _ratio(values: Reals, to: float) -> Reals:
+    """How many times one is the other, 1 or more."""
+    return np.exp(np.abs(np.log(values / to)))
+
+
+def _inner(values: Reals) -> tuple[float, float] | tuple[None, None]:
+    if np.isnan(values).any():
+        return (None, None)
+    low, high = np.quantile(values, _INNER)
+    return (float(low), float(high))
+
+
+def decode_points(passes: PassCosts) -> DecodePoints:
+    """Passes that decoded, by their running requests; some computed prompts too."""
+    decodes = passes.decode_tokens > 0
+    return DecodePoints.of(
+        passes.running[decodes],
+        passes.busy_s[decodes] / passes.passes[decodes],
+        typical_s=passes.pass_p50_s[decodes],
+        rows=passes.rows[decodes],
+        kv_tokens=passes.kv_tokens[decodes],
+        prefill_tokens=passes.prefill_tokens[decodes] / passes.passes[decodes],
+    )
+
+
+def prefill_points(passes: PassCosts) -> DecodePoints | None:
+    """Passes that computed prompts, by all the tokens that they computed; None without one.
+
+    Those that decoded read the KV cache too, the others none of it.
+    """
+    prefills = passes.prefills
+    if not prefills.any():
+        return None
+    tokens = passes.prefill_tokens + passes.decode_tokens
+    return DecodePoints.of(
+        tokens[prefills] / passes.passes[prefills],
+        passes.busy_s[prefills] / passes.passes[prefills],
+        typical_s=passes.pass_p50_s[prefills],
+        rows=passes.rows[prefills],
+        kv_tokens=np.where(passes.decode_tokens > 0, passes.kv_tokens, 0.0)[prefills],
+    )

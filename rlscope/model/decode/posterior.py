@@ -1,0 +1,426 @@
+"""The forms of a decode curve as densities over their parameters: what the passes and the hardware say together.
+
+A vector holds, in this order, the logarithm of the flat branch, the parameters of the form, the overhead (where a
+device is known), the logarithm of the KV term (where resident tokens are known) and the logarithms of the noise of a
+row and of the residual.
+Without a device the form is expected to be anything from flat to proportional at the batch sizes seen, all elasticities
+alike. Not covered: forms with jumps, such as batches padded to captured sizes.
+
+What cells of measured passes say of a curve: how likely they are under it, and what a typical one is.
+
+Not covered: errors that cells share beyond one doubling of the batch size, such as an engine that is slow throughout.
+
+What passes that compute prompts say of decode passes: as many rows through the same weights take about as long.
+
+A pass over T prompt tokens streams the same weights and multiplies as many rows as a decode pass over T requests
+(roofline, Williams, Waterman and Patterson 2009; the comparison is our own). It has attention among its rows and
+seldom a captured graph, and it samples no token: its time is that of decoding up to a factor, which changes slowly with
+the number of rows. Where a run stayed at one batch size this is what shows the slope of its curve. Not covered: prompts
+found in a cache, which cost less than they count; a pass that is much cheaper than decoding fewer tokens shows them,
+and is left out.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.decode.curves import (
+    ExpertHitCurve,
+    Form,
+    PNormCurve,
+    SigmoidCurve,
+    SoftplusCurve,
+    expert_hit_s,
+    pnorm_s,
+    sigmoid_s,
+    softplus_s,
+)
+from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, DecodePoints
+from rlscope.model.decode.prior import HardwarePrior, LogNormal
+from rlscope.model.system import DecodeCurve, Reals
+
+_HUBER: Final = 1.345
+"""Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
+_FORM_ERROR: Final = 0.03
+"""Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
+measured ones are 1 to 3 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A typical pass of the run, which expectations without a device are relative to."""
+
+    running: float
+    pass_s: float
+    kv_tokens: float | None
+    """None where it was not recorded, or mostly as none."""
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Reference":
+        """The medians of the cells."""
+        kv_tokens = float(np.median(cells.kv_tokens))
+        known = kv_tokens if kv_tokens > 0 else None
+        return cls(float(np.median(cells.running)), float(np.median(cells.typical_s)), known)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """The cells as the likelihood needs them."""
+
+    running: Reals
+    kv_tokens: Reals
+    log_pass_s: Reals
+    rows: Reals
+    known_variance: Reals
+    """Of log time: error of the batch size."""
+    members: Reals
+    """Cells by batch size, one row a cell and one column a size: 1 where it is the cell's."""
+    form_variance: Reals
+    """Of log time: error of the form at each of those sizes, which all cells of a size share."""
+
+    @classmethod
+    def of(cls, cells: DecodePoints) -> "Evidence":
+        """Variances of cells.
+
+        An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
+        1974). The form's own error is that of the batch size: cells of one size share it, and differ by their resident
+        tokens alone. The sizes of one doubling together say no more than one: each has the error times their number.
+        """
+        known_variance = (cells.running_sd / cells.running) ** 2
+        numbers = np.floor(BATCH_CELLS_PER_DOUBLING * np.log2(cells.running)).astype(np.int64)
+        sizes, size = np.unique(numbers, return_inverse=True)
+        doubling = sizes // BATCH_CELLS_PER_DOUBLING
+        sharing = (doubling[:, None] == doubling[None, :]).sum(axis=1)
+        members = np.eye(len(sizes))[size]
+        variance = _FORM_ERROR**2 * sharing
+        return cls(
+            cells.running, cells.kv_tokens, np.log(cells.typical_s), cells.rows, known_variance, members, variance
+        )
+
+    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals) -> Reals:
+        """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
+
+        pass_s: seconds, a row for each curve; residual: log deviation of cells besides what is known; row_noise: log
+        deviation of one measurement, of which a cell averages as many as it has rows. One of each a row.
+
+        The form's error d at a size with cells of weights w is normal and marginalised: its most likely value is
+        sum(w r) / (sum(w) + 1 / var d), and it costs d^2 / (2 var d) + log(1 + var d sum(w)) / 2 (random effects, Laird
+        and Ware 1982).
+        """
+        variance = residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance
+        distance = self.log_pass_s - np.log(pass_s)
+        weight = (1.0 / variance) @ self.members
+        shared = (distance / variance) @ self.members / (weight + 1.0 / self.form_variance)
+        own = np.abs(distance - shared @ self.members.T) / np.sqrt(variance)
+        huber = np.where(own <= _HUBER, own**2 / 2, _HUBER * (own - _HUBER / 2))
+        cost = shared**2 / self.form_variance + np.log1p(self.form_variance * weight)
+        return -(huber + np.log(variance) / 2).sum(axis=-1) - cost.sum(axis=-1) / 2
+
+
+FACTOR_LOG_SD: Final = 0.3
+"""Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
+sample; 0.7 to 1.3 where only the rate of multiplication differs."""
+DRIFT_LOG_SD: Final = 0.1
+"""How far that factor moves over one doubling of the rows, as a random walk from the batch that the run measured."""
+CELL_LOG_SD: Final = 0.05
+"""Of a cell besides."""
+_DEGREES: Final = 4.0
+"""Of Student's law of the whole: prompts of another kind than these are to be outvoted, not to bend the curve."""
+_CELLS_PER_DOUBLING: Final = 2
+_LEAST_SHARE: Final = 0.6
+"""Of the time of decode passes over fewer tokens: a pass that takes less did not do the same work. A KV cache read by
+decoding alone, and the sampling of tokens, account for the rest."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PromptPasses:
+    """Passes over prompts that a decode curve is compared with; one element a cell of like sizes."""
+
+    tokens: Reals
+    """Tokens computed in one pass, prompts and decoded ones together."""
+    pass_s: Reals
+    kv_tokens: Reals
+    """Resident tokens that the pass reads: none where it decodes nothing."""
+    covariance: Reals
+    """Of the logarithm of decoding over these passes, cell by cell."""
+
+    def log_density(self, pass_s: Reals) -> Reals:
+        """Log density, up to a constant, of these passes when a curve says `pass_s` of as many rows, a row a curve.
+
+        Student's law of several dimensions (Lange, Little and Taylor 1989 for its use against outliers).
+        """
+        log_ratio = np.log(pass_s / self.pass_s)
+        squared = (log_ratio * np.linalg.solve(self.covariance, log_ratio.T).T).sum(axis=-1)
+        return -(_DEGREES + len(self.tokens)) / 2 * np.log1p(squared / _DEGREES)
+
+
+def prompt_passes(prefills: DecodePoints, cells: DecodePoints) -> PromptPasses | None:
+    """What to compare a curve with; None where no pass over prompts says anything.
+
+    prefills: `running` is the tokens computed in a pass, prompts and decoded ones, and `kv_tokens` what it reads
+    besides; cells: of the decode passes of the same engines. Sizes are gathered by half doublings, weighted by rows.
+    """
+    known = prefills.where((prefills.running > 0) & (prefills.typical_s > 0) & (prefills.rows > 0))
+    if not len(known) or not len(cells):
+        return None
+    numbers = np.floor(_CELLS_PER_DOUBLING * np.log2(known.running)).astype(np.int64)
+    _, place = np.unique(numbers, return_inverse=True)
+    rows = np.bincount(place, weights=known.rows)
+    columns = (known.running, known.typical_s, np.nan_to_num(known.kv_tokens))
+    tokens, pass_s, kv_tokens = (np.bincount(place, weights=column * known.rows) / rows for column in columns)
+    kept = pass_s >= _LEAST_SHARE * _decoding_s(tokens, cells)
+    if not kept.any():
+        return None
+    doublings = np.log2(tokens[kept] / float(np.median(cells.running)))
+    return PromptPasses(tokens[kept], pass_s[kept], kv_tokens[kept], _covariance(doublings))
+
+
+def _covariance(doublings: Reals) -> Reals:
+    """A common factor, a random walk from 0 to either side, and what is each cell's own."""
+    nearer = np.minimum(np.abs(doublings)[:, None], np.abs(doublings)[None, :])
+    shared = np.where(doublings[:, None] * doublings[None, :] > 0, nearer, 0.0)
+    return FACTOR_LOG_SD**2 + DRIFT_LOG_SD**2 * shared + CELL_LOG_SD**2 * np.eye(len(doublings))
+
+
+def _decoding_s(tokens: Reals, cells: DecodePoints) -> Reals:
+    """Seconds of the longest typical decode pass over no more requests than so many; 0 where there is none."""
+    fewer = cells.running[None, :] <= tokens[:, None]
+    return np.where(fewer, cells.typical_s[None, :], 0.0).max(axis=1)
+
+
+_SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
+    "pnorm": ("hinge", "sharpness"),
+    "softplus": ("hinge", "width", "rise"),
+    "sigmoid": ("hinge", "width", "rise", "step"),
+    "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
+}
+_ROW_NOISE: Final = LogNormal(0.1, 1.0)
+"""Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
+_RESIDUAL: Final = LogNormal(0.02, 0.7)
+"""How far a curve of the right form is from the mean of a cell: 1 to 3 % in the table of measured kernels."""
+SHARPNESS: Final = LogNormal(2.0, 0.4)
+"""p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
+_SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
+"""The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
+_LEVEL_LOG_SD: Final = 2.0
+"""Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
+_WIDTH: Final = LogNormal(0.3, 0.6)
+"""Width of a hinge over its place; fits of measured kernels spread so."""
+_RISE: Final = LogNormal(1.0, 0.3)
+"""1: the affine branch goes through the origin, as work for each request does."""
+_STEP_SCALE: Final = 0.2
+_HINGE_LOG_SCALE: Final = 0.5
+"""Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
+between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
+_PART_LOG_SD: Final = 1.5
+"""Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
+_HIT_RATE: Final = LogNormal(0.06, 1.0)
+"""One expert of sixteen per token."""
+_USUAL: Final[Mapping[str, float]] = {
+    "sharpness": SHARPNESS.median,
+    "width": _WIDTH.median,
+    "hit_rate": _HIT_RATE.median,
+    "row_noise": _ROW_NOISE.median,
+    "residual": _RESIDUAL.median,
+}
+_OVERHEAD_UNIT_S: Final = 1e-3
+"""The overhead's own unit in the vector, so that all parameters are of the size of 1."""
+_FARTHEST: Final = 30.0
+"""Bound of every parameter: factors of e^30 are numerical accidents."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormModel:
+    """One form with its expectations. A reference or a prior is needed."""
+
+    form: Form
+    prior: HardwarePrior | None
+    reference: Reference | None
+    prompts: PromptPasses | None = None
+    """Passes over prompts, which take about as long."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The vector's parameters, in order."""
+        overhead = () if self.prior is None else ("overhead_s",)
+        kv = ("kv_s_per_token",) if self._has_kv else ()
+        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "row_noise", "residual")
+
+    @property
+    def least(self) -> Reals:
+        """The smallest value of each parameter."""
+        return np.array([0.0 if name in ("overhead_s", "step") else -np.inf for name in self.names])
+
+    @property
+    def speaks_of_form(self) -> bool:
+        """Whether the hardware alone says what the curve should be."""
+        return self._shape_prior is not None
+
+    @property
+    def _has_kv(self) -> bool:
+        if self.reference is None:
+            return self.prior is not None and self.prior.kv_s_per_token is not None
+        return self.reference.kv_tokens is not None
+
+    @property
+    def _shape_prior(self) -> HardwarePrior | None:
+        """The hardware's word on the form; none when it speaks of a model of the other kind."""
+        if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
+            return None
+        return self.prior
+
+    def starts(self) -> Reals:
+        """Vectors to search from: the hardware's, and the run's typical pass with its hinge below, near and beyond."""
+        starts: list[Mapping[str, float]] = []
+        kv = self.prior.kv_s_per_token.median if self.prior is not None and self.prior.kv_s_per_token else 1e-7
+        if (hardware := self._shape_prior) is not None:
+            parts = {"flat_s": hardware.flat_s.median, "per_request_s": hardware.per_request_s.median}
+            experts = hardware.experts
+            routed = (
+                {} if experts is None else {"experts_s": experts.experts_s.median, "hit_rate": experts.hit_rate.median}
+            )
+            starts.append({**parts, **routed, "hinge": parts["flat_s"] / parts["per_request_s"], "kv_s_per_token": kv})
+        if (typical := self.reference) is not None:
+            kv = 0.2 * typical.pass_s / max(typical.kv_tokens or 1.0, 1.0)
+            part_s = 0.5 * typical.pass_s
+            for beyond in (0.5, 2.0, 8.0):
+                parts = {"flat_s": part_s, "experts_s": part_s, "per_request_s": part_s / typical.running / beyond}
+                starts.append({**parts, "hinge": beyond * typical.running, "kv_s_per_token": kv})
+        return np.array([[self._coordinate(name, start) for name in self.names] for start in starts])
+
+    def _coordinate(self, name: str, given: Mapping[str, float]) -> float:
+        if name in ("overhead_s", "step"):
+            return 0.1
+        return math.log(given.get(name, _USUAL.get(name, 1.0)))
+
+    def row_noise(self, vectors: Reals) -> Reals:
+        """Log deviation of one measurement, one a row."""
+        return np.exp(vectors[:, self.names.index("row_noise")])
+
+    def scaled(self, vectors: Reals, log_factor: Reals | float) -> Reals:
+        """The vectors whose curves are exp(log_factor) times as high everywhere; one factor a row."""
+        moved = vectors.copy()
+        for number, name in enumerate(self.names):
+            if name in ("flat_s", "experts_s", "per_request_s", "kv_s_per_token"):
+                moved[:, number] += log_factor
+            elif name == "overhead_s":
+                moved[:, number] *= np.exp(log_factor)
+        return moved
+
+    def named(self, vectors: Reals) -> dict[str, Reals]:
+        """Each parameter in its own unit, as a column that broadcasts against cells."""
+        columns: dict[str, Reals] = {}
+        for number, name in enumerate(self.names):
+            column = vectors[..., number, None]
+            linear = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0}
+            columns[name] = column * linear[name] if name in linear else np.exp(column)
+        return columns
+
+    def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
+        """Seconds of each cell's pass, one row a vector."""
+        given = self.named(vectors)
+        work_s = _work_s(self.form, given, running) + given.get("overhead_s", np.zeros(1))
+        return work_s + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else work_s
+
+    def curve(self, vector: Reals) -> DecodeCurve:
+        """The curve of one vector."""
+        given = {name: float(column[0]) for name, column in self.named(vector).items()}
+        ends = (given.get("overhead_s", 0.0), given.get("kv_s_per_token", 0.0))
+        if self.form == "pnorm":
+            return PNormCurve(given["flat_s"], given["flat_s"] / given["hinge"], given["sharpness"], *ends)
+        if self.form == "expert_hit":
+            parts = (given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+            return ExpertHitCurve(*parts, *ends)
+        hinged = (given["flat_s"], given["hinge"], given["width"], given["rise"])
+        if self.form == "softplus":
+            return SoftplusCurve(*hinged, *ends)
+        return SigmoidCurve(*hinged, given["step"], *ends)
+
+    def log_density(self, vectors: Reals, evidence: Evidence) -> Reals:
+        """Log of prior times likelihood, up to a constant; one value a row of vectors."""
+        feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
+            log_density = self.log_prior(vectors) + evidence.log_likelihood(
+                pass_s, np.exp(vectors[:, -1]), np.exp(vectors[:, -2])
+            )
+        return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
+
+    def log_prior(self, vectors: Reals) -> Reals:
+        """Log density of what was expected, up to a constant."""
+        at = {name: vectors[..., number] for number, name in enumerate(self.names)}
+        noise = _normal(at["residual"], _RESIDUAL) + _normal(at["row_noise"], _ROW_NOISE)
+        total = noise + self._log_shape(at)
+        if self.prior is not None:
+            scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S
+            total = total - (at["overhead_s"] / scale) ** 2 / 2
+        if "kv_s_per_token" in at:
+            total = total + self._log_kv(at["kv_s_per_token"], vectors)
+        if (prompts := self.prompts) is not None:
+            total = total + prompts.log_density(self.pass_s(vectors, prompts.tokens, prompts.kv_tokens))
+        return total
+
+    def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:
+        """The hardware's word, or any share of a typical pass with like probability."""
+        if self.prior is not None and self.prior.kv_s_per_token is not None:
+            return _normal(log_kv, self.prior.kv_s_per_token)
+        assert self.reference is not None and self.reference.kv_tokens is not None
+        work_s = _work_s(self.form, self.named(vectors), np.array([self.reference.running]))[..., 0]
+        return _logistic(log_kv + np.log(self.reference.kv_tokens) - np.log(work_s), 1.0)
+
+    def _log_shape(self, at: Mapping[str, Reals]) -> Reals:
+        hardware = self._shape_prior
+        if self.form == "expert_hit":
+            return _log_expert_shape(at, hardware, self.reference)
+        if self.form == "pnorm":
+            expected = _SHARPNESS_UNKNOWN if self.prior is None else SHARPNESS
+            soft, rise, scale = _normal(at["sharpness"], expected), 0.0, np.exp(-at["sharpness"])
+        else:
+            soft, rise = _normal(at["width"], _WIDTH) + _normal(at["rise"], _RISE), at["rise"]
+            scale = np.full_like(at["rise"], _HINGE_LOG_SCALE)
+        if "step" in at:
+            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2
+        if hardware is not None:
+            log_slope = at["flat_s"] + rise - at["hinge"]
+            return soft + _normal(at["flat_s"], hardware.flat_s) + _normal(log_slope, hardware.per_request_s)
+        assert self.reference is not None
+        soft = soft + _normal(at["flat_s"], LogNormal(self.reference.pass_s, _LEVEL_LOG_SD))
+        return soft + _logistic(at["hinge"] - np.log(self.reference.running), scale)
+
+
+def _work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
+    if form == "pnorm":
+        return pnorm_s(running, given["flat_s"], given["hinge"], given["sharpness"])
+    if form == "softplus":
+        return softplus_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"])
+    if form == "sigmoid":
+        return sigmoid_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"], given["step"])
+    return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+
+
+def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, reference: Reference | None) -> Reals:
+    if hardware is not None and hardware.experts is not None:
+        return (
+            _normal(at["flat_s"], hardware.flat_s)
+            + _normal(at["per_request_s"], hardware.per_request_s)
+            + _normal(at["experts_s"], hardware.experts.experts_s)
+            + _normal(at["hit_rate"], hardware.experts.hit_rate)
+        )
+    assert reference is not None
+    work_share = at["per_request_s"] + np.log(reference.running) - at["flat_s"]
+    parts = _normal(at["flat_s"], LogNormal(reference.pass_s, _LEVEL_LOG_SD))
+    parts = parts + _normal(at["experts_s"] - at["flat_s"], LogNormal(1.0, _PART_LOG_SD))
+    return parts + _normal(work_share, LogNormal(1.0, _PART_LOG_SD)) + _normal(at["hit_rate"], _HIT_RATE)
+
+
+def _normal(log_value: Reals, expected: LogNormal) -> Reals:
+    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2
+
+
+def _logistic(distance: Reals, scale: Reals | float) -> Reals:
+    """Log density of the logistic law: of log(s / (1 - s)) when s is anything between 0 and 1 alike."""
+    ratio = distance / scale
+    return -np.abs(ratio) - 2 * np.log1p(np.exp(-np.abs(ratio))) - np.log(scale)

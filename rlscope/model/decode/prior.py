@@ -1,0 +1,155 @@
+"""What device and model let one expect of a decode pass before it is measured.
+
+A pass streams its weights at a share of the peak bandwidth, computes at a share of the peak rate, reads the KV cache
+at a share of the bandwidth, and waits for its host. The shares and how far they vary are those of dense bf16 models of
+7 to 32 billion parameters on one Hopper GPU (`benchmarks/data/decode_latency.csv`); smaller models and older devices
+reach less, which is why a run's own passes outweigh them quickly. Not covered: links between GPUs, which widen what is
+expected instead.
+
+How fast an engine should compute prompt tokens by its hardware, where no run has shown it.
+
+Not covered: prompts found in the prefix cache, which cost nothing, and attention within very long prompts, which grows
+with their square.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from rlscope.model.hardware.devices import Device, ModelShape, least_pass_s
+
+PREFILL_EFFICIENCY: Final = 0.5
+"""Share of the peak rate that prefill reaches: an assumption, between 0.3 and 0.7 on most engines."""
+_FLOP_PER_PARAMETER: Final = 2.0
+"""A multiplication and an addition for each parameter and token (Kaplan et al. 2020)."""
+
+
+def expected_prefill_tokens_per_s(
+    shape: ModelShape, device: Device | None, gpus: int, peak_ratio: float = PREFILL_EFFICIENCY
+) -> float | None:
+    """Prompt tokens per second of an engine of `gpus` GPUs: rate * share / (2 * parameters per token); None if unknown.
+
+    Roofline at its computing side (Williams, Waterman and Patterson 2009).
+    """
+    if device is None or shape.parameters_per_token is None:
+        return None
+    flop_per_s = gpus * device.bf16_flop_per_s * peak_ratio
+    return flop_per_s / (_FLOP_PER_PARAMETER * shape.parameters_per_token)
+
+
+_LOG_SD: Final = 0.15
+"""Of each of the three shares, on one GPU."""
+_LOG_SD_MANY_GPUS: Final = 0.25
+"""The same where GPUs share a pass: the time of their links is not modelled."""
+_LOG_SD_EXPERTS: Final = 0.35
+"""The same for mixtures of experts, whose kernels reach very different shares."""
+_OVERHEAD_SCALE_S: Final = 3e-3
+"""Scale of a half-normal overhead of scheduling and launching a pass; measured engines have 0.1 to 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of the device's peaks that a pass reaches, 0..1, where nothing is measured."""
+
+    weight_bandwidth_ratio: float = 0.75
+    """Of the bandwidth, at which weights are streamed: 0.66 to 0.79 in the table."""
+    compute_ratio: float = 0.8
+    """Of the rate of multiplication, at large batches."""
+    kv_bandwidth_ratio: float = 0.85
+    """Of the bandwidth, at which attention reads the KV cache: 0.78 to 0.92 in the table."""
+
+
+USUAL_SHARES: Final = Shares()
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """A positive quantity: its median, and the standard deviation of its logarithm."""
+
+    median: float
+    log_sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPrior:
+    """The parts that a mixture of experts has besides those of a dense model."""
+
+    experts_s: LogNormal
+    """Seconds to read all experts."""
+    hit_rate: LogNormal
+    """r of `expert_hit_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class HardwarePrior:
+    """What a pass of one engine should cost."""
+
+    flat_s: LogNormal
+    """Seconds to stream the weights that every pass reads."""
+    per_request_s: LogNormal
+    kv_s_per_token: LogNormal | None
+    """None where the shape of the KV cache is not known."""
+    overhead_scale_s: float
+    least_pass_s: float | None
+    """Seconds below which no pass can be."""
+    experts: ExpertPrior | None
+
+
+def hardware_prior(
+    shape: ModelShape, device: Device | None, gpus: int, shares: Shares = USUAL_SHARES
+) -> HardwarePrior | None:
+    """Expectations for an engine of `gpus` GPUs; None where device, parameters, their bytes or experts are unknown.
+
+    a = weight bytes / (gpus * bandwidth * 0.75); c = 2 * parameters per token / (gpus * rate * 0.8);
+    KV: bytes per token / (gpus * bandwidth * 0.85). Roofline (Williams, Waterman and Patterson 2009) with the usual
+    shares; weights of one byte are taken to be multiplied at twice the rate. Of a mixture of experts the parts that
+    every pass reads and the experts follow from total and active parameters and the share k/E of experts per token.
+    """
+    per_token = shape.parameters_per_token
+    if device is None or per_token is None or shape.parameters is None or shape.bytes_per_weight is None or gpus < 1:
+        return None
+    routed = _routed_parameters(shape)
+    if shape.has_experts and routed is None:
+        return None
+    streams_per_s = gpus * device.bandwidth_bytes_per_s * shares.weight_bandwidth_ratio / shape.bytes_per_weight
+    flop_per_s = gpus * device.bf16_flop_per_s * (2 if shape.bytes_per_weight <= 1 else 1) * shares.compute_ratio
+    spread = _LOG_SD if gpus == 1 else _LOG_SD_MANY_GPUS
+    experts = None if routed is None else _expert_prior(shape, routed / streams_per_s)
+    spread = spread if experts is None else _LOG_SD_EXPERTS
+    return HardwarePrior(
+        flat_s=LogNormal((shape.parameters - (routed or 0)) / streams_per_s, spread),
+        per_request_s=LogNormal(_FLOP_PER_PARAMETER * per_token / flop_per_s, spread),
+        kv_s_per_token=_kv_prior(shape, device, gpus, shares),
+        overhead_scale_s=_OVERHEAD_SCALE_S,
+        least_pass_s=least_pass_s(shape, device, gpus),
+        experts=experts,
+    )
+
+
+def _kv_prior(shape: ModelShape, device: Device, gpus: int, shares: Shares) -> LogNormal | None:
+    token_bytes = shape.kv_bytes_per_token(gpus)
+    if not token_bytes:
+        return None
+    return LogNormal(token_bytes / (gpus * device.bandwidth_bytes_per_s * shares.kv_bandwidth_ratio), _LOG_SD)
+
+
+def _routed_parameters(shape: ModelShape) -> float | None:
+    """Parameters of all experts: total - active = (1 - k/E) of them. None: dense, or not known."""
+    share = _expert_share(shape)
+    if share is None or shape.active_parameters is None or shape.parameters is None:
+        return None
+    routed = (shape.parameters - shape.active_parameters) / (1 - share)
+    return routed if 0 < routed < shape.parameters else None
+
+
+def _expert_prior(shape: ModelShape, experts_s: float) -> ExpertPrior | None:
+    share = _expert_share(shape)
+    if share is None:
+        return None
+    return ExpertPrior(LogNormal(experts_s, _LOG_SD_EXPERTS), LogNormal(-math.log1p(-share), _LOG_SD_EXPERTS))
+
+
+def _expert_share(shape: ModelShape) -> float | None:
+    if shape.experts is None or shape.experts_per_token is None or shape.experts_per_token >= shape.experts:
+        return None
+    return shape.experts_per_token / shape.experts

@@ -1,0 +1,254 @@
+"""From the most that the GPUs could do to what the run did, cause by cause.
+
+Each step puts one more of the run's limits on and solves the model again; what the rate loses is charged to that
+limit. So the steps add up exactly, and a cause that another one hides is charged nothing. The order is fixed: what the
+hardware and the split allow first, what the run's rules take next, what the model does not explain last. Not covered:
+what would be gained by lifting one limit alone, which the forecasts say.
+
+Of the time spent decoding, how much a fuller batch would have saved.
+
+A pass over few requests makes few tokens in hardly less time. The efficient batch is the smallest one, up to today's
+limit, that comes within EFFICIENT_RATIO of the rate at the limit; what passes below it take more per token is time
+lost to underfilled batches. Not covered: what a higher limit would bring, which the forecasts say.
+
+How much faster the engines would be together if those that straggle kept up with the others.
+
+An engine's slowness is the time of its decode passes over what the fitted curve says of passes over as many requests
+and resident tokens, so a small batch is no slowness. Not covered: why an engine is slow, and GPUs within one engine.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.analytic.bound import work_conservation_bound
+from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.change import with_forward_speed
+from rlscope.model.observed import Observed, PassCosts
+from rlscope.model.system import Admission, DecodeCurve, Layout, Reals, System, WeightUpdate
+
+EFFICIENT_RATIO: Final = 0.90
+"""Filling a batch further gains less than a tenth: not worth its staleness and its KV."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchEfficiency:
+    """How well the batches of a stretch used the time of their passes."""
+
+    efficient_running: int
+    """Requests of the smallest efficient batch."""
+    efficient_time_ratio: float
+    """Share of the decoding time, 0..1, that the same tokens would have taken in efficient batches."""
+    used_ratios: Reals
+    """That share of a single pass over 1, 2, ... efficient_running requests."""
+
+    def time_ratio(self, running: npt.ArrayLike, busy_s: npt.ArrayLike) -> float:
+        """That share of passes over `running` requests each, which took `busy_s` seconds each, not all of them none."""
+        at = np.clip(np.asarray(running, dtype=np.int64), 1, self.efficient_running) - 1
+        return float(np.average(self.used_ratios[at], weights=np.asarray(busy_s, dtype=np.float64)))
+
+
+def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEfficiency | None:
+    """Split the decoding time of the stretch by the fitted curve; None where nothing decoded."""
+    limit = calibration.layout.running_per_engine
+    context_tokens = _context_tokens(observed)
+    batches = np.arange(1, limit + 1, dtype=np.float64)
+    rates = batches / _pass_s(calibration, batches, context_tokens)
+    efficient = int(np.argmax(rates >= EFFICIENT_RATIO * rates.max())) + 1
+    passes = observed.passes
+    decodes = (passes.decode_tokens > 0) & (passes.busy_s > 0.0)
+    if not decodes.any():
+        return None
+    used_ratios = np.minimum(rates[:efficient] / rates[efficient - 1], 1.0)
+    whole = BatchEfficiency(efficient, 1.0, used_ratios)
+    return replace(whole, efficient_time_ratio=whole.time_ratio(passes.running[decodes], passes.busy_s[decodes]))
+
+
+def _context_tokens(observed: Observed) -> float:
+    """Resident tokens of a running request, mean over passes; 0 where not recorded."""
+    passes = observed.passes
+    known = np.isfinite(passes.kv_tokens) & (passes.running > 0)
+    if not known.any():
+        return 0.0
+    return float(np.average(passes.kv_tokens[known] / passes.running[known], weights=passes.passes[known]))
+
+
+def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> Reals:
+    curve = calibration.system.engine.curve
+    return curve.pass_s(running) + curve.kv_s_per_token * context_tokens * running
+
+
+LEAST_ENGINES: Final = 3
+"""Two cannot tell who is slow."""
+STRAGGLES_RATIO: Final = 1.25
+"""Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
+
+
+def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
+    """Passes per second of all engines, the stragglers replaced by the median engine, over what it was; at least 1.
+
+    Engines share the work of a step, so together they make sum(1 / slowness). Own derivation.
+    """
+    slowness = engine_slowness(passes, curve)
+    if slowness.size < LEAST_ENGINES:
+        return 1.0
+    median = float(np.median(slowness))
+    kept_up = np.where(slowness >= STRAGGLES_RATIO * median, median, slowness)
+    return float((1.0 / kept_up).sum() / (1.0 / slowness).sum())
+
+
+def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
+    """Of each engine with passes that only decode: their time over the curve's, ordered by the engine's number."""
+    decodes = (passes.decode_tokens > 0) & ~passes.prefills & (passes.passes > 0)
+    kv_s = curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens)
+    expected_s = passes.passes * (curve.pass_s(np.maximum(passes.running, 1).astype(np.float64)) + kv_s)
+    engines = np.unique(passes.engine[decodes])
+    spent_s = np.array([passes.busy_s[decodes & (passes.engine == engine)].sum() for engine in engines])
+    should_s = np.array([expected_s[decodes & (passes.engine == engine)].sum() for engine in engines])
+    return spent_s / should_s
+
+
+Cause = Literal[
+    "layout_imbalance",
+    "stragglers",
+    "kv_cache",
+    "trainer_phases",
+    "weight_updates",
+    "environment",
+    "admission",
+    "staleness_cap",
+    "synchronous_steps",
+    "tail",
+    "underfilled_batches",
+    "unexplained",
+]
+"""layout_imbalance: the split of GPUs, at the batch size that is allowed. stragglers: engines slower than the others.
+kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
+synchronous_steps: the sides take turns. tail: they wait for the longest sample, of a step where they take turns, else
+of a group where samples in flight are capped. underfilled_batches: fewer requests ran than were allowed. unexplained:
+what the model predicts beyond what was achieved, or, below 0, short of it."""
+
+_FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
+
+
+@dataclass(frozen=True, slots=True)
+class GapStep:
+    """One cause."""
+
+    cause: Cause
+    lost_tokens_per_s: float
+    """Trained response tokens per second; below 0 where the run does better than the model says."""
+    left_tokens_per_s: float
+    """What is left after this and all before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """bound - sum(lost) = achieved, exactly."""
+
+    bound_tokens_per_s: float
+    steps: tuple[GapStep, ...]
+    achieved_tokens_per_s: float
+
+
+def explain_gap(calibration: Calibration, observed: Observed, predicted_tokens_per_s: float) -> Gap:
+    """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
+
+    That is the event simulator's where a cap binds, and the synchronous step's where the run is synchronous.
+    """
+    layout = calibration.layout
+    free = _freed(calibration, observed)
+    gpus = layout.trainer_gpus + layout.sampler_gpus
+    bound = work_conservation_bound(free, gpus, float(layout.running_per_engine)).trained_tokens_per_s
+    left, steps = bound, list[GapStep]()
+    for cause, rate in _rates(calibration, observed, free, predicted_tokens_per_s):
+        # A limit never helps: where the closed forms differ by rounding, nothing is charged.
+        reached = rate if cause == "unexplained" else min(left, rate)
+        steps.append(GapStep(cause, left - reached, reached))
+        left = reached
+    return Gap(bound, tuple(steps), left)
+
+
+def _freed(calibration: Calibration, observed: Observed) -> System:
+    """The system without any limit that is not the hardware's speed, every engine as fast as the median one."""
+    system = calibration.system
+    trainer = replace(system.trainer, phases=tuple(phase for phase in system.trainer.phases if phase.shrinks_with_gpus))
+    speed = speed_without_stragglers(observed.passes, system.engine.curve)
+    return System(
+        workload=replace(system.workload, environment_s=0.0),
+        engine=replace(with_forward_speed(system, speed).engine, kv_capacity_tokens=None),
+        trainer=trainer,
+        update=WeightUpdate(),
+        admission=_FREE,
+    )
+
+
+def _rates(
+    calibration: Calibration, observed: Observed, free: System, predicted_tokens_per_s: float
+) -> Iterator[tuple[Cause, float]]:
+    """Each cause, and the rate under it and all before it."""
+    whole, layout = calibration.system, calibration.layout
+    for cause, system in _ever_less_free(whole, free):
+        yield cause, _rate(system, layout)
+    if calibration.synchronous:
+        yield "synchronous_steps", _rate_by_turns(whole, layout)
+        yield "tail", predicted_tokens_per_s
+    else:
+        uncapped = replace(whole, admission=replace(whole.admission, max_staleness=None, queue_policy="wait"))
+        yield "tail", _rate(uncapped, layout)
+        yield "staleness_cap", predicted_tokens_per_s
+        ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
+        yield "underfilled_batches", _rate(whole, ran)
+    yield "unexplained", observed.trained_tokens_per_s
+
+
+def _ever_less_free(whole: System, free: System) -> Iterator[tuple[Cause, System]]:
+    """What the closed forms know of: the hardware first, then the run's rules."""
+    system = free
+    yield "layout_imbalance", system
+    system = replace(system, engine=replace(whole.engine, kv_capacity_tokens=None))
+    yield "stragglers", system
+    system = replace(system, engine=whole.engine)
+    yield "kv_cache", system
+    system = replace(system, trainer=whole.trainer)
+    yield "trainer_phases", system
+    system = replace(system, update=whole.update)
+    yield "weight_updates", system
+    system = replace(system, workload=replace(whole.workload, group_size=1))
+    yield "environment", system
+    system = replace(system, admission=replace(whole.admission, max_staleness=None, queue_policy="wait"))
+    yield "admission", system
+
+
+def _rate_by_turns(system: System, layout: Layout) -> float:
+    """Trained response tokens per second where the sides take turns but no sample is longer than another.
+
+    Every engine then makes its samples in full batches until the last: the drain of the step, less its tail.
+    """
+    step = split_step(system, layout)
+    if step is None:
+        return 0.0
+    engines = np.array([layout.sampler_gpus / system.engine.gpus])
+    sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0, prompt_s=0.0, prefill_pass_s=0.0)
+    packed_s = float(sampling.period_s(np.array([step.running]), engines)[0])
+    tokens = step.trained_tokens_per_s * step.step_s
+    return tokens / (step.step_s - max(step.generation_s - packed_s, 0.0))
+
+
+def mean_running(observed: Observed) -> float:
+    """Requests in a batch, mean over the time in passes."""
+    passes = observed.passes
+    return float(np.average(passes.running, weights=passes.busy_s))
+
+
+def _rate(system: System, layout: Layout) -> float:
+    """Trained response tokens per second; 0 where the layout cannot run at all."""
+    state = steady_states(system, (layout,))[0]
+    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s

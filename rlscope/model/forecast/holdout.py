@@ -1,0 +1,172 @@
+"""What the run should have done, against what it did: calibrated on one part of a stretch, judged on the rest.
+
+The model never sees the part that it is judged on. A prediction is of the steady state; its interval holds what the
+first part left open, and what is achieved has one from how much the steps of the second part vary. Not covered: which
+part of the model is at fault where a prediction misses, and how idle samplers are: where they are held back, the model
+knows how much they make, not whether few requests run always or many now and then.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+from scipy.special import ndtri
+
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.layouts import INTERVAL_RATIO, OperatingPoint, Spread, operating_point
+from rlscope.model.forecast.simulated import is_doubtful, simulated_run
+from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
+from rlscope.model.observed import Observed
+from rlscope.model.simulate import Settings
+
+PredictedQuantity = Literal["tokens_per_s", "step_s", "trainer_idle_ratio", "staleness_mean"]
+
+_DRAWS: Final = 100
+"""Five of them are beyond each end of the interval."""
+
+
+@dataclass(frozen=True, slots=True)
+class Achieved:
+    """A quantity as it was, and the interval that its steps leave; equal to it where none can be given."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One quantity, predicted and achieved; a step is an optimizer step."""
+
+    quantity: PredictedQuantity
+    predicted: Spread
+    achieved: Achieved
+
+    @property
+    def residual_ratio(self) -> float | None:
+        """Achieved over predicted, less 1; None for a prediction of 0."""
+        return self.achieved.value / self.predicted.median - 1.0 if self.predicted.median else None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the two intervals meet."""
+        return self.predicted.low <= self.achieved.high and self.achieved.low <= self.predicted.high
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """All that was compared, and the parts of the run."""
+
+    calibrated_steps: int
+    judged_steps: int
+    compared: tuple[Compared, ...]
+
+
+def level_log_sd(prediction: Prediction | None) -> float:
+    """How far a rate is off for what the model does not know: log deviation, which all layouts share.
+
+    The part that was held out, r off in log rate, is one draw of it besides what the intervals say: its variance by the
+    method of moments is r^2 less theirs, and not below 0. Lengths that drift and a machine that is shared show so.
+    """
+    compared = () if prediction is None else prediction.compared
+    rate = next((each for each in compared if each.quantity == "tokens_per_s"), None)
+    if rate is None or min(rate.achieved.low, rate.predicted.low) <= 0.0:
+        return 0.0
+    predicted, achieved = rate.predicted, rate.achieved
+    off = math.log(achieved.value / predicted.median)
+    known = _log_variance(predicted.low, predicted.high) + _log_variance(achieved.low, achieved.high)
+    return math.sqrt(max(0.0, off**2 - known))
+
+
+def _log_variance(low: float, high: float) -> float:
+    """Of a normal law that has so much within its interval."""
+    return (math.log(high / low) / (2.0 * float(ndtri((1.0 + INTERVAL_RATIO) / 2.0)))) ** 2
+
+
+def compare(
+    calibration: Calibration, judged: Observed, settings: Settings, rng: np.random.Generator
+) -> Prediction | None:
+    """Hold what the calibration predicts of the run's own layout to the part that is judged.
+
+    None where the model says that the layout cannot run.
+    """
+    best = operating_point(calibration, calibration.system)
+    if best is None:
+        return None
+    arbiter = _arbiter_point(calibration, best, settings)
+    drawn = (operating_point(calibration, system) for system in calibration.draws[:_DRAWS])
+    points = [_moved(point, best, arbiter) for point in drawn if point is not None]
+    points = [replace(point, step_s=point.step_s / calibration.steps_per_version) for point in points]
+    achieved = _achieved(judged, rng)
+    compared = [Compared(quantity, spread, achieved[quantity]) for quantity, spread in _spreads(points)]
+    return Prediction(
+        calibrated_steps=calibration.steps,
+        judged_steps=judged.steps.period_s.size,
+        compared=tuple(each for each in compared if each.quantity != "staleness_mean" or judged.staleness),
+    )
+
+
+def _arbiter_point(calibration: Calibration, best: OperatingPoint, settings: Settings) -> OperatingPoint:
+    """The best estimate's point, by the event simulator where the closed form is not to be trusted."""
+    if calibration.synchronous or not is_doubtful(calibration, calibration.layout):
+        return best
+    simulated = simulated_run(calibration, calibration.layout, settings)
+    if simulated is None:
+        return best
+    return OperatingPoint(
+        tokens_per_s=simulated.trained_tokens_per_s,
+        step_s=simulated.step_s,
+        trainer_idle_ratio=simulated.trainer_idle_ratio + simulated.trainer_seconds.publish_s / simulated.seconds,
+        staleness_mean=simulated.staleness.tokens.mean,
+    )
+
+
+def _moved(point: OperatingPoint, best: OperatingPoint, arbiter: OperatingPoint) -> OperatingPoint:
+    """A draw's point, moved as the arbiter moves the best estimate."""
+    if arbiter is best:
+        return point
+    speed = arbiter.tokens_per_s / best.tokens_per_s
+    return OperatingPoint(
+        tokens_per_s=point.tokens_per_s * speed,
+        step_s=point.step_s / speed,
+        trainer_idle_ratio=min(
+            1.0, max(0.0, point.trainer_idle_ratio + arbiter.trainer_idle_ratio - best.trainer_idle_ratio)
+        ),
+        staleness_mean=arbiter.staleness_mean,
+    )
+
+
+def _spreads(points: Sequence[OperatingPoint]) -> list[tuple[PredictedQuantity, Spread]]:
+    names: tuple[PredictedQuantity, ...] = ("tokens_per_s", "step_s", "trainer_idle_ratio")
+    spreads: list[tuple[PredictedQuantity, Spread]] = [
+        (name, Spread.of(np.array([getattr(point, name) for point in points]))) for name in names
+    ]
+    ages = [point.staleness_mean for point in points if point.staleness_mean is not None]
+    if ages:
+        spreads.append(("staleness_mean", Spread.of(np.array(ages))))
+    return spreads
+
+
+def _achieved(judged: Observed, rng: np.random.Generator) -> dict[PredictedQuantity, Achieved]:
+    steps = judged.steps
+    return {
+        "tokens_per_s": _of(ratio_of_sums(steps.response_tokens, steps.period_s, rng)),
+        "step_s": _of(ratio_of_sums(steps.period_s, np.ones_like(steps.period_s), rng)),
+        "trainer_idle_ratio": _of(ratio_of_sums(steps.wait_s + steps.publish_s, steps.period_s, rng)),
+        "staleness_mean": _exactly(_staleness_mean(judged)),
+    }
+
+
+def _staleness_mean(judged: Observed) -> float:
+    tokens = sum(count for _, count in judged.staleness)
+    return sum(staleness * count for staleness, count in judged.staleness) / tokens if tokens else 0.0
+
+
+def _of(ratio: RatioOfSums) -> Achieved:
+    return Achieved(ratio.value, ratio.low, ratio.high)
+
+
+def _exactly(value: float) -> Achieved:
+    return Achieved(value, value, value)

@@ -1,0 +1,351 @@
+"""What each possible layout would achieve, and how sure that is: the closed forms over layouts and over draws.
+
+Every layout is solved once with the best estimate; those that come near the best of them, and the run's own, are then
+solved with every draw. A forecast beyond what the run visited is as wide as its draws, and says so by its grade. Not
+covered: what only the event simulator sees; forecasts with caveats are corrected by `arbiter.py`.
+
+How fast a layout goes round and which side of it waits: the same four figures whichever way they were found.
+
+From the closed forms, from a synchronous step, or from a simulation. Not covered: how they vary over the draws.
+
+Where a system runs in a layout, whichever way its run works: asynchronously, or as a synchronous one.
+
+A run that is synchronous today is modelled as such in its own layout; every other layout is taken to be asynchronous,
+since that is the choice it has. Not covered: what only the event simulator sees (`arbiter.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from rlscope.model.analytic.limits import Refusal, Refused
+from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
+from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states
+from rlscope.model.analytic.synchronous import SynchronousStep, split_step
+from rlscope.model.calibration import Calibration
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.simulate import Simulated
+from rlscope.model.system import Layout, Reals, System
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """One layout, by the best estimate."""
+
+    step_s: float
+    """Period of the versions."""
+    step_tokens: float
+    """Response tokens trained in that time; over a rate of any draw, its period."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
+    sampler_idle_ratio: float
+    """Share of the engines' time without a decode pass or a prefill, 0..1."""
+    regime: Regime
+
+
+def pace_of_state(state: SteadyState) -> Pace:
+    """By the closed forms."""
+    step_tokens = state.trained_tokens_per_s * state.step_s
+    return Pace(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
+
+
+def pace_of_simulated(simulated: Simulated, regime: Regime) -> Pace:
+    """By the event simulator, which finds no regime: that of the closed forms is kept."""
+    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    return Pace(
+        step_s=simulated.step_s,
+        step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
+        trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
+        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
+        regime=regime,
+    )
+
+
+def pace_of_step(step: SynchronousStep, layout: Layout) -> Pace:
+    """Of a synchronous run, in which each side waits while the other works.
+
+    Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
+    or what both wait for.
+    """
+    sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
+    waited_gpu_s: dict[Regime, float] = {
+        "samplers": layout.trainer_gpus * sampling_s,
+        "trainers": layout.sampler_gpus * step.train_s,
+        "environment": both * step.environment_s,
+        "weight_updates": both * step.update_s,
+    }
+    return Pace(
+        step_s=step.step_s,
+        step_tokens=step.trained_tokens_per_s * step.step_s,
+        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
+        sampler_idle_ratio=1.0 - sampling_s / step.step_s,
+        regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """What a run settles at."""
+
+    tokens_per_s: float
+    """Trained response tokens."""
+    step_s: float
+    """Period of the versions."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time without work on a batch, 0..1."""
+    staleness_mean: float | None
+    """Of trained tokens, versions; None where the queue grows for ever."""
+
+
+def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
+    """Trained response tokens per second in each layout; 0 where it cannot run."""
+    states = steady_states(system, layouts, calibration.cap_rule)
+    rates = np.array([_rate(state) for state in states], dtype=np.float64)
+    if calibration.synchronous and calibration.layout in layouts:
+        step = split_step(system, calibration.layout)
+        rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
+    return rates
+
+
+def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
+    """Where the run's own layout settles; None where the model says that it cannot run."""
+    if calibration.synchronous:
+        step = split_step(system, calibration.layout)
+        return _of_step(step) if step else None
+    state = steady_states(system, (calibration.layout,), calibration.cap_rule)[0]
+    return None if isinstance(state, Refused) else _of_state(system, state)
+
+
+def _of_step(step: SynchronousStep) -> OperatingPoint:
+    return OperatingPoint(
+        tokens_per_s=step.trained_tokens_per_s,
+        step_s=step.step_s,
+        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
+        staleness_mean=0.0,
+    )
+
+
+def _of_state(system: System, state: SteadyState) -> OperatingPoint:
+    workload, terms = system.workload, state.staleness
+    return OperatingPoint(
+        tokens_per_s=state.trained_tokens_per_s,
+        step_s=state.step_s,
+        trainer_idle_ratio=state.trainer_idle_ratio,
+        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
+    )
+
+
+def _rate(state: SteadyState | Refused) -> float:
+    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
+
+
+Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
+"""Why a layout is out of the question; trainer_memory: too few trainer GPUs to hold what is trained."""
+
+INTERVAL_RATIO: Final = 0.90
+"""Share of the draws inside every interval of this stage."""
+STALE_QUANTILE: Final = 0.95
+"""Of the samples by their oldest token: this many must keep a cap that does not throw anything away."""
+_NEAR_BEST_RATIO: Final = 0.6
+"""Layouts slower than this share of the best estimate's best are not drawn: no draw lifts them to the top."""
+_FORM_ERROR: Final = 0.03
+"""Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
+of the closed forms against a simulator of single tokens. Not shared between layouts."""
+_DOUBTFUL_FORM_ERROR: Final = 0.07
+"""The same where the closed form has a caveat and the event simulator, told the manner of the run, speaks: it errs by
+0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies, matter most.
+Of twelve systems drawn with other seeds than the benchmark's."""
+_SEED: Final = 2
+_LEVEL_SEED: Final = 3
+_MOST_DRAWN: Final = 60
+"""Layouts solved with every draw; the next in rank differ by less than the draws do."""
+
+
+class Spread(NamedTuple):
+    """A quantity over the draws: its median, and the interval that holds 90 % of them."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Reals) -> "Spread":
+        """The spread of equally likely values."""
+        outside = (1.0 - INTERVAL_RATIO) / 2.0
+        low, median, high = np.quantile(values, [outside, 0.5, 1.0 - outside])
+        return cls(float(median), float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessForecast:
+    """How old tokens would be, in versions."""
+
+    token_mean: float
+    sample_p95: int
+    """Of samples by their oldest token."""
+    sample_max: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecast:
+    """One layout; what follows `excluded` is None where it cannot run at all."""
+
+    layout: Layout
+    excluded: Exclusion | None
+    state: SteadyState | None
+    """By the best estimate."""
+    tokens_per_s: float | None
+    """Trained response tokens, by the best estimate."""
+    drawn_tokens_per_s: Reals | None
+    """The same for every draw; None where the layout is too slow to matter, or excluded."""
+    staleness: StalenessForecast | None
+    """None also where the queue grows for ever."""
+    grade: Grade | None
+    """How near its decode passes are to what the run visited."""
+    pace: Pace | None = None
+    """By the best estimate, or by the event simulator where that judged."""
+    preemption: Preemption | None = None
+    """By the event simulator; None where that did not judge."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Forecasts:
+    """All layouts that were looked at; the run's own is one of them."""
+
+    today: Forecast
+    others: tuple[Forecast, ...]
+    """By the best estimate, fastest first; excluded ones last."""
+
+    @property
+    def rivals(self) -> tuple[Forecast, ...]:
+        """Other layouts that can run, keep the cap, and come near the best."""
+        return tuple(each for each in self.others if each.drawn_tokens_per_s is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class StalenessLaws:
+    """What the staleness of every layout is read from; made once."""
+
+    lengths: LengthLaw
+    oldest: LengthLaw
+    group_size: int
+
+    @classmethod
+    def of(cls, system: System) -> "StalenessLaws":
+        """The laws of a system's lengths."""
+        workload = system.workload
+        oldest = oldest_token_law(workload.lengths, workload.group_size)
+        return cls(workload.lengths, oldest, workload.group_size)
+
+
+def forecast_layouts(
+    calibration: Calibration, layouts: Sequence[Layout], most_staleness: int | None = None
+) -> Forecasts:
+    """Forecast every layout; most_staleness: versions that no layout's 95th percentile of samples may exceed.
+
+    The run's own layout is forecast whatever its staleness.
+    """
+    candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
+    laws = StalenessLaws.of(calibration.system)
+    solved = steady_states(calibration.system, candidates, calibration.cap_rule)
+    first = [forecast_of(calibration, laws, state, most_staleness) for state in solved]
+    today = replace(
+        first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
+    )
+    if calibration.synchronous:
+        # The closed form's state is that of an asynchronous run; taking turns leaves every token at its own version.
+        today = _by_turns(calibration, today)
+    chosen = _worth_drawing(first[1:])
+    drawn = _draw(calibration, [today, *chosen])
+    others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
+    return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
+
+
+def _by_turns(calibration: Calibration, today: Forecast) -> Forecast:
+    step = split_step(calibration.system, calibration.layout)
+    pace = None if step is None else pace_of_step(step, calibration.layout)
+    return replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0), pace=pace)
+
+
+def forecast_of(
+    calibration: Calibration, laws: StalenessLaws, state: SteadyState | Refused, most_staleness: int | None
+) -> Forecast:
+    """The forecast of one steady state by the best estimate, without draws."""
+    if isinstance(state, Refused):
+        return Forecast(state.layout, state.reason, None, None, None, None, None)
+    staleness = staleness_of(state, laws)
+    too_stale = most_staleness is not None and (staleness is None or staleness.sample_p95 > most_staleness)
+    return Forecast(
+        layout=state.layout,
+        excluded="too_stale" if too_stale else None,
+        state=state,
+        tokens_per_s=state.trained_tokens_per_s,
+        drawn_tokens_per_s=None,
+        staleness=staleness,
+        grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
+        pace=pace_of_state(state),
+    )
+
+
+def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
+    """How old tokens are in a steady state; None where its queue grows. No sample passes a cap that is strict."""
+    terms, most = state.staleness, state.staleness_max
+    if terms is None or most is None:
+        return None
+    return StalenessForecast(
+        min(token_mean(terms, laws.lengths, laws.group_size), float(most)),
+        min(percentile(terms, laws.oldest, STALE_QUANTILE), most),
+        most,
+    )
+
+
+def _worth_drawing(forecasts: Sequence[Forecast]) -> list[Forecast]:
+    usable = [each for each in forecasts if each.excluded is None]
+    ranked = sorted(usable, key=_rank)[:_MOST_DRAWN]
+    best = max((each.tokens_per_s or 0.0 for each in ranked), default=0.0)
+    return [each for each in ranked if (each.tokens_per_s or 0.0) >= _NEAR_BEST_RATIO * best]
+
+
+def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
+    """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it."""
+    layouts = [each.layout for each in forecasts]
+    rates = drawn_rates(calibration, layouts)
+    return [replace(each, drawn_tokens_per_s=column) for each, column in zip(forecasts, rates.T, strict=True)]
+
+
+def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
+    """Trained response tokens per second, one row per draw and one column per layout; 0 where it cannot run.
+
+    Each rate is off by what the form itself may be off: by the same wherever a layout is asked about, independently
+    between layouts; and all by one factor that the run leaves open.
+    """
+    rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
+    states = steady_states(calibration.system, layouts, calibration.cap_rule)
+    errors = np.array([_form_error(state) for state in states])
+    noise = errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
+    return rates * np.exp(noise + _level_noise(calibration.level_log_sd, len(rates))[:, None])
+
+
+def _level_noise(log_sd: float, draws: int) -> Reals:
+    """The same for every layout; about its own median, so that it widens intervals and moves no middle."""
+    drawn = np.random.default_rng(_LEVEL_SEED).standard_normal(draws)
+    return log_sd * (drawn - np.median(drawn))
+
+
+def _form_noise(layout: Layout, draws: int) -> Reals:
+    """The layout is the seed: what else is looked at leaves its draws as they are."""
+    seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
+    return np.random.default_rng(seed).standard_normal(draws)
+
+
+def _form_error(state: SteadyState | Refused) -> float:
+    doubtful = not isinstance(state, Refused) and bool(state.caveats)
+    return _DOUBTFUL_FORM_ERROR if doubtful else _FORM_ERROR
+
+
+def _rank(forecast: Forecast) -> tuple[bool, float]:
+    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))

@@ -1,0 +1,325 @@
+"""Which layout to start a run with, before there is a run: all splits of the GPUs, by what device and model promise.
+
+Every split is solved with the guesses at their medians and given the limit on running requests that suits it; the
+leading ones are simulated where the closed form is not to be trusted; the best of them are solved with every draw of
+the guesses. Not covered: several sizes of engine at once (make one plan for each), and what no figure of a plan
+states, such as links between nodes, stragglers, and lengths that change while the run learns.
+
+All splits of a plan's GPUs, each with the limit on running requests that suits it, the leading ones beyond doubt.
+
+A limit is chosen by its median rate over some of the draws and not by the rate at the medians: a limit that is just
+enough when all guesses are right leaves no room when the trainers turn out faster. Not covered: how sure the order of
+the splits is, which the draws of `plan.py` say.
+"""
+
+import math
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
+from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.layouts import (
+    Forecast,
+    Forecasts,
+    Spread,
+    StalenessLaws,
+    drawn_rates,
+    forecast_of,
+    rates_of,
+)
+from rlscope.model.forecast.plan_prior import (
+    UNKNOWNS,
+    Plan,
+    Unknown,
+    UnplannableError,
+    assumed_calibration,
+    drawn_alone,
+    is_unsure,
+    planned_system,
+)
+from rlscope.model.forecast.recommend import Recommendation, recommend
+from rlscope.model.forecast.simulated import corrected, is_doubtful
+from rlscope.model.system import Granularity, Layout, Reals, possible_layouts
+
+LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
+"""Running requests to try over the most that fit, down to a sixteenth: in quarters of a doubling, since under a cap on
+staleness the rate follows the limit."""
+EQUAL_RATIO: Final = 0.01
+"""Layouts within a hundredth of the fastest are as fast: the less stale one is preferred."""
+_MOST_SPLITS: Final = 48
+"""Splits that are tried: a step is then a fiftieth of the GPUs, and no layout between two is better by a hundredth."""
+_MOST_SIMULATED: Final = 6
+"""Layouts that the event simulator is asked about: a second or so each."""
+_LEADERS: Final = 3
+"""The fastest splits that must be beyond doubt, or simulated."""
+_DRAWS_OF_A_LIMIT: Final = 40
+"""Enough for a median that tells limits apart."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sweep:
+    """Every layout of a plan, solved."""
+
+    calibration: Calibration
+    plan: Plan
+    forecasts: Mapping[Layout, Forecast]
+    """By the guesses' medians; simulated where `judged` asked for it."""
+    typical_tokens_per_s: Mapping[Layout, float]
+    """Median over draws, by the closed form; of the layouts that can be used."""
+    simulated: frozenset[Layout] = frozenset()
+    """Layouts whose forecast is the event simulator's."""
+
+
+def layouts_of(plan: Plan) -> tuple[Layout, ...]:
+    """Every split by every limit on running requests, the present layout among them. Raises UnplannableError."""
+    most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
+    limits = tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
+    layouts = possible_layouts(plan.gpus, coarse_granularity(plan), limits)
+    if not layouts:
+        raise UnplannableError(f"{plan.gpus} GPUs make no trainer replica and engine")
+    return layouts if plan.present is None or plan.present in layouts else (*layouts, plan.present)
+
+
+def coarse_granularity(plan: Plan) -> Granularity:
+    """The plan's own, with trainers in so large steps that the splits are few enough to be told apart."""
+    given = plan.granularity
+    splits = len(possible_layouts(plan.gpus, given, (1,)))
+    step = math.ceil(splits / _MOST_SPLITS) * math.lcm(given.gpus_per_trainer_replica, given.gpus_per_node)
+    return replace(given, gpus_per_trainer_replica=step) if splits > _MOST_SPLITS else given
+
+
+def sweep(calibration: Calibration, plan: Plan, layouts: Sequence[Layout]) -> Sweep:
+    """Solve every layout by the closed forms."""
+    laws = StalenessLaws.of(calibration.system)
+    states = steady_states(calibration.system, layouts, calibration.cap_rule)
+    forecasts = {
+        layout: forecast_of(calibration, laws, state, _cap(plan, layout))
+        if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
+        else Forecast(layout, "trainer_memory", None, None, None, None, None)
+        for layout, state in zip(layouts, states, strict=True)
+    }
+    usable = [layout for layout, each in forecasts.items() if each.excluded is None]
+    systems = calibration.draws[:_DRAWS_OF_A_LIMIT] if usable else ()
+    rates = [rates_of(calibration, system, usable) for system in systems]
+    typical = np.median(rates, axis=0).tolist() if rates else []
+    return Sweep(calibration, plan, forecasts, dict(zip(usable, typical, strict=True)))
+
+
+def judged(swept: Sweep) -> Sweep:
+    """The sweep with its leading splits simulated where their closed form is doubtful.
+
+    A leader that the simulator brings down makes room for the next one, which is then looked at.
+    """
+    calibration, plan, asked = swept.calibration, swept.plan, set[Layout]()
+    while len(asked) < _MOST_SIMULATED:
+        leaders = [each for each in by_split(swept, swept.forecasts.values())[:_LEADERS] if each.excluded is None]
+        leaders += [swept.forecasts[plan.present]] if plan.present is not None else []
+        open_ones = [each for each in leaders if each.layout not in asked and each.state is not None]
+        doubtful = next((each for each in open_ones if is_doubtful(calibration, each.layout)), None)
+        if doubtful is None:
+            break
+        asked.add(doubtful.layout)
+        simulated = corrected(calibration, doubtful, plan.settings, _cap(plan, doubtful.layout))
+        swept = replace(swept, forecasts={**swept.forecasts, doubtful.layout: simulated})
+    return replace(swept, simulated=frozenset(asked))
+
+
+def by_split(swept: Sweep, forecasts: Iterable[Forecast]) -> list[Forecast]:
+    """One forecast for each split of the GPUs, at the limit that suits it: the fastest first, excluded ones last."""
+    splits: dict[tuple[int, int], list[Forecast]] = {}
+    for each in forecasts:
+        splits.setdefault((each.layout.trainer_gpus, each.layout.sampler_gpus), []).append(each)
+    chosen = [_of_split(swept, each) for each in splits.values()]
+    return sorted(chosen, key=lambda each: (each.excluded is not None, -_typical_rate(swept, each)))
+
+
+def staleness_rank(forecast: Forecast) -> tuple[int, int]:
+    """Of layouts that are as fast: the least stale first, then the smallest."""
+    staleness = sys.maxsize if forecast.staleness is None else forecast.staleness.sample_p95
+    return (staleness, forecast.layout.running_per_engine)
+
+
+def simulated_ratio(forecast: Forecast) -> float:
+    """What the simulator made of the closed form's rate: 1 where it was not asked."""
+    if forecast.state is None or forecast.tokens_per_s is None:
+        return 1.0
+    return forecast.tokens_per_s / forecast.state.trained_tokens_per_s
+
+
+def _cap(plan: Plan, layout: Layout) -> int | None:
+    """The present layout is what the others are compared with, whatever its staleness."""
+    return None if layout == plan.present else plan.most_staleness
+
+
+def _of_split(swept: Sweep, forecasts: Sequence[Forecast]) -> Forecast:
+    """Of those as fast as the fastest the least stale; where none can be used, the one that comes nearest to it."""
+    usable = [each for each in forecasts if each.excluded is None]
+    if not usable:
+        return min(forecasts, key=staleness_rank)
+    most = max(_typical_rate(swept, each) for each in usable)
+    equals = [each for each in usable if _typical_rate(swept, each) >= (1.0 - EQUAL_RATIO) * most]
+    return min(equals, key=staleness_rank)
+
+
+def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
+    return swept.typical_tokens_per_s.get(forecast.layout, 0.0) * simulated_ratio(forecast)
+
+
+_MOST_DRAWN: Final = 12
+"""Splits solved with every draw: those further down are not the best in any."""
+_SECONDS_PER_HOUR: Final = 3600.0
+_DRAWS_OF_ONE: Final = 25
+"""Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCost:
+    """What not knowing one thing costs."""
+
+    unknown: Unknown
+    rate_ratio: Spread
+    """Rate of the best layout over that with all at their medians, less 1, when this alone is unknown."""
+    regret_ratio: float
+    """Mean gain forgone by the split that is best for most of its values, against the best for each, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Planned:
+    """What the model says of a plan. Everything in it is assumed: nothing was measured."""
+
+    plan: Plan
+    calibration: Calibration
+    candidates: tuple[Forecast, ...]
+    """One for each split of the GPUs: the fastest first, those out of the question last."""
+    best: Forecast | None
+    """None where no layout can be used."""
+    best_probability: Mapping[Layout, float]
+    """Share of the draws in which each layout that was drawn is the fastest."""
+    present: Forecast | None
+    advice: Recommendation | None
+    """Whether to leave the present layout; None where there is none, or nothing to compare it with."""
+    bound: WorkBound
+    synchronous: SynchronousStep | None
+    """All GPUs do both in turns; None where no engine fits."""
+    kv_running: float
+    """Requests that the KV cache of an engine holds safely."""
+    unknown_costs: tuple[UnknownCost, ...]
+    """What to measure first, first."""
+    simulated: frozenset[Layout]
+    """Layouts whose forecast is the event simulator's."""
+
+
+def plan_layouts(plan: Plan) -> Planned:
+    """Sweep all layouts of a plan. Raises UnplannableError where the model's shape does not say enough, and where the
+    GPUs make no split.
+
+    Nothing is raised where no layout can be used: `best` is None then, and every candidate says why.
+    """
+    layouts = layouts_of(plan)
+    calibration = assumed_calibration(plan, plan.present or layouts[0])
+    swept = judged(sweep(calibration, plan, layouts))
+    candidates = _drawn(swept)
+    present = next((each for each in candidates if each.layout == plan.present), None)
+    best = _chosen([each for each in candidates if each.drawn_tokens_per_s is not None])
+    advice = None
+    if present is not None and best is not None and present.drawn_tokens_per_s is not None:
+        others = tuple(each for each in candidates if each is not present)
+        advice = recommend(calibration, Forecasts(present, others), long_enough=True)
+        best = advice.best if advice.changes else present
+    system = calibration.system
+    return Planned(
+        plan=plan,
+        calibration=calibration,
+        candidates=candidates,
+        best=best,
+        best_probability=_best_probability(candidates),
+        present=present,
+        advice=advice,
+        bound=work_conservation_bound(system, plan.gpus),
+        synchronous=colocated_step(system, plan.gpus),
+        kv_running=sampling_of(system).kv_running,
+        unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
+        simulated=swept.simulated,
+    )
+
+
+def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
+    """Rate over another layout's, less 1, draw by draw; None where one of them was not drawn."""
+    if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
+        return None
+    return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
+
+
+def hours_of(planned: Planned, steps: int) -> Spread | None:
+    """Hours that so many steps take in the best layout; None where there is none."""
+    if planned.best is None or planned.best.drawn_tokens_per_s is None:
+        return None
+    workload = planned.calibration.system.workload
+    tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
+    return Spread.of(tokens / planned.best.drawn_tokens_per_s / _SECONDS_PER_HOUR)
+
+
+def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
+    """One candidate for each split, and the present layout; the leading ones with a rate for every draw."""
+    present, forecasts = swept.plan.present, swept.forecasts
+    others = by_split(swept, (each for each in forecasts.values() if each.layout != present))
+    looked_at = [*([forecasts[present]] if present is not None else []), *others[:_MOST_DRAWN]]
+    drawn = [each for each in looked_at if each.excluded is None]
+    rates = drawn_rates(swept.calibration, [each.layout for each in drawn]).T if drawn else ()
+    final = [
+        replace(each, drawn_tokens_per_s=column * simulated_ratio(each))
+        for each, column in zip(drawn, rates, strict=True)
+    ]
+    final += [each for each in looked_at if each.excluded is not None]
+    return tuple(sorted([*final, *others[_MOST_DRAWN:]], key=_rank))
+
+
+def _rank(candidate: Forecast) -> tuple[bool, bool, float]:
+    rate = candidate.tokens_per_s or 0.0 if candidate.drawn_tokens_per_s is None else _median_rate(candidate)
+    return (candidate.excluded is not None, candidate.drawn_tokens_per_s is None, -rate)
+
+
+def _chosen(drawn: Sequence[Forecast]) -> Forecast | None:
+    """The fastest by its median over the draws; of those as fast, the least stale."""
+    if not drawn:
+        return None
+    most = max(map(_median_rate, drawn))
+    return min((each for each in drawn if _median_rate(each) >= (1.0 - EQUAL_RATIO) * most), key=staleness_rank)
+
+
+def _median_rate(forecast: Forecast) -> float:
+    return 0.0 if forecast.drawn_tokens_per_s is None else float(np.median(forecast.drawn_tokens_per_s))
+
+
+def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
+    rates = {each.layout: each.drawn_tokens_per_s for each in candidates if each.drawn_tokens_per_s is not None}
+    if not rates:
+        return {}
+    fastest = np.stack(list(rates.values())).max(axis=0)
+    return {layout: float((drawn >= fastest).mean()) for layout, drawn in rates.items()}
+
+
+def _unknown_costs(
+    calibration: Calibration, plan: Plan, candidates: Sequence[Forecast], best: Forecast
+) -> tuple[UnknownCost, ...]:
+    """Each unknown alone, the others at their medians."""
+    drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]
+    layouts, at_best = [each.layout for each in drawn], [each.layout for each in drawn].index(best.layout)
+    ratios = np.array([simulated_ratio(each) for each in drawn])
+
+    def of(unknown: Unknown) -> UnknownCost:
+        systems = drawn_alone(plan, unknown, _DRAWS_OF_ONE)
+        rates: Reals = np.array([rates_of(calibration, system, layouts) for system in systems]) * ratios
+        usual = rates[:, int(np.argmax(np.median(rates, axis=0)))]
+        regret_ratio = float((rates.max(axis=1) / usual).mean() - 1.0)
+        return UnknownCost(unknown, Spread.of(rates[:, at_best] / (best.tokens_per_s or 1.0) - 1.0), regret_ratio)
+
+    found = [of(unknown) for unknown in UNKNOWNS if is_unsure(plan, unknown)]
+    return tuple(sorted(found, key=lambda each: (-each.regret_ratio, each.rate_ratio.low - each.rate_ratio.high)))

@@ -1,0 +1,356 @@
+"""From a plan to systems: one with every guess at its median, and draws of all guesses, or of one of them alone.
+
+A draw is one standard normal number for each unknown, so that a guess without a spread stays where it is and the
+draws of one unknown are those of all with the others held. Nothing is measured: every grade is `assumed`. Not covered:
+guesses that depend on each other, such as shares that the same software brings down together.
+
+What is known of a run before it starts, in the terms of the model. No behaviour.
+
+Shares of peaks are guesses with a spread: they are all that makes the answers of a plan uncertain. What a plan states
+without a spread is taken for certain, lengths first of all.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from rlscope.model.analytic.limits import CapRule
+from rlscope.model.calibration import DRAWS, Calibration
+from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
+from rlscope.model.decode.fit import CurveFit
+from rlscope.model.decode.measurements import DecodePoints
+from rlscope.model.decode.prior import HardwarePrior, LogNormal, Shares, expected_prefill_tokens_per_s, hardware_prior
+from rlscope.model.hardware.devices import Device, ModelShape
+from rlscope.model.simulate import Settings
+from rlscope.model.system import (
+    Admission,
+    DecodeCurve,
+    Engine,
+    Granularity,
+    Layout,
+    Reals,
+    System,
+    Trainer,
+    WeightUpdate,
+    Workload,
+)
+from rlscope.model.training.flops import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
+from rlscope.model.training.scaling import MOST_EXPONENT, TrainingRate
+
+Unknown = Literal[
+    "weight_bandwidth",
+    "compute",
+    "kv_bandwidth",
+    "pass_overhead",
+    "curve_shape",
+    "prefill",
+    "training_rate",
+    "trainer_scaling",
+    "weight_update",
+    "lengths",
+]
+"""What a plan may be unsure of. curve_shape: how decode passes turn from memory to compute, or how soon all experts
+are hit; training_rate: the share of the peak that trainers reach; lengths: a factor on all responses."""
+
+MASTER_STATE_BYTES: Final = 16.0
+"""Bytes per trained parameter of mixed-precision Adam: 2 + 2 for weights and gradients, 12 for the optimizer's own
+copies (ZeRO, Rajbhandari et al. 2020, section 3)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeGuess:
+    """Shares of the peaks that an engine reaches; a log_sd of None: as usual for the size of the engine."""
+
+    weight_bandwidth_ratio: float
+    weight_bandwidth_log_sd: float | None
+    compute_ratio: float
+    compute_log_sd: float | None
+    kv_bandwidth_ratio: float
+    kv_bandwidth_log_sd: float | None
+    overhead_scale_s: float | None
+    """Of the half-normal law of the time between passes; None: as usual."""
+    sharpness: LogNormal
+    """p of the p-norm; not used for mixtures of experts."""
+    prefill_ratio: LogNormal
+    """Share of the peak rate that prefill reaches."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingGuess:
+    """How fast the trainers train."""
+
+    mfu_ratio: LogNormal
+    """Share of the peak; not used where the rate itself is given."""
+    tokens_per_gpu_s: LogNormal | None
+    """None: by the arithmetic of the model and `mfu_ratio`."""
+    model: TrainedModel
+    at_gpus: int
+    """Trainer GPUs with which that rate is reached; other numbers follow by the exponent."""
+    scaling_exponent: float
+    scaling_exponent_sd: float
+    overhead_s: float
+    state_bytes: float
+    """Weights, gradients and optimizer, shared by all trainer GPUs."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateGuess:
+    """What one publication of weights costs."""
+
+    seconds: LogNormal | None
+    """None: nothing."""
+    pauses_engines: bool
+    blocks_trainer: bool
+    kv_kept: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A run that is to be laid out."""
+
+    gpus: int
+    granularity: Granularity
+    device: Device
+    shape: ModelShape
+    workload: Workload
+    lengths_from: str | None
+    """The run that recorded them; None: a lognormal law."""
+    lengths_log_sd: float
+    decode: DecodeGuess
+    training: TrainingGuess
+    update: UpdateGuess
+    admission: Admission
+    settings: Settings
+    """Of the event simulator."""
+    max_running: int
+    kv_capacity_tokens: float
+    """Of one engine."""
+    most_staleness: int | None
+    """Versions that no recommended layout's 95th percentile of samples may exceed."""
+    present: Layout | None
+    """A layout that is in use already; None: nothing runs yet."""
+
+
+UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
+_SEED: Final = 20_260_201
+"""Of every draw: the same plan gives the same answer."""
+
+Deviations = Mapping[Unknown, float]
+"""Standard deviations from the median; what is not named stays at it."""
+
+
+class UnplannableError(Exception):
+    """The shape of the model does not say enough. The message says what is missing."""
+
+
+def planned_system(plan: Plan, deviations: Deviations) -> System:
+    """The system of one draw; no deviations: the medians. Raises UnplannableError."""
+    workload = _workload(plan, deviations)
+    prior = engine_prior(plan)
+    return System(
+        workload=workload,
+        engine=Engine(
+            gpus=plan.granularity.gpus_per_engine,
+            curve=_curve(plan, prior, deviations),
+            max_running=plan.max_running,
+            kv_capacity_tokens=plan.kv_capacity_tokens,
+            prefill_tokens_per_s=_prefill_tokens_per_s(plan, deviations),
+        ),
+        trainer=_trainer(plan, workload, deviations),
+        update=_update(plan, deviations),
+        admission=plan.admission,
+    )
+
+
+def drawn_systems(plan: Plan, count: int = DRAWS) -> tuple[System, ...]:
+    """Systems that the plan leaves possible, equally likely."""
+    rows = np.random.default_rng(_SEED).standard_normal((count, len(UNKNOWNS)))
+    return tuple(planned_system(plan, dict(zip(UNKNOWNS, row.tolist(), strict=True))) for row in rows)
+
+
+def drawn_alone(plan: Plan, unknown: Unknown, count: int) -> tuple[System, ...]:
+    """Systems that differ in one unknown: at the middles of so many equally likely parts of its law."""
+    deviations = ndtri((np.arange(count) + 0.5) / count)
+    return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
+
+
+def is_unsure(plan: Plan, unknown: Unknown) -> bool:
+    """Whether the plan leaves this open at all."""
+    prior, update = engine_prior(plan), plan.update.seconds
+    kv = prior.kv_s_per_token
+    rate = plan.training.tokens_per_gpu_s or plan.training.mfu_ratio
+    spreads: Mapping[Unknown, float] = {
+        "weight_bandwidth": prior.flat_s.log_sd,
+        "compute": prior.per_request_s.log_sd,
+        "kv_bandwidth": 0.0 if kv is None else kv.log_sd,
+        "pass_overhead": prior.overhead_scale_s,
+        "curve_shape": plan.decode.sharpness.log_sd if prior.experts is None else prior.experts.hit_rate.log_sd,
+        "prefill": plan.decode.prefill_ratio.log_sd,
+        "training_rate": rate.log_sd,
+        "trainer_scaling": plan.training.scaling_exponent_sd,
+        "weight_update": 0.0 if update is None else update.log_sd,
+        "lengths": plan.lengths_log_sd,
+    }
+    return spreads[unknown] > 0.0
+
+
+def assumed_calibration(plan: Plan, layout: Layout) -> Calibration:
+    """The plan in the place of what a run would have been fitted to; layout: any of those looked at."""
+    system, draws = planned_system(plan, {}), drawn_systems(plan)
+    cap_rule: CapRule = "publication_waits" if plan.settings.publication == "capped" else "admission"
+    return Calibration(
+        system=system,
+        draws=draws,
+        layout=layout,
+        synchronous=False,
+        steps=0,
+        steps_per_version=1.0,
+        cap_rule=cap_rule,
+        curve=_assumed_curve(system, draws),
+        training=_assumed_rate(system, draws),
+        notes=(),
+    )
+
+
+def engine_prior(plan: Plan) -> HardwarePrior:
+    """What a pass should cost, with the plan's own shares and spreads. Raises UnplannableError."""
+    decode, gpus = plan.decode, plan.granularity.gpus_per_engine
+    shares = Shares(decode.weight_bandwidth_ratio, decode.compute_ratio, decode.kv_bandwidth_ratio)
+    prior = hardware_prior(plan.shape, plan.device, gpus, shares)
+    if prior is None:
+        raise UnplannableError("parameters, their bytes or the experts of the model are not known")
+    experts = prior.experts
+    return replace(
+        prior,
+        flat_s=_respread(prior.flat_s, decode.weight_bandwidth_log_sd),
+        per_request_s=_respread(prior.per_request_s, decode.compute_log_sd),
+        kv_s_per_token=prior.kv_s_per_token and _respread(prior.kv_s_per_token, decode.kv_bandwidth_log_sd),
+        overhead_scale_s=prior.overhead_scale_s if decode.overhead_scale_s is None else decode.overhead_scale_s,
+        experts=experts and replace(experts, experts_s=_respread(experts.experts_s, decode.weight_bandwidth_log_sd)),
+    )
+
+
+def _respread(guess: LogNormal, log_sd: float | None) -> LogNormal:
+    return guess if log_sd is None else replace(guess, log_sd=log_sd)
+
+
+def _workload(plan: Plan, deviations: Deviations) -> Workload:
+    factor = _at(LogNormal(1.0, plan.lengths_log_sd), deviations.get("lengths", 0.0))
+    if factor == 1.0:
+        return plan.workload
+    return replace(plan.workload, lengths=plan.workload.lengths.scaled(factor))
+
+
+def _curve(plan: Plan, prior: HardwarePrior, deviations: Deviations) -> DecodeCurve:
+    bandwidth, compute = deviations.get("weight_bandwidth", 0.0), deviations.get("compute", 0.0)
+    shape = deviations.get("curve_shape", 0.0)
+    kv = prior.kv_s_per_token
+    decode = plan.decode
+    kv_s = 0.0 if kv is None else _reached(kv, deviations.get("kv_bandwidth", 0.0), decode.kv_bandwidth_ratio)
+    overhead_s = _half_normal(prior.overhead_scale_s, deviations.get("pass_overhead", 0.0))
+    flat_s = _reached(prior.flat_s, bandwidth, decode.weight_bandwidth_ratio)
+    per_request_s = _reached(prior.per_request_s, compute, decode.compute_ratio)
+    if (experts := prior.experts) is not None:
+        experts_s = _reached(experts.experts_s, bandwidth, decode.weight_bandwidth_ratio)
+        return ExpertHitCurve(flat_s, experts_s, _at(experts.hit_rate, shape), per_request_s, overhead_s, kv_s)
+    return PNormCurve(flat_s, per_request_s, _at(decode.sharpness, shape), overhead_s, kv_s)
+
+
+def _prefill_tokens_per_s(plan: Plan, deviations: Deviations) -> float | None:
+    ratio = _at(plan.decode.prefill_ratio, deviations.get("prefill", 0.0))
+    return expected_prefill_tokens_per_s(
+        plan.shape, plan.device, plan.granularity.gpus_per_engine, peak_ratio=min(ratio, 1.0)
+    )
+
+
+def _trainer(plan: Plan, workload: Workload, deviations: Deviations) -> Trainer:
+    guess, deviation = plan.training, deviations.get("training_rate", 0.0)
+    if guess.tokens_per_gpu_s is not None:
+        rate = _at(guess.tokens_per_gpu_s, deviation)
+    else:
+        sequence_tokens = token_weighted_tokens(workload.lengths, workload.prompt_tokens)
+        used_ratio = min(_at(guess.mfu_ratio, deviation), 1.0)
+        rate = prior_tokens_per_gpu_s(guess.model, sequence_tokens, plan.device.bf16_flop_per_s, used_ratio)
+    return Trainer(
+        tokens_per_gpu_s=rate,
+        seen_gpus=guess.at_gpus,
+        scaling_exponent=_exponent(plan, deviations.get("trainer_scaling", 0.0)),
+        overhead_s=guess.overhead_s,
+    )
+
+
+def _exponent(plan: Plan, deviation: float) -> float:
+    """A normal law cut to 0..MOST_EXPONENT, at the quantile of the deviation."""
+    middle, sd = plan.training.scaling_exponent, plan.training.scaling_exponent_sd
+    if sd == 0.0:
+        return middle
+    low, high = ndtr((0.0 - middle) / sd), ndtr((MOST_EXPONENT - middle) / sd)
+    return float(middle + sd * ndtri(low + (high - low) * ndtr(deviation)))
+
+
+def _update(plan: Plan, deviations: Deviations) -> WeightUpdate:
+    update = plan.update
+    seconds = 0.0 if update.seconds is None else _at(update.seconds, deviations.get("weight_update", 0.0))
+    return WeightUpdate(
+        engine_pause_s=seconds if update.pauses_engines else 0.0,
+        trainer_blocked_s=seconds if update.blocks_trainer else 0.0,
+        # An update that stops no engine still takes its time until the first token of the new version.
+        delay_s=0.0 if update.pauses_engines else seconds,
+        kv_kept=update.kv_kept,
+    )
+
+
+def _at(guess: LogNormal, deviation: float) -> float:
+    return float(guess.median * np.exp(guess.log_sd * deviation))
+
+
+def _reached(seconds: LogNormal, deviation: float, median_ratio: float) -> float:
+    """Seconds at a share of a peak whose median is given: no draw is faster than the peak itself."""
+    return max(_at(seconds, deviation), seconds.median * median_ratio)
+
+
+def _half_normal(scale: float, deviation: float) -> float:
+    return float(scale * ndtri((1.0 + ndtr(deviation)) / 2.0))
+
+
+def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
+    """A fit to no pass: the hardware's word alone."""
+    nothing = np.empty(0)
+    return CurveFit(
+        form="expert_hit" if isinstance(system.engine.curve, ExpertHitCurve) else "pnorm",
+        curve=system.engine.curve,
+        draws=tuple(draw.engine.curve for draw in draws),
+        parameters={},
+        visited=None,
+        cells=DecodePoints.of(nothing, nothing),
+        mape_ratio=None,
+        held_out_mape_ratio=None,
+        stall_ratio=1.0,
+        rejected={},
+        caveats=("no_passes",),
+    )
+
+
+def _assumed_rate(system: System, draws: Sequence[System]) -> TrainingRate:
+    def of_draws(values: list[float]) -> Reals:
+        return np.array(values, dtype=np.float64)
+
+    trainer, workload = system.trainer, system.workload
+    step_tokens = workload.samples_per_step * (workload.lengths.mean_tokens + workload.trained_prompt_tokens)
+    return TrainingRate(
+        seen_gpus=trainer.seen_gpus,
+        tokens_per_gpu_s=trainer.tokens_per_gpu_s,
+        overhead_s=trainer.overhead_s,
+        scaling_exponent=trainer.scaling_exponent,
+        overhead_identified=False,
+        scaling_seen_at=(),
+        scaling_contradicted=False,
+        least_tokens=step_tokens,
+        most_tokens=step_tokens,
+        rate_draws=of_draws([draw.trainer.tokens_per_gpu_s for draw in draws]),
+        overhead_draws=of_draws([draw.trainer.overhead_s for draw in draws]),
+        exponent_draws=of_draws([draw.trainer.scaling_exponent for draw in draws]),
+    )

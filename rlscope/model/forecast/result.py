@@ -1,0 +1,268 @@
+"""Everything the model says of a run, put together: what it should have done, where the rest went, what to use next.
+
+Pure: the stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that
+is held to what was achieved, on its first half alone.
+
+How long the rest of the run takes, as it is and in the recommended layout, in hours, GPU-hours and money.
+
+Steps are taken to stay as they are in the stable stretch: longer responses make them longer. Not covered: checkpoints
+and restarts still to come, and the time that a change of layout takes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.analytic.synchronous import colocated_step
+from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.decode.curves import Form
+from rlscope.model.decode.prior import HardwarePrior
+from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
+from rlscope.model.forecast.holdout import Prediction, compare, level_log_sd
+from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
+from rlscope.model.forecast.preemption import Preemption, preemption_seen
+from rlscope.model.forecast.recommend import Recommendation, contradiction, recommend
+from rlscope.model.forecast.sensitivity import Lever, sensitivities
+from rlscope.model.forecast.simulated import arbitrate
+from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
+from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
+from rlscope.model.numerics.changepoints import Drift, drift
+from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity, Layout, QueuePolicy, System, possible_layouts, running_limits
+
+_SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToFinish:
+    """What is left, from the end of the last step recorded."""
+
+    remaining_steps: int
+    today_hours: Spread
+    recommended_hours: Spread | None
+    """None where the layout is kept."""
+    gpus: int
+    gpu_hour_price: float | None
+
+    def gpu_hours(self, hours: float) -> float:
+        """GPU-hours of so many hours; every GPU of the run counts, idle or not."""
+        return hours * self.gpus
+
+    def price(self, hours: float) -> float | None:
+        """What they cost; None without a price."""
+        return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
+
+
+def time_to_finish(
+    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
+) -> TimeToFinish:
+    """Remaining optimizer steps by the step period; gain_ratio: of the recommended layout over today's.
+
+    The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
+    """
+    hours = [remaining_steps * seconds / _SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
+    today = Spread(*hours)
+    recommended = None
+    if gain_ratio is not None:
+        recommended = Spread(
+            today.median / (1.0 + gain_ratio.median),
+            today.low / (1.0 + gain_ratio.high),
+            today.high / (1.0 + gain_ratio.low),
+        )
+    return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
+
+
+Caution = Literal["short_stretch", "lengths_drift", "period_drifts", "manner_assumed", "ahead_contradicted"]
+"""short_stretch: too few steps to hold a part out, so nothing says how well the model predicts. manner_assumed: layouts
+were simulated, and the run does not say how samples get to engines or what a full queue does. ahead_contradicted: the
+batches that the trainers are taken to hold ahead are not those that they held."""
+
+STEPS_TO_PREDICT: Final = 20
+"""Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
+_OTHER_BATCHES: Final = 0.5
+"""Batches held ahead beyond which the run contradicts what is taken of it: more would be another batch."""
+_SEED: Final = 20_260_101
+"""Of every draw: the same run gives the same outlook."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of the model besides what the run shows."""
+
+    admission: Admission
+    settings: Settings
+    form: Form | None
+    """Of the decode curve, where the model's kind decides it; None: as the passes have it."""
+    prior: HardwarePrior | None
+    granularity: Granularity
+    most_staleness: int | None
+    """Versions that no recommended layout's 95th percentile of samples may exceed."""
+    remaining_steps: int | None
+    gpu_hour_price: float | None
+    aged_policy: QueuePolicy = "wait"
+    """What becomes of samples beyond a staleness cap, where a what-if sets one."""
+    manner_stated: bool = True
+    """Whether the run says all of `settings` and of what a full queue does."""
+    batches_ahead: float = 0.0
+    """Of an optimizer step, that the trainers hold besides the one they train on."""
+    others: tuple[OtherRun, ...] = ()
+    """Runs of the same model and trainers, which say how training scales."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outlook:
+    """What the model says of a run."""
+
+    question: Question
+    calibration: Calibration
+    prediction: Prediction | None
+    """None where the stretch is too short to hold a part of it out."""
+    gap: Gap
+    forecasts: Forecasts
+    simulated_layouts: int
+    """Layouts whose forecast is the event simulator's."""
+    recommendation: Recommendation
+    synchronous_tokens_per_s: float | None
+    """Of a synchronous run whose GPUs do both; None where no engine fits."""
+    efficiency: BatchEfficiency | None
+    levers: tuple[Lever, ...]
+    """What one per cent of each quantity buys; what buys most first."""
+    finish: TimeToFinish | None
+    """None where the run does not say how many steps it has, or has made them all."""
+    cautions: tuple[Caution, ...]
+    preemption: Preemption | None
+    """What the run lost to a KV cache that ran over; None where its engines do not count that."""
+    length_drift: Drift | None
+    """Of the mean response length over the stretch."""
+    others: tuple[OtherRun, ...]
+    """Those of the question, each with all its cautions."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOutlook:
+    """Why the model says nothing of a run."""
+
+    reason: str
+
+
+NOT_ASKED: Final = NoOutlook("it was not asked")
+
+
+def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, question: Question) -> Outlook:
+    """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold,
+    and where the model has no place for the run's own layout.
+
+    halves: the stretch in two; None where it is too short.
+    """
+    rng = np.random.default_rng(_SEED)
+    calibration = _calibrated(whole, question, rng)
+    prediction = _prediction(halves, question, rng)
+    calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
+    layouts = _layouts(calibration, question.granularity)
+    forecasts = forecast_layouts(calibration, layouts, question.most_staleness)
+    if not forecasts.today.tokens_per_s:
+        raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
+    judged = arbitrate(calibration, forecasts, question.settings, question.most_staleness)
+    lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
+    recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None, lengths=lengths)
+    if recommendation.changes and contradiction(calibration, whole, question.prior, recommendation):
+        recommendation = replace(recommendation, reason="forms_disagree")
+    return Outlook(
+        question=question,
+        calibration=calibration,
+        prediction=prediction,
+        gap=explain_gap(calibration, whole, judged.forecasts.today.tokens_per_s or 0.0),
+        forecasts=judged.forecasts,
+        simulated_layouts=judged.simulated_layouts,
+        recommendation=recommendation,
+        synchronous_tokens_per_s=_colocated_rate(calibration),
+        efficiency=batch_efficiency(calibration, whole),
+        levers=sensitivities(calibration, question.granularity),
+        finish=_finish(whole, recommendation, calibration.layout, question, rng),
+        cautions=_cautions(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
+        preemption=preemption_seen(whole, calibration.system.engine),
+        length_drift=lengths,
+        others=tuple(other.beside(whole) for other in question.others),
+    )
+
+
+def _calibrated(observed: Observed, question: Question, rng: np.random.Generator) -> Calibration:
+    every_step = question.settings.publication == "capped"
+    return calibrate(
+        observed,
+        question.admission,
+        question.prior,
+        rng,
+        publishes_every_step=every_step,
+        form=question.form,
+        batches_ahead=question.batches_ahead,
+        others=question.others,
+    )
+
+
+def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
+    limits = running_limits(calibration.layout.running_per_engine, _safe_batch(calibration.system))
+    return possible_layouts(_gpus(calibration.layout), granularity, limits)
+
+
+def _safe_batch(system: System) -> float | None:
+    if system.engine.kv_capacity_tokens is None:
+        return None
+    workload, lengths = system.workload, system.workload.lengths
+    load = steady_kv_load(workload.prompt_tokens, lengths.mean_tokens, lengths.second_moment, lengths.third_moment)
+    return safe_batch(load, system.engine.kv_capacity_tokens)
+
+
+def _prediction(
+    halves: tuple[Observed, Observed] | None, question: Question, rng: np.random.Generator
+) -> Prediction | None:
+    if halves is None:
+        return None
+    first, rest = halves
+    return compare(_calibrated(first, question, rng), rest, question.settings, rng)
+
+
+def _colocated_rate(calibration: Calibration) -> float | None:
+    step = colocated_step(calibration.system, _gpus(calibration.layout), calibration.layout.running_per_engine)
+    return None if step is None else step.trained_tokens_per_s
+
+
+def _finish(
+    whole: Observed,
+    recommendation: Recommendation,
+    layout: Layout,
+    question: Question,
+    rng: np.random.Generator,
+) -> TimeToFinish | None:
+    if not question.remaining_steps:
+        return None
+    periods_s = whole.steps.period_s
+    step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
+    gain_ratio = recommendation.gain_ratio if recommendation.changes else None
+    return time_to_finish(question.remaining_steps, step_s, gain_ratio, _gpus(layout), question.gpu_hour_price)
+
+
+def _cautions(
+    whole: Observed,
+    halves: tuple[Observed, Observed] | None,
+    lengths: Drift | None,
+    question: Question,
+    *,
+    simulated: bool,
+) -> tuple[Caution, ...]:
+    periods, held = drift(whole.steps.period_s), whole.batches_ahead
+    known: Mapping[Caution, bool] = {
+        "short_stretch": halves is None,
+        "lengths_drift": lengths is not None and lengths.drifts,
+        "period_drifts": periods is not None and periods.drifts,
+        "manner_assumed": simulated and not question.manner_stated,
+        "ahead_contradicted": held is not None and abs(held - question.batches_ahead) > _OTHER_BATCHES,
+    }
+    return tuple(caution for caution, holds in known.items() if holds)
+
+
+def _gpus(layout: Layout) -> int:
+    return layout.trainer_gpus + layout.sampler_gpus

@@ -1,0 +1,249 @@
+"""What one per cent of each quantity buys: where work on a run pays, and where it would change nothing.
+
+Each quantity is made a little better, alone, and the layout that is run is solved again by the closed forms, draw by
+draw; the change of trained tokens per second is given per one per cent. It is the derivative towards the better side:
+at a balance of two limits each of them buys nothing alone. What speeds and times buy adds up to one per cent, since a
+run whose every second is shorter is as much faster (Euler's theorem on homogeneous functions), but for what
+nothing here stands for, such as checkpoints. Whole numbers are moved by one, so where they are small the figure is a
+mean over a long way. Not covered: what a quantity buys together with another, and what only the event simulator sees
+(`Lever.is_rough`).
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.steady_state import Caveat, steady_states
+from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.simulated import is_doubtful
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import Granularity, Layout, Reals, System
+
+SensitivityQuantity = Literal[
+    "trainer_speed",
+    "trainer_gpus",
+    "forward_speed",
+    "prefill_speed",
+    "sampler_gpus",
+    "running_limit",
+    "kv_capacity",
+    "weight_update",
+    "response_length",
+    "environment",
+    "in_flight_cap",
+    "staleness_cap",
+]
+"""Better is faster, more, larger or later; of weight_update, environment and response_length it is shorter.
+prefill_speed is a part of forward_speed. GPUs are added to what there is, by whole engines and replicas."""
+Silence = Literal["not_limiting", "not_there", "not_recorded"]
+"""Why a quantity buys nothing. not_limiting: something else holds the run. not_there: the run has no such limit, or no
+such cost. not_recorded: the run does not say how large it is."""
+
+_DRAWS: Final = 40
+"""Two of them are beyond each end of the interval: the gains of single draws hardly differ."""
+_PROBED_DRAWS: Final = 8
+"""Where none of so many is moved, the others are not asked: of what buys nothing, one draw in ten may say otherwise."""
+_STEP_RATIO: Final = 0.02
+"""How much better a quantity is made: far above rounding, and small beside the distance between limits."""
+_NOTHING_RATIO: Final = 1e-9
+"""Of the rate: what the halvings of the closed forms leave open."""
+_PER_CENT: Final = 0.01
+_ROUGH: Final[frozenset[Caveat]] = frozenset({"in_flight_cap", "staleness_cap", "samples_age_out", "few_requests"})
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """One quantity."""
+
+    quantity: SensitivityQuantity
+    gain_ratio: Spread | None
+    """Of trained tokens per second, for one per cent; None where the quantity is not recorded. Below 0 where better by
+    name is worse by rate: shorter responses."""
+    silence: Silence | None
+    """Why the gain is 0 or unknown."""
+    is_rough: bool
+    """Whether the closed forms err in the rate of the layout that is run, by several per cent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Nudge:
+    """How a quantity is made better."""
+
+    system: Callable[[System], System]
+    layout: Callable[[Layout], Layout]
+    step_ratio: float
+    """By how much of itself."""
+
+
+def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[Lever, ...]:
+    """Every quantity, what buys most first, what buys nothing last."""
+    rough = not calibration.synchronous and _is_rough(calibration)
+    draws = calibration.draws[:_DRAWS]
+    base = np.array([_rate(calibration, system, calibration.layout) for system in draws])
+    levers = [
+        _lever(calibration, quantity, nudge, draws, base, rough)
+        for quantity, nudge in _nudges(calibration, granularity).items()
+    ]
+    return tuple(sorted(levers, key=lambda lever: -abs(lever.gain_ratio.median if lever.gain_ratio else 0.0)))
+
+
+def _is_rough(calibration: Calibration) -> bool:
+    """Samplers with a surplus leave the rate to the trainers, whatever becomes of the surplus: no doubt there."""
+    admission = calibration.system.admission
+    if admission.max_staleness is not None and is_doubtful(calibration, calibration.layout):
+        return True
+    state = steady_states(calibration.system, (calibration.layout,), calibration.cap_rule)[0]
+    if isinstance(state, Refused):
+        return False
+    fills_cache = state.running >= state.running_limit < calibration.layout.running_per_engine
+    return fills_cache or not _ROUGH.isdisjoint(state.caveats)
+
+
+def _lever(
+    calibration: Calibration,
+    quantity: SensitivityQuantity,
+    nudge: _Nudge | Silence,
+    draws: Sequence[System],
+    base: Reals,
+    rough: bool,
+) -> Lever:
+    if not isinstance(nudge, _Nudge):
+        return Lever(quantity, None if nudge == "not_recorded" else Spread(0.0, 0.0, 0.0), nudge, rough)
+    layout = nudge.layout(calibration.layout)
+
+    def gains(first: int, after: int) -> Reals:
+        rates = np.array([_rate(calibration, nudge.system(system), layout) for system in draws[first:after]])
+        return (rates / base[first:after] - 1.0) / nudge.step_ratio * _PER_CENT
+
+    probed = gains(0, _PROBED_DRAWS)
+    if np.abs(probed).max() < _NOTHING_RATIO:
+        return Lever(quantity, Spread(0.0, 0.0, 0.0), "not_limiting", rough)
+    gain = Spread.of(np.concatenate([probed, gains(_PROBED_DRAWS, len(draws))]))
+    return Lever(quantity, gain, None if any(gain) else "not_limiting", rough)
+
+
+def _rate(calibration: Calibration, system: System, layout: Layout) -> float:
+    """Trained response tokens per second, in the manner of the run; 0 where it cannot run."""
+    if calibration.synchronous:
+        step = split_step(system, layout)
+        return step.trained_tokens_per_s if step else 0.0
+    state = steady_states(system, (layout,), calibration.cap_rule)[0]
+    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
+
+
+def _nudges(calibration: Calibration, granularity: Granularity) -> Mapping[SensitivityQuantity, _Nudge | Silence]:
+    """How each quantity is made better, or why it cannot be."""
+    return {**_of_trainers(calibration, granularity), **_of_samplers(calibration), **_of_limits(calibration)}
+
+
+def _of_trainers(calibration: Calibration, granularity: Granularity) -> Mapping[SensitivityQuantity, _Nudge | Silence]:
+    layout, update = calibration.layout, calibration.system.update
+    replica, engine = granularity.gpus_per_trainer_replica, granularity.gpus_per_engine
+    faster = 1.0 + _STEP_RATIO
+    return {
+        "trainer_speed": _of_system(
+            lambda system: replace(system, trainer=with_trainer_speed(system.trainer, faster)), _STEP_RATIO
+        ),
+        "trainer_gpus": _of_layout(
+            lambda now: replace(now, trainer_gpus=now.trainer_gpus + replica), replica / layout.trainer_gpus
+        ),
+        "sampler_gpus": _of_layout(
+            lambda now: replace(now, sampler_gpus=now.sampler_gpus + engine), engine / layout.sampler_gpus
+        ),
+        "weight_update": _of_system(
+            lambda system: replace(system, update=scaled_update(system.update, 1.0 - _STEP_RATIO)), _STEP_RATIO
+        )
+        if update_seconds(update)
+        else "not_there",
+    }
+
+
+def _of_samplers(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudge | Silence]:
+    engine, workload = calibration.system.engine, calibration.system.workload
+    shorter = replace(workload, lengths=_shorter(workload.lengths))
+    quicker = replace(workload, environment_s=workload.environment_s * (1.0 - _STEP_RATIO))
+    return {
+        "forward_speed": _of_system(lambda system: with_forward_speed(system, 1.0 + _STEP_RATIO), _STEP_RATIO),
+        "prefill_speed": _of_system(_with_faster_prefill, _STEP_RATIO)
+        if engine.prefill_tokens_per_s or engine.prefill_pass_s
+        else "not_recorded",
+        "kv_capacity": _of_system(_with_larger_cache, _STEP_RATIO) if engine.kv_capacity_tokens else "not_recorded",
+        # Every draw has one and the same workload.
+        "response_length": _of_system(lambda system: replace(system, workload=shorter), _STEP_RATIO),
+        "environment": _of_system(lambda system: replace(system, workload=quicker), _STEP_RATIO)
+        if workload.environment_s
+        else "not_there",
+    }
+
+
+def _of_limits(calibration: Calibration) -> Mapping[SensitivityQuantity, _Nudge | Silence]:
+    layout, admission = calibration.layout, calibration.system.admission
+    flight, cap = admission.max_in_flight_samples or admission.max_running_samples, admission.max_staleness
+    running_step, flight_step = _whole_step(layout.running_per_engine), _whole_step(flight or 1)
+    later = replace(admission, max_staleness=(cap or 0) + 1)
+    wider = replace(
+        admission,
+        max_in_flight_samples=_wider(admission.max_in_flight_samples, flight_step),
+        max_running_samples=_wider(admission.max_running_samples, flight_step),
+    )
+    return {
+        "running_limit": _of_layout(
+            lambda now: replace(now, running_per_engine=now.running_per_engine + running_step),
+            running_step / layout.running_per_engine,
+        ),
+        "in_flight_cap": _Nudge(
+            lambda system: replace(system, admission=wider),
+            lambda now: replace(now, running_per_engine=now.running_per_engine + _follows(calibration, flight_step)),
+            flight_step / flight,
+        )
+        if flight
+        else "not_there",
+        "staleness_cap": _of_system(lambda system: replace(system, admission=later), 1.0 / cap) if cap else "not_there",
+    }
+
+
+def _of_system(change: Callable[[System], System], step_ratio: float) -> _Nudge:
+    return _Nudge(change, lambda layout: layout, step_ratio)
+
+
+def _of_layout(change: Callable[[Layout], Layout], step_ratio: float) -> _Nudge:
+    return _Nudge(lambda system: system, change, step_ratio)
+
+
+def _follows(calibration: Calibration, step: int) -> int:
+    """By how much the limit of an engine rises with a cap on all of them: where it is the most that ran and not the
+    setting, the cap may be what held it there.
+    """
+    engines = calibration.layout.sampler_gpus // calibration.system.engine.gpus
+    return math.ceil(step / engines) if "limit_below_setting" in calibration.notes else 0
+
+
+def _wider(cap: int | None, step: int) -> int | None:
+    return None if cap is None else cap + step
+
+
+def _whole_step(count: int) -> int:
+    return max(1, round(_STEP_RATIO * count))
+
+
+def _shorter(lengths: LengthLaw) -> LengthLaw:
+    return lengths.scaled(1.0 - _STEP_RATIO)
+
+
+def _with_faster_prefill(system: System) -> System:
+    engine, speed = system.engine, 1.0 + _STEP_RATIO
+    rate_per_s = None if engine.prefill_tokens_per_s is None else engine.prefill_tokens_per_s * speed
+    faster = replace(engine, prefill_tokens_per_s=rate_per_s, prefill_pass_s=engine.prefill_pass_s / speed)
+    return replace(system, engine=faster)
+
+
+def _with_larger_cache(system: System) -> System:
+    capacity = (system.engine.kv_capacity_tokens or 0.0) * (1.0 + _STEP_RATIO)
+    return replace(system, engine=replace(system.engine, kv_capacity_tokens=capacity))

@@ -1,0 +1,173 @@
+"""The event simulator's word where the closed forms are known to be wrong.
+
+A layout in which a cap binds, samples age out, a queue grows or engines run few requests is simulated with the best
+estimate; its forecast and all its draws are moved by the ratio of the simulated rate to the closed form's. Today's
+layout and the fastest rivals are asked about; other doubtful layouts are moved as their neighbours were, so that no
+rate of the closed form stands beside one of the simulator. Not covered: how the correction varies over the draws.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.staleness import maximum
+from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.layouts import STALE_QUANTILE, Forecast, Forecasts, StalenessForecast, pace_of_simulated
+from rlscope.model.forecast.preemption import preemption_simulated
+from rlscope.model.numerics.bootstrap import ratio_of_sums
+from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
+from rlscope.model.system import Layout, Reals
+
+_MOST_SIMULATED: Final = 10
+"""Layouts that are simulated: a tenth to half of a second each."""
+_LEADERS: Final = 4
+"""The fastest rivals, none of which is left without a simulation that it needs, as far as the number above reaches."""
+_NEIGHBOUR_ERROR: Final = 0.07
+"""Log deviation of a correction that is taken from neighbours, besides the simulator's own error: with that, a doubtful
+forecast errs by the tenth that closed forms with a caveat do."""
+_STEPS: Final = 60
+"""Steps of a simulation: its rate is then known to about 1 % where a step's time varies by 10 %."""
+_MOST_SAMPLES: Final = 300_000
+"""Samples of a simulation; runs with large steps are simulated for fewer of them."""
+_FEWEST_STEPS: Final = 12
+_SEED: Final = 1
+_TWO_SIGMA_RATIO: Final = 0.9545
+"""Coverage of two standard deviations to either side."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arbitrated:
+    """Forecasts after the simulator has spoken, and how many layouts it was asked about."""
+
+    forecasts: Forecasts
+    simulated_layouts: int
+
+
+def arbitrate(
+    calibration: Calibration, forecasts: Forecasts, settings: Settings, most_staleness: int | None
+) -> Arbitrated:
+    """Correct the forecasts where the closed form is not to be trusted.
+
+    Today's layout is simulated, and then, one after the other, the fastest that are not, until the first few all are
+    or enough were asked. A doubtful layout that was not asked is moved as its neighbours were.
+    """
+    if calibration.synchronous:
+        return Arbitrated(forecasts, 0)
+    today, rivals = forecasts.today, {each.layout: each for each in forecasts.rivals}
+    doubtful = {layout for layout in (today.layout, *rivals) if is_doubtful(calibration, layout)}
+    simulated: dict[Layout, Forecast] = {}
+    if today.state and today.layout in doubtful:
+        # What the others are compared with, whatever its staleness: no cap leaves it out.
+        simulated[today.layout] = corrected(calibration, today, settings, None)
+    while len(simulated) < _MOST_SIMULATED:
+        moved = _moved(rivals, simulated, doubtful, today)
+        leaders = sorted(filter(_can_run, moved.values()), key=_rank)[:_LEADERS]
+        asked = next((each.layout for each in leaders if each.layout in doubtful - simulated.keys()), None)
+        if asked is None:
+            break
+        simulated[asked] = corrected(calibration, rivals[asked], settings, most_staleness)
+    moved = _moved(rivals, simulated, doubtful, today)
+    others = sorted((moved.get(each.layout, each) for each in forecasts.others), key=_rank)
+    now = replace(simulated.get(today.layout, today), excluded=today.excluded)
+    return Arbitrated(Forecasts(now, tuple(others)), len(simulated))
+
+
+def _rank(forecast: Forecast) -> tuple[bool, float]:
+    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+
+
+def _can_run(forecast: Forecast) -> bool:
+    return forecast.excluded is None
+
+
+def _moved(
+    rivals: Mapping[Layout, Forecast], simulated: Mapping[Layout, Forecast], doubtful: Set[Layout], today: Forecast
+) -> dict[Layout, Forecast]:
+    """The rivals, each simulated one as it was and each doubtful one moved like those about it.
+
+    The logarithm of the correction is interpolated between trainer GPUs, among layouts with the same limit on running
+    requests and level beyond the outermost of them; where there is none with that limit, among all.
+    """
+    before = {**rivals, today.layout: today}
+    known = {layout: _log_ratio(each, before[layout]) for layout, each in simulated.items()}
+    moved: dict[Layout, Forecast] = {}
+    for layout, each in rivals.items():
+        if layout in simulated or layout not in doubtful or not known:
+            moved[layout] = simulated.get(layout, each)
+            continue
+        alike = {other for other in known if other.running_per_engine == layout.running_per_engine} or known.keys()
+        about = sorted(alike, key=lambda other: other.trainer_gpus)
+        at = np.interp(layout.trainer_gpus, [other.trainer_gpus for other in about], [known[other] for other in about])
+        moved[layout] = _scaled(each, float(np.exp(at)))
+    return moved
+
+
+def _log_ratio(after: Forecast, before: Forecast) -> float:
+    return float(np.log((after.tokens_per_s or 1.0) / (before.tokens_per_s or 1.0)))
+
+
+def _scaled(forecast: Forecast, factor: float) -> Forecast:
+    """A forecast that nobody simulated, moved: it is wider by what neighbours differ in."""
+    drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
+    if drawn is None or rate is None:
+        return forecast
+    rng = np.random.default_rng([_SEED, forecast.layout.trainer_gpus, forecast.layout.running_per_engine])
+    errors = np.exp(_NEIGHBOUR_ERROR * rng.standard_normal(drawn.size))
+    pace = forecast.pace and replace(forecast.pace, step_s=forecast.pace.step_s / factor)
+    return replace(forecast, tokens_per_s=rate * factor, drawn_tokens_per_s=drawn * factor * errors, pace=pace)
+
+
+def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
+    """Whether the layout's steady state has a caveat, is bound by the KV cache, or is staler than a cap allows."""
+    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
+    if isinstance(state, Refused):
+        return False
+    workload, cap, terms = calibration.system.workload, calibration.system.admission.max_staleness, state.staleness
+    passes_cap = (
+        cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.batches_ahead
+    )
+    kv_binds = state.running_limit < layout.running_per_engine
+    return bool(state.caveats) or passes_cap or kv_binds
+
+
+def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
+    """The forecast by the simulator, its draws moved with it; as it was where no step of it ever starts."""
+    simulated = simulated_run(calibration, forecast.layout, settings)
+    if simulated is None or not forecast.tokens_per_s:
+        return forecast
+    ratio = simulated.trained_tokens_per_s / forecast.tokens_per_s
+    drawn = forecast.drawn_tokens_per_s
+    ages = simulated.staleness
+    staleness = StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max)
+    too_stale = most_staleness is not None and staleness.sample_p95 > most_staleness
+    return replace(
+        forecast,
+        tokens_per_s=simulated.trained_tokens_per_s,
+        drawn_tokens_per_s=None if drawn is None or too_stale else drawn * ratio * _noise(simulated, drawn.size),
+        staleness=staleness,
+        pace=None if forecast.pace is None else pace_of_simulated(simulated, forecast.pace.regime),
+        excluded="too_stale" if too_stale else None,
+        preemption=preemption_simulated(simulated, calibration.system),
+    )
+
+
+def _noise(simulated: Simulated, draws: int) -> Reals:
+    """What a simulation of so few steps leaves open: factors around 1, one per draw."""
+    rng = np.random.default_rng(_SEED)
+    rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)
+    error_ratio = (rate.high - rate.low) / (4.0 * rate.value)
+    return np.exp(error_ratio * rng.standard_normal(draws))
+
+
+def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:
+    """A layout simulated with the best estimate; None where its limits never let a step start."""
+    workload = calibration.system.workload
+    steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // workload.samples_per_step))
+    try:
+        return simulate(calibration.system, layout, steps=steps, seed=_SEED, settings=settings)
+    except (ValueError, NeverTrains):
+        return None

@@ -1,0 +1,201 @@
+"""What a run would do with one thing changed, beside the run as it is: the same forecast of another system or layout.
+
+The calibrated system, every draw of it and the layout are changed and solved again; where the closed forms are not to
+be trusted, the event simulator judges, as it does for a recommendation. A run that works by turns goes on doing so. Not
+covered: what the change costs, and what it does to learning.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from rlscope.model.analytic.limits import Refusal, Refused
+from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.calibration import Calibration
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.change import Change, Doubt, changed_systems, doubts_of
+from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts
+from rlscope.model.forecast.result import Outlook, Question
+from rlscope.model.forecast.simulated import arbitrate
+from rlscope.model.system import Granularity, Layout, System, possible_layouts
+
+Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
+"""What keeps a run from running; queue_capacity, in_flight_cap: it is smaller than what one step takes."""
+
+_ASSUMED: Final[Mapping[Doubt, bool]] = {
+    "cut_lengths": True,
+    "updates_not_seen": True,
+    "cap_by_admission": False,
+    "training_scaling": False,
+}
+"""Whether a doubt leaves nothing measured that the answer could rest on."""
+
+
+class ImpossibleChangeError(Exception):
+    """The change names GPUs that the run's engines or trainers cannot be made of. The message says which can."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WhatIf:
+    """The run as it was, and as it was asked about."""
+
+    asked: Change
+    now: Forecast
+    predicted: Forecast
+    """Its layout alone, where it cannot run."""
+    obstacle: Obstacle | None
+    """Why it cannot run."""
+    gain_ratio: Spread | None
+    """Of trained tokens per second over the run as it was, less 1, draw by draw; None where it cannot run."""
+    chose_split: bool
+    """Whether only the number of GPUs was asked for: the split is then the fastest."""
+    simulated: bool
+    """Whether `predicted` is the event simulator's."""
+    doubts: tuple[Doubt, ...]
+    calibration: Calibration
+    """Of the run as it was."""
+
+
+def what_if(outlook: Outlook, change: Change) -> WhatIf:
+    """Answer one question about a run. Raises ImpossibleChangeError for GPUs that make no layout."""
+    calibration, now = outlook.calibration, outlook.forecasts.today
+    layouts = asked_layouts(calibration.layout, change, outlook.question.granularity)
+    systems = (calibration.system, *calibration.draws)
+    changed = changed_systems(systems, change, calibration.steps_per_version, outlook.question.aged_policy)
+    asked = replace(calibration, system=changed[0], draws=changed[1:])
+    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(outlook.question, change)))
+    obstacle = _obstacle(calibration, asked)
+    judged = None if obstacle else arbitrate(asked, forecast_layouts(asked, ()), outlook.question.settings, None)
+    predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
+    trainer_gpus = asked.layout.trainer_gpus
+    unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
+    doubts = doubts_of(change, calibration.system, unseen, outlook.question.aged_policy)
+    return WhatIf(
+        asked=change,
+        now=now,
+        predicted=_graded(predicted, doubts),
+        obstacle=obstacle,
+        gain_ratio=_gain(predicted, now),
+        chose_split=len(layouts) > 1,
+        simulated=judged is not None and judged.simulated_layouts > 0,
+        doubts=doubts,
+        calibration=calibration,
+    )
+
+
+def asked_layouts(today: Layout, change: Change, granularity: Granularity) -> tuple[Layout, ...]:
+    """The layout that a change asks for; every split where it only names all GPUs. Raises ImpossibleChangeError."""
+    running = change.running_per_engine or today.running_per_engine
+    trainers, samplers, gpus = change.trainer_gpus, change.sampler_gpus, change.gpus
+    if gpus is not None and trainers is None and samplers is None:
+        layouts = possible_layouts(gpus, granularity, (running,))
+        if not layouts:
+            raise ImpossibleChangeError(f"{gpus} GPUs make no trainer and engine: {_pieces(granularity)}")
+        return layouts
+    if trainers is None and samplers is None:
+        return (replace(today, running_per_engine=running),)
+    total = today.trainer_gpus + today.sampler_gpus if gpus is None else gpus
+    if trainers is not None and samplers is not None and gpus not in (None, trainers + samplers):
+        raise ImpossibleChangeError(f"{trainers} trainer and {samplers} sampler GPUs are not {gpus} in all")
+    layout = Layout(
+        trainer_gpus=total - (samplers or 0) if trainers is None else trainers,
+        sampler_gpus=total - (trainers or 0) if samplers is None else samplers,
+        running_per_engine=running,
+    )
+    _check(layout, total, granularity)
+    return (layout,)
+
+
+def _check(layout: Layout, total: int, granularity: Granularity) -> None:
+    sides = (
+        ("trainer", layout.trainer_gpus, granularity.gpus_per_trainer_replica),
+        ("sampler", layout.sampler_gpus, granularity.gpus_per_engine),
+    )
+    for side, gpus, piece in sides:
+        if gpus < piece or gpus % piece:
+            below, above = max(piece, gpus // piece * piece), max(piece, (gpus // piece + 1) * piece)
+            nearest = f"{below}" if gpus < piece else f"{below} or {above}"
+            raise ImpossibleChangeError(
+                f"{max(gpus, 0)} {side} GPUs of {total}: {_pieces(granularity)}; the nearest is {nearest}"
+            )
+
+
+def _pieces(granularity: Granularity) -> str:
+    replica, engine = granularity.gpus_per_trainer_replica, granularity.gpus_per_engine
+    return f"trainer GPUs come in multiples of {replica}, sampler GPUs in multiples of {engine}"
+
+
+def _with_cap(question: Question, change: Change) -> Question:
+    """A cap that is asked for and does not throw samples away goes before the run's own."""
+    if change.max_staleness is None or question.aged_policy == "drop_by_age":
+        return question
+    return replace(question, most_staleness=change.max_staleness)
+
+
+def _fastest(asked: Calibration, layouts: Sequence[Layout], question: Question) -> Layout:
+    """The fastest of several layouts that can run, those that keep the staleness cap before those that do not."""
+    usable = [layout for layout in layouts if _refusal(asked, layout) is None]
+    if len(usable) < 2:
+        return usable[0] if usable else layouts[0]
+    if asked.synchronous:
+        return max(usable, key=lambda layout: _rate_by_turns(asked, layout))
+    forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], question.most_staleness)
+    judged = arbitrate(
+        replace(asked, layout=usable[0]), forecasts, question.settings, question.most_staleness
+    ).forecasts
+    return max((judged.today, *judged.others), key=lambda each: _rank(each, question.most_staleness)).layout
+
+
+def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
+    staleness = forecast.staleness
+    keeps = most_staleness is None or (staleness is not None and staleness.sample_p95 <= most_staleness)
+    return (keeps, forecast.tokens_per_s or 0.0)
+
+
+def _rate_by_turns(calibration: Calibration, layout: Layout) -> float:
+    step = split_step(calibration.system, layout)
+    return step.trained_tokens_per_s if step else 0.0
+
+
+def _obstacle(calibration: Calibration, asked: Calibration) -> Obstacle | None:
+    refusal = _refusal(asked, asked.layout)
+    if refusal is not None or asked.synchronous:
+        return refusal
+    # A run whose own limits are smaller than a step did run: they are then not what the model takes them for.
+    return _small_limit(asked.system) if _small_limit(calibration.system) is None else None
+
+
+def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
+    """Why a layout cannot run at all; a run by turns needs no more than a trainer, an engine and a place."""
+    if calibration.synchronous and split_step(calibration.system, layout) is not None:
+        return None
+    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
+    return state.reason if isinstance(state, Refused) else None
+
+
+def _small_limit(system: System) -> Obstacle | None:
+    """The limit that no step could ever pass: it holds fewer whole groups than a step takes."""
+    workload, admission = system.workload, system.admission
+    groups = math.ceil(workload.samples_per_step / workload.group_size)
+    limits: Mapping[Obstacle, int | None] = {
+        "queue_capacity": admission.queue_capacity_samples,
+        "in_flight_cap": admission.max_in_flight_samples,
+    }
+    for name, limit in limits.items():
+        if limit is not None and limit // workload.group_size < groups:
+            return name
+    return None
+
+
+def _graded(forecast: Forecast, doubts: Sequence[Doubt]) -> Forecast:
+    assumed: Grade = "assumed"
+    rests_on_nothing = forecast.grade is not None and any(_ASSUMED[doubt] for doubt in doubts)
+    return replace(forecast, grade=assumed) if rests_on_nothing else forecast
+
+
+def _gain(predicted: Forecast, now: Forecast) -> Spread | None:
+    if predicted.drawn_tokens_per_s is None or now.drawn_tokens_per_s is None:
+        return None
+    return Spread.of(predicted.drawn_tokens_per_s / now.drawn_tokens_per_s - 1.0)

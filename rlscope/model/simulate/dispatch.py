@@ -1,0 +1,389 @@
+"""All engines: whose boundary is next, how many requests each has, and when it is told of new weights.
+
+A staleness cap that the trainer keeps: it waits before steps, and skips publications.
+
+Samples in one line, each given to the engine with the fewest requests: a router in front of all engines.
+
+Whole groups, taken by each engine itself between its passes: a scheduler of its own in every sampler process.
+
+At a boundary an engine first queues what it has finished, then starts groups for as long as it has free places, holds
+no finished group back, and no limit holds. Engines that could do more are called whenever a limit has moved.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush, heapreplace
+from typing import Final
+
+from rlscope.model.simulate.engine import Engine, EngineTerms
+from rlscope.model.simulate.places import Cause
+from rlscope.model.simulate.queue import Gate, GroupQueue, Hold
+from rlscope.model.simulate.samples import NEVER, Samples
+
+_CLOSED: Final = 1 << 40
+"""Added to the load of an engine that takes no requests: above any real load."""
+
+
+class Fleet:
+    """The engines, what each has been given, and when each reaches its next boundary."""
+
+    def __init__(self, terms: Sequence[EngineTerms], places_per_engine: int, samples: Samples) -> None:
+        self.engines = [Engine(index, each, samples) for index, each in enumerate(terms)]
+        self._drains = terms[0].drains
+        self._places_per_engine = places_per_engine
+        self._load = [0] * len(self.engines)
+        """Running and waiting requests, and places held; _CLOSED more where they must finish before new weights."""
+        self._held_places = [0] * len(self.engines)
+        """Of the load: requests that wait outside their engine."""
+        self._max_running = terms[0].max_running
+        self.closed_engines = 0
+        self.free_places = places_per_engine * len(self.engines)
+        self.idle_engines = len(self.engines)
+        self._boundaries: list[tuple[float, int, int]] = []
+        """(time, engine, wake-up): void unless the wake-up is the engine's last."""
+        self._wakeups = [0] * len(self.engines)
+        self._next_s = [math.inf] * len(self.engines)
+        self.at_boundary = NEVER
+        """The engine between reach_boundary and leave_boundary; NEVER at other times."""
+        self._called: set[int] = set()
+        self.swapped_s = 0.0
+
+    def next_boundary_s(self) -> float:
+        """When an engine reaches a boundary next; infinity when all are idle."""
+        boundaries = self._boundaries
+        while boundaries:
+            at_s, index, wakeup = boundaries[0]
+            if wakeup == self._wakeups[index]:
+                return at_s
+            heappop(boundaries)
+        return math.inf
+
+    @property
+    def next_engine(self) -> int:
+        """The engine whose boundary is next, or was to be before it was called; NEVER when all are idle."""
+        return self._boundaries[0][1] if self._boundaries else NEVER
+
+    def swap(self, newcomer: int, before_s: float) -> int:
+        """Cross the next boundary, if it is before a moment and lets the newcomer replace the one that finishes there.
+
+        newcomer: NEVER takes the next in the engine's own line, where that is longer than its free places. Returns
+        the finished sample and leaves the time in `swapped_s`; NEVER, with nothing done, where it is not so simple.
+        """
+        now_s, index, wakeup = self._boundaries[0]
+        if now_s >= before_s or wakeup != self._wakeups[index]:
+            return NEVER
+        engine = self.engines[index]
+        is_own = newcomer == NEVER
+        if is_own != bool(engine.waiting) or (is_own and self._load[index] <= self._places_per_engine):
+            return NEVER
+        finished = engine.swap(now_s, engine.waiting[0] if is_own else newcomer)
+        if finished >= 0:
+            if is_own:
+                engine.waiting.popleft()
+                self._load[index] -= 1
+            self._next_s[index] = engine.next_s
+            heapreplace(self._boundaries, (engine.next_s, index, wakeup))
+            self.swapped_s = now_s
+        return finished
+
+    def reach_boundary(self) -> Sequence[int]:
+        """Bring the engine that is next to its boundary; returns the samples that finish there.
+
+        What follows from it may be given to engines before `leave_boundary` lets this one go on.
+        """
+        now_s, index, _ = self._boundaries[0]
+        self.at_boundary = index
+        engine = self.engines[index]
+        finished = engine.settle(now_s)
+        if finished:
+            self._note_load(index, -len(finished))
+        if engine.new_version != NEVER and engine.take_weights() and self._drains:
+            self._load[index] -= _CLOSED
+            self.closed_engines -= 1
+        return finished
+
+    def leave_boundary(self, now_s: float) -> None:
+        """Let the engine at its boundary go on, with what was dispatched to it."""
+        index, self.at_boundary = self.at_boundary, NEVER
+        next_s = self.engines[index].resume(now_s)
+        self._next_s[index] = next_s
+        _, top, wakeup = self._boundaries[0]
+        if top == index and wakeup == self._wakeups[index] and next_s < math.inf:
+            heapreplace(self._boundaries, (next_s, index, wakeup))
+        else:
+            self._wakeups[index] += 1
+            if next_s < math.inf:
+                heappush(self._boundaries, (next_s, index, self._wakeups[index]))
+        self.idle_engines += next_s == math.inf
+
+    @property
+    def has_open_place(self) -> bool:
+        """Whether an engine that takes requests has a free place."""
+        return self.free_places > 0 if not self.closed_engines else min(self._load) < self._places_per_engine
+
+    def free_places_of(self, index: int) -> int:
+        """Places of an engine without a request, less those that wait beyond its places; it may be negative."""
+        return self._places_per_engine - self._load[index]
+
+    def least_loaded(self) -> int:
+        """The engine with the fewest requests."""
+        load, index = self._load, self.at_boundary
+        if index >= 0 and self.free_places == self._places_per_engine - load[index]:
+            return index
+        return load.index(min(load))
+
+    def give(self, index: int, samples: Sequence[int]) -> None:
+        """Put samples into an engine's line; `wake` must follow."""
+        self._note_load(index, len(samples))
+        self.engines[index].waiting.extend(samples)
+        self.call(index)
+
+    def hold_place(self, index: int, places: int) -> None:
+        """So many more of an engine's places go to requests that wait outside; below 0: they are back."""
+        engine = self.engines[index]
+        self._held_places[index] += places
+        self._note_load(index, places)
+        engine.most_running = min(self._max_running, self._places_per_engine - self._held_places[index])
+
+    def call(self, index: int) -> None:
+        """There is something for the engine to see to at its next boundary; `wake` must follow."""
+        if index != self.at_boundary:
+            self._called.add(index)
+
+    def wake(self, now_s: float) -> None:
+        """Let the engines that were called meet what there is at their next boundary."""
+        for index in self._called:
+            self._wake(index, now_s)
+        self._called.clear()
+
+    def publish(self, version: int, now_s: float) -> None:
+        """Offer new weights to every engine; each takes them at its next boundary, or when it is empty."""
+        for index, engine in enumerate(self.engines):
+            if self._drains and engine.new_version == NEVER:
+                self._load[index] += _CLOSED
+                self.closed_engines += 1
+            engine.new_version = version
+            if not self._drains or not engine.running:
+                self._wake(index, now_s)
+
+    def oldest_version(self) -> int:
+        """The oldest version that an engine would give the next token."""
+        return min(engine.version for engine in self.engines)
+
+    def _note_load(self, index: int, change: int) -> None:
+        places, before = self._places_per_engine, self._load[index] % _CLOSED
+        self._load[index] += change
+        self.free_places += max(places - before - change, 0) - max(places - before, 0)
+
+    def _wake(self, index: int, now_s: float) -> None:
+        """Let an engine meet what has come up at its next boundary; an idle one is at a boundary now."""
+        engine = self.engines[index]
+        engine.cut_short(now_s)
+        at_s = max(now_s, engine.boundary_s())
+        if at_s != self._next_s[index]:
+            self._wakeups[index] += 1
+            heappush(self._boundaries, (at_s, index, self._wakeups[index]))
+            self.idle_engines -= self._next_s[index] == math.inf
+            self._next_s[index] = at_s
+
+
+class Cap:
+    """Which groups are under way, and which publications would make one of them too old."""
+
+    def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue, fleet: Fleet) -> None:
+        self._max_staleness = max_staleness
+        self._samples, self._queue, self._fleet = samples, queue, fleet
+        self.open_groups: set[int] = set()
+        """Groups with unfinished samples."""
+        self._oldest_version = self._oldest_group = NEVER
+
+    def waits_for_one(self, next_version: int) -> bool:
+        """Whether a group on its way would be too old to train on once the next version is published.
+
+        One that is finished and held back by a full queue could not arrive: it is not waited for.
+        """
+        versions = [self._oldest_running(), self._queue.oldest_held_version() if self._queue.has_room else None]
+        return any(version is not None and version < next_version - self._max_staleness for version in versions)
+
+    def allows(self, version: int) -> bool:
+        """Whether nothing that runs, is finished, or starts on the versions that engines hold would be too old."""
+        versions = (self._oldest_running(), self._queue.oldest_version(), self._fleet.oldest_version())
+        return min(each for each in versions if each is not None) >= version - self._max_staleness
+
+    def _oldest_running(self) -> int | None:
+        """The oldest version in any group that is not finished; None where none has begun."""
+        if self._oldest_group in self.open_groups:
+            return self._oldest_version
+        oldest = min(
+            ((version, group) for group in self.open_groups if (version := self._version_of(group)) is not None),
+            default=None,
+        )
+        # As long as this group runs nothing older can start, unless an engine still holds an older version.
+        if oldest is not None and oldest[0] <= self._fleet.oldest_version():
+            self._oldest_version, self._oldest_group = oldest
+        return None if oldest is None else oldest[0]
+
+    def _version_of(self, group: int) -> int | None:
+        samples = self._samples
+        versions = samples.first_version[samples.members(group)]
+        return min((version for version in versions if version != NEVER), default=None)
+
+
+class Router:
+    """Starts groups while any place is free; finished groups wait in one line where the queue is full."""
+
+    def __init__(self, fleet: Fleet, gate: Gate, queue: GroupQueue, start_group: Callable[[], range]) -> None:
+        self._fleet, self._gate, self._queue, self._start_group = fleet, gate, queue, start_group
+        self._line: deque[int] = deque()
+        """Samples of groups that have started, not yet with an engine."""
+        self.outside = 0
+        """Samples that wait for their environment; each holds a place, of no engine in particular."""
+        self._hold: Hold | None = None
+        """What kept the next group from starting when that was last asked; None where nothing did."""
+
+    @property
+    def empty_places(self) -> int:
+        """Places that neither a request nor a sample outside has."""
+        return self._fleet.free_places - self.outside
+
+    @property
+    def cause(self) -> Cause:
+        """Why places are empty: where nothing holds the next group, they are of engines that take no requests."""
+        return self._hold or "weight_updates"
+
+    def go_outside(self, sample: int) -> None:
+        """The sample has left its engine for its environment."""
+        self.outside += 1
+
+    def come_back(self, sample: int) -> None:
+        """The environment has answered."""
+        self.outside -= 1
+
+    def finish(self, group: int, version: int, now_s: float) -> None:
+        """A group is finished and kept."""
+        self._queue.offer(group, version, now_s)
+
+    def swap(self, before_s: float) -> int:
+        """Let a sample of a started group replace the next that finishes, as `Fleet.swap` says."""
+        if self._fleet.free_places:
+            return NEVER
+        if not self._line:
+            if not self._gate.is_always_open:
+                return NEVER
+            self._line.extend(self._start_group())
+        finished = self._fleet.swap(self._line[0], before_s)
+        if finished >= 0:
+            self._line.popleft()
+        return finished
+
+    def fill(self, version: int, now_s: float) -> None:
+        """Start whatever may start."""
+        fleet, line = self._fleet, self._line
+        empty = fleet.free_places - self.outside
+        self._hold = None
+        while empty > 0 and fleet.has_open_place:
+            if not line:
+                self._hold = self._gate.hold()
+                if self._hold is not None:
+                    break
+                line.extend(self._start_group())
+            fleet.give(fleet.least_loaded(), (line.popleft(),))
+            empty -= 1
+        fleet.wake(now_s)
+
+
+class Pull:
+    """What a `Router` does, engine by engine."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        gate: Gate,
+        queue: GroupQueue,
+        samples: Samples,
+        start_group: Callable[[], range],
+        note_queued: Callable[[float], None],
+    ) -> None:
+        self._fleet, self._gate, self._queue, self._samples = fleet, gate, queue, samples
+        self._start_group, self._note_queued = start_group, note_queued
+        self._outboxes: list[deque[int]] = [deque() for _ in fleet.engines]
+        """Finished groups that are not queued, by engine."""
+        self.outside = 0
+        """Samples that wait for their environment; each holds a place of its engine."""
+        self._hold: Hold = "backpressure"
+        """What last kept an engine from starting a group."""
+        self._seen: tuple[int, ...] = ()
+        """The limits when engines were last called for them."""
+        self._swapped = NEVER
+        """The engine of the last swap: at its boundary until something else happens."""
+
+    @property
+    def empty_places(self) -> int:
+        """Places that neither a request nor a sample outside has."""
+        return self._fleet.free_places
+
+    @property
+    def cause(self) -> Cause:
+        """Why places are empty."""
+        return "weight_updates" if self._fleet.closed_engines else self._hold
+
+    def go_outside(self, sample: int) -> None:
+        """The sample has left its engine for its environment."""
+        self.outside += 1
+        self._fleet.hold_place(self._samples.engine[sample], 1)
+
+    def come_back(self, sample: int) -> None:
+        """The environment has answered."""
+        engine = self._samples.engine[sample]
+        self.outside -= 1
+        self._fleet.hold_place(engine, -1)
+        self._fleet.call(engine)
+
+    def finish(self, group: int, version: int, now_s: float) -> None:
+        """A group is finished and kept: its engine has it."""
+        engine = self._samples.engine[group * self._samples.group_size]
+        self._queue.hold_back(group)
+        self._outboxes[engine].append(group)
+        if engine == self._here():
+            self._deliver(engine, version, now_s)
+
+    def swap(self, before_s: float) -> int:
+        """Let the next in an engine's line replace the next that finishes there, as `Fleet.swap` says."""
+        index = self._fleet.next_engine
+        finished = NEVER if index == NEVER or self._outboxes[index] else self._fleet.swap(NEVER, before_s)
+        self._swapped = index if finished != NEVER else NEVER
+        return finished
+
+    def fill(self, version: int, now_s: float) -> None:
+        """Let the engine that is at its boundary queue and start what it may, and call the others if a limit moved."""
+        here = self._here()
+        if here != NEVER:
+            self._deliver(here, version, now_s)
+            self._start(here)
+        limits = (self._gate.taken, self._gate.filtered, self._gate.version, self._queue.dropped)
+        if limits != self._seen:
+            self._seen = limits
+            for index, outbox in enumerate(self._outboxes):
+                if index != here and (outbox or self._fleet.free_places_of(index) > 0):
+                    self._fleet.call(index)
+        self._fleet.wake(now_s)
+
+    def _here(self) -> int:
+        at_boundary = self._fleet.at_boundary
+        return self._swapped if at_boundary == NEVER else at_boundary
+
+    def _deliver(self, index: int, version: int, now_s: float) -> None:
+        outbox = self._outboxes[index]
+        while outbox and self._queue.has_room:
+            self._queue.release(outbox.popleft(), version, now_s)
+            self._note_queued(now_s)
+
+    def _start(self, index: int) -> None:
+        # What the engine still holds back did not fit into the queue, so the gate holds too.
+        while self._fleet.free_places_of(index) > 0:
+            hold = self._gate.hold()
+            if hold is not None:
+                self._hold = hold
+                return
+            self._fleet.give(index, self._start_group())

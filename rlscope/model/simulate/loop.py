@@ -1,0 +1,329 @@
+"""The event loop: engines, groups, the queue and the trainer, from one change to the next.
+
+Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
+environment, the end of a training step, and the end of a publication. A version is counted as published when its step
+ends; the engines are offered it `delay_s` later. A sample waits for its environment once, after its last token. Not
+covered: passes whose time varies, engines or trainers that fail, samples that are aborted and resumed elsewhere.
+
+What a simulated run starts with: its engines' terms, and how many samples start at once.
+
+The one function that the rest of the model calls.
+"""
+
+import math
+from dataclasses import replace
+from heapq import heappop, heappush
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.simulate.dispatch import Cap, Fleet, Pull, Router
+from rlscope.model.simulate.engine import EngineTerms
+from rlscope.model.simulate.places import Cause, PlaceAccount
+from rlscope.model.simulate.queue import Gate, GroupQueue
+from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summarise
+from rlscope.model.simulate.samples import FILTERED, TRAINED, Draws, Samples
+from rlscope.model.simulate.settings import DEFAULTS, QueueOrder, Settings, refuse_what_can_not_run
+from rlscope.model.simulate.trainer import Trainer
+from rlscope.model.system import Layout, System
+
+
+def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
+    """Every engine of the layout."""
+    engine, update = system.engine, system.update
+    running = min(layout.running_per_engine, engine.max_running)
+    empty_pass_s = np.append(0.0, engine.curve.pass_s(np.arange(1.0, running + 1)))
+    prefill_s = 1.0 / engine.prefill_tokens_per_s if engine.prefill_tokens_per_s else 0.0
+    return tuple(
+        EngineTerms(
+            empty_pass_s=tuple((slowness * empty_pass_s).tolist()),
+            kv_s_per_token=slowness * engine.curve.kv_s_per_token,
+            max_running=running,
+            kv_capacity_tokens=math.inf if engine.kv_capacity_tokens is None else engine.kv_capacity_tokens,
+            prompt_tokens=system.workload.prompt_tokens,
+            prefill_s_per_token=slowness * prefill_s,
+            prefill_pass_s=slowness * engine.prefill_pass_s,
+            pause_s=update.engine_pause_s,
+            kv_kept=update.kv_kept,
+            drains=settings.publication == "drained",
+        )
+        for slowness in settings.engine_slowness or (1.0,) * (layout.sampler_gpus // engine.gpus)
+    )
+
+
+def samples_at_start(system: System, layout: Layout) -> int:
+    """Samples that start at once: what the places and the limits on what is in flight let in."""
+    workload, admission = system.workload, system.admission
+    limits = [layout.sampler_gpus // system.engine.gpus * layout.running_per_engine]
+    if admission.max_in_flight_samples is not None:
+        limits.append(admission.max_in_flight_samples)
+    if admission.max_staleness is not None and admission.queue_policy != "drop_by_age":
+        limits.append((admission.max_staleness + 1) * workload.samples_per_step)
+    return min(limits)
+
+
+_LONGEST_WAIT_STEPS: Final = 100
+"""Steps' worth of samples that may finish while the trainer waits for one: beyond, nothing useful will come."""
+
+Moment = Literal["step_end", "offer", "free"]
+
+
+class Run:
+    """A simulated run between two moments."""
+
+    def __init__(self, system: System, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
+        workload, admission = system.workload, system.admission
+        capped = settings.publication == "capped"
+        self._system = system
+        terms = engine_terms(system, layout, settings)
+        # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round.
+        self._swaps = not capped and not workload.environment_s
+        self._leave_engine = self._go_outside if workload.environment_s else self._finish
+        draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
+        self.samples = Samples(draws, workload.group_size)
+        self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
+        pulls = settings.dispatch == "pulled"
+        order: QueueOrder = "oldest_first" if capped else settings.queue_order
+        self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
+        self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
+        self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
+        self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
+        self.trainer = Trainer(system, layout.trainer_gpus, draws.step_factor)
+        self.places = PlaceAccount()
+        self.version = 0
+        self.step_ends_s: list[float] = []
+        self._needed_groups = self.gate.groups_of(1)
+        """Of the next step."""
+        self._ahead_groups = round(workload.batches_ahead * workload.samples_per_step / workload.group_size)
+        """Held besides those of the next step when it starts."""
+        self._held: list[int] = []
+        """Taken out of the queue, not yet trained on."""
+        self._batch: list[int] = []
+        self._outside: list[tuple[float, int]] = []
+        """(return, sample), a heap: in the environment."""
+        self._moments: list[tuple[float, int, Moment, int]] = []
+        self._moments_made = 0
+        self._horizon_s = math.inf
+        """When something other than a boundary comes next."""
+        self._finished_groups = self._finished_at_wait = 0
+        self._starter.fill(0, 0.0)
+        self._note_places(0.0)
+
+    def play(self, steps: int) -> Totals:
+        """Go on until so many steps have ended; the totals as of that moment."""
+        while len(self.step_ends_s) < steps:
+            if self._swaps:
+                self._swap_requests()
+            self._next()
+        now_s = self.step_ends_s[-1] if steps else 0.0
+        self.queue.note_depth(now_s)
+        return Totals(
+            now_s=now_s,
+            steps=steps,
+            engines=tuple(engine.totals_at(now_s) for engine in self.fleet.engines),
+            switches=tuple(tuple(engine.switches) for engine in self.fleet.engines),
+            places=self.places.totals_at(now_s),
+            trainer=self.trainer.copy_totals(),
+            queue_group_s=self.queue.depth_integral,
+        )
+
+    def _pull(self) -> Pull:
+        return Pull(self.fleet, self.gate, self.queue, self.samples, self._start_group, self._note_queued)
+
+    def _swap_requests(self) -> None:
+        """Cross boundaries for as long as each request that finishes is replaced at once by one of a started group.
+
+        A shorter way of doing what `_next` does, for most of the moments of most runs.
+        """
+        starter, unfinished, group_size = self._starter, self.samples.group_unfinished, self.samples.group_size
+        while (sample := starter.swap(self._horizon_s)) >= 0:
+            group = sample // group_size
+            unfinished[group] -= 1
+            if not unfinished[group]:
+                self._finish_group(group, self.fleet.swapped_s)
+                starter.fill(self.version, self.fleet.swapped_s)
+
+    def _next(self) -> None:
+        fleet, now_s = self.fleet, self.fleet.next_boundary_s()
+        if now_s < self._horizon_s:
+            for sample in fleet.reach_boundary():
+                self._leave_engine(sample, now_s)
+            self._starter.fill(self.version, now_s)
+            fleet.leave_boundary(now_s)
+        else:
+            now_s = self._horizon_s
+            self._reach_horizon(now_s)
+        if fleet.free_places or not self.places.is_full:
+            self._note_places(now_s)
+
+    def _reach_horizon(self, now_s: float) -> None:
+        if self._moments and self._moments[0][0] == now_s:
+            self._reach_moment(now_s)
+        else:
+            sample = heappop(self._outside)[1]
+            self._starter.come_back(sample)
+            self._finish(sample, now_s)
+        self._starter.fill(self.version, now_s)
+        self._set_horizon()
+
+    def _set_horizon(self) -> None:
+        moment_s = self._moments[0][0] if self._moments else math.inf
+        self._horizon_s = min(moment_s, self._outside[0][0]) if self._outside else moment_s
+
+    def _go_outside(self, sample: int, now_s: float) -> None:
+        wait_s = self._draws.environment_s()
+        if not wait_s:
+            self._finish(sample, now_s)
+            return
+        back_s = now_s + wait_s
+        heappush(self._outside, (back_s, sample))
+        self._starter.go_outside(sample)
+        self._horizon_s = min(self._horizon_s, back_s)
+
+    def _finish(self, sample: int, now_s: float) -> None:
+        unfinished = self.samples.group_unfinished
+        group = sample // self.samples.group_size
+        unfinished[group] -= 1
+        if not unfinished[group]:
+            self._finish_group(group, now_s)
+
+    def _finish_group(self, group: int, now_s: float) -> None:
+        samples = self.samples
+        if self._cap is not None:
+            self._cap.open_groups.discard(group)
+        samples.group_first_version[group] = min(samples.first_version[samples.members(group)])
+        samples.group_ready_version[group] = self.version
+        self._finished_groups += 1
+        if samples.group_is_kept[group]:
+            self._starter.finish(group, self.version, now_s)
+        else:
+            samples.group_outcome[group] = FILTERED
+            self.gate.filtered += 1
+        self._note_queued(now_s)
+
+    def _note_queued(self, now_s: float) -> None:
+        if self.trainer.waits_for is not None:
+            self._try_step(now_s)
+
+    def _start_group(self) -> range:
+        self.gate.started += 1
+        if self._cap is not None:
+            self._cap.open_groups.add(self.samples.groups_started)
+        return self.samples.start_group()
+
+    def _note_places(self, now_s: float) -> None:
+        empty, outside = self._starter.empty_places, self._starter.outside
+        cause: Cause = self._starter.cause if empty else "environment"
+        self.places.note(now_s, self.fleet.idle_engines, empty, outside, cause)
+
+    def _reach_moment(self, now_s: float) -> None:
+        _, _, moment, version = heappop(self._moments)
+        if moment == "step_end":
+            self._end_step(now_s)
+        elif moment == "offer":
+            self.gate.version = version
+            self.fleet.publish(version, now_s)
+        else:
+            self._try_step(now_s)
+
+    def _plan(self, at_s: float, moment: Moment, version: int) -> None:
+        heappush(self._moments, (at_s, self._moments_made, moment, version))
+        self._moments_made += 1
+        self._horizon_s = min(self._horizon_s, at_s)
+
+    def _try_step(self, now_s: float) -> None:
+        """Take a batch, or wait for what is missing; the first step takes those held ahead too, one by one."""
+        needed = self._needed_groups
+        while (missing := needed + self._ahead_groups - len(self._held)) > needed and len(self.queue) >= needed:
+            self._take(needed, now_s)
+        if len(self.queue) < min(missing, needed):
+            if self.trainer.waits_for != "samples":
+                self._finished_at_wait = self._finished_groups
+            self.trainer.wait("samples", now_s)
+            self._give_up_on_waits()
+            return
+        if self._cap is not None and self._cap.waits_for_one(self.version + 1):
+            self.trainer.wait("staleness_cap", now_s)
+            return
+        if self.trainer.waits_for is None:
+            self.trainer.wait("samples", now_s)
+        self._take(missing, now_s)
+        self._batch, self._held = self._held[:needed], self._held[needed:]
+        tokens = self.samples.tokens_of(self._batch)
+        self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
+        self._needed_groups = self.gate.groups_of(self.trainer.steps + 1)
+
+    def _take(self, groups: int, now_s: float) -> None:
+        self._held += self.queue.take(groups, now_s)
+        self.gate.taken += groups
+
+    def _give_up_on_waits(self) -> None:
+        finished = (self._finished_groups - self._finished_at_wait) * self.samples.group_size
+        if finished > _LONGEST_WAIT_STEPS * self._system.workload.samples_per_step:
+            raise NeverTrains(f"{finished} samples finished while the trainer waited for one step")
+
+    def _end_step(self, now_s: float) -> None:
+        samples, step = self.samples, self.trainer.steps
+        for group in self._batch:
+            samples.group_outcome[group] = TRAINED
+            samples.group_step[group] = step
+            samples.group_consumer_version[group] = self.version
+        self.step_ends_s.append(now_s)
+        self.trainer.publish(now_s)
+        if self._cap is None or self._cap.allows(self.version + 1):
+            self.version += 1
+            self.queue.drop_stale(self.version, now_s)
+            self._plan(now_s + self._system.update.delay_s, "offer", self.version)
+            self._plan(now_s + self.trainer.blocked_s, "free", self.version)
+        else:
+            self._plan(now_s, "free", self.version)
+
+
+_WARM_UP_RATIO: Final = 0.2
+_WARM_UP_FILLS: Final = 2
+"""Times that what is in flight is replaced before the run counts as steady."""
+_UNLIMITED_QUEUE_STEPS: Final = 1
+"""Steps' worth of samples that an unlimited queue is taken to hold in steady state."""
+
+
+def simulate(
+    system: System,
+    layout: Layout,
+    *,
+    steps: int,
+    seed: int,
+    warm_up_steps: int | None = None,
+    settings: Settings = DEFAULTS,
+) -> Simulated:
+    """Simulate so many training steps of a layout and measure what follows the warm-up.
+
+    The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
+    the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
+    arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
+    nothing after the warm-up. NeverTrains: fewer than about one sample in a hundred is trained.
+    """
+    layout = _within_cap(system, layout)
+    refuse_what_can_not_run(system, layout, settings)
+    run = Run(system, layout, settings, np.random.default_rng(seed))
+    warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
+    if steps < 2 or not 0 <= warm_up < steps:
+        raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
+    return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
+
+
+def _within_cap(system: System, layout: Layout) -> Layout:
+    """With a cap on what runs over all engines as each one's share of it: a router fills them alike."""
+    most = system.admission.max_running_samples
+    if most is None:
+        return layout
+    share = max(1, round(most / max(1, layout.sampler_gpus // system.engine.gpus)))
+    return replace(layout, running_per_engine=min(layout.running_per_engine, share))
+
+
+def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
+    """Steps to leave out, by the rule of `simulate`."""
+    admission, batch = system.admission, system.workload.samples_per_step
+    queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
+    ahead = system.workload.batches_ahead
+    fill = math.ceil(_WARM_UP_FILLS * ((samples_at_start(system, layout) + queued) / batch + ahead))
+    return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)

@@ -1,0 +1,395 @@
+"""What a simulation says of a layout. No computing beyond ratios of its own numbers.
+
+The version of every trained token, from the passes at which each engine changed its weights. No loop over tokens.
+
+A sample's tokens fall on consecutive passes of one engine (of several stretches of passes, if it was preempted), so
+the changes of weights inside its passes cut it into runs of one version.
+
+From the columns and totals of a simulated run to what it says: differences, sums over samples, means.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from rlscope.model.simulate.engine import EngineTotals
+from rlscope.model.simulate.places import Cause, PlaceTotals
+from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
+from rlscope.model.simulate.trainer import TrainerTotals
+
+
+class NeverTrains(Exception):
+    """So much is filtered or dropped that simulating a step has no end in sight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How many were how old, in versions."""
+
+    counts: tuple[tuple[int, int], ...]
+    """(staleness, how many), by staleness; not empty."""
+
+    @property
+    def total(self) -> int:
+        """How many there were."""
+        return sum(count for _, count in self.counts)
+
+    @property
+    def mean(self) -> float:
+        """Mean staleness, versions."""
+        return sum(age * count for age, count in self.counts) / self.total
+
+    @property
+    def max(self) -> int:
+        """The oldest."""
+        return self.counts[-1][0]
+
+    def percentile(self, ratio: float) -> int:
+        """The smallest staleness that at least this share (0..1) does not exceed."""
+        needed, so_far = math.ceil(ratio * self.total - 1e-9), 0
+        for age, count in self.counts:
+            so_far += count
+            if so_far >= needed:
+                return age
+        raise ValueError(f"a share of {ratio} is not within 0..1")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedStaleness:
+    """How old what was trained after the warm-up was: consumer version minus the version that sampled it."""
+
+    tokens: Ages
+    samples: Ages
+    """By their oldest token."""
+    groups: Ages
+    """By the oldest token of any member."""
+    in_flight_mean: float
+    """Versions between a token and the last token of its sample, mean over tokens."""
+    in_queue_mean: float
+    """Versions between the last token of its sample and the training step, mean over tokens: the wait for the group
+    is in it. The two add up to the mean of the tokens."""
+    group_before_queue_mean: float
+    """Versions between the first token of a group and the end of its last sample, mean over groups."""
+    group_in_queue_mean: float
+    """Versions between that end and the training step. The two add up to the mean of the groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSeconds:
+    """The trainer's seconds after the warm-up; they add up to all of them."""
+
+    train_s: float
+    """Forward and backward passes with the overhead of a step."""
+    phases_s: float
+    publish_s: float
+    wait_samples_s: float
+    wait_staleness_cap_s: float
+    """Waits for running groups that would be too old after the next publication."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSeconds:
+    """The seconds after the warm-up, summed over engines; they add up to engines times seconds."""
+
+    decode_s: float
+    prefill_s: float
+    recompute_s: float
+    """Computing KV again, after a preemption or a weight update."""
+    weight_update_s: float
+    """Paused for new weights."""
+    idle_s: Mapping[Cause, float]
+    """Without any request, by what keeps requests away."""
+
+    @property
+    def total_s(self) -> float:
+        """All of them."""
+        return self.decode_s + self.prefill_s + self.recompute_s + self.weight_update_s + sum(self.idle_s.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLedger:
+    """Every response token generated since the start of the run, exactly once."""
+
+    generated: int
+    """Counted by the engines, pass by pass; all others are counted by sample, and add up to it."""
+    trained: int
+    dropped: int
+    """For their age, or pushed out of a full queue."""
+    filtered: int
+    queued: int
+    """In finished groups, held back or queued."""
+    awaiting_group: int
+    """In finished samples of unfinished groups, and in samples that wait outside the engines."""
+    in_flight: int
+    """In unfinished samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One layout, simulated. Unless said otherwise: after the warm-up, to the end of the last step."""
+
+    steps: int
+    warm_up_steps: int
+    seconds: float
+    step_periods_s: tuple[float, ...]
+    """Between the ends of successive steps, in order."""
+    step_trained_tokens: tuple[int, ...]
+    """Response tokens of each of these steps."""
+    engines: int
+    trainer_seconds: TrainerSeconds
+    engine_seconds: EngineSeconds
+    empty_place_s: Mapping[Cause, float]
+    """Place-seconds without a request, by what keeps requests away; the limit on running requests sets the places."""
+    generated_tokens: int
+    passes: int
+    mean_running: float
+    """Requests in an engine's batch, mean over time."""
+    mean_resident_tokens: float | None
+    """In an engine's KV cache, mean over its passes; None without a pass."""
+    preemptions: int
+    mean_trained_tokens: float
+    """Response length, mean over trained samples."""
+    mean_queued_samples: float
+    """In the queue, mean over time; what is held back by a full queue is not in it."""
+    staleness: SimulatedStaleness
+    ledger: TokenLedger
+    """Of the whole run, warm-up included."""
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.seconds / self.steps
+
+    @property
+    def trained_tokens_per_s(self) -> float:
+        """Response tokens trained per second."""
+        return sum(self.step_trained_tokens) / self.seconds
+
+    @property
+    def generated_tokens_per_s(self) -> float:
+        """Response tokens generated per second."""
+        return self.generated_tokens / self.seconds
+
+    @property
+    def trainer_idle_ratio(self) -> float:
+        """Share of the trainer's seconds in which it waits for samples or for the staleness cap, 0..1."""
+        return (self.trainer_seconds.wait_samples_s + self.trainer_seconds.wait_staleness_cap_s) / self.seconds
+
+    @property
+    def engine_idle_ratio(self) -> float:
+        """Share of the engines' seconds without a request, 0..1."""
+        return sum(self.engine_seconds.idle_s.values()) / (self.engines * self.seconds)
+
+
+Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Switches = Sequence[Sequence[tuple[int, int]]]
+"""Engine by engine: (passes done, version) at each change of weights, the first at pass 0."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Columns of `Samples` as arrays: by sample, and by group where the name says so."""
+
+    group_size: int
+    length_tokens: Integers
+    left_tokens: Integers
+    engine: Integers
+    start_pass: Integers
+    first_version: Integers
+    is_finished: Flags
+    group_outcome: Integers
+    group_step: Integers
+    group_first_version: Integers
+    group_ready_version: Integers
+    group_consumer_version: Integers
+    pieces: Integers
+
+    @classmethod
+    def of(cls, samples: Samples) -> "Columns":
+        """Copy them, each once."""
+        return cls(
+            group_size=samples.group_size,
+            length_tokens=np.array(samples.length_tokens),
+            left_tokens=np.array(samples.left_tokens),
+            engine=np.array(samples.engine),
+            start_pass=np.array(samples.start_pass),
+            first_version=np.array(samples.first_version),
+            is_finished=np.array(samples.finished_s) >= 0.0,
+            group_outcome=np.array(samples.group_outcome),
+            group_step=np.array(samples.group_step),
+            group_first_version=np.array(samples.group_first_version),
+            group_ready_version=np.array(samples.group_ready_version),
+            group_consumer_version=np.array(samples.group_consumer_version),
+            pieces=np.array(samples.pieces, dtype=np.int64).reshape(-1, 3),
+        )
+
+    def members(self, groups: Integers) -> Integers:
+        """The samples of groups."""
+        return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Consecutive tokens of one sample that one version sampled."""
+
+    sample: Integers
+    version: Integers
+    tokens: Integers
+
+
+def staleness_of(columns: Columns, trained_groups: Integers, switches: Switches) -> SimulatedStaleness:
+    """Staleness over the tokens, samples and groups of the groups given, all of them trained."""
+    runs = _runs(columns, columns.members(trained_groups), switches)
+    newest = np.zeros(columns.engine.size, dtype=np.int64)
+    np.maximum.at(newest, runs.sample, runs.version)
+    consumer = columns.group_consumer_version[trained_groups]
+    first = columns.first_version.reshape(-1, columns.group_size)[trained_groups]
+    of_token = columns.group_consumer_version[runs.sample // columns.group_size] - runs.version
+    tokens = int(runs.tokens.sum())
+    in_flight = int(((newest[runs.sample] - runs.version) * runs.tokens).sum())
+    ready, group_first = (each[trained_groups] for each in (columns.group_ready_version, columns.group_first_version))
+    return SimulatedStaleness(
+        tokens=_ages(of_token, runs.tokens),
+        samples=_ages((consumer[:, None] - first).ravel()),
+        groups=_ages(consumer - group_first),
+        in_flight_mean=in_flight / tokens,
+        in_queue_mean=(int((of_token * runs.tokens).sum()) - in_flight) / tokens,
+        group_before_queue_mean=float((ready - group_first).mean()),
+        group_in_queue_mean=float((consumer - ready).mean()),
+    )
+
+
+def _runs(columns: Columns, wanted: Integers, switches: Switches) -> _Runs:
+    """The tokens of the wanted samples, all finished, by version."""
+    sample, start_pass, tokens = _stretches(columns, wanted)
+    engine = columns.engine[sample]
+    # One line of numbers for all engines: each has a stretch of it as long as the longest has passes.
+    width = max(int((start_pass + tokens).max()), max(at for each in switches for at, _ in each)) + 1
+    switch_at = np.array([index * width + at for index, each in enumerate(switches) for at, _ in each])
+    switch_version = np.array([version for each in switches for _, version in each])
+    start = engine * width + start_pass
+    end = start + tokens
+    first = np.searchsorted(switch_at, start, side="right") - 1
+    count = np.searchsorted(switch_at, end, side="left") - first
+    owner = np.repeat(np.arange(sample.size), count)
+    at = first[owner] + np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
+    ends = np.minimum(end[owner], np.append(switch_at[1:], np.iinfo(np.int64).max)[at])
+    length = ends - np.maximum(start[owner], switch_at[at])
+    held = length > 0
+    return _Runs(sample[owner][held], switch_version[at][held], length[held])
+
+
+def _stretches(columns: Columns, wanted: Integers) -> tuple[Integers, Integers, Integers]:
+    """Sample, passes before the first token, and tokens, of each stretch of consecutive passes."""
+    pieces = columns.pieces
+    if pieces.size:
+        is_wanted = np.zeros(columns.engine.size, dtype=np.bool_)
+        is_wanted[wanted] = True
+        pieces = pieces[is_wanted[pieces[:, 0]]]
+    return (
+        np.concatenate((wanted, pieces[:, 0])),
+        np.concatenate((columns.start_pass[wanted], pieces[:, 1])),
+        np.concatenate((columns.left_tokens[wanted], pieces[:, 2])),
+    )
+
+
+def _ages(ages: Integers, weights: Integers | None = None) -> Ages:
+    """Ages that occur; the sums of whole weights are exact as long as they are below 2^53."""
+    counts = np.bincount(ages, weights=weights)
+    return Ages(tuple((age, int(count)) for age, count in enumerate(counts.tolist()) if count))
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All running sums at one moment."""
+
+    now_s: float
+    steps: int
+    engines: tuple[EngineTotals, ...]
+    switches: tuple[tuple[tuple[int, int], ...], ...]
+    """(passes done, version) at every change of weights, engine by engine."""
+    places: PlaceTotals
+    trainer: TrainerTotals
+    queue_group_s: float
+
+
+def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequence[float]) -> Simulated:
+    """What happened between two moments; the ledger from the start of the run to the later one."""
+    seconds, engine = end.now_s - start.now_s, _engine_difference(start, end)
+    columns = Columns.of(samples)
+    trained_groups = np.flatnonzero(columns.group_step > start.steps)
+    trained = columns.members(trained_groups)
+    lengths = columns.length_tokens[trained]
+    idle_s = _difference(start.places.idle_s, end.places.idle_s)
+    of_step = np.repeat(columns.group_step[trained_groups], samples.group_size)
+    step_tokens = np.bincount(of_step - start.steps - 1, weights=lengths).astype(np.int64)
+    return Simulated(
+        steps=end.steps - start.steps,
+        warm_up_steps=start.steps,
+        seconds=seconds,
+        step_periods_s=tuple(np.diff([0.0, *step_ends_s])[start.steps :].tolist()),
+        step_trained_tokens=tuple(step_tokens.tolist()),
+        engines=len(end.engines),
+        trainer_seconds=_trainer_difference(start.trainer, end.trainer),
+        engine_seconds=EngineSeconds(engine.decode_s, engine.prefill_s, engine.recompute_s, engine.pause_s, idle_s),
+        empty_place_s=_difference(start.places.empty_s, end.places.empty_s),
+        generated_tokens=engine.tokens,
+        passes=engine.passes,
+        mean_running=engine.running_s / (len(end.engines) * seconds),
+        mean_resident_tokens=engine.resident_token_passes / engine.passes if engine.passes else None,
+        preemptions=engine.preemptions,
+        mean_trained_tokens=float(lengths.mean()),
+        mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
+        staleness=staleness_of(columns, trained_groups, end.switches),
+        ledger=_ledger(columns, end),
+    )
+
+
+def _engine_difference(start: Totals, end: Totals) -> EngineTotals:
+    """Summed over engines."""
+    return EngineTotals(
+        **{
+            each.name: sum(getattr(totals, each.name) for totals in end.engines)
+            - sum(getattr(totals, each.name) for totals in start.engines)
+            for each in fields(EngineTotals)
+        }
+    )
+
+
+def _trainer_difference(start: TrainerTotals, end: TrainerTotals) -> TrainerSeconds:
+    return TrainerSeconds(
+        **{each.name: getattr(end, each.name) - getattr(start, each.name) for each in fields(TrainerTotals)}
+    )
+
+
+def _difference(start: Mapping[Cause, float], end: Mapping[Cause, float]) -> dict[Cause, float]:
+    return {cause: end[cause] - start[cause] for cause in end}
+
+
+def _ledger(columns: Columns, end: Totals) -> TokenLedger:
+    """Finished samples by what became of their group; of the others what their engine has made of them so far."""
+    lengths = np.where(columns.is_finished, columns.length_tokens, 0).reshape(-1, columns.group_size).sum(axis=1)
+    outcomes = (TRAINED, DROPPED, FILTERED, QUEUED, OPEN)
+    tokens = {each: int(lengths[columns.group_outcome == each].sum()) for each in outcomes}
+    return TokenLedger(
+        generated=sum(engine.tokens for engine in end.engines),
+        trained=tokens[TRAINED],
+        dropped=tokens[DROPPED],
+        filtered=tokens[FILTERED],
+        queued=tokens[QUEUED],
+        awaiting_group=tokens[OPEN],
+        in_flight=_tokens_in_flight(columns, end),
+    )
+
+
+def _tokens_in_flight(columns: Columns, end: Totals) -> int:
+    """Tokens before the last preemption, and one a pass since the last admission of those that run."""
+    begun = np.flatnonzero(~columns.is_finished & (columns.engine >= 0))
+    before = int((columns.length_tokens - columns.left_tokens)[begun].sum())
+    runs = begun[columns.start_pass[begun] >= 0]
+    passes = np.array([engine.passes for engine in end.engines])[columns.engine[runs]]
+    return before + int((passes - columns.start_pass[runs]).sum())

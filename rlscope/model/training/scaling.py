@@ -1,0 +1,377 @@
+"""How the trainers' rate grows with their number: the exponent's prior, and what steps at other numbers say of it.
+
+The rate of n GPUs is that of the n0 seen times (n / n0)^g. Nothing is said here of rate and overhead but how they bear
+on g. Not covered: an exponent that itself changes with the number of GPUs.
+
+How fast the trainers train, how that scales with their number, and how sure both are: fitted to the train steps.
+
+Given the seconds of forward and backward passes alone: waits, log-probabilities, publications and checkpoints are
+phases of their own (`TrainerPhase`). Not covered: how the rate changes with the lengths of a batch's sequences, which
+the attention's share makes it do, and stragglers among the trainers, which are in the seconds.
+"""
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import chdtri, log_ndtr, logsumexp, ndtr, ndtri
+
+from rlscope.model.numerics.bootstrap import block_draws, block_steps, few_blocks_factor
+from rlscope.model.system import Reals, Trainer, TrainerPhase
+
+PRIOR_EXPONENT: Final = 0.8
+PRIOR_EXPONENT_SD: Final = 0.2
+"""Prior of the scaling exponent, cut to 0..MOST_EXPONENT. The update times in verl's documentation of fully
+asynchronous training fall with exponents of 1.0 to 0.2 as 16 to 128 trainers double."""
+_UNSEEN_LOSS_SD: Final = 0.15
+"""Scale of a half-normal loss of exponent beyond what the tokens of a step show: ranks that wait for the one with the
+longest sequences. The largest of D sums of k lengths is about 1 + cv sqrt(2 ln D / k) times their mean; from 4 to 8
+ranks with 16 to 32 samples each that costs 0.1 to 0.2 where nobody balances the ranks, and nothing where somebody does.
+"""
+MOST_EXPONENT: Final = 1.05
+"""Perfect scaling must lie inside the 90 % interval and not on its edge; 1.02 has been published."""
+RUN_ERROR: Final = 0.02
+"""Log deviation of the seconds of a run's steps from what its tokens and GPUs make them: other nodes, other lengths in
+the same number of tokens, other neighbours. Assumed: two runs then differ by 3 %, and from one number of GPUs to twice
+as many the exponent is known to 0.04 at best."""
+_SOFT_EDGE: Final = 0.02
+"""Least error of the elasticity that bounds the exponent: a rank with less to hold may be that much faster."""
+_LEAST_ERROR: Final = 1e-3
+"""Of the seconds of steps, as a log deviation: what the grid of exponents resolves."""
+_UNLIKELY: Final = 0.01
+"""Other runs contradict the model where they are so rarely as far from every exponent."""
+_BOOTSTRAPS: Final = 200
+_SEED: Final = 3
+_GRID: Final = np.linspace(0.0, MOST_EXPONENT, 1051)
+"""Exponents that are weighed."""
+_COARSE: Final = slice(None, None, 5)
+"""Of the grid, where only sums over it are wanted."""
+_SHARES: Final = np.arange(0.0, 0.99, 0.02)
+"""Shares of a step that may be overhead, where its steps do not tell."""
+_USUAL_SHARE: Final = 0.1
+"""Mean of the exponential law of those shares before anything is seen. Assumed: a tenth of a step is optimizer,
+launches and first messages. Were all shares as likely, most of what scaling loses would be put down to overhead."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepsElsewhere:
+    """Train steps on another number of GPUs."""
+
+    gpus: int
+    tokens: Reals
+    seconds: Reals
+    is_other_run: bool = True
+    """False: of the run that is calibrated, so that no difference between runs is in them."""
+
+
+class Elasticity(NamedTuple):
+    """d log seconds / d log tokens of the part of a step that is not overhead, and its standard error."""
+
+    value: float
+    error: float
+
+
+class Line(NamedTuple):
+    """Seconds of a step = overhead + per_token * tokens, one entry per draw; the first is the best estimate."""
+
+    overhead_s: Reals
+    token_s: Reals
+
+
+class Heard(NamedTuple):
+    """What steps elsewhere leave possible; one entry per draw, the first with medians."""
+
+    exponents: Reals
+    line: Line
+    """As it was, or with the overhead that goes with each exponent where the run itself does not tell it."""
+    is_contradicted: bool
+    """Whether no exponent explains the steps: the interval is then widened until one does."""
+
+
+def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
+    """The prior's median, and then so many draws of it: a normal law cut to 0..MOST_EXPONENT."""
+    low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
+    return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
+
+
+def likely_exponents(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
+    """The median, and then so many draws, of the exponent that the prior and the tokens of the steps leave possible.
+
+    Twice the ranks have half of the tokens each, as they have in a step of half the tokens: with e the elasticity of a
+    step's seconds in its tokens, g = e - d, where d >= 0 is what only more ranks show. With e measured as x with error
+    s and d half-normal of scale t, x - g has the density exp(-z^2 / 2 (s^2 + t^2)) Phi(z t / (s sqrt(s^2 + t^2))) at z
+    (skew normal, Azzalini 1985). Own use. Without an elasticity: the prior.
+    """
+    if elasticity is None:
+        return prior_exponents(rng, draws)
+    return _drawn(_log_density(elasticity)[None], _GRID, _uniform(rng, draws))
+
+
+def heard_exponents(
+    rng: np.random.Generator,
+    line: Line,
+    tokens: Reals,
+    elasticity: Elasticity | None,
+    elsewhere: Sequence[tuple[float, StepsElsewhere]],
+    *,
+    overhead_known: bool,
+) -> Heard:
+    """Exponents drawn from their posterior: the prior times the likelihood of the mean step at other numbers of GPUs.
+
+    With x times the GPUs and w tokens a step takes overhead + token_s w x^-g. Its logarithm is off by the blocks of
+    the other steps, by RUN_ERROR of their run, and by RUN_ERROR of the calibrated one, which all others share; each
+    draw is compared with its own line. Where the overhead is not known, line has none, and it is any share of a step
+    that the elasticity allows, small ones sooner; what is left is in proportion to the tokens. Where every exponent is
+    further off than those errors have it, they are widened to what fits (Birge 1932). Own use.
+    line, tokens: one entry per draw, tokens of its mean step; elsewhere: GPUs over those seen, and the steps.
+    """
+    evidence, freedom, draws = _evidence(elsewhere), len(elsewhere), line.token_s.size - 1
+    uniform = _uniform(rng, draws)
+    best = Line(line.overhead_s[:1], line.token_s[:1])
+    shares = _SHARES[:1] if overhead_known else _SHARES
+    misfit = min(float(_misfit(evidence, _split(best, tokens[:1], share), _GRID).min()) for share in shares)
+    evidence = evidence._replace(precision=evidence.precision / max(misfit / freedom, 1.0))
+    if not overhead_known:
+        chosen = _drawn(_log_shares(evidence, line, tokens, elasticity), _SHARES, _uniform(rng, draws))
+        line, elasticity = _split(line, tokens, chosen), None
+    rest = Elasticity(1.0, max(elasticity.error if elasticity else 0.0, _SOFT_EDGE))
+    log_density = _log_density(rest) - _misfit(evidence, line, _GRID) / 2.0
+    return Heard(_drawn(log_density, _GRID, uniform), line, misfit > float(chdtri(freedom, _UNLIKELY)))
+
+
+class _Evidence(NamedTuple):
+    """Mean steps elsewhere, one entry each."""
+
+    log_gpus: Reals
+    """Of their number over the one seen."""
+    tokens: Reals
+    log_seconds: Reals
+    precision: Reals
+    """Inverse of the covariance of the logarithms."""
+
+
+def _evidence(elsewhere: Sequence[tuple[float, StepsElsewhere]]) -> _Evidence:
+    ratios, steps = zip(*elsewhere, strict=True)
+    errors = np.array([_error(each) for each in steps])
+    of_runs = np.array([RUN_ERROR if each.is_other_run else 0.0 for each in steps])
+    covariance = np.diag(errors**2 + of_runs**2) + np.outer(of_runs, of_runs)
+    return _Evidence(
+        log_gpus=np.log(ratios),
+        tokens=np.array([each.tokens.mean() for each in steps]),
+        log_seconds=np.log([each.seconds.mean() for each in steps]),
+        precision=np.linalg.inv(covariance),
+    )
+
+
+def _error(steps: StepsElsewhere) -> float:
+    """Log deviation of seconds per token, from resampled blocks of steps."""
+    block = block_steps(steps.seconds)
+    drawn = block_draws(np.random.default_rng(_SEED), steps.seconds.size, block, _BOOTSTRAPS)
+    ratios = steps.seconds[drawn].sum(axis=1) / steps.tokens[drawn].sum(axis=1)
+    return max(float(np.log(ratios).std()) * few_blocks_factor(steps.seconds.size, block), _LEAST_ERROR)
+
+
+def _misfit(evidence: _Evidence, line: Line, grid: Reals) -> Reals:
+    """Squared distance of the evidence from what each draw and exponent make of it, (draws, exponents)."""
+    slowness = np.exp(-grid[:, None] * evidence.log_gpus)
+    seconds = line.overhead_s[:, None, None] + line.token_s[:, None, None] * evidence.tokens * slowness
+    away = evidence.log_seconds - np.log(seconds)
+    return ((away @ evidence.precision) * away).sum(axis=-1)
+
+
+def _split(full: Line, tokens: Reals, share: Reals | float) -> Line:
+    """The same mean steps with so much of them overhead."""
+    return Line(full.overhead_s + share * full.token_s * tokens, (1.0 - share) * full.token_s)
+
+
+def _log_shares(evidence: _Evidence, full: Line, tokens: Reals, elasticity: Elasticity | None) -> Reals:
+    """Log density of each share of overhead, (draws, shares), whatever the exponent."""
+    grid = _GRID[_COARSE]
+    log_prior = _log_density(Elasticity(1.0, _SOFT_EDGE))[_COARSE]
+    columns = [
+        logsumexp(log_prior - _misfit(evidence, _split(full, tokens, share), grid) / 2.0, axis=1) for share in _SHARES
+    ]
+    log_weight = np.stack(columns, axis=1) - _SHARES / _USUAL_SHARE
+    if elasticity is None:
+        return log_weight
+    return log_weight - ((elasticity.value - 1.0 + _SHARES) / max(elasticity.error, _SOFT_EDGE)) ** 2 / 2.0
+
+
+def _log_density(elasticity: Elasticity) -> Reals:
+    """Of the exponents of the grid, by `likely_exponents`."""
+    away, error = elasticity.value - _GRID, max(elasticity.error, 1e-6)
+    width = math.hypot(error, _UNSEEN_LOSS_SD)
+    log_density = -(((_GRID - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD) ** 2 + (away / width) ** 2) / 2
+    return log_density + log_ndtr(away * _UNSEEN_LOSS_SD / (error * width))
+
+
+def _uniform(rng: np.random.Generator, draws: int) -> Reals:
+    """A half, for the median, and then so many draws from 0 to 1."""
+    return np.append(0.5, rng.random(draws))
+
+
+def _drawn(log_density: Reals, grid: Reals, uniform: Reals) -> Reals:
+    """The quantiles of laws over a grid: one law for all, or one each."""
+    below = np.cumsum(np.exp(log_density - log_density.max(axis=1, keepdims=True)), axis=1)
+    below /= below[:, -1:]
+    if len(below) == 1:
+        return np.interp(uniform, below[0], grid)
+    return np.array([np.interp(asked, row, grid) for asked, row in zip(uniform, below, strict=True)])
+
+
+_SURE_RATIO: Final = 0.99
+"""Share of the draws in which overhead and rate must be positive for the overhead to count as identified."""
+_WIDEST_SLOPE: Final = 0.15
+"""Relative standard deviation of the seconds per token beyond which line and overhead say nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRate:
+    """What the train steps show; the draws are equally likely alternatives, taken together by position."""
+
+    seen_gpus: int
+    """Trainer GPUs of most steps: at this number nothing is carried over."""
+    tokens_per_gpu_s: float
+    overhead_s: float
+    scaling_exponent: float
+    """Median of its draws."""
+    overhead_identified: bool
+    """False: the steps do not tell overhead from rate. All their time is then in the rate, or, where steps at other
+    numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
+    scaling_seen_at: tuple[int, ...]
+    """Other numbers of trainer GPUs that steps were seen at, least first; where there are none, the exponent is the
+    prior's, as far as the tokens of the steps do not speak of it."""
+    scaling_contradicted: bool
+    """Whether no exponent explains what was seen there."""
+    least_tokens: float
+    most_tokens: float
+    """Range of the tokens of a step: beyond it, the overhead matters."""
+    rate_draws: Reals
+    overhead_draws: Reals
+    exponent_draws: Reals
+
+    def has_seen(self, gpus: int) -> bool:
+        """Whether training with so many trainer GPUs lies between numbers that steps were seen at."""
+        seen = (self.seen_gpus, *self.scaling_seen_at)
+        return min(seen) <= gpus <= max(seen)
+
+    def trainer(self, phases: tuple[TrainerPhase, ...] = ()) -> Trainer:
+        """The trainer as it is most likely to be."""
+        return Trainer(self.tokens_per_gpu_s, self.seen_gpus, self.scaling_exponent, self.overhead_s, phases)
+
+    def trainer_draws(self, phases: tuple[TrainerPhase, ...] = ()) -> tuple[Trainer, ...]:
+        """The trainer as it could as well be; away from the GPUs that were seen the draws fan out with the exponent."""
+        draws = zip(self.rate_draws.tolist(), self.exponent_draws.tolist(), self.overhead_draws.tolist(), strict=True)
+        return tuple(
+            Trainer(rate, self.seen_gpus, exponent, overhead_s, phases) for rate, exponent, overhead_s in draws
+        )
+
+
+def fit_training_rate(
+    tokens: npt.ArrayLike,
+    seconds: npt.ArrayLike,
+    gpus: npt.ArrayLike,
+    rng: np.random.Generator,
+    draws: int = 200,
+    others: Sequence[StepsElsewhere] = (),
+) -> TrainingRate:
+    """Rate and overhead of a step, from one entry per step in order, and how the rate scales.
+
+    tokens: as the trainer counts them; seconds: of its passes, wall time; gpus: trainer GPUs, one number or one per
+    step. Rate and overhead are those of the commonest number of GPUs. The overhead is the intercept of a least-squares
+    line, where it is positive and sure; else all seconds are in the rate, which is then a ratio of sums. The draws
+    resample blocks of steps. Steps at other numbers of GPUs, and others, which are of other runs, speak of the exponent
+    as `heard_exponents` says; where there are none, it is drawn as `likely_exponents` says. ValueError: no steps, or
+    tokens and seconds that are not positive.
+    """
+    work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
+        raise ValueError("a training rate needs positive tokens and seconds, one each per step")
+    numbers = np.broadcast_to(np.asarray(gpus, dtype=np.int64), work.shape)
+    counts, occurrences = np.unique(numbers, return_counts=True)
+    seen = int(counts[occurrences.argmax()])
+    within = [
+        StepsElsewhere(int(count), work[numbers == count], times[numbers == count], is_other_run=False)
+        for count in counts
+    ]
+    elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
+    own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
+    if not elsewhere:
+        heard = Heard(likely_exponents(rng, draws, own.elasticity), own.line, is_contradicted=False)
+    else:
+        heard = heard_exponents(
+            rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
+        )
+    return _summed_up(seen, work[numbers == seen], own, heard, {each.gpus for _, each in elsewhere})
+
+
+class _OwnSteps(NamedTuple):
+    """The steps at one number of GPUs; arrays have one entry per draw, the first of the steps as they were."""
+
+    line: Line
+    is_identified: bool
+    mean_tokens: Reals
+    elasticity: Elasticity | None
+
+
+def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) -> _OwnSteps:
+    block = block_steps(times)
+    indices = np.vstack((np.arange(work.size), block_draws(rng, work.size, block, draws)))
+    work, times = work[indices], times[indices]
+    line = _line(work, times)
+    sure, positive = _is_identified(line), (line.overhead_s > 0.0) & (line.token_s > 0.0)
+    overhead_s = np.where(positive & sure, line.overhead_s, 0.0)
+    token_s = np.where(positive & sure, line.token_s, times.sum(axis=1) / work.sum(axis=1))
+    outwards = few_blocks_factor(work.shape[1], block)
+    overhead_s = np.maximum(overhead_s[0] + outwards * (overhead_s - overhead_s[0]), 0.0)
+    token_s = token_s[0] * (token_s / token_s[0]) ** outwards
+    return _OwnSteps(Line(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
+
+
+def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
+    """Of the steps and of their resamples, rows of tokens and seconds; None where the tokens do not vary.
+
+    Where the overhead is told apart, the rest is in proportion to the tokens: 1, with the error of the slope.
+    """
+    values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
+    if not np.isfinite(values).all():
+        return None
+    error = float(values[1:].std())
+    return Elasticity(1.0, error / float(values[0])) if _is_identified(line) else Elasticity(float(values[0]), error)
+
+
+def _is_identified(line: Line) -> bool:
+    """Whether the overhead is positive, and the seconds per token are known well, in the draws."""
+    positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
+    return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
+
+
+def _line(work: Reals, times: Reals) -> Line:
+    """Least squares along the last axis. Work that does not vary has no line: NaN."""
+    mean_work, mean_time = work.mean(axis=-1), times.mean(axis=-1)
+    spread = work - mean_work[..., None]
+    variance = (spread**2).sum(axis=-1)
+    flat = variance <= 1e-12 * (work**2).sum(axis=-1)
+    slope = (spread * times).sum(axis=-1) / np.where(flat, np.nan, variance)
+    return Line(mean_time - slope * mean_work, slope)
+
+
+def _summed_up(seen: int, work: Reals, own: _OwnSteps, heard: Heard, elsewhere: Set[int]) -> TrainingRate:
+    rates = 1.0 / (heard.line.token_s * seen)
+    return TrainingRate(
+        seen_gpus=seen,
+        tokens_per_gpu_s=float(rates[0]),
+        overhead_s=float(heard.line.overhead_s[0]),
+        scaling_exponent=float(heard.exponents[0]),
+        overhead_identified=own.is_identified,
+        scaling_seen_at=tuple(sorted(elsewhere)),
+        scaling_contradicted=heard.is_contradicted,
+        least_tokens=float(work.min()),
+        most_tokens=float(work.max()),
+        rate_draws=rates[1:],
+        overhead_draws=heard.line.overhead_s[1:],
+        exponent_draws=heard.exponents[1:],
+    )

@@ -1,0 +1,449 @@
+"""From a plan.toml to the model's answer: what its figures mean together, and what is taken where they are missing.
+
+Complaints name the line of the plan. Not covered: whether the figures are true.
+
+The model of a plan: counted from its Hugging Face config, or as the plan itself describes it.
+
+How long the responses and prompts of a plan are: as a law that it states, or as an earlier run recorded them.
+
+Of a recorded run the samples count that began in its steady stretch, or in all of it where it has none; those that did
+not end are censored. Not covered: how the lengths of another model, or of other prompts, would differ.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+
+from rlscope.analysis.observe import UnobservableError, observe_lengths
+from rlscope.analysis.run_facts import steady_window
+from rlscope.model.decode.posterior import SHARPNESS
+from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
+from rlscope.model.forecast.plan import Planned, plan_layouts
+from rlscope.model.forecast.plan_prior import (
+    MASTER_STATE_BYTES,
+    DecodeGuess,
+    Plan,
+    TrainingGuess,
+    UnplannableError,
+    UpdateGuess,
+)
+from rlscope.model.hardware.devices import DEVICES, Device, ModelShape, find_device
+from rlscope.model.hardware.kv_cache import capacity_from_device
+from rlscope.model.hardware.parameters import Counted, UncountableError, count_parameters
+from rlscope.model.lengths import LengthLaw, law_of_mean, law_of_percentiles
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
+from rlscope.model.training.flops import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
+from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
+from rlscope.planning.schema import Guess, PlanFile, near_misses, read_plan
+from rlscope.trace.query import Argument, ask
+from rlscope.trace.store import Run, open_run
+
+_DENSE: Final = ("parameters", "layers", "attention_heads", "head_dim")
+_MIXTURE: Final = ("experts", "experts_per_token", "active_parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """What is sampled from and trained."""
+
+    shape: ModelShape
+    attention_width: int
+    """Heads times their dimension."""
+
+
+def decoder_of(file: PlanFile) -> Decoder:
+    """The model; what the plan states itself counts more than its config. Raises RlscopeError."""
+    model = file.model
+    counted = None if model.config_json is None else _parameters_of_config(file, model.config_json)
+    if counted is None:
+        _refuse_gaps(file)
+    shape = ModelShape() if counted is None else counted.shape
+    stated: dict[str, Any] = {
+        "parameters": None if model.parameters is None else int(model.parameters),
+        "active_parameters": None if model.active_parameters is None else int(model.active_parameters),
+        "layers": model.layers,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "experts": model.experts,
+        "experts_per_token": model.experts_per_token,
+        "kv_latent_dim": model.kv_latent_dim,
+        "bytes_per_weight": model.bytes_per_weight,
+        "bytes_per_kv": model.bytes_per_kv,
+    }
+    shape = replace(shape, **{name: value for name, value in stated.items() if value is not None})
+    _refuse_contradictions(file, shape)
+    if model.attention_heads is not None and shape.head_dim is not None:
+        return Decoder(shape, model.attention_heads * shape.head_dim)
+    return Decoder(shape, 0 if counted is None else counted.attention_width)
+
+
+def _parameters_of_config(file: PlanFile, name: str) -> Counted:
+    path = file.text.path.parent / name
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(config, dict):
+            raise UncountableError(f"a {type(config).__name__} in {path}")
+        return count_parameters(config, file.model.bytes_per_weight, file.model.bytes_per_kv)
+    except (OSError, ValueError, UncountableError) as error:
+        raise file.text.error(
+            "model",
+            "config_json",
+            found=str(error),
+            expected="the config.json of a decoder that can be counted",
+            next_step="Or leave it out, and give parameters, layers, attention_heads, kv_heads and head_dim.",
+        ) from error
+
+
+def _refuse_gaps(file: PlanFile) -> None:
+    """Without a config the plan has to say everything."""
+    model = file.model
+    needed = (*_DENSE, "kv_heads" if model.kv_latent_dim is None else "kv_latent_dim")
+    for name in needed:
+        if getattr(model, name) is None:
+            raise file.text.error("model", name, found="no such key", expected=f"{', '.join(needed)}, or config_json")
+
+
+def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
+    given = [name for name in _MIXTURE if getattr(shape, name) is not None]
+    if given and len(given) < len(_MIXTURE):
+        missing = next(name for name in _MIXTURE if name not in given)
+        expected = f"all of {', '.join(_MIXTURE)} for a mixture of experts"
+        raise file.text.error("model", missing, found="no such key", expected=expected)
+    if (shape.active_parameters or 0) > (shape.parameters or 0):
+        expected = f"at most the {shape.parameters:,} parameters of the model"
+        raise file.text.error("model", "active_parameters", found=f"{shape.active_parameters:,}", expected=expected)
+    if (shape.experts_per_token or 0) > (shape.experts or 0):
+        expected = f"at most the {shape.experts} experts there are"
+        raise file.text.error("model", "experts_per_token", found=str(shape.experts_per_token), expected=expected)
+
+
+_STATED: Final = ("mean_tokens", "cv_ratio", "percentiles")
+_ALL_NS: Final = 2**62
+_MOST_GROUPS: Final = 2000
+"""Of the run, the last ones: enough to know how alike their members are."""
+
+
+class PlannedLengths(NamedTuple):
+    """What a plan says of lengths."""
+
+    law: LengthLaw
+    prompt_tokens: float
+
+
+def planned_lengths(file: PlanFile) -> PlannedLengths:
+    """As the plan states them or its run recorded them. Raises RlscopeError."""
+    lengths = file.lengths
+    if lengths.from_run is not None:
+        return _recorded(file, lengths.from_run)
+    if lengths.prompt_tokens is None:
+        raise file.text.error("lengths", "prompt_tokens", found="no such key", expected="it, or from_run")
+    return PlannedLengths(_stated(file), lengths.prompt_tokens)
+
+
+def _recorded(file: PlanFile, name: str) -> PlannedLengths:
+    lengths, folder = file.lengths, file.text.path.parent / name
+    also = next((key for key in _STATED if getattr(lengths, key) is not None), None)
+    if also is not None:
+        raise file.text.error("lengths", also, found=f"both from_run and {also}", expected="one of them")
+    with open_run(folder) as run:
+        try:
+            seen = observe_lengths(_ask_lengths(run), run.config.max_output_tokens)
+        except UnobservableError as error:
+            found = f"nothing in {folder}: {error}"
+            expected = "a run that recorded its samples"
+            raise file.text.error("lengths", "from_run", found=found, expected=expected) from error
+    prompt_tokens = seen.prompt_tokens if lengths.prompt_tokens is None else lengths.prompt_tokens
+    return PlannedLengths(_capped(file, seen.lengths), prompt_tokens)
+
+
+def _ask_lengths(run: Run) -> Mapping[str, pl.DataFrame]:
+    window = steady_window(ask(run, "training_steps"))
+    stretch = (0, _ALL_NS) if window is None else (window.start_ns, window.end_ns)
+    arguments: dict[str, Argument] = {"from_ns": stretch[0], "to_ns": stretch[1], "most_groups": _MOST_GROUPS}
+    return {name: ask(run, name, arguments) for name in ("length_counts", "group_members")}
+
+
+def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
+    """Under the plan's cap, where it has one; nobody saw how much longer responses are than the cap of the run."""
+    cap_tokens = file.lengths.cap_tokens
+    if cap_tokens is None:
+        return law
+    if law.cap_tokens is not None and law.capped_ratio and cap_tokens > law.cap_tokens:
+        raise file.text.error(
+            "lengths",
+            "cap_tokens",
+            found=f"{cap_tokens:,}",
+            expected=f"at most {law.cap_tokens:,}, at which the run cut responses: nobody saw how long they would be",
+        )
+    return law.with_cap(cap_tokens)
+
+
+def _stated(file: PlanFile) -> LengthLaw:
+    lengths = file.lengths
+    if (lengths.mean_tokens is None) == (lengths.percentiles is None):
+        found = "neither" if lengths.mean_tokens is None else "both"
+        expected = "either mean_tokens with cv_ratio, or percentiles, or from_run"
+        raise file.text.error("lengths", "mean_tokens", found=found, expected=expected)
+    try:
+        if lengths.percentiles is not None:
+            return law_of_percentiles(_per_cents(lengths.percentiles), lengths.cap_tokens)
+        if lengths.mean_tokens is None or lengths.cv_ratio is None:
+            expected = "how much lengths vary: standard deviation over mean"
+            raise file.text.error("lengths", "cv_ratio", found="no such key", expected=expected)
+        return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.cap_tokens)
+    except ValueError as error:
+        name = "mean_tokens" if lengths.percentiles is None else "percentiles"
+        expected = "lengths that a lognormal law under its cap can have"
+        raise file.text.error("lengths", name, found=str(error), expected=expected) from error
+
+
+def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
+    """p50 or "p99.9" as 50 or 99.9; ValueError."""
+    if not all(name.startswith("p") for name in percentiles):
+        raise ValueError(f"percentiles named {', '.join(percentiles)} and not p50, p90, ...")
+    return {float(name.removeprefix("p")): tokens for name, tokens in percentiles.items()}
+
+
+_MFU: Final = LogNormal(LIKELY_MFU_RATIO, LIKELY_MFU_SD / LIKELY_MFU_RATIO)
+_PREFILL: Final = LogNormal(PREFILL_EFFICIENCY, 0.25)
+"""0.33 to 0.75 in nine cases of ten."""
+_MEASURED_LOG_SD: Final = 0.1
+"""Of a training rate that was measured elsewhere: on another batch, with other lengths."""
+_UPDATE_LOG_SD: Final = 0.3
+"""Of the time of a weight update before one was made."""
+
+
+def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, Planned]:
+    """Read a plan and sweep its layouts; most_staleness: instead of the plan's own. Raises RlscopeError."""
+    file = read_plan(path)
+    if most_staleness is not None:
+        file = replace(file, limits=replace(file.limits, max_staleness=most_staleness))
+    try:
+        return file, plan_layouts(plan_of(file))
+    except UnplannableError as error:
+        raise file.text.error("model", None, found=str(error), expected="a model that can be laid out") from error
+
+
+def plan_of(file: PlanFile) -> Plan:
+    """The plan in the terms of the model. Raises RlscopeError where its figures exclude each other."""
+    device, decoder, workload = _device(file), decoder_of(file), _workload(file)
+    gpus, granularity = file.gpus, _granularity(file)
+    mean = file.lengths.mean_tokens
+    return Plan(
+        gpus=gpus.total,
+        granularity=granularity,
+        device=device,
+        shape=decoder.shape,
+        workload=workload,
+        lengths_from=file.lengths.from_run,
+        lengths_log_sd=(mean.log_sd if mean is not None else None) or 0.0,
+        decode=_decode(file),
+        training=_training(file, decoder),
+        update=_update(file, decoder.shape),
+        admission=_admission(file),
+        settings=_settings(file),
+        max_running=file.limits.max_running,
+        kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
+        # Where what is too old is dropped, no layout trains on it.
+        most_staleness=None if file.limits.staleness_kept == "drop" else file.limits.max_staleness,
+        present=_present(file),
+    )
+
+
+def _granularity(file: PlanFile) -> Granularity:
+    gpus = file.gpus
+    granularity = Granularity(gpus.gpus_per_engine, gpus.gpus_per_trainer_replica, gpus.gpus_per_node)
+    if not possible_layouts(gpus.total, granularity, (1,)):
+        replica = math.lcm(gpus.gpus_per_trainer_replica, gpus.gpus_per_node)
+        engine = math.ceil(gpus.gpus_per_engine / gpus.gpus_per_node) * gpus.gpus_per_node
+        raise file.text.error(
+            "gpus",
+            "total",
+            found=str(gpus.total),
+            expected=f"at least {replica + engine}: a trainer replica and an engine, in whole nodes",
+            next_step="Fewer GPUs can only take turns: run synchronously, or plan with more of them.",
+        )
+    return granularity
+
+
+def _device(file: PlanFile) -> Device:
+    gpus = file.gpus
+    listed = None if gpus.device is None else _listed_device(gpus.device)
+    figures = {"peak_tflops": 1e12, "bandwidth_tb_per_s": 1e12, "memory_gb": 1e9}
+    if listed is None:
+        names = tuple(device.name for device in DEVICES)
+        missing = next((name for name in figures if getattr(gpus, name) is None), None)
+        if missing is not None and gpus.device is not None:
+            meant = near_misses(gpus.device, names)
+            expected = f"one of {', '.join(names)}" + ("" if meant is None else f" ({meant})")
+            step = f"For another device give {', '.join(figures)} too."
+            raise file.text.error("gpus", "device", found=repr(gpus.device), expected=expected, next_step=step)
+        if missing is not None:
+            expected = f"device, or all of {', '.join(figures)}"
+            raise file.text.error("gpus", missing, found="no such key", expected=expected)
+        listed = Device(gpus.device or "a device of your own", 0.0, 0.0, 0.0, frozenset())
+    given = {name: getattr(gpus, name) * unit for name, unit in figures.items() if getattr(gpus, name) is not None}
+    return replace(
+        listed,
+        bf16_flop_per_s=given.get("peak_tflops", listed.bf16_flop_per_s),
+        bandwidth_bytes_per_s=given.get("bandwidth_tb_per_s", listed.bandwidth_bytes_per_s),
+        memory_bytes=given.get("memory_gb", listed.memory_bytes),
+    )
+
+
+def _listed_device(name: str) -> Device | None:
+    """By the table's own name, or by the driver's."""
+    exact = (device for device in DEVICES if device.name.casefold() == name.casefold())
+    return next(exact, None) or find_device(name)
+
+
+def _workload(file: PlanFile) -> Workload:
+    batch = file.batch
+    if batch.group_size > batch.samples_per_step:
+        raise file.text.error(
+            "batch",
+            "group_size",
+            found=str(batch.group_size),
+            expected=f"at most samples_per_step, {batch.samples_per_step}",
+            next_step="A step trains on whole groups.",
+        )
+    lengths = planned_lengths(file)
+    return Workload(
+        lengths=lengths.law,
+        prompt_tokens=lengths.prompt_tokens,
+        group_size=batch.group_size,
+        samples_per_step=batch.samples_per_step,
+        trained_prompt_tokens=lengths.prompt_tokens if file.training.count_prompts else 0.0,
+        kept_ratio=batch.kept_ratio,
+        environment_s=file.environment.wait_s,
+    )
+
+
+def _decode(file: PlanFile) -> DecodeGuess:
+    given = file.efficiency
+    weights, compute, kv = given.weight_bandwidth_ratio, given.compute_ratio, given.kv_bandwidth_ratio
+    return DecodeGuess(
+        weight_bandwidth_ratio=USUAL_SHARES.weight_bandwidth_ratio if weights is None else weights.median,
+        weight_bandwidth_log_sd=None if weights is None else weights.log_sd,
+        compute_ratio=USUAL_SHARES.compute_ratio if compute is None else compute.median,
+        compute_log_sd=None if compute is None else compute.log_sd,
+        kv_bandwidth_ratio=USUAL_SHARES.kv_bandwidth_ratio if kv is None else kv.median,
+        kv_bandwidth_log_sd=None if kv is None else kv.log_sd,
+        overhead_scale_s=given.pass_overhead_s,
+        sharpness=_log_normal(given.sharpness, SHARPNESS),
+        prefill_ratio=_log_normal(given.prefill_ratio, _PREFILL),
+    )
+
+
+def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
+    given, gpus, shape = file.training, file.gpus, decoder.shape
+    replica = gpus.gpus_per_trainer_replica
+    half = max(replica, gpus.total // 2 // replica * replica)
+    rate, exponent, sd = given.tokens_per_gpu_s, given.scaling_exponent, given.scaling_exponent_sd
+    state_bytes = given.state_bytes_per_parameter
+    return TrainingGuess(
+        mfu_ratio=_log_normal(given.mfu_ratio, _MFU),
+        tokens_per_gpu_s=None if rate is None else _log_normal(rate, LogNormal(rate.median, _MEASURED_LOG_SD)),
+        model=TrainedModel(
+            active_parameters=float(shape.parameters_per_token or 0),
+            layers=shape.layers or 0,
+            attention_width=decoder.attention_width,
+            recomputes_activations=given.recompute_activations,
+            extra_forward_passes=given.extra_forward_passes,
+        ),
+        at_gpus=given.rate_at_gpus or half,
+        scaling_exponent=PRIOR_EXPONENT if exponent is None else exponent,
+        scaling_exponent_sd=PRIOR_EXPONENT_SD if sd is None else sd,
+        overhead_s=given.step_overhead_s,
+        state_bytes=(MASTER_STATE_BYTES if state_bytes is None else state_bytes) * (shape.parameters or 0),
+    )
+
+
+def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
+    """The plan's number with its own spread, or with the usual one."""
+    if guess is None:
+        return usual
+    return LogNormal(guess.median, usual.log_sd if guess.log_sd is None else guess.log_sd)
+
+
+def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
+    given, seconds = file.weights, file.weights.update_s
+    if seconds is not None and given.bandwidth_gb_per_s is not None:
+        raise file.text.error("weights", "bandwidth_gb_per_s", found="update_s too", expected="one of the two")
+    if given.bandwidth_gb_per_s is not None:
+        moved_s = (shape.weight_bytes or 0.0) / (given.bandwidth_gb_per_s.median * 1e9)
+        seconds = Guess(moved_s, given.bandwidth_gb_per_s.log_sd)
+    law = None if seconds is None or not seconds.median else _log_normal(seconds, LogNormal(1.0, _UPDATE_LOG_SD))
+    return UpdateGuess(law, given.pauses_engines, given.blocks_trainer, given.kv_kept)
+
+
+def _admission(file: PlanFile) -> Admission:
+    limits, batch = file.limits, file.batch
+    kept = limits.staleness_kept
+    if kept != "by_layout" and limits.max_staleness is None:
+        raise file.text.error(
+            "limits", "staleness_kept", found=f"{kept!r} and no max_staleness", expected="the cap too"
+        )
+    whole = math.ceil(batch.samples_per_step / batch.group_size) * batch.group_size
+    queue = limits.queue_capacity_samples
+    if queue is None and kept == "by_layout":
+        queue = whole
+    for name, limit in (("queue_capacity_samples", queue), ("max_in_flight_samples", limits.max_in_flight_samples)):
+        if limit is not None and limit < whole:
+            expected = f"at least {whole}, the whole groups of a step"
+            raise file.text.error("limits", name, found=str(limit), expected=expected)
+    cap = None if kept == "by_layout" else limits.max_staleness
+    policy = "drop_by_age" if kept == "drop" else "wait"
+    return Admission(queue, policy, cap, limits.max_in_flight_samples)
+
+
+def _settings(file: PlanFile) -> Settings:
+    capped = file.limits.staleness_kept == "publication_waits" and bool(file.limits.max_staleness)
+    return Settings(publication="capped") if capped else Settings()
+
+
+def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> float:
+    """Given, or what weights leave of the memory. Raises RlscopeError where they do not fit."""
+    if file.limits.kv_capacity_tokens is not None:
+        return file.limits.kv_capacity_tokens
+    ratio, gpus = file.efficiency.memory_ratio, file.gpus.gpus_per_engine
+
+    def capacity(engine_gpus: int) -> int | None:
+        return capacity_from_device(shape, device.memory_bytes, engine_gpus, memory_ratio=ratio)
+
+    tokens = capacity(gpus)
+    if tokens is not None:
+        return float(tokens)
+    if not shape.kv_bytes_per_token(gpus):
+        expected = "the engine's KV capacity: no layer of this model is known to grow with the context"
+        raise file.text.error("limits", "kv_capacity_tokens", found="no such key", expected=expected)
+    fits = next((more for more in range(gpus + 1, file.gpus.total) if capacity(more)), None)
+    weights_gb, memory_gb = (shape.weight_bytes or 0.0) / 1e9, gpus * device.memory_bytes / 1e9
+    more = "more than there are" if fits is None else f"at least {fits}"
+    raise file.text.error(
+        "gpus",
+        "gpus_per_engine",
+        found=f"{gpus}, whose {memory_gb:,.0f} GB do not hold {weights_gb:,.0f} GB of weights and a KV cache",
+        expected=f"{more} GPUs of {device.name} for an engine",
+        next_step="Engines with more GPUs, fewer bytes_per_weight, or a device with more memory hold it.",
+    )
+
+
+def _present(file: PlanFile) -> Layout | None:
+    given, gpus = file.present, file.gpus
+    if given is None:
+        return None
+    if given.trainer_gpus + given.sampler_gpus > gpus.total:
+        found = f"{given.trainer_gpus} and {given.sampler_gpus} GPUs"
+        expected = f"at most the {gpus.total} that there are"
+        raise file.text.error("present", "trainer_gpus", found=found, expected=expected)
+    if given.sampler_gpus % gpus.gpus_per_engine:
+        expected = f"a multiple of gpus_per_engine, {gpus.gpus_per_engine}"
+        raise file.text.error("present", "sampler_gpus", found=str(given.sampler_gpus), expected=expected)
+    return Layout(given.trainer_gpus, given.sampler_gpus, given.max_running)

@@ -1,0 +1,126 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""The engines over time, one below another on the same axis: what runs, what waits, and the KV cache in use.
+
+A line per engine up to LINES_MAX of them. Of more, the band that holds the middle of them, their median, and a few by
+name.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import (
+    BAND,
+    LIMIT,
+    LINES_MAX,
+    STACKED_PX,
+    Chart,
+    amount_axis,
+    layered,
+    palette,
+    time_axis,
+    tip,
+)
+from rlscope.reports.charts.series import drawable, rounded, stepped
+
+MIDDLE: Final = (0.1, 0.9)
+"""Quantiles of the engines between which the band lies."""
+MEDIAN: Final = "median engine"
+_HEIGHT: Final = 150
+_REFERENCE: Final = "var(--ink, #16191d)"
+
+
+def batch_size(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str], efficient_running: int | None) -> Chart:
+    """Running requests; a rule at the smallest batch that is efficient by the model, where the model knows it."""
+    rules = [] if efficient_running is None else _rule(efficient_running, "efficient batch", _REFERENCE)
+    return _over_time(frame, run, "running_mean", "running requests", named, rules, has_legend=True)
+
+
+def waiting_requests(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
+    """Requests that wait inside the engines."""
+    return _over_time(frame, run, "waiting_mean", "waiting requests", named, [])
+
+
+def kv_use(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
+    """Tokens in the KV caches, with a rule at the capacity where all have the same and it is in reach."""
+    capacities = frame["kv_capacity_tokens"].drop_nulls().unique()
+    most = float(frame["kv_used_mean_tokens"].max() or 0.0)  # pyright: ignore[reportArgumentType]
+    # A capacity far above would press the lines flat.
+    in_reach = len(capacities) == 1 and float(capacities[0]) <= 3.0 * most
+    rules = _rule(float(capacities[0]), "capacity", LIMIT) if in_reach else []
+    return _over_time(frame, run, "kv_used_mean_tokens", "KV tokens in use", named, rules)
+
+
+def _over_time(
+    frame: pl.DataFrame,
+    run: RunFacts,
+    column: str,
+    title: str,
+    named: Sequence[str],
+    rules: list[alt.Chart],
+    *,
+    has_legend: bool = False,
+) -> Chart:
+    known = frame.drop_nulls(column).select("worker_id", "bucket_start_ns", column)
+    many = known["worker_id"].n_unique() > LINES_MAX
+    middle = _middle(known, column) if many else None
+    lines = known.filter(pl.col("worker_id").is_in(list(named)))
+    if middle is not None:
+        lines = pl.concat([lines, middle.select(pl.lit(MEDIAN).alias("worker_id"), "bucket_start_ns", column)])
+    drawn = stepped(drawable(lines, run.started_ns), "worker_id")
+    series = [*([MEDIAN] if many else []), *named]
+    is_flat = float(known[column].max() or 0.0) <= 0.0  # pyright: ignore[reportArgumentType]
+    scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
+    y = alt.Y(f"{column}:Q").title(title).scale(scale)
+    y = y.axis(amount_axis(STACKED_PX))
+    legend = alt.Legend(orient="bottom", title=None, labelLimit=180, columns=2) if len(series) > 1 else None
+    color = alt.Color("worker_id:N").scale(domain=series, range=palette(len(series)))
+    line = alt.Chart(rounded(drawn.drop("bucket_end_s"))).mark_line(interpolate="step-after").encode(
+        x=time_axis("bucket_start_s"), y=y, color=color.legend(legend if has_legend else None),
+        tooltip=[
+            tip("bucket_start_s:Q", "from, s", ",.5~g"), tip("worker_id:N", "engine"),
+            tip(f"{column}:Q", title, ",.3~f"),
+        ],
+    )  # fmt: skip
+    band = [] if middle is None else [_band(middle, run)]
+    return layered(*band, line, *rules).properties(height=_HEIGHT)
+
+
+def _middle(known: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Quantiles over the engines with a row in each bucket."""
+    low, high = MIDDLE
+    return (
+        known.group_by("bucket_start_ns")
+        .agg(
+            pl.col(column).median(),
+            low=pl.col(column).quantile(low, "linear"),
+            high=pl.col(column).quantile(high, "linear"),
+        )
+        .sort("bucket_start_ns")
+    )
+
+
+def _band(middle: pl.DataFrame, run: RunFacts) -> alt.Chart:
+    rows = stepped(drawable(middle, run.started_ns))
+    band = alt.Chart(rounded(rows)).mark_area(interpolate="step-after", color=BAND, aria=False)
+    return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(None), y2="high:Q")
+
+
+def _rule(value: float, name: str, color: str) -> list[alt.Chart]:
+    """A dashed rule with its name at the left, where engines have not begun yet, on a ground of the page's colour."""
+    base = alt.Chart(pl.DataFrame([{"value": value, "name": f"{name} {value:,g}"}]))
+    rule = base.mark_rule(color=color, strokeDash=[5, 4], strokeWidth=1.25).encode(y="value:Q")
+    return [rule, *(_named(base, color, ground_px) for ground_px in (4, 0))]
+
+
+def _named(base: alt.Chart, color: str, ground_px: int) -> alt.Chart:
+    ground = "var(--page, #ffffff)"
+    text = base.mark_text(
+        color=ground if ground_px else color, stroke=ground, strokeWidth=ground_px, align="left", baseline="bottom",
+        dx=4, dy=-3, tooltip=None,
+    )  # fmt: skip
+    return text.encode(y="value:Q", x=alt.value(0), text="name:N")

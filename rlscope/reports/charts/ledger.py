@@ -1,0 +1,79 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""Where the GPU time went: per role, and over time."""
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import HEIGHT, STACKED_PX, Chart, chart_of, time_axis, tip
+from rlscope.reports.charts.series import drawable, rounded
+from rlscope.reports.text.states import order_of, state_label, state_of
+
+
+def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """A bar per role, divided by state; `frame` holds role, state, reason, gpu_s and share_ratio."""
+    rows = _with_labels(frame)
+    return (
+        alt.Chart(rounded(rows))
+        .mark_bar(height={"band": 0.72}, stroke="var(--page, #ffffff)", strokeWidth=1)
+        .encode(
+            x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
+            .scale(domain=[0, 1], nice=False),
+            y=alt.Y("role:N").title(None).sort(_roles(rows)),
+            color=_state_color(rows),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                tip("role:N"), tip("label:N", "state"),
+                tip("gpu_s:Q", "GPU-seconds", ",.1f"), tip("share_ratio:Q", "share", ".1%"),
+            ],
+        )
+        .properties(height=48 * len(_roles(rows)))
+    )  # fmt: skip
+
+
+def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The states of one role over time, stacked up to its number of GPUs."""
+    rows = _with_labels(drawable(frame, run.started_ns))
+    # The first bucket begins with the grid and the last ends with it, the run does not.
+    rows = rows.with_columns(
+        pl.col("bucket_start_s").clip(lower_bound=0.0), pl.col("bucket_end_s").clip(upper_bound=run.duration_s)
+    ).filter(pl.col("bucket_start_s") < pl.col("bucket_end_s"))
+    rows = rows.with_columns(gpus=pl.col("gpu_s") / (pl.col("bucket_end_s") - pl.col("bucket_start_s")))
+    rows = rows.select("bucket_start_s", "bucket_end_s", "state", "label", "order", "gpus", "gpu_s")
+    return (
+        chart_of(rounded(rows), ["state", "label", "order"])
+        .mark_bar(orient="vertical", strokeWidth=0)
+        .encode(
+            x=time_axis("bucket_start_s"),
+            x2="bucket_end_s:Q",
+            y=alt.Y("gpus:Q").stack("zero").title("GPUs").axis(
+                minExtent=STACKED_PX, maxExtent=STACKED_PX, tickMinStep=1, tickCount=5, format=",~f"
+            ),
+            color=_state_color(rows),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                tip("bucket_start_s:Q", "from, s", ",.1f"), tip("label:N", "state"),
+                tip("gpus:Q", "GPUs", ",.2f"), tip("gpu_s:Q", "GPU-seconds", ",.2f"),
+            ],
+        )
+        .properties(height=HEIGHT)
+    )  # fmt: skip
+
+
+def _with_labels(frame: pl.DataFrame) -> pl.DataFrame:
+    pairs = frame.select("state", "reason").rows()
+    return frame.with_columns(
+        label=pl.Series([state_label(state, reason) for state, reason in pairs], dtype=pl.String),
+        order=pl.Series([order_of(state) for state, _ in pairs], dtype=pl.Int64),
+    )
+
+
+def _state_color(rows: pl.DataFrame) -> alt.Color:
+    names = sorted(rows["state"].unique(), key=order_of)
+    colors = [f"var(--state-{state_of(name).slug}, {state_of(name).light})" for name in names]
+    return alt.Color("state:N").scale(domain=names, range=colors).legend(None)
+
+
+def _roles(rows: pl.DataFrame) -> list[str]:
+    return list(dict.fromkeys(rows["role"]))

@@ -1,0 +1,133 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""How long responses were: all of them, those trained on against those that were not, and the tails of groups."""
+
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import (
+    ACCENT,
+    HEIGHT,
+    LIMIT,
+    Chart,
+    amount,
+    amount_axis,
+    layered,
+    palette,
+    series_colors,
+    series_palette,
+    tip,
+)
+from rlscope.reports.charts.series import rounded
+
+TRAINED: Final = "trained"
+_ENDINGS: Final = ("finished", "capped", "censored")
+_INK: Final = "var(--ink, #16191d)"
+_MEAN_TURNS: Final = 0.7
+"""Of the longest length: the name of a mean beyond it stands on its other side, where there is room."""
+
+
+def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Samples by length, divided by how they ended; `cap_tokens`, the same in all rows, is their cap, or null."""
+    # The last length of a bin is in it: without the one more, a bin of a single length has no width.
+    rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
+    bars = (
+        alt.Chart(rounded(rows.drop("cap_tokens")))
+        .transform_fold([f"{ending}_samples" for ending in _ENDINGS], as_=["column", "samples"])
+        .transform_calculate(kind="split(datum.column, '_')[0]")
+        .mark_bar(orient="vertical", strokeWidth=0)
+        .encode(
+            x=_length_axis(), x2="bin_end_tokens:Q",
+            y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
+            color=series_colors("kind", _ENDINGS),
+            tooltip=[
+                tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
+                tip("kind:N", "ended"), tip("samples:Q", "samples", ",d"),
+            ],
+        )
+    )  # fmt: skip
+    cap_tokens = frame["cap_tokens"][0]
+    if cap_tokens is None:
+        return layered(bars).properties(height=HEIGHT)
+    base = alt.Chart(pl.DataFrame([{"cap": cap_tokens, "name": f"cap {fmt.count(cap_tokens)}"}])).encode(x="cap:Q")
+    rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5)
+    name = base.mark_text(color=LIMIT, align="right", baseline="top", dx=-5).encode(y=alt.value(0), text="name:N")
+    return layered(bars, rule, name).properties(height=HEIGHT)
+
+
+def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Lengths of what was trained on upwards, of the rest downwards, each as shares of its side, with both means."""
+    signed = pl.when(pl.col("outcome") == TRAINED).then(1.0).otherwise(-1.0) * pl.col("share_of_side_ratio")
+    rows = frame.with_columns(
+        signed=signed, bin_end_tokens=pl.col("length_to_tokens") + 1, label=pl.col("outcome").str.replace_all("_", " ")
+    )
+    labels = list(dict.fromkeys(rows["label"]))
+    bars = (
+        alt.Chart(rounded(rows))
+        .mark_bar(orient="vertical", strokeWidth=0)
+        .encode(
+            x=_length_axis(), x2="bin_end_tokens:Q",
+            y=alt.Y("signed:Q").stack("zero").title("trained above, the rest below").axis(
+                labelExpr="format(abs(datum.value), '.0%')", tickCount=6),
+            color=series_palette("label", dict(zip(labels, palette(len(labels)), strict=True))),
+            tooltip=[
+                tip("label:N", "outcome"), tip("length_from_tokens:Q", "from, tokens", ",d"),
+                tip("length_to_tokens:Q", "to, tokens", ",d"), tip("samples:Q", "samples", ",d"),
+                tip("share_of_side_ratio:Q", "share of its side", ".1%"),
+            ],
+        )
+    )  # fmt: skip
+    zero = alt.Chart(pl.DataFrame([{"zero": 0}])).mark_rule(color=_INK, strokeWidth=1).encode(y="zero:Q")
+    return layered(bars, zero, *_means(frame)).properties(height=HEIGHT + 60)
+
+
+def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Groups by how far their longest sample stands out."""
+    return (
+        alt.Chart(rounded(frame))
+        .mark_bar(orient="vertical", color=ACCENT, stroke="var(--page, #ffffff)", strokeWidth=1)
+        .encode(
+            x=alt.X("tail_from:Q").title("longest sample over the mean of its group").scale(nice=False, zero=False)
+            .axis(format=".2~f", tickCount=8),
+            x2="tail_to:Q", y=amount("groups", "groups"),
+            tooltip=[
+                tip("tail_from:Q", "from", ",.2~f"), tip("tail_to:Q", "to below", ",.2~f"),
+                tip("groups:Q", "groups", ",d"), tip("last_wait_mean_s:Q", "wait for the last, mean, s", ",.3~f"),
+                tip("last_wait_max_s:Q", "longest, s", ",.3~f"),
+            ],
+        )
+        .properties(height=HEIGHT)
+    )  # fmt: skip
+
+
+def _length_axis() -> alt.X:
+    return alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis())
+
+
+def _means(frame: pl.DataFrame) -> list[alt.Chart]:
+    """A rule at the mean length of each side, over its own half."""
+    side = pl.when(pl.col("outcome") == TRAINED).then(pl.lit("up")).otherwise(pl.lit("down")).alias("side")
+    means = frame.group_by(side).agg(
+        pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")
+    )
+    turn_tokens = _MEAN_TURNS * int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
+    drawn: list[alt.Chart] = []
+    for name, sign in (("up", 1.0), ("down", -1.0)):
+        rows = means.filter(pl.col("side") == name).drop_nulls("mean_tokens")
+        if rows.is_empty():
+            continue
+        rows = rows.with_columns(
+            zero=pl.lit(0.0), reach=sign * pl.col("reach") * 1.08,
+            name=pl.Series([f"mean {fmt.significant(mean)}" for mean in rows["mean_tokens"]], dtype=pl.String),
+        )  # fmt: skip
+        base = alt.Chart(rows).encode(x="mean_tokens:Q")
+        drawn.append(base.mark_rule(color=_INK, strokeWidth=1.5, strokeDash=[3, 2]).encode(y="zero:Q", y2="reach:Q"))
+        is_right = float(rows["mean_tokens"][0]) > turn_tokens
+        baseline = "bottom" if sign > 0 else "top"
+        text = base.mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5, baseline=baseline)
+        drawn.append(text.encode(y="reach:Q", text="name:N"))
+    return drawn

@@ -1,0 +1,178 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""What the model says: where the rate goes, what other layouts would do, and what a forward pass costs."""
+
+from typing import Final, Literal
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import (
+    ACCENT,
+    BAND,
+    HEIGHT,
+    SECOND,
+    SHADE,
+    Chart,
+    amount,
+    amount_axis,
+    layered,
+    palette,
+    series_palette,
+    tip,
+)
+from rlscope.reports.charts.model_frames import (
+    BEST_LIMIT,
+    BY_TURNS,
+    FITTED,
+    FRONTIER,
+    MEASURED,
+    OUT,
+    SLOWER,
+    TODAY_LIMIT,
+    beyond_visited,
+    is_over_splits,
+)
+from rlscope.reports.charts.series import rounded
+from rlscope.reports.text.advice import TODAY
+
+_INK: Final = "var(--ink, #16191d)"
+_GREY: Final = "var(--hatch-line, #a5abb2)"
+_GAIN: Final = "var(--series-3, #007a63)"
+_MUTED: Final = "var(--muted, #5d6670)"
+_ROOM_FOR_LABELS: Final = 1.2
+_ROOM_BESIDE_BARS: Final = 1.3
+_LAYOUT_TIPS: Final = [
+    tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
+    tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "tokens/s", ",.4~s"),
+    tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "waits for"),
+    tip("remark:N"),
+]  # fmt: skip
+_PAGE: Final = "var(--page, #ffffff)"
+
+
+def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """A bar per cause, from where it finds the rate to where it leaves it."""
+    lost = pl.col("lost_tokens_per_s")
+    rows = rounded(
+        frame.with_columns(
+            from_tokens_per_s=pl.when(lost.is_null()).then(0.0).otherwise(pl.col("left_tokens_per_s") + lost),
+            kind=lost.sign().replace_strict({-1.0: "gain", 1.0: "loss"}, default="whole", return_dtype=pl.String),
+            change=-lost,
+            end_tokens_per_s=pl.max_horizontal("left_tokens_per_s", pl.col("left_tokens_per_s") + lost.fill_null(0.0)),
+        )
+    )  # fmt: skip
+    colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[ACCENT, SECOND, _GAIN]).legend(None)
+    most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_BESIDE_BARS  # pyright: ignore[reportArgumentType]
+    base = alt.Chart(rows).encode(
+        y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=140),
+        tooltip=[
+            tip("cause:N"), tip("change:Q", "tokens/s", "+,.4~s"),
+            tip("left_tokens_per_s:Q", "left, tokens/s", ",.4~s"),
+            tip("share_of_most_ratio:Q", "share of the most", ".1%"), tip("meaning:N"),
+        ],
+    )  # fmt: skip
+    bars = base.mark_bar(height={"band": 0.66}).encode(
+        x=alt.X("from_tokens_per_s:Q").title("trained tokens per second").axis(amount_axis())
+        .scale(domain=[0, most], nice=False),
+        x2="left_tokens_per_s:Q", color=colors,
+    )  # fmt: skip
+    labels = base.mark_text(align="left", dx=6).encode(x="end_tokens_per_s:Q", text="label:N")
+    return layered(bars, labels).properties(height=30 * rows.height)
+
+
+def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Throughput by split of the GPUs, or by the limit of running requests where there are few splits."""
+    over_splits = is_over_splits(frame)
+    x = (
+        alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d")
+        if over_splits
+        else alt.X("running_per_engine:Q").title("requests that may run in an engine").axis(format=",d", tickCount=8)
+    )  # fmt: skip
+    scale = alt.Scale(zero=False, padding=24) if over_splits else alt.Scale(type="log", base=2, nice=False, padding=24)
+    rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
+    return _layouts(rows, x.scale(scale), [BEST_LIMIT, TODAY_LIMIT] if over_splits else [], "linear")
+
+
+def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Throughput against staleness; the line joins the layouts that are faster than all that are less stale."""
+    x = alt.X("sample_staleness_p95:Q").title("staleness of samples, 95th percentile, versions")
+    oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
+    x = x.axis(tickMinStep=1, format=",d").scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
+    return _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
+
+
+def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Measured passes, the fitted curve with its band, operating points; what the run did not visit is shaded."""
+    times = pl.col("pass_s", "low_s", "high_s")
+    rows = rounded(frame.with_columns((times * 1e3).name.map(lambda name: name.removesuffix("s") + "ms")))
+    x = alt.X("running:Q").title("requests in the pass").scale(nice=False, zero=True)
+    kinds = list(dict.fromkeys(frame["kind"]))
+    tips = [
+        tip("kind:N", "what"), tip("running:Q", "requests", ",.3~f"), tip("pass_ms:Q", "ms", ",.3~f"),
+        tip("low_ms:Q", "5%, ms", ",.3~f"), tip("high_ms:Q", "95%, ms", ",.3~f"), tip("grade:N"),
+    ]  # fmt: skip
+    color = series_palette("kind", dict(zip(kinds, (ACCENT, SECOND, _INK, _GAIN), strict=False)))
+    fitted = alt.Chart(rows.filter(pl.col("kind") == FITTED)).encode(x=x)
+    band = fitted.mark_area(color=BAND, opacity=0.75).encode(y=amount("low_ms", "milliseconds"), y2="high_ms:Q")
+    line = fitted.mark_line().encode(y="pass_ms:Q", color=color, tooltip=tips)
+    cells = alt.Chart(rows.filter(pl.col("kind") == MEASURED)).mark_circle(opacity=0.7)
+    cells = cells.encode(
+        x=x, y="pass_ms:Q", color=color, tooltip=tips,
+        size=alt.Size("measurements:Q").legend(None).scale(range=[14, 120]),
+    )  # fmt: skip
+    points = alt.Chart(rows.filter(~pl.col("kind").is_in([FITTED, MEASURED])))
+    points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=_PAGE, strokeWidth=1.5)
+    points = points.encode(x=x, y="pass_ms:Q", color=color, tooltip=tips)
+    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 60)
+
+
+def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
+    """A shade over each stretch; nothing without one."""
+    if stretches.is_empty():
+        return []
+    return [alt.Chart(rounded(stretches)).mark_rect(color=SHADE).encode(x="from_running:Q", x2="to_running:Q")]
+
+
+def _layouts(
+    rows: pl.DataFrame,
+    x: alt.X,
+    joined: list[str],
+    interpolate: Literal["linear", "step-after"],
+    *,
+    intervals: bool = True,
+) -> alt.LayerChart:
+    """Layouts as points, those that are out of the question as grey crosses, the named ones ringed and labelled."""
+    is_out = pl.col("series").str.starts_with(OUT)
+    on_line = pl.col("series").is_in(joined) if joined else ~is_out & (pl.col("series") != BY_TURNS)
+    high = float(rows.select(pl.max_horizontal("tokens_per_s", "high_tokens_per_s").max()).item() or 1.0)
+    y = amount("tokens_per_s", "trained tokens per second").scale(domain=[0, high * _ROOM_FOR_LABELS], nice=False)
+    color, tips = _series_color(rows, joined), _LAYOUT_TIPS
+    parts = [rows.filter(on_line), rows.filter(~is_out), rows.filter(is_out), rows.filter(pl.col("which") != "")]
+    lines, inside, outside, named = (alt.Chart(part).encode(x=x, y=y, tooltip=tips) for part in parts)
+    drawn = [
+        (parts[0], lines.mark_line(interpolate=interpolate, strokeWidth=1.5).encode(color=color)),
+        (parts[1], inside.mark_circle(size=46, opacity=1).encode(color=color)),
+        (parts[2], outside.mark_point(shape="cross", filled=True, size=64, angle=45, opacity=1).encode(color=color)),
+        (parts[3], named.mark_point(size=150, color=_INK, strokeWidth=1.75)),
+    ]
+    if intervals:
+        bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
+        drawn.insert(1, (parts[1], bars.encode(y="low_tokens_per_s:Q", y2="high_tokens_per_s:Q", color=color)))
+    # One label below and the other above: the two layouts are often neighbours.
+    for of, dy in ((pl.col("which") == TODAY, 18), (~pl.col("which").is_in(["", TODAY]), -15)):
+        labels = alt.Chart(rows.filter(of)).mark_text(dy=dy, fontWeight=600)
+        drawn.append((rows.filter(of), labels.encode(x=x, y=y, text="which:N")))
+    # A layer without a row has no extent, which Vega complains about.
+    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 60)
+
+
+def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
+    """A colour per series, those that are joined first; what is slower or out of the question is grey."""
+    names = [name for name in dict.fromkeys([*joined, *rows["series"]]) if name in set(rows["series"])]
+    colors = dict(zip(names, palette(len(names)), strict=True))
+    return series_palette(
+        "series",
+        {name: _GREY if name.startswith(OUT) else _MUTED if name == SLOWER else colors[name] for name in names},
+    )

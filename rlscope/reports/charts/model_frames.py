@@ -1,0 +1,253 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""What the pictures of the model are drawn from: frames of an outlook, few enough rows to draw and to read."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.model.decode.fit import CurveFit
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.result import Outlook
+from rlscope.reports.text import advice
+from rlscope.reports.text.model import loss_rows
+from rlscope.reports.text.names import EXCLUSIONS, REGIMES, layout_remark
+
+BEST_LIMIT: Final = "best limit of each split"
+TODAY_LIMIT: Final = "today's limit"
+OTHER_LIMIT: Final = "another limit"
+OUT: Final = "out: "
+"""Before the reason why a layout is out of the question."""
+FRONTIER: Final = "frontier"
+SLOWER: Final = "slower or staler"
+BY_TURNS: Final = "this run, by turns"
+MEASURED: Final = "measured"
+FITTED: Final = "fitted"
+_FEW_SPLITS: Final = 3
+"""Up to so many splits of the GPUs are a line each over the limit of running requests."""
+_MOST_ROWS: Final = 240
+_MOST_CELLS: Final = 240
+_CURVE_POINTS: Final = 48
+_BEYOND_NEED: Final = 1.15
+"""The curve is drawn so far past the largest batch that it is asked about."""
+_GAP_SCHEMA: Final = {
+    "cause": pl.String,
+    "lost_tokens_per_s": pl.Float64,
+    "left_tokens_per_s": pl.Float64,
+    "share_of_most_ratio": pl.Float64,
+    "meaning": pl.String,
+    "label": pl.String,
+}
+_LAYOUT_SCHEMA: Final = {
+    "which": pl.String,
+    "trainer_gpus": pl.Int64,
+    "sampler_gpus": pl.Int64,
+    "running_per_engine": pl.Int64,
+    "tokens_per_s": pl.Float64,
+    "low_tokens_per_s": pl.Float64,
+    "high_tokens_per_s": pl.Float64,
+    "gain": pl.String,
+    "sample_staleness_p95": pl.Int64,
+    "waits_for": pl.String,
+    "remark": pl.String,
+    "series": pl.String,
+}
+
+
+def gap_frame(outlook: Outlook) -> pl.DataFrame:
+    """From the bound to what was achieved: what each cause takes, and what it leaves."""
+    gap = outlook.gap
+    bound, achieved = gap.bound_tokens_per_s, gap.achieved_tokens_per_s
+    most = ("the most possible", None, bound, 1.0 if bound else None, "Every GPU works all the time, split at will.")
+    rows: list[tuple[str, float | None, float, float | None, str, str]] = [(*most, fmt.si(bound))]
+    for row in loss_rows(outlook):
+        change = row.lost.removesuffix(" tokens/s")
+        parts = (row.cause.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
+        rows.append((*parts, row.cause.meaning, change))
+    kept_ratio = achieved / bound if bound else None
+    rows.append(("achieved", None, achieved, kept_ratio, "Over the steady stretch.", fmt.si(achieved)))
+    return pl.DataFrame(rows, schema=_GAP_SCHEMA, orient="row")
+
+
+def sweep_frame(outlook: Outlook) -> pl.DataFrame:
+    """What each layout would train: every one where splits are few, else the best and today's limit of each split."""
+    forecasts = _all(outlook)
+    if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
+        rows = [_row(outlook, each, _split(each)) for each in forecasts]
+    else:
+        rows = _by_split(outlook, forecasts)
+    frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
+    return _thinned(frame).sort("trainer_gpus", "running_per_engine")
+
+
+def is_over_splits(frame: pl.DataFrame) -> bool:
+    """Whether a sweep goes over splits of the GPUs, and not over the limit of running requests."""
+    return frame["trainer_gpus"].n_unique() > _FEW_SPLITS
+
+
+def frontier_frame(outlook: Outlook) -> pl.DataFrame:
+    """Throughput against staleness of every layout that can run; those on the frontier are faster than all less stale.
+
+    Layouts whose queue grows for ever have no staleness and are not here.
+    """
+    known = [each for each in _all(outlook) if each.staleness is not None and each.tokens_per_s is not None]
+    usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(outlook, each))
+    frontier, fastest = list[Forecast](), 0.0
+    for each in usable:
+        rate = _rate(outlook, each)
+        if rate > fastest:
+            frontier, fastest = [*frontier, each], rate
+    rows = [_row(outlook, each, FRONTIER if each in frontier else SLOWER) for each in known]
+    frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
+    return _thinned(frame).sort("sample_staleness_p95", "tokens_per_s")
+
+
+def curve_frame(outlook: Outlook) -> pl.DataFrame:
+    """Seconds of a pass by batch size: measured, and by the fitted curve with its interval, at the usual context.
+
+    The operating points are passes of the layouts today and next, with the KV that they would hold.
+    """
+    fit = outlook.calibration.curve
+    rows = _measured(fit) + _fitted(outlook, fit) + _operating(outlook, fit)
+    kinds = {
+        "kind": pl.String,
+        "running": pl.Float64,
+        "pass_s": pl.Float64,
+        "low_s": pl.Float64,
+        "high_s": pl.Float64,
+        "grade": pl.String,
+        "measurements": pl.Float64,
+    }
+    return pl.DataFrame(rows, schema=kinds, orient="row")
+
+
+def beyond_visited(frame: pl.DataFrame) -> pl.DataFrame:
+    """The stretches of a curve in which the run made no such passes: from and to how many running requests."""
+    curve = frame.filter(pl.col("kind") == FITTED).sort("running")
+    beyond = curve["grade"].is_in(["extrapolated", "assumed"])
+    numbered = curve.with_columns(beyond=beyond, stretch=beyond.rle_id(), until=pl.col("running").shift(-1))
+    return (
+        numbered.filter("beyond")
+        .group_by("stretch", maintain_order=True)
+        .agg(from_running=pl.col("running").min(), to_running=pl.col("until").fill_null(pl.col("running")).max())
+        .drop("stretch")
+    )
+
+
+def usual_context_tokens(fit: CurveFit) -> float | None:
+    """Resident tokens of a running request, median over the measured cells; None where that was not recorded."""
+    if not len(fit.cells) or np.isnan(fit.cells.kv_tokens).any():
+        return None
+    return float(np.median(fit.cells.kv_tokens / fit.cells.running))
+
+
+def _all(outlook: Outlook) -> list[Forecast]:
+    return [outlook.forecasts.today, *outlook.forecasts.others]
+
+
+def _row(outlook: Outlook, forecast: Forecast, series: str) -> tuple[str | int | float | None, ...]:
+    layout, gain = forecast.layout, advice.gain_of(outlook, forecast)
+    rate = advice.rate_of(forecast, outlook.forecasts.today)
+    drawn = rate is not None and rate.low != rate.high
+    return (
+        advice.mark_of(outlook, forecast),
+        layout.trainer_gpus,
+        layout.sampler_gpus,
+        layout.running_per_engine,
+        None if rate is None else rate.median,
+        rate.low if rate is not None and drawn else None,
+        rate.high if rate is not None and drawn else None,
+        advice.gain_text(gain),
+        None if forecast.staleness is None else forecast.staleness.sample_p95,
+        None if forecast.state is None else REGIMES[forecast.state.regime],
+        layout_remark(forecast),
+        _series(outlook, forecast, series),
+    )
+
+
+def _series(outlook: Outlook, forecast: Forecast, series: str) -> str:
+    """A synchronous run is on no line of asynchronous layouts, nor is one that is out of the question."""
+    if forecast.excluded is not None:
+        return OUT + EXCLUSIONS[forecast.excluded]
+    return BY_TURNS if outlook.calibration.synchronous and forecast is outlook.forecasts.today else series
+
+
+def _split(forecast: Forecast) -> str:
+    return f"{forecast.layout.trainer_gpus} : {forecast.layout.sampler_gpus}"
+
+
+def _by_split(outlook: Outlook, forecasts: Sequence[Forecast]) -> list[tuple[str | int | float | None, ...]]:
+    """The best usable layout of each split, the one with today's limit, and the fastest that is out of the question."""
+    today_limit = outlook.forecasts.today.layout.running_per_engine
+    rows: list[tuple[str | int | float | None, ...]] = []
+    for gpus in sorted({each.layout.trainer_gpus for each in forecasts}):
+        own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
+        usable = [each for each in own if each.excluded is None]
+        best = max(usable, key=lambda each: _rate(outlook, each), default=None)
+        same = [each for each in usable if each.layout.running_per_engine == today_limit and each is not best]
+        named = [each for each in usable if advice.mark_of(outlook, each) and each not in (best, *same)]
+        rows += [_row(outlook, best, BEST_LIMIT)] if best is not None else []
+        rows += [_row(outlook, each, TODAY_LIMIT) for each in same]
+        rows += [_row(outlook, each, OTHER_LIMIT) for each in named]
+        out = max((each for each in own if each.excluded), key=lambda each: _rate(outlook, each), default=None)
+        if out is not None and (best is None or _rate(outlook, out) > _rate(outlook, best)):
+            rows.append(_row(outlook, out, ""))
+    return rows
+
+
+def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
+    """At most about `_MOST_ROWS`: named layouts and the frontier stay, and of the rest every so many."""
+    if frame.height <= _MOST_ROWS:
+        return frame
+    kept = (pl.col("which") != "") | (pl.col("series") == FRONTIER)
+    frame = frame.sort("trainer_gpus", "running_per_engine").with_row_index("row")
+    return frame.filter(kept | (pl.col("row") % (-(-frame.height // _MOST_ROWS)) == 0)).drop("row")
+
+
+def _rate(outlook: Outlook, forecast: Forecast) -> float:
+    """As it is said of the layout, or what is drawn as the fastest would not be."""
+    rate = advice.rate_of(forecast, outlook.forecasts.today)
+    return 0.0 if rate is None else rate.median
+
+
+def _by_age(outlook: Outlook, forecast: Forecast) -> tuple[int, float]:
+    return (forecast.staleness.sample_p95 if forecast.staleness else 0, -_rate(outlook, forecast))
+
+
+def _measured(fit: CurveFit) -> list[tuple[str | float | None, ...]]:
+    cells = fit.cells
+    most = np.argsort(-cells.rows)[:_MOST_CELLS]
+    chosen = most[np.argsort(cells.running[most])]
+    return [
+        (MEASURED, float(cells.running[n]), float(cells.pass_s[n]), None, None, None, float(cells.rows[n]))
+        for n in chosen
+    ]
+
+
+def _fitted(outlook: Outlook, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
+    context = usual_context_tokens(fit)
+    asked = [float(each.layout.running_per_engine) for each in (outlook.forecasts.today, outlook.recommendation.best)]
+    most = max([*asked, *(float(value) for value in fit.cells.running)]) * _BEYOND_NEED
+    rows: list[tuple[str | float | None, ...]] = []
+    for running in np.unique(np.append(np.linspace(1.0, most, _CURVE_POINTS), 1.0)):
+        interval = fit.pass_interval(float(running), running * (context or 0.0))
+        grade = fit.grade(float(running))
+        rows.append((FITTED, float(running), interval.median_s, interval.low_s, interval.high_s, grade, None))
+    return rows
+
+
+def _operating(outlook: Outlook, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
+    """The pass that each of the two layouts settles at; no row where its state is not known."""
+    chosen = {advice.mark_of(outlook, each): each for each in (outlook.forecasts.today, outlook.recommendation.best)}
+    rows: list[tuple[str | float | None, ...]] = []
+    for mark, forecast in chosen.items():
+        if forecast.state is None:
+            continue
+        running, resident = max(1.0, forecast.state.running), forecast.state.resident_tokens
+        interval = fit.pass_interval(running, resident)
+        grade = fit.grade(running, resident)
+        rows.append((mark, running, interval.median_s, interval.low_s, interval.high_s, grade, None))
+    return rows

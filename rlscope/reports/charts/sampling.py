@@ -1,0 +1,91 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""The samplers' side: what the engines run, what waits in queues, and what became of the samples."""
+
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import (
+    ACCENT,
+    HEIGHT,
+    LINES_MAX,
+    SECOND,
+    Chart,
+    amount,
+    amount_axis,
+    layered,
+    limit_rule,
+    names,
+    series_colors,
+    time_axis,
+    tip,
+)
+from rlscope.reports.charts.series import drawable, rounded
+
+_ABOVE: Final = 1.12
+"""Room for the name of a rule, below the ticks of the weight updates."""
+
+
+def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Time of one forward pass by the number of requests in it; a dot's size is how often that was so."""
+    rows = rounded(frame.with_columns(pl.col("pass_mean_s", "pass_p50_s", "pass_p95_s") * 1e3))
+    engines = names(rows, "worker_id")
+    return (
+        alt.Chart(rows.head(5_000))
+        .mark_circle(opacity=0.75)
+        .encode(
+            x=alt.X("running:Q").title("requests in the pass").scale(zero=True),
+            y=amount("pass_mean_s", "milliseconds"),
+            size=alt.Size("passes:Q").legend(None).scale(range=[12, 160]),
+            color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(ACCENT),
+            tooltip=[
+                tip("worker_id:N", "engine"), tip("running:Q", "requests", ",d"), tip("passes:Q", "passes", ",d"),
+                tip("pass_mean_s:Q", "mean, ms", ",.3~f"), tip("pass_p95_s:Q", "p95, ms", ",.3~f"),
+            ],
+        )
+        .properties(height=HEIGHT + 40)
+    )  # fmt: skip
+
+
+def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Samples in every queue; the line is the mean, the band goes up to the maximum, the rule is the capacity."""
+    rows = rounded(drawable(frame, run.started_ns))
+    queues = names(rows, "queue")
+    capacities = rows["capacity_samples"].drop_nulls().unique()
+    capacity = capacities[0] if len(capacities) == 1 else None
+    top = _ABOVE * max(capacity or 0, rows["depth_max_samples"].max() or 1)
+    base = alt.Chart(rows).encode(x=time_axis("bucket_start_s"), color=series_colors("queue", queues))
+    band = base.mark_area(opacity=0.25, interpolate="step-after").encode(
+        y=alt.Y("depth_mean_samples:Q").stack(None).title("samples").axis(amount_axis()).scale(domain=[0, top]),
+        y2="depth_max_samples:Q",
+    )
+    line = base.mark_line(interpolate="step-after").encode(
+        y="depth_mean_samples:Q",
+        tooltip=[
+            tip("bucket_start_s:Q", "from, s", ",.1f"), tip("queue:N"),
+            tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),
+        ],
+    )  # fmt: skip
+    return layered(band, line, *limit_rule(capacity, "capacity")).properties(height=HEIGHT)
+
+
+def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Tokens by what became of them."""
+    rows = frame.with_columns(pl.col("outcome").str.replace_all("_", " ").alias("label"))
+    return (
+        alt.Chart(rounded(rows))
+        .mark_bar(height={"band": 0.6})
+        .encode(
+            x=alt.X("tokens:Q").title("tokens").axis(amount_axis()),
+            y=alt.Y("label:N").title(None).sort("-x"),
+            color=alt.condition("datum.outcome == 'trained'", alt.value(ACCENT), alt.value(SECOND)),
+            tooltip=[
+                tip("label:N", "outcome"), tip("samples:Q", "samples", ",d"), tip("tokens:Q", "tokens", ",d"),
+                tip("mean_output_tokens:Q", "mean length, tokens", ",.1f"),
+            ],
+        )
+        .properties(height=34 * rows.height)
+    )  # fmt: skip

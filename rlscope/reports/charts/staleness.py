@@ -1,0 +1,193 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""How old the trained tokens were: over time, all together, by where they aged, and what the age costs."""
+
+from typing import Any, Final
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import (
+    ACCENT,
+    HEIGHT,
+    LIMIT,
+    SECOND,
+    Chart,
+    amount,
+    amount_axis,
+    layered,
+    series_palette,
+    time_axis,
+    tip,
+)
+from rlscope.reports.charts.series import drawable, rounded
+
+HEAT: Final = [
+    f"var(--heat-{n}, {color})"
+    for n, color in enumerate(
+        ("#e3eef6", "#c3dbed", "#98c4e1", "#62a6d2", "#2878b4", "#115a97", "#08376b"), start=1
+    )
+]  # fmt: skip
+"""From little to much, or from young to old: one hue, so that it is read by its strength alone."""
+_SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
+"""Where one colour of the heat map ends and the next begins."""
+_PAGE: Final = "var(--page, #ffffff)"
+_INK: Final = "var(--ink, #16191d)"
+_AGE_TICKS: Final = 10
+_SLIGHT_VARIANCE: Final = 0.01
+"""Less is drawn on an axis up to here: what rounding leaves is not to look like a spread."""
+_BAR: Final = 0.42
+"""Half the width of a bar, of the unit of its axis: neighbours do not touch."""
+IN_FLIGHT: Final = "while the sample was generated"
+IN_QUEUE: Final = "from its end to its step"
+
+
+def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Tokens by staleness over time, with the cap and the 95th percentile, which stands in every row of its column."""
+    rows = _edges(rounded(drawable(frame, run.started_ns)))
+    cells = (
+        alt.Chart(rows)
+        .mark_rect(strokeWidth=0)
+        .encode(
+            x=time_axis("start_s"), x2="end_s:Q", y=_age_axis(frame, run), y2="row_to:Q",
+            color=alt.Color("share_ratio:Q").scale(type="threshold", domain=list(_SHARES), range=HEAT)
+            .legend(orient="bottom", direction="horizontal", title="share of the column's tokens", titleLimit=300,
+                    format=".0%", gradientLength=220, gradientThickness=10),
+            tooltip=[
+                tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"),
+                tip("last_step:Q", "last step", ",d"), tip("staleness_from:Q", "staleness from", ",d"),
+                tip("staleness_to:Q", "to", ",d"), tip("share_ratio:Q", "share", ".1%"),
+                tip("tokens:Q", "tokens", ",d"), tip("staleness_p95:Q", "95th percentile", ",d"),
+            ],
+        )
+    )  # fmt: skip
+    return layered(cells, *_p95_line(rows, run), *_cap(run)).properties(height=HEIGHT + 40)
+
+
+def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """A bar per staleness, on the axis of the heat map beside it; what lies beyond the cap in the cap's colour."""
+    cap = run.max_staleness
+    color: Any = alt.value(ACCENT)
+    if cap is not None:
+        color = alt.condition(f"datum.staleness_from > {cap}", alt.value(LIMIT), alt.value(ACCENT))
+    bars = (
+        alt.Chart(_edges(rounded(frame), _BAR))
+        .mark_bar(orient="horizontal")
+        .encode(
+            x=alt.X("share_ratio:Q").title("share of the trained tokens").axis(format=".0%", tickCount=4),
+            y=_age_axis(frame, run), y2="row_to:Q", color=color,
+            tooltip=[
+                tip("staleness_from:Q", "staleness from", ",d"), tip("staleness_to:Q", "to", ",d"),
+                tip("tokens:Q", "tokens", ",d"), tip("share_ratio:Q", "share", ".1%"),
+            ],
+        )
+    )  # fmt: skip
+    return layered(bars, *_cap(run)).properties(height=HEIGHT + 40)
+
+
+def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The mean staleness over time: what grew in flight below, what grew in the queue above it."""
+    rows = rounded(drawable(frame, run.started_ns))
+    long = rows.unpivot(
+        ["in_flight_mean", "in_queue_mean"], index=["first_step", "last_step", "start_s", "end_s", "staleness_mean"],
+        variable_name="part", value_name="versions",
+    ).with_columns(
+        order=pl.col("part").replace_strict({"in_flight_mean": 0, "in_queue_mean": 1}, return_dtype=pl.Int64),
+        part=pl.col("part").replace({"in_flight_mean": IN_FLIGHT, "in_queue_mean": IN_QUEUE}),
+    )  # fmt: skip
+    is_flat = not any(rows["staleness_mean"])
+    scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
+    return (
+        alt.Chart(long)
+        .mark_bar(orient="vertical", strokeWidth=0)
+        .encode(
+            x=time_axis("start_s"), x2="end_s:Q",
+            y=alt.Y("versions:Q").stack("zero").title("staleness, versions, mean").axis(amount_axis()).scale(scale),
+            color=series_palette("part", {IN_FLIGHT: ACCENT, IN_QUEUE: SECOND}),
+            order=alt.Order("order:Q"),
+            tooltip=[
+                tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "gained"),
+                tip("versions:Q", "versions", ",.3~f"), tip("staleness_mean:Q", "together", ",.3~f"),
+            ],
+        )
+        .properties(height=HEIGHT)
+    )  # fmt: skip
+
+
+def effective_share(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The effective sample size over the tokens, by staleness; the dots' size says how many tokens."""
+    y = alt.Y("effective_share_ratio:Q").title("effective tokens of each trained one")
+    return _by_age(frame, y.scale(domain=[0, 1]).axis(format=".0%", tickCount=5))
+
+
+def ratio_variance(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The variance of the importance ratio by staleness."""
+    y = amount("ratio_variance", "variance of the importance ratio")
+    most = float(frame["ratio_variance"].max() or 0.0)  # pyright: ignore[reportArgumentType]
+    return _by_age(frame, y.scale(domain=[0, _SLIGHT_VARIANCE]) if most < _SLIGHT_VARIANCE else y)
+
+
+def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
+    # Ticks at ages that there are: Vega also puts some between whole versions on an axis this short.
+    ages = sorted(frame["staleness"])[:: -(-frame.height // _AGE_TICKS)]
+    x = alt.X("staleness:Q").title("staleness, versions").axis(values=ages, format=",d")
+    base = alt.Chart(rounded(frame)).encode(
+        x=x.scale(nice=False, padding=14), y=y,
+        tooltip=[
+            tip("staleness:Q", "staleness", ",d"), tip("tokens:Q", "tokens", ",d"),
+            tip("effective_share_ratio:Q", "effective share", ".1%"),
+            tip("ratio_variance:Q", "variance of w", ",.3~g"), tip("ratio_mean:Q", "mean of w", ",.4~f"),
+        ],
+    )  # fmt: skip
+    dots = base.mark_circle(opacity=1, color=ACCENT, stroke=_PAGE, strokeWidth=1.5)
+    size = alt.Size("tokens:Q").legend(None).scale(range=[40, 260], zero=True)
+    return layered(base.mark_line(color=ACCENT), dots.encode(size=size)).properties(height=HEIGHT)
+
+
+def _edges(rows: pl.DataFrame, half: float = 0.5) -> pl.DataFrame:
+    """A row of ages reaches half a version beyond the ages in it."""
+    return rows.with_columns(row_from=pl.col("staleness_from") - half, row_to=pl.col("staleness_to") + half)
+
+
+def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
+    """The same for all pictures of one run: down to the youngest token and up beyond the oldest and the cap."""
+    least = min(0, int(frame["staleness_from"].min() or 0))  # pyright: ignore[reportArgumentType]
+    oldest = int(frame["staleness_to"].max() or 0)  # pyright: ignore[reportArgumentType]
+    most = max(oldest, 0 if run.max_staleness is None else run.max_staleness + 1)
+    # Vega puts ticks at halves too, which would be written as whole versions.
+    ages = list(range(least, most + 1)) if most - least < _AGE_TICKS else alt.Undefined
+    return (
+        alt.Y("row_from:Q").title("staleness, versions").axis(tickMinStep=1, format=",d", tickCount=6, values=ages)
+        .scale(domain=[least - 0.5, most + 0.5], nice=False, padding=0)
+    )  # fmt: skip
+
+
+def _p95_line(rows: pl.DataFrame, run: RunFacts) -> list[alt.Chart]:
+    """The 95th percentile as steps, on a ground that keeps it apart from the cells, and its name at its start."""
+    line = rows.select("start_s", "end_s", "staleness_p95").unique("start_s").sort("start_s").drop_nulls()
+    if line.is_empty():
+        return []
+    closing = line.tail(1).with_columns(start_s=pl.col("end_s"))
+    base = alt.Chart(pl.concat([line, closing])).encode(x="start_s:Q", y="staleness_p95:Q")
+    steps: dict[str, Any] = {"interpolate": "step-after", "strokeJoin": "miter"}
+    named = alt.Chart(line.head(1).with_columns(name=pl.lit("p95"))).encode(
+        x="start_s:Q", y="staleness_p95:Q", text="name:N"
+    )
+    name: dict[str, Any] = {"align": "left", "baseline": "bottom", "dx": 4, "dy": -5, "fontWeight": 600}
+    return [
+        base.mark_line(color=_PAGE, strokeWidth=4, opacity=0.85, **steps),
+        base.mark_line(color=_INK, strokeWidth=1.5, **steps),
+        named.mark_text(stroke=_PAGE, strokeWidth=3, strokeJoin="round", aria=False, **name),
+        named.mark_text(**name),
+    ]
+
+
+def _cap(run: RunFacts) -> list[alt.Chart]:
+    """The cap, above the oldest age that it allows."""
+    if run.max_staleness is None:
+        return []
+    base = alt.Chart(pl.DataFrame([{"cap": run.max_staleness + 0.5, "name": f"cap {run.max_staleness}"}]))
+    rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5).encode(y="cap:Q")
+    name = base.mark_text(color=LIMIT, align="right", baseline="bottom", dy=-3)
+    return [rule, name.encode(y="cap:Q", x=alt.value("width"), text="name:N")]

@@ -1,0 +1,77 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""Single samples: the policy versions of their tokens, and the stations of their lives."""
+
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import ACCENT, SECOND, Chart, amount_axis, layered, series_palette, tip
+from rlscope.reports.charts.staleness import HEAT
+
+SHADES: Final = len(HEAT)
+_STRONG: Final = 5
+"""The first shade on which the page's ground is read better than its ink."""
+_STRIP_HEIGHT: Final = 40
+_CHARACTER_PX: Final = 8
+_PAGE: Final = "var(--page, #ffffff)"
+_INK: Final = "var(--ink, #16191d)"
+_GREY: Final = "var(--hatch-line, #a5abb2)"
+GENERATED: Final = "generated"
+HANDED_ON: Final = "on its way to the queue"
+QUEUED: Final = "in the queue"
+TAKEN: Final = "taken, waits for its step"
+
+
+def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The runs of one sample's tokens side by side, numbered by version where the number fits; shade is 1 to SHADES."""
+    whole = int(frame["token_to"].max() or 1)  # pyright: ignore[reportArgumentType]
+    rows = frame.with_columns(label=pl.col("policy_version").cast(pl.String))
+    x = alt.X("token_from:Q").title("token of the response").scale(domain=[0, whole], nice=False).axis(amount_axis())
+    base = alt.Chart(rows)
+    cells = base.mark_bar(height=_STRIP_HEIGHT, stroke=_PAGE, strokeWidth=1).encode(
+        x=x, x2="token_to:Q",
+        color=alt.Color("shade:O").scale(domain=list(range(1, SHADES + 1)), range=HEAT).legend(None),
+        tooltip=[
+            tip("policy_version:Q", "version", ",d"), tip("staleness:Q", "staleness", ",d"),
+            tip("token_from:Q", "from token", ",d"), tip("token_to:Q", "to before token", ",d"),
+            tip("worker_id:N", "engine"),
+        ],
+    )  # fmt: skip
+    fits = f"(datum.token_to - datum.token_from) / {whole} * width > {_CHARACTER_PX} * length(datum.label) + 6"
+    names = base.transform_calculate(middle="(datum.token_from + datum.token_to) / 2").mark_text(fontWeight=600)
+    names = names.encode(
+        x=alt.X("middle:Q"), text="label:N",
+        color=alt.condition(f"datum.shade >= {_STRONG}", alt.value(_PAGE), alt.value(_INK)),
+        opacity=alt.condition(fits, alt.value(1), alt.value(0)),
+    )  # fmt: skip
+    return layered(cells, names).properties(height=_STRIP_HEIGHT)
+
+
+def lives(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """A row per sample: what it did from its start on, and where the step began that trained on it."""
+    colors = {GENERATED: ACCENT, HANDED_ON: _GREY, QUEUED: SECOND, TAKEN: "var(--series-6, #a07800)"}
+    order = list(dict.fromkeys(frame["sample"]))
+    stations = frame.filter(pl.col("to_s") > pl.col("from_s"))
+    shown = {name: color for name, color in colors.items() if name in set(stations["station"])}
+    y = alt.Y("sample:N").title(None).sort(order).axis(labelLimit=130)
+    base = alt.Chart(stations).encode(y=y)
+    bars = base.mark_bar(height={"band": 0.55}).encode(
+        x=alt.X("from_s:Q").title("seconds since the sample started").axis(amount_axis()), x2="to_s:Q",
+        color=series_palette("station", shown),
+        tooltip=[
+            tip("sample:N"), tip("station:N"), tip("from_s:Q", "from, s", ",.4~f"), tip("to_s:Q", "to, s", ",.4~f"),
+        ],
+    )  # fmt: skip
+    ends = (
+        frame.filter(pl.col("is_trained"))
+        .group_by("sample", maintain_order=True)
+        .agg(pl.col("to_s").max(), pl.col("station").last())
+    )
+    marks = alt.Chart(ends).encode(y=y, x="to_s:Q")
+    ticks = marks.mark_tick(color=_INK, thickness=2.5, height={"band": 0.8})
+    words = marks.mark_text(align="left", dx=6, text="trained")
+    layers = [bars] + ([ticks, words] if ends.height else [])
+    return layered(*layers).properties(height=44 * len(order), padding={"right": 50})

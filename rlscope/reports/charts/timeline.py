@@ -1,0 +1,255 @@
+"""What every worker did over time: a lane each, in the ledger's colours, with the weight updates above it.
+
+How high a stretch stands in its lane says which share of it the state held. Waits are hatched, so that colour is not
+their only sign. Above all lanes stand the alert rules that fired, a row each, named with their severity.
+
+What the timeline of the workers is drawn from: where each lane lies, what it is called, and the marks in it.
+
+Lengths down the picture are in lanes: a lane is 1 high, with its updates in the upper part. No picture is made here.
+"""
+
+from typing import Final
+
+import altair as alt
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, RunFacts
+from rlscope.reports.charts.encoding import (
+    FROM,
+    SHADE,
+    STACKED_PX,
+    TO,
+    UPDATE,
+    Chart,
+    chart_of,
+    layered,
+    time_axis,
+    tip,
+)
+from rlscope.reports.charts.series import rounded
+from rlscope.reports.text.states import order_of, state_label, state_of
+
+_HEIGHT: Final = 0.74
+"""Of the states in a lane; above them stand the ticks of the weight updates."""
+_TICK: Final = 0.18
+_BETWEEN_ROLES: Final = 0.45
+_NAME_CHARACTERS: Final = 11
+_TAIL_CHARACTERS: Final = 5
+_TICKS_MAX: Final = 240
+_UPDATES: Final = {
+    "phase": pl.String,
+    "versions": pl.Int64,
+    "version": pl.Int64,
+    "time_s": pl.Float64,
+    "what": pl.String,
+    "top": pl.Float64,
+    "foot": pl.Float64,
+}
+
+
+def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFrame:
+    """The stretches of one view, in seconds since the run started, with the state and its reason in words."""
+    rows = frame.filter(pl.col("view") == view)
+    words = [state_label(state, reason) for state, reason in rows.select("state", "reason").rows()]
+    return rows.with_columns(
+        start_s=(pl.col("start_ns") - started_ns) / 1e9,
+        end_s=(pl.col("end_ns") - started_ns) / 1e9,
+        label=pl.Series(words, dtype=pl.String),
+    )
+
+
+def lanes_of(states: pl.DataFrame) -> pl.DataFrame:
+    """A row per lane, as a table shows it: whose it is, how long, which share waited, and what it did most."""
+    time_s = pl.col("share_ratio") * (pl.col("end_s") - pl.col("start_s"))
+    held = states.group_by("lane", "label").agg(held_s=time_s.sum()).sort("held_s", "label", descending=[True, False])
+    most = held.group_by("lane", maintain_order=True).agg(mostly=pl.col("label").first())
+    return (
+        states.group_by("lane", "role", "worker_id", "worker_count", "waiting_ratio")
+        .agg(from_s=pl.col("start_s").min(), to_s=pl.col("end_s").max())
+        .join(most, on="lane")
+        .sort("lane")
+    )
+
+
+def placed(lanes: pl.DataFrame) -> pl.DataFrame:
+    """The lanes with their place, and what they are called: short beside them, in full where one is pointed at."""
+    changes = (pl.col("role") != pl.col("role").shift(1)).fill_null(False).cast(pl.Int64).cum_sum()
+    rows = lanes.select("role", "worker_id", "worker_count", "waiting_ratio").rows()
+    names = [_lane_names(*row) for row in rows]
+    return lanes.with_columns(
+        foot=pl.int_range(1, pl.len() + 1) + _BETWEEN_ROLES * changes,
+        name=pl.Series([short for short, _ in names], dtype=pl.String),
+        who=pl.Series([full for _, full in names], dtype=pl.String),
+        height=pl.lit(_HEIGHT),
+    ).with_columns(top=pl.col("foot") - _HEIGHT, middle=pl.col("foot") - _HEIGHT / 2)
+
+
+def updates_in(marks: pl.DataFrame | None, lanes: pl.DataFrame, started_ns: int) -> pl.DataFrame:
+    """The weight updates with their place: publications over all lanes, applications above the engine's lane."""
+    if marks is None or marks.is_empty():
+        return pl.DataFrame(schema=_UPDATES)
+    total = lanes["foot"].max()
+    rows = marks.join(lanes.select("worker_id", "foot"), on="worker_id", how="left").filter(
+        (pl.col("phase") == "publish") | pl.col("foot").is_not_null()
+    )
+    tick_top = pl.col("foot") - 1.0 + (1.0 - _HEIGHT - _TICK) / 2
+    publishes = pl.col("phase") == "publish"
+    return rows.select(
+        "phase", "versions", "version",
+        time_s=(pl.col("time_ns") - started_ns) / 1e9,
+        what=pl.when(publishes).then(pl.lit("published")).otherwise(pl.lit("taken in")),
+        top=pl.when(publishes).then(0.0).otherwise(tick_top),
+        foot=pl.when(publishes).then(pl.lit(total)).otherwise(tick_top + _TICK),
+    )  # fmt: skip
+
+
+def update_moments(analysis: Analysis) -> list[float]:
+    """When weights were published, in seconds since the run started: one moment of each stretch that has any."""
+    run, marks = analysis.run, analysis.answers.get("weight_marks")
+    if marks is None or marks.is_empty() or run.duration_s <= 0:
+        return []
+    moments = marks.filter(pl.col("phase") == "publish").select(
+        time_s=((pl.col("time_ns") - run.started_ns) / 1e9).round(6)
+    )
+    stretch = (pl.col("time_s") * _TICKS_MAX / run.duration_s).floor()
+    return sorted(moments.group_by(stretch).agg(first_s=pl.col("time_s").min())["first_s"])
+
+
+def short_name(name: str) -> str:
+    """A name that fits beside a lane; what is left out is in its middle, for ends tell workers apart."""
+    if len(name) <= _NAME_CHARACTERS:
+        return name
+    return name[: _NAME_CHARACTERS - _TAIL_CHARACTERS - 1] + "…" + name[-_TAIL_CHARACTERS:]
+
+
+def _lane_names(role: str, worker_id: str | None, worker_count: int, waiting_ratio: float) -> tuple[str, str]:
+    waited = f"waited {fmt.percent(waiting_ratio)} of"
+    if worker_id is not None:
+        return short_name(worker_id), f"{worker_id} ({role}), {waited} its time"
+    workers = f"{fmt.count(worker_count)} {role}s"
+    return workers[:_NAME_CHARACTERS], f"{workers}, {waited} their time"
+
+
+_LANE_PX: Final = 30.0
+"""Of a lane where there are few."""
+_LANES_PX: Final = 420.0
+"""Of all lanes where there are many, as far as _LEAST_LANE_PX allows."""
+_LEAST_LANE_PX: Final = 11.0
+_RULE_PX: Final = 22.0
+"""Of the row of an alert rule: its words, and below them the marks."""
+_MARK_PX: Final = 5.0
+_ABOVE_LANES_PX: Final = 4.0
+_SEVERITIES: Final = {
+    "info": "var(--info, #0b5c8e)",
+    "warning": "var(--warning, #8a5a00)",
+    "critical": "var(--critical, #b3261e)",
+}
+
+
+def worker_timeline(
+    frame: pl.DataFrame,
+    run: RunFacts,
+    *,
+    states: pl.DataFrame,
+    lanes: pl.DataFrame,
+    updates: pl.DataFrame,
+    firings: pl.DataFrame,
+) -> Chart:
+    """One view of the workers; `frame` is its table, which the picture has no use for."""
+    foot = float(lanes["foot"].max())  # pyright: ignore[reportArgumentType]
+    lane_px = max(_LEAST_LANE_PX, min(_LANE_PX, _LANES_PX / foot))
+    band_px = _RULE_PX * firings["row"].n_unique()
+    y = _down("top", foot, band_px / lane_px)
+    tracks = alt.Chart(rounded(lanes)).mark_rect(color=SHADE, aria=False, tooltip=None)
+    tracks = tracks.encode(x=time_axis("from_s"), x2="to_s:Q", y=y, y2="foot:Q")
+    names = _names(lanes, min(12, lane_px))
+    chart = layered(
+        tracks, *_rules(updates, y), _states(states, lanes, y), *_ticks(updates, y), names, *_firings(firings, lane_px)
+    )
+    return chart.properties(height=round(lane_px * foot + band_px))
+
+
+def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
+    """The chart with another stretch than the whole run to begin with, in seconds since the run started."""
+    return chart.add_params(alt.param(name=FROM, value=from_s), alt.param(name=TO, value=to_s))
+
+
+def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
+    rows = states.join(lanes.select("lane", "who", "foot", "height"), on="lane").select(
+        "start_s", "end_s", "state", "label", pl.col("share_ratio").round(3), "who", "foot", "height"
+    )
+    names = sorted(rows["state"].unique(), key=order_of)
+    colors = [f"var(--lane-{state_of(name).slug}, {state_of(name).light})" for name in names]
+    return (
+        chart_of(rounded(rows), ["state", "label", "who", "foot", "height"])
+        .transform_calculate(top="datum.foot - datum.height * datum.share_ratio")
+        .mark_rect(strokeWidth=0, aria=False)
+        .encode(
+            x=time_axis("start_s"), x2="end_s:Q", y=y, y2="foot:Q",
+            color=alt.Color("state:N").scale(domain=names, range=colors).legend(None),
+            tooltip=[
+                tip("who:N", "worker"), tip("label:N", "state"), tip("share_ratio:Q", "of the time", ".0%"),
+                tip("start_s:Q", "from, s", ",.5~g"), tip("end_s:Q", "to, s", ",.5~g"),
+            ],
+        )
+    )  # fmt: skip
+
+
+def _rules(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
+    """Publications, faint over all lanes; nothing without one."""
+    rows = updates.filter(pl.col("phase") == "publish")
+    return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, opacity=0.28, aria=False)]
+
+
+def _ticks(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
+    """Applications, above the lane of their engine; nothing without one."""
+    rows = updates.filter(pl.col("phase") == "apply")
+    return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, strokeWidth=1.5, aria=False)]
+
+
+def _updates(rows: pl.DataFrame, y: alt.Y) -> alt.Chart:
+    return alt.Chart(rounded(rows, 7)).encode(
+        x=time_axis("time_s"), y=y, y2="foot:Q",
+        tooltip=[
+            tip("what:N", "weights"), tip("version:Q", "version", ",d"),
+            tip("versions:Q", "versions of this mark", ",d"), tip("time_s:Q", "at, s", ",.5~g"),
+        ],
+    )  # fmt: skip
+
+
+def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:
+    names = alt.Chart(lanes.select("name", "middle"))
+    names = names.mark_text(align="right", baseline="middle", dx=-8, fontSize=font_px, aria=False, tooltip=None)
+    return names.encode(x=alt.value(0), y="middle:Q", text="name:N")
+
+
+def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
+    """The rows of the rules, from the top of the picture to the first lane; nothing where none fired."""
+    if firings.is_empty():
+        return []
+    foot_px = (pl.col("row") + 1 - firings["row"].n_unique()) * _RULE_PX - _ABOVE_LANES_PX
+    rows = firings.with_columns(top=(foot_px - _MARK_PX) / lane_px, foot=foot_px / lane_px).drop("row")
+    # A stroke keeps in sight what fired for an instant of a long run.
+    marks = alt.Chart(rounded(rows, 7)).mark_rect(strokeWidth=1.5, aria=False)
+    marks = marks.encode(
+        x=time_axis("from_s"), x2="to_s:Q", y="top:Q", y2="foot:Q",
+        fill=alt.Fill("severity:N").scale(domain=list(_SEVERITIES), range=list(_SEVERITIES.values())).legend(None),
+        stroke=alt.Stroke("severity:N").scale(domain=list(_SEVERITIES), range=list(_SEVERITIES.values())).legend(None),
+        tooltip=[
+            tip("rule:N", "alert"), tip("severity:N"), tip("value:N"),
+            tip("from_s:Q", "from, s", ",.5~g"), tip("to_s:Q", "to, s", ",.5~g"),
+        ],
+    )  # fmt: skip
+    rules = alt.Chart(rows.select("rule", "severity", "top", "foot").unique(maintain_order=True))
+    tracks = rules.mark_rect(color=SHADE, aria=False, tooltip=None)
+    tracks = tracks.encode(x=alt.value(0), x2=alt.value("width"), y="top:Q", y2="foot:Q")
+    names = rules.transform_calculate(words="datum.severity + ': ' + datum.rule")
+    names = names.mark_text(align="left", baseline="bottom", dy=-3, fontSize=11, aria=False, tooltip=None)
+    return [tracks, marks, names.encode(x=alt.value(0), y="top:Q", text="words:N")]
+
+
+def _down(column: str, foot: float, band: float) -> alt.Y:
+    """From the top of the picture to its foot, in lanes, with a band above them."""
+    y = alt.Y(f"{column}:Q").title(None).scale(domain=[foot, -band], nice=False, zero=False)
+    return y.axis(minExtent=STACKED_PX, maxExtent=STACKED_PX, labels=False, ticks=False, domain=False, grid=False)

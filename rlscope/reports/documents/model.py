@@ -1,0 +1,242 @@
+"""The model's parts of the JSON document. Their keys are part of the same contract: only ever added to.
+
+Where the model says nothing of a run, every key is there and null, and `recommendation.why` says what is missing.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rlscope.analysis.result import RunFacts
+from rlscope.format import finite
+from rlscope.model.forecast.gap import Gap
+from rlscope.model.forecast.holdout import Compared, Prediction
+from rlscope.model.forecast.recommend import fastest_probabilities
+from rlscope.model.forecast.result import NoOutlook, Outlook, TimeToFinish
+from rlscope.reports.documents.layouts import (
+    Json,
+    candidate_document,
+    candidate_documents,
+    preemption_document,
+    present_document,
+    scaling_document,
+)
+from rlscope.reports.documents.what_if import lever_documents
+from rlscope.reports.text import advice
+
+_PREDICTED_KEYS: Final = (
+    "predicted_tokens_per_s",
+    "predicted_low",
+    "predicted_high",
+    "judged_tokens_per_s",
+    "judged_low",
+    "judged_high",
+    "residual_ratio",
+    "agrees",
+)
+_LATENCY_KEYS: Final = (
+    "form",
+    "parameters",
+    "visited_batch_low",
+    "visited_batch_high",
+    "grade",
+    "mape_ratio",
+    "held_out_mape_ratio",
+    "caveats",
+)
+_MODEL_KEYS: Final = (
+    "synchronous",
+    "calibrated_steps",
+    "judged_steps",
+    "judged",
+    "efficient_running",
+    "efficient_decoding_ratio",
+    "simulated_layouts",
+    "batches_ahead",
+    "preemption",
+    "cautions",
+    "notes",
+    "training_scaling",
+)
+
+
+def outlook_documents(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, Json]:
+    """The top-level keys that are the model's alone."""
+    return {
+        "latency": _latency(outlook),
+        "recommendation": _recommendation(outlook, run),
+        "eta": _eta(outlook),
+        "sensitivity": lever_documents(outlook.levers) if isinstance(outlook, Outlook) else None,
+        "model": _model(outlook),
+    }
+
+
+def predicted_document(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    """What `throughput` holds of the model: predicted and judged, the bound, and the way from it to what was achieved.
+
+    bound_tokens_per_s and the `tokens_per_s` of all causes add up to the steady rate: a cause that costs is below 0.
+    """
+    known = isinstance(outlook, Outlook)
+    return {
+        **_predicted(outlook.prediction if known else None),
+        "bound_tokens_per_s": finite(outlook.gap.bound_tokens_per_s) if known else None,
+        "sync_tokens_per_s": finite(outlook.synchronous_tokens_per_s) if known else None,
+        "gap": _gap(outlook.gap) if known else None,
+    }
+
+
+def _predicted(prediction: Prediction | None) -> dict[str, Json]:
+    rate = None if prediction is None else _compared_by_name(prediction).get("tokens_per_s")
+    if rate is None:
+        return dict.fromkeys(_PREDICTED_KEYS)
+    values: tuple[Json, ...] = (
+        *map(finite, rate.predicted),
+        finite(rate.achieved.value),
+        finite(rate.achieved.low),
+        finite(rate.achieved.high),
+        finite(rate.residual_ratio),
+        rate.agrees,
+    )
+    return dict(zip(_PREDICTED_KEYS, values, strict=True))
+
+
+def _compared_by_name(prediction: Prediction) -> Mapping[str, Compared]:
+    return {each.quantity: each for each in prediction.compared}
+
+
+def _gap(gap: Gap) -> list[Json]:
+    # A loss of 0.0 turned round by its sign alone would be written -0.0.
+    return [{"cause": step.cause, "tokens_per_s": finite(0.0 - step.lost_tokens_per_s)} for step in gap.steps]
+
+
+def _latency(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    if isinstance(outlook, NoOutlook):
+        return dict.fromkeys(_LATENCY_KEYS)
+    fit = outlook.calibration.curve
+    visited = fit.visited
+    values: tuple[Json, ...] = (
+        fit.form,
+        {name: finite(value) for name, value in fit.parameters.items()},
+        None if visited is None else finite(visited.batch_low),
+        None if visited is None else finite(visited.batch_high),
+        outlook.forecasts.today.grade,
+        finite(fit.mape_ratio),
+        finite(fit.held_out_mape_ratio),
+        list(fit.caveats),
+    )
+    return dict(zip(_LATENCY_KEYS, values, strict=True))
+
+
+def _recommendation(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, Json]:
+    if isinstance(outlook, NoOutlook):
+        return _no_recommendation(outlook, run)
+    advised, forecasts = outlook.recommendation, outlook.forecasts
+    odds = fastest_probabilities(forecasts)
+    other = None if advised.best is forecasts.today else candidate_document(outlook, advised.best, odds)
+    today = candidate_document(outlook, forecasts.today, odds)
+    return {
+        "action": "change" if advised.changes else "keep",
+        "why": advice.why(outlook),
+        "reason": advised.reason,
+        "headline": advice.headline(outlook),
+        "current": present_document(forecasts.today),
+        "best": other if advised.changes else today,
+        "alternative": None if advised.changes else other,
+        "probability_better": advised.better_probability,
+        "regret_ratio": finite(advised.regret_ratio),
+        "doubts": [{"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advised.doubts],
+        "candidates": candidate_documents(outlook),
+    }
+
+
+def _no_recommendation(outlook: NoOutlook, run: RunFacts) -> dict[str, Json]:
+    return {
+        "action": "unknown",
+        "why": outlook.reason,
+        "reason": None,
+        "headline": None,
+        "current": {
+            "n_train_gpus": run.trainer_gpus,
+            "n_sample_gpus": run.sampler_gpus,
+            "max_running_per_engine": None,
+            "tokens_per_s": None,
+            "staleness_mean": None,
+            "staleness_max": None,
+        },
+        "best": None,
+        "alternative": None,
+        "probability_better": None,
+        "regret_ratio": None,
+        "doubts": [],
+        "candidates": [],
+    }
+
+
+def _eta(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    finish = outlook.finish if isinstance(outlook, Outlook) else None
+    if finish is None:
+        return {"remaining_steps": None, "current": None, "best": None}
+    current = _hours(finish, *finish.today_hours)
+    recommended = finish.recommended_hours
+    best = current if recommended is None else _hours(finish, *recommended)
+    return {"remaining_steps": finish.remaining_steps, "current": current, "best": best}
+
+
+def _hours(finish: TimeToFinish, hours: float, low: float, high: float) -> dict[str, Json]:
+    return {
+        "hours": finite(hours),
+        "low": finite(low),
+        "high": finite(high),
+        "gpu_hours": finite(finish.gpu_hours(hours)),
+        "price": finite(finish.price(hours)),
+    }
+
+
+def _model(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+    if isinstance(outlook, NoOutlook):
+        return dict.fromkeys(_MODEL_KEYS)
+    prediction, efficiency = outlook.prediction, outlook.efficiency
+    values: tuple[Json, ...] = (
+        outlook.calibration.synchronous,
+        None if prediction is None else prediction.calibrated_steps,
+        None if prediction is None else prediction.judged_steps,
+        None if prediction is None else _judged(prediction),
+        None if efficiency is None else efficiency.efficient_running,
+        None if efficiency is None else finite(efficiency.efficient_time_ratio),
+        outlook.simulated_layouts,
+        finite(outlook.question.batches_ahead),
+        _preemption(outlook),
+        list(outlook.cautions),
+        list(outlook.calibration.notes),
+        scaling_document(outlook),
+    )
+    return dict(zip(_MODEL_KEYS, values, strict=True))
+
+
+def _preemption(outlook: Outlook) -> dict[str, Json]:
+    """As counted over the steady stretch, and as the model expects of the run's layout."""
+    today = outlook.forecasts.today
+    return {
+        "achieved": preemption_document(outlook.preemption),
+        "predicted": preemption_document(today.preemption),
+        "grade": None if today.preemption is None else today.grade,
+    }
+
+
+def _judged(prediction: Prediction) -> dict[str, Json]:
+    """What was predicted besides the rate, which `throughput` holds."""
+    by_name = _compared_by_name(prediction)
+    return {name: _compared(each) for name, each in by_name.items() if name != "tokens_per_s"}
+
+
+def _compared(compared: Compared) -> dict[str, Json]:
+    predicted, achieved = compared.predicted, compared.achieved
+    return {
+        "predicted": finite(predicted.median),
+        "predicted_low": finite(predicted.low),
+        "predicted_high": finite(predicted.high),
+        "judged": finite(achieved.value),
+        "judged_low": finite(achieved.low),
+        "judged_high": finite(achieved.high),
+        "residual_ratio": finite(compared.residual_ratio),
+        "agrees": compared.agrees,
+    }

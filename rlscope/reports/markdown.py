@@ -1,0 +1,128 @@
+"""The analysis as Markdown for a pull request or a chat: what the first screen of the page says, as text and tables.
+
+GitHub's flavour. Strings of the run are text: no markup of theirs is kept, nobody is mentioned, nothing is linked.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis
+from rlscope.model.forecast.result import Outlook
+from rlscope.reports.text import findings
+from rlscope.reports.text.brief import Brief, RolePart, brief_of
+from rlscope.reports.text.names import preemption_sentence
+from rlscope.reports.text.rules import TITLE, FiredRule, fired_rules
+
+_MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
+_ZERO_WIDTH_SPACE: Final = "\u200b"
+
+
+def as_markdown(analysis: Analysis) -> str:
+    """The whole text, without a newline at its end."""
+    brief = brief_of(analysis)
+    return "\n".join(
+        (
+            *_verdict(brief),
+            *_gpu_time(brief),
+            *_layout(brief),
+            *_put_back(analysis),
+            *_found(analysis),
+            *_fired(analysis),
+            *_data(brief),
+        )
+    )
+
+
+def _verdict(brief: Brief) -> Iterator[str]:
+    yield f"### {plain_words(brief.label)} — {plain_words(brief.headline)}"
+    yield ""
+    if brief.alarm is not None:
+        yield f"> **Alarm.** {plain_words(brief.alarm)}"
+        yield ""
+    yield f"**Why** {plain_words(brief.why)}"
+    yield ""
+    yield f"**Next** {plain_words(brief.next_step)}"
+    yield ""
+
+
+def _gpu_time(brief: Brief) -> Iterator[str]:
+    yield f"**GPU time** {plain_words(brief.spent)}"
+    yield ""
+    rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
+    yield from table(("", "GPU time", "most of it"), rows)
+    causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
+    yield from table(("costliest causes", "GPU time", "share"), causes)
+
+
+def _layout(brief: Brief) -> Iterator[str]:
+    if brief.choice is None:
+        yield f"**Layout to use next** {plain_words(brief.no_choice)}"
+        yield ""
+    else:
+        yield f"**Layout to use next** {plain_words(brief.choice.headline)}. {plain_words(brief.choice.why)}"
+        yield ""
+        yield from table(("", *brief.choice.columns), [(name, *values) for name, values in brief.choice.rows])
+    achieved = brief.achieved
+    yield f"**{plain_words(achieved.name)}** {plain_words(achieved.value)}, {plain_words(achieved.note)}"
+    yield ""
+
+
+def _put_back(analysis: Analysis) -> Iterator[str]:
+    said = preemption_sentence(analysis.outlook) if isinstance(analysis.outlook, Outlook) else None
+    if said is not None:
+        yield f"**KV cache** {plain_words(said)}"
+        yield ""
+
+
+def _found(analysis: Analysis) -> Iterator[str]:
+    rows = [
+        (each.severity, findings.title(each), "" if each.cost_gpu_s is None else fmt.gpu_time(each.cost_gpu_s))
+        for each in analysis.findings
+    ]
+    yield from table(("", "found", "GPU time"), rows)
+
+
+def _fired(analysis: Analysis) -> Iterator[str]:
+    fired = fired_rules(analysis)
+    if fired:
+        yield f"#### {TITLE}"
+        yield ""
+    yield from table(FiredRule._fields, fired)
+
+
+def _data(brief: Brief) -> Iterator[str]:
+    yield f"{'⚠' if brief.gaps else '✓'} {plain_words(brief.quality)}"
+    yield ""
+    yield f"<sub>{plain_words(brief.run_id)} · {plain_words(brief.about)}</sub>"
+
+
+def _parts(parts: Iterable[RolePart]) -> str:
+    return ", ".join(f"{part.label} {part.share}" for part in parts)
+
+
+def _priced(gpu_time: str, money: str) -> str:
+    return f"{gpu_time}, {money}" if money else gpu_time
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A table and an empty line; nothing without rows."""
+    if not rows:
+        return
+    yield _row(headings)
+    yield "|" + " --- |" * len(headings)
+    for row in rows:
+        yield _row(row)
+    yield ""
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(map(plain_words, cells)) + " |"
+
+
+def plain_words(words: str) -> str:
+    """Words on one line, with what Markdown, HTML and mentions are made of put out of action."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in words).split())
+    plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")

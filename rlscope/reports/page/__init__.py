@@ -1,0 +1,1 @@
+"""The one-file HTML page: its template engine, its figures, and its first screen as a picture."""

@@ -1,0 +1,182 @@
+"""A picture of the page: what it asks, how to read it, why it may be empty, and its numbers as a table.
+
+Every figure comes with its numbers as a table, which is what a reader without the picture gets.
+
+Still pictures of the charts, for readers whose viewer runs no scripts: the same specs, drawn when the page is made.
+
+Colours stay the page's CSS variables, so a still follows light and dark as the live chart does. A still is meant to be
+seen, not asked: its marks carry no words of their own, which are in the table below it.
+"""
+
+import json
+import re
+
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+import polars as pl
+import vl_convert
+from markupsafe import Markup
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, RunFacts
+from rlscope.reports.charts.encoding import Chart, spec
+from rlscope.reports.charts.series import drawable
+from rlscope.reports.charts.timeline import update_moments
+from rlscope.reports.page.templating import CHART_CONFIG, asset
+from rlscope.reports.text.states import reason_label, state_of
+from rlscope.trace.questions import questions
+
+WIDTH_PX: Final = 760
+# Measured where the page is made, shown where it is read: a common family, and whatever the reader has.
+_FONT: Final = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
+_WORDS_OF_MARKS: Final = re.compile(
+    r'(<(?:path|text|line|rect|g)[^>]*?) aria-label="[^"]*" role="graphics-symbol" aria-roledescription="[^"]*"'
+)
+_LONG_FRACTION: Final = re.compile(r"(\.\d)\d+")
+_ID: Final = re.compile(r'id="([\w-]+)"')
+
+
+def still(spec: str, anchor: str) -> Markup:
+    """The chart as SVG to stand in the page.
+
+    `anchor` keeps its ids apart from those of other pictures.
+    """
+    document: dict[str, Any] = json.loads(spec)
+    config = {"font": _FONT, **_merged(json.loads(asset(CHART_CONFIG)), document.get("config", {}))}
+    drawn = vl_convert.vegalite_to_svg({**document, "width": WIDTH_PX, "config": config})
+    return Markup(_own_ids(_shorter(drawn), anchor))
+
+
+def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Both settings, one level down too; the chart's own win, as they do on the live page."""
+    both = {name: {**value, **own[name]} for name, value in config.items() if isinstance(own.get(name), dict)}
+    return {**config, **own, **both}
+
+
+def _shorter(svg: str) -> str:
+    """Without the words of single marks, and with no finer places than a screen has."""
+    start = svg.index("<svg")
+    head, marks = svg[start : svg.index(">", start) + 1], svg[svg.index(">", start) + 1 :]
+    return head + "".join(map(_shorter_tag, re.split(r"(<[^>]*>)", marks)))
+
+
+def _shorter_tag(part: str) -> str:
+    """A tag made shorter; text between tags is left as it is."""
+    return _LONG_FRACTION.sub(r"\1", _WORDS_OF_MARKS.sub(r"\1", part)) if part.startswith("<") else part
+
+
+def _own_ids(svg: str, anchor: str) -> str:
+    for name in dict.fromkeys(_ID.findall(svg)):
+        svg = svg.replace(f'id="{name}"', f'id="{anchor}-{name}"').replace(f"url(#{name})", f"url(#{anchor}-{name})")
+    return svg
+
+
+TABLE_ROWS_MAX: Final = 120
+_OF_LANES: Final = ("role", "worker_id", "worker_count", "waiting_ratio", "mostly")
+_OF_ALERTS: Final = ("alert", "severity", "value")
+_NOT_OF_EVERY_ROW: Final = ("reason", *_OF_LANES, *_OF_ALERTS)
+"""Columns in which nothing does not say that something is not known."""
+_UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
+
+
+class Figure(NamedTuple):
+    """One picture of the page."""
+
+    title: str
+    reading: str
+    """What it shows, and what it would look like if healthy."""
+    frame: str
+    """The answer that it draws; empty where the frame is made of the model or of several answers."""
+    needs: str
+    """The column without which there is nothing to see."""
+    draw: Callable[[pl.DataFrame, RunFacts], Chart]
+    empty: str
+    """Why there may be no data."""
+    wide: bool = False
+    questions: tuple[str, ...] = ()
+    """The questions that the frame is made of, where they are not `frame` alone."""
+    in_table: Callable[[pl.DataFrame], pl.DataFrame] | None = None
+    """What the table shows of the frame, where that is not the frame itself."""
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The questions that it rests on, by the names of their SQL files."""
+        return tuple(name for name in self.questions or (self.frame,) if name in questions())
+
+
+class Drawn(NamedTuple):
+    """A figure as the page takes it; without a spec there was nothing to draw."""
+
+    anchor: str
+    figure: Figure
+    spec: str | None
+    columns: list[str]
+    rows: list[list[str]]
+    rows_note: str
+    picture_note: str = ""
+    still: Markup | None = None
+    """The picture for viewers that run no scripts; None without a spec."""
+
+    @property
+    def place(self) -> Markup:
+        """Where its picture goes, once it is known whether the page has room for it."""
+        return Markup("<!--picture {}-->").format(self.anchor)
+
+
+def drawn(figure: Figure, analysis: Analysis) -> Drawn:
+    """The figure with the run's data."""
+    frame = analysis.answers.get(figure.frame)
+    anchor = "figure-" + figure.frame.replace("_", "-")
+    return drawn_frame(figure, anchor, frame, analysis.run, updates_s=update_moments(analysis))
+
+
+def drawn_all(figures: Sequence[Figure], analysis: Analysis) -> list[Drawn]:
+    """The figures with the run's data."""
+    return [drawn(figure, analysis) for figure in figures]
+
+
+def drawn_frame(
+    figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts, *, updates_s: Sequence[float] = ()
+) -> Drawn:
+    """The figure with a frame, which may have nothing in it; over time, with a tick at each weight update."""
+    if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
+        return Drawn(anchor, figure, None, [], [], "")
+    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run.duration_s, updates_s)
+    whole = frame if figure.in_table is None else figure.in_table(frame)
+    table = drawable(whole, run.started_ns, TABLE_ROWS_MAX)
+    note = "" if table.height == whole.height else f"{fmt.count(whole.height)} rows, put together for this table."
+    if table.height > TABLE_ROWS_MAX:
+        note = f"{fmt.count(TABLE_ROWS_MAX)} of {fmt.count(table.height)} rows are shown."
+        table = table.head(TABLE_ROWS_MAX)
+    rows = [[_cell(name, value) for name, value in zip(table.columns, row, strict=True)] for row in table.iter_rows()]
+    coarse = (
+        f"Drawn from {fmt.count(frame.height)} rows, put together in equal stretches by their mean; maxima and "
+        "latencies by their largest."
+    )
+    headings = [_heading(name) for name in table.columns]
+    coarsened = coarse if drawable(frame, run.started_ns).height < frame.height else ""
+    return Drawn(anchor, figure, picture, headings, rows, note, coarsened, still(picture, anchor))
+
+
+def _heading(column: str) -> str:
+    """The column's name with its unit apart."""
+    unit = next((unit for unit in _UNITS if column.endswith("_" + unit)), None)
+    if unit is None:
+        return column.removesuffix("_ratio").replace("_", " ")
+    return f"{column.removesuffix('_' + unit).replace('_', ' ')} ({unit.replace('_per_', '/').replace('_', ' ')})"
+
+
+def _cell(column: str, value: object) -> str:
+    """A value without its unit, which the heading has."""
+    if value is None:
+        return "–" if column in _NOT_OF_EVERY_ROW else fmt.NO_DATA
+    if column in ("state", "reason"):
+        return state_of(str(value)).label if column == "state" else reason_label(str(value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | float):
+        return fmt.percent(value) if column.endswith("_ratio") else fmt.significant(value, 4)
+    return str(value)

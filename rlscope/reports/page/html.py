@@ -1,0 +1,212 @@
+"""The analysis as one HTML file that needs no network: its scripts, styles, pictures and numbers are inside.
+
+What the page says is made in `first_screen.py` and `sections/`; here it is only put together. Its content policy names
+every script by its hash: no other script runs, and none is made of text.
+
+How the page stays small: rows of charts by column, and pictures left out, largest first, until it fits.
+
+A still goes before a chart that a script draws: it is only for viewers without scripts. The numbers of a picture stay
+on the page whatever becomes of it.
+
+The first screen: what a reader with thirty seconds takes away. Everything else on the page says why.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib import metadata
+from typing import Any, Final, NamedTuple
+
+import vl_convert
+from markupsafe import Markup
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis
+from rlscope.reports.page.figure import Drawn
+from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
+from rlscope.reports.sections import SECTIONS, Section
+from rlscope.reports.sections.findings import FindingsSection, findings_section
+from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
+from rlscope.reports.text.brief import Brief, Fact, brief_of
+from rlscope.reports.text.states import STATES, State
+
+PAGE_MAX_BYTES: Final = 3_000_000
+
+
+def packed(spec: str) -> str:
+    """The chart with each name of a column written once and not in every row; `report.js` makes rows of it again."""
+    document: dict[str, Any] = json.loads(spec)
+    document["datasets"] = {name: _columns(rows) for name, rows in document.get("datasets", {}).items()}
+    return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def fitting(sizes_bytes: Mapping[str, int], room_bytes: int) -> set[str]:
+    """The names of what stays where the largest are left out until the rest fits the room."""
+    kept, sum_bytes = set[str](), 0
+    for name in sorted(sizes_bytes, key=lambda name: (sizes_bytes[name], name)):
+        sum_bytes += sizes_bytes[name]
+        if sum_bytes > room_bytes:
+            break
+        kept.add(name)
+    return kept
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[dict[str, Any]] | dict[str, list[Any]]:
+    """The rows as columns; as they are where not all of them have the same ones."""
+    if not rows or any(row.keys() != rows[0].keys() for row in rows):
+        return rows
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+class FirstScreen(NamedTuple):
+    """What the first screen shows."""
+
+    brief: Brief
+    facts: list[Fact]
+
+
+def first_screen(analysis: Analysis) -> FirstScreen:
+    """The first screen's words."""
+    brief = brief_of(analysis)
+    return FirstScreen(brief, [brief.achieved, *_facts(analysis)])
+
+
+def _facts(analysis: Analysis) -> list[Fact]:
+    run, tokens = analysis.run, analysis.staleness.tokens
+    cap = "no cap stated" if run.max_staleness is None else f"cap {run.max_staleness}"
+    sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "do both")]
+    layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
+    return [
+        Fact(
+            "Token staleness",
+            fmt.NO_DATA if tokens is None else f"{fmt.significant(tokens.mean)} mean",
+            cap if tokens is None else f"p95 {tokens.p95}, max {tokens.max}, {cap}",
+        ),
+        Fact("GPUs", fmt.count(run.n_gpus), layout),
+        Fact("Training steps", fmt.count(run.steps), fmt.tokens(run.tokens_trained)),
+    ]
+
+
+SCRIPTS: Final = ("zoom.js", "report.js", "tables.js")
+"""Ours, in the order in which they run, after the bundle."""
+
+
+class _Made(NamedTuple):
+    """A section with its words."""
+
+    section: Section
+    words: NamedTuple
+
+
+class _Page(NamedTuple):
+    """Everything that the template shows, in words."""
+
+    version: str
+    run_id: str
+    started: str
+    duration: str
+    first: FirstScreen
+    found: FindingsSection
+    sections: list[_Made]
+    queries: QueriesSection
+    states: tuple[State, ...]
+    style: Markup
+    chart_config: Markup
+    scripts: tuple[Markup, ...]
+    policy: str
+
+
+class _Picture(NamedTuple):
+    """What stands in a figure's place; without a spec, or without a still, the page says that it had no room."""
+
+    anchor: str
+    spec: str | None
+    still: Markup | None
+
+
+def render(analysis: Analysis) -> str:
+    """The page as one string, of PAGE_MAX_BYTES at most."""
+    page = _page(analysis)
+    figures = [figure for made in page.sections for figure in figures_in(made.words)]
+    return _with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
+
+
+def _with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
+    """The page with as many pictures as it has room for: those that scripts draw first, then stills."""
+    specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
+    stills = {anchor: figures[anchor].still or Markup() for anchor in specs}
+    place_bytes = len(filled("picture.html", picture=_Picture("", "0", None)).encode())
+    room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
+    live = fitting(_sizes(specs), room_bytes)
+    kept_bytes = sum(len(specs[anchor].encode()) for anchor in live)
+    still = fitting({name: size for name, size in _sizes(stills).items() if name in live}, room_bytes - kept_bytes)
+    for anchor, spec in specs.items():
+        shown = _Picture(anchor, spec if anchor in live else None, stills[anchor] if anchor in still else None)
+        html = html.replace(str(figures[anchor].place), filled("picture.html", picture=shown))
+    return html
+
+
+def _sizes(pictures: Mapping[str, str]) -> dict[str, int]:
+    """In bytes; a still brings two more names of its figure."""
+    return {anchor: len(text.encode()) + 2 * len(anchor) for anchor, text in pictures.items()}
+
+
+def content_policy(scripts: Sequence[str]) -> str:
+    """A policy under which these scripts run and nothing else: no eval, no request.
+
+    Styles may stand in the page: a bar's length is one. They run nothing, and can load nothing.
+    """
+    hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; " + (
+        "form-action 'none'"
+    )
+
+
+def _page(analysis: Analysis) -> _Page:
+    run, scripts = analysis.run, _scripts()
+    made = [_Made(section, section.make(analysis)) for section in SECTIONS]
+    return _Page(
+        version=metadata.version("rlscope"),
+        run_id=run.run_id,
+        started=fmt.instant(run.started_ns),
+        duration=fmt.duration(run.duration_s),
+        first=first_screen(analysis),
+        found=findings_section(analysis),
+        sections=made,
+        queries=queries_section(analysis, _uses(made)),
+        states=STATES,
+        style=Markup(asset("report.css")),
+        chart_config=Markup(asset(CHART_CONFIG)),
+        scripts=scripts,
+        policy=content_policy(scripts),
+    )
+
+
+def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
+    """What stands on the answer to each question: figures by their titles, facts and tables by their section's."""
+    uses: dict[str, list[str]] = {}
+    for section, words in sections:
+        for name in section.questions:
+            uses.setdefault(name, []).append(f"the facts of “{section.title}”")
+        for drawn in figures_in(words):
+            for name in drawn.figure.asked if drawn.spec else ():
+                uses.setdefault(name, []).append(drawn.figure.title)
+    return uses
+
+
+@cache
+def _scripts() -> tuple[Markup, ...]:
+    """Vega, Vega-Lite and Vega-Embed as one script, then ours; none holds a closing tag, which would end its element.
+
+    A parser makes one newline of every kind of line end before it hashes.
+    """
+    # The stub has the argument without its default.
+    bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
+    texts = (bundle, *(asset(name) for name in SCRIPTS))
+    return tuple(Markup(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts)
+
+
+def _hash(script: str) -> str:
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,169 @@
+"""The first screen as a picture for a slide: 1280 x 720, made without a browser.
+
+The words are those of `brief.py`, set in a template of SVG. SVG breaks no lines and measures no text, so lines are
+broken here by widths of letters that no common sans-serif font exceeds; what still does not fit ends in an ellipsis.
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Final, NamedTuple
+
+import vl_convert
+
+from rlscope.analysis.result import Analysis
+from rlscope.errors import RlscopeError
+from rlscope.format import printable
+from rlscope.reports.page.templating import filled
+from rlscope.reports.text.brief import Brief, RoleBar, RolePart, brief_of
+from rlscope.reports.text.states import State
+
+WIDTH_PX: Final = 1280
+HEIGHT_PX: Final = 720
+# The picture is taken at twice its size, which a projector shows sharply.
+_SCALE: Final = 2.0
+_FONT: Final = "DejaVu Sans, Liberation Sans, Noto Sans, Helvetica, Arial, Segoe UI, Verdana, Roboto, sans-serif"
+_BAR_PX: Final = 560.0
+_LEGEND_LINES: Final = 2
+# The square of a colour, and what is left free after the words.
+_KEY_PX: Final = 30.0
+_NARROW: Final = frozenset("fijlrtI.,:;'|!()[] ")
+_BROAD: Final = frozenset("mwMW%@—→✓+−±")
+# Of the size of the letters, from the widths of DejaVu Sans, the widest of the fonts above.
+_NARROW_EM: Final = 0.40
+_BROAD_EM: Final = 0.98
+_CAPITAL_EM: Final = 0.72
+_OTHER_EM: Final = 0.625
+_BOLD: Final = 1.11
+
+
+class _Segment(NamedTuple):
+    state: State
+    x_px: float
+    width_px: float
+
+
+class _Key(NamedTuple):
+    """A colour and its words, in the line of the legend that they fall in."""
+
+    part: RolePart
+    x_px: float
+    line: int
+
+
+class _Bar(NamedTuple):
+    role: RoleBar
+    segments: list[_Segment]
+    legend: list[_Key]
+
+
+class _Picture(NamedTuple):
+    """Everything that the template shows, its text in lines."""
+
+    font: str
+    brief: Brief
+    alarm: list[str]
+    headline: list[str]
+    next_step: list[str]
+    bars: list[_Bar]
+    choice: list[str]
+    why: list[str]
+    achieved: list[str]
+    quality: list[str]
+    states: list[State]
+    run: str
+
+
+def as_svg(analysis: Analysis) -> str:
+    """The picture as SVG, every string of the run escaped."""
+    brief = brief_of(analysis)
+    choice = brief.choice
+    achieved = f"{brief.achieved.name}: {brief.achieved.value}, {brief.achieved.note}"
+    picture = _Picture(
+        font=_FONT,
+        brief=brief,
+        alarm=_lines(brief.alarm or "", 16, 1180, 2),
+        headline=_lines(brief.headline, 38, 1200, 2, bold=True),
+        next_step=_lines(f"Next: {brief.next_step}".replace(" (below)", ""), 18, 1200, 2),
+        bars=[_bar(role) for role in brief.roles[:2]],
+        choice=_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
+        why=_lines(choice.why if choice else "", 14, 540, 3),
+        achieved=_lines(achieved, 16, 1200, 1),
+        quality=_lines(brief.quality, 14, 1160, 1),
+        states=list({part.state.slug: part.state for role in brief.roles for part in role.parts}.values()),
+        run=_lines(f"{brief.run_id} · {brief.about}", 14, 1200, 1)[0],
+    )
+    return filled("verdict.svg", picture=picture)
+
+
+def as_png(analysis: Analysis) -> bytes:
+    """The picture as PNG, two pixels of it to one of a slide. Raises RlscopeError where no font can draw text."""
+    if not _has_font():
+        raise RlscopeError.of(
+            "the picture",
+            found="no font that text can be drawn with",
+            expected="one of " + _FONT.removesuffix(", sans-serif"),
+            next_step="Install a font, for example the package fonts-dejavu-core, and try again.",
+        )
+    return vl_convert.svg_to_png(as_svg(analysis), scale=_SCALE)
+
+
+@cache
+def _has_font() -> bool:
+    """Whether text leaves a trace: without a font it is left out in silence."""
+    frame = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
+    letter = f'<text x="4" y="30" font-size="30" font-family="{_FONT}">M</text>'
+    return vl_convert.svg_to_png(frame.format(letter)) != vl_convert.svg_to_png(frame.format(""))
+
+
+def _bar(role: RoleBar) -> _Bar:
+    segments, x_px = list[_Segment](), 0.0
+    for part in role.parts:
+        width_px = part.share_ratio * _BAR_PX
+        segments.append(_Segment(part.state, x_px, width_px))
+        x_px += width_px
+    return _Bar(role, segments, _legend(role.named))
+
+
+def _legend(parts: Sequence[RolePart]) -> list[_Key]:
+    keys, x_px, line = list[_Key](), 0.0, 0
+    for part in parts:
+        width_px = _KEY_PX + _width_px(f"{part.label} {part.share}", 13, bold=False)
+        if x_px and x_px + width_px > _BAR_PX:
+            x_px, line = 0.0, line + 1
+        keys.append(_Key(part, x_px, line))
+        x_px += width_px
+    return [key for key in keys if key.line < _LEGEND_LINES]
+
+
+def _lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
+    """The text in at most so many lines of that width; the last one ends in an ellipsis where there is more."""
+    # XML has no way to write a control character.
+    lines, words = list[str](), printable(text).split()
+    while words and len(lines) < most:
+        line = words.pop(0)
+        while words and _width_px(f"{line} {words[0]}", size_px, bold=bold) <= width_px:
+            line = f"{line} {words.pop(0)}"
+        lines.append(line)
+    if words and lines:
+        lines[-1] += " …"
+    return [_cut(line, size_px, width_px, bold=bold) for line in lines]
+
+
+def _cut(line: str, size_px: float, width_px: float, *, bold: bool) -> str:
+    """The line without what goes beyond the width."""
+    whole = line
+    while line and _width_px(line, size_px, bold=bold) > width_px:
+        line = line[:-1]
+    return line if line == whole else f"{line[:-2].rstrip()} …"
+
+
+def _width_px(text: str, size_px: float, *, bold: bool) -> float:
+    return sum(map(_width_em, text)) * size_px * (_BOLD if bold else 1.0)
+
+
+def _width_em(char: str) -> float:
+    if char in _NARROW:
+        return _NARROW_EM
+    if char in _BROAD or ord(char) > 0x2E80:
+        return _BROAD_EM
+    return _CAPITAL_EM if char.isupper() else _OTHER_EM

@@ -1,0 +1,71 @@
+"""The page below its first screen: one module and one template a section, in the order in which they stand.
+
+A section's module makes its words and figures of the analysis; `templates/sections/` has the template of its name.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from rlscope.analysis.observe import ASKED_OF_A_STRETCH
+from rlscope.analysis.result import Analysis
+from rlscope.reports.sections.alerts import alerts_section
+from rlscope.reports.sections.configuration import configuration_section
+from rlscope.reports.sections.data_quality import data_quality_section
+from rlscope.reports.sections.engines import engines_section
+from rlscope.reports.sections.findings import findings_section
+from rlscope.reports.sections.gap import gap_section
+from rlscope.reports.sections.glossary import glossary_section
+from rlscope.reports.sections.latency import latency_section
+from rlscope.reports.sections.layouts import layouts_section
+from rlscope.reports.sections.ledger import ledger_section
+from rlscope.reports.sections.lengths import lengths_section
+from rlscope.reports.sections.queue import queue_section
+from rlscope.reports.sections.sample import sample_section
+from rlscope.reports.sections.staleness import staleness_section
+from rlscope.reports.sections.throughput import throughput_section
+from rlscope.reports.sections.workers import workers_section
+from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
+
+
+class Section(NamedTuple):
+    """One section of the page."""
+
+    anchor: str
+    """Where links lead; with underscores, the name of its template."""
+    title: str
+    short: str
+    """The title in the list of sections."""
+    make: Callable[[Analysis], NamedTuple]
+    """Its words and figures, which its template knows as `section`."""
+    questions: tuple[str, ...] = ()
+    """What its facts and tables rest on, beside the questions of its figures."""
+
+    @property
+    def template(self) -> str:
+        """The file of its template."""
+        return f"sections/{self.anchor.replace('-', '_')}.html"
+
+
+SECTIONS: Final = (
+    Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
+            ("ledger", "worker_extents", "gpu_agreement")),
+    Section("gap", "What the run should have done", "Bound to achieved", gap_section, ASKED_OF_A_STRETCH),
+    Section("workers", "What every worker did", "Workers", workers_section),
+    Section("throughput", "Throughput", "Throughput", throughput_section, ("throughput", "training_steps")),
+    Section("engines", "Batch size of the engines", "Batch size", engines_section),
+    Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
+    Section("staleness", "Staleness", "Staleness", staleness_section,
+            ("token_staleness", "sample_staleness", "version_sources")),
+    Section("sample", "One sample, token by token", "One sample", sample_section),
+    Section("lengths", "Response lengths and what became of the tokens", "Lengths", lengths_section,
+            ("token_balance",)),
+    Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
+    Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
+    Section("findings", "Findings, whole run", "Findings", findings_section),
+    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section),
+    Section("data-quality", "Data quality", "Data quality", data_quality_section,
+            ("row_faults", "clock_bounds", "sampled_engines")),
+    Section("configuration", "Run configuration", "Configuration", configuration_section),
+    Section("glossary", "Words", "Words", glossary_section),
+)  # fmt: skip
+"""In the order of the page."""

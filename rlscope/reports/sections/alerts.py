@@ -1,0 +1,19 @@
+"""Which of the built-in alert rules fired, and when."""
+
+from typing import NamedTuple
+
+from rlscope.analysis.result import Analysis
+from rlscope.reports.text.rules import NONE_FIRED, FiredRule, fired_rules
+
+
+class AlertsSection(NamedTuple):
+    """What the section shows."""
+
+    fired: list[FiredRule]
+    none: str
+    """What stands there where nothing fired."""
+
+
+def alerts_section(analysis: Analysis) -> AlertsSection:
+    """The section's words."""
+    return AlertsSection(fired_rules(analysis), NONE_FIRED)

@@ -1,0 +1,55 @@
+"""What the run was told to do, as run.json says it: any keys, any values."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, cast
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis
+
+ROWS_MAX: Final = 200
+_TEXT_MAX: Final = 400
+
+
+class ConfigurationSection(NamedTuple):
+    """What the section shows."""
+
+    facts: list[tuple[str, str]]
+    """Of the run."""
+    settings: list[tuple[str, str]]
+    """Of its config; a nested one has the path to it as its name."""
+    left_out: str
+    """How many settings are not shown; empty where all are."""
+
+
+def configuration_section(analysis: Analysis) -> ConfigurationSection:
+    """The section's words."""
+    run = analysis.run
+    settings = sorted(_flat(run.settings))
+    more = len(settings) - ROWS_MAX
+    return ConfigurationSection(
+        facts=[
+            ("run", run.run_id),
+            ("started", fmt.instant(run.started_ns)),
+            ("lasted", fmt.duration(run.duration_s)),
+            ("trainer GPUs", fmt.count(run.trainer_gpus)),
+            ("sampler GPUs", fmt.count(run.sampler_gpus)),
+            *([("GPUs that do both", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
+        ],
+        settings=settings[:ROWS_MAX],
+        left_out=f"{fmt.counted(more, 'setting', 'settings')} more in run.json." if more > 0 else "",
+    )
+
+
+def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in settings.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(cast("Mapping[str, object]", value), f"{path}{name}.")
+        else:
+            yield f"{path}{name}", _text(value)
+
+
+def _text(value: object) -> str:
+    """A value as JSON writes it, without the quotes of a string; shortened where it is very long."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} … ({fmt.count(len(text))} characters)"

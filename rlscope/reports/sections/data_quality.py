@@ -1,0 +1,19 @@
+"""Everything that the analysis could not see."""
+
+from typing import NamedTuple
+
+from rlscope.analysis.result import Analysis
+from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.brief import NO_GAPS
+
+
+class DataQualitySection(NamedTuple):
+    """What the section shows."""
+
+    gaps: list[str]
+    none: str = NO_GAPS
+
+
+def data_quality_section(analysis: Analysis) -> DataQualitySection:
+    """The section's words."""
+    return DataQualitySection(verdict_words.gap_lines(analysis))

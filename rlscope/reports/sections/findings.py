@@ -1,0 +1,51 @@
+"""What is wrong with the run: one illness each, with evidence, cost and remedy."""
+
+from typing import NamedTuple
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, Finding, RunFacts
+from rlscope.reports.text import findings
+
+
+class FindingWords(NamedTuple):
+    """One finding."""
+
+    anchor: str
+    severity: str
+    title: str
+    sentence: str
+    remedy: str
+    cost: str
+    interval: str
+
+
+class FindingsSection(NamedTuple):
+    """What the section shows."""
+
+    findings: list[FindingWords]
+
+
+def findings_section(analysis: Analysis) -> FindingsSection:
+    """The section's words."""
+    return FindingsSection([_words(number, each, analysis.run) for number, each in enumerate(analysis.findings, 1)])
+
+
+def _words(number: int, finding: Finding, run: RunFacts) -> FindingWords:
+    return FindingWords(
+        f"finding-{number}",
+        finding.severity,
+        findings.title(finding),
+        findings.sentence(finding),
+        findings.remedy(finding),
+        "" if finding.cost_gpu_s is None else fmt.gpu_time(finding.cost_gpu_s),
+        _interval(finding, run),
+    )
+
+
+def _interval(finding: Finding, run: RunFacts) -> str:
+    if finding.start_ns is None or finding.end_ns is None:
+        return ""
+    start_s, end_s = (finding.start_ns - run.started_ns) / 1e9, (finding.end_ns - run.started_ns) / 1e9
+    if start_s <= 0 and end_s >= run.duration_s:
+        return "over the whole run"
+    return f"from {fmt.duration(start_s)} to {fmt.duration(end_s)} into the run"

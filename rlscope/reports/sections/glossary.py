@@ -1,0 +1,17 @@
+"""The words of the page, and the states of the ledger with their colours."""
+
+from typing import NamedTuple
+
+from rlscope.analysis.result import Analysis
+from rlscope.reports.text.states import STATES, State
+
+
+class GlossarySection(NamedTuple):
+    """What the section shows."""
+
+    states: tuple[State, ...]
+
+
+def glossary_section(_analysis: Analysis) -> GlossarySection:
+    """The section's words, which are those of every run."""
+    return GlossarySection(STATES)

@@ -1,0 +1,130 @@
+# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
+# pyright: reportUnknownMemberType=false
+"""Where the GPU time went: per role and state, and over time."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, LedgerState
+from rlscope.reports.charts import ledger
+from rlscope.reports.charts.timeline import update_moments
+from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.text.states import UNDERFILLED, State, role_order, state_label, state_of
+
+
+class LedgerRow(NamedTuple):
+    """One state of a role."""
+
+    state: State
+    label: str
+    share: str
+    share_ratio: float
+    gpu_time: str
+    gpu_idle: str
+    is_part: bool = False
+    """Of the row above: not another state."""
+
+
+class LedgerRole(NamedTuple):
+    """One role with its states."""
+
+    role: str
+    gpu_time: str
+    rows: list[LedgerRow]
+
+
+class LedgerSection(NamedTuple):
+    """What the section shows."""
+
+    total: Drawn
+    roles: list[LedgerRole]
+    gpu_time: str
+    has_gpu_idle: bool
+    timelines: list[Drawn]
+
+
+def ledger_section(analysis: Analysis) -> LedgerSection:
+    """The section's words and figures."""
+    return LedgerSection(
+        total=_total(analysis),
+        roles=_roles(analysis.ledger.states),
+        gpu_time=fmt.gpu_time(analysis.ledger.total_gpu_s),
+        has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
+        timelines=_timelines(analysis),
+    )
+
+
+def _total(analysis: Analysis) -> Drawn:
+    """The whole ledger as one bar per role."""
+    schema = {
+        "role": pl.String,
+        "state": pl.String,
+        "reason": pl.String,
+        "gpu_s": pl.Float64,
+        "share_ratio": pl.Float64,
+    }
+    rows = [(s.role, s.state, s.reason, s.gpu_s, s.share_ratio) for s in analysis.ledger.states if s.gpu_ns > 0]
+    rows.sort(key=lambda row: role_order(row[0]))
+    return drawn_frame(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
+
+
+def _timelines(analysis: Analysis) -> list[Drawn]:
+    """The ledger of every role over time."""
+    frame = analysis.answers.get("ledger_timeline")
+    roles = [] if frame is None or frame.is_empty() else sorted(frame["role"].unique(), key=role_order)
+    pictures: list[Drawn] = []
+    updates_s = update_moments(analysis)
+    for number, role in enumerate(roles):
+        figure = _TIMELINE._replace(title=f"{role.capitalize()} over time")
+        rows = None if frame is None else frame.filter(pl.col("role") == role)
+        pictures.append(drawn_frame(figure, f"figure-timeline-{number}", rows, analysis.run, updates_s=updates_s))
+    return pictures or [drawn_frame(_TIMELINE, "figure-timeline", None, analysis.run)]
+
+
+_TIMELINE: Final = Figure(
+    "Over time",
+    "Stacked up to the number of GPUs of the role; colours as in the table above, and hatched at the top what no hook "
+    "explains. Healthy: work fills the height from start to end, and what waits or is not explained is thin.",
+    "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU wrote anything", True,
+    ("ledger", "worker_extents"),
+)  # fmt: skip
+_TOTAL: Final = Figure(
+    "Whole run by role",
+    "Every GPU-second of a role is in exactly one state. Healthy: blue and green nearly fill both bars.",
+    "ledger", "gpu_s", ledger.ledger_total, "no worker with a GPU wrote anything", True,
+    ("ledger", "worker_extents", "gpu_agreement"),
+)  # fmt: skip
+
+
+def _roles(states: Sequence[LedgerState]) -> list[LedgerRole]:
+    roles: list[LedgerRole] = []
+    for role in sorted({state.role for state in states}, key=role_order):
+        own = [state for state in states if state.role == role and state.gpu_ns > 0]
+        total_s = sum(state.gpu_ns for state in own) / 1e9
+        roles.append(LedgerRole(role.capitalize(), fmt.gpu_time(total_s), list(_rows(own))))
+    return roles
+
+
+def _rows(states: Sequence[LedgerState]) -> Iterator[LedgerRow]:
+    for state in states:
+        row = _row(state)
+        yield row
+        if state.underfilled_gpu_ns is not None:
+            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
+            gpu_time = fmt.gpu_time(state.underfilled_gpu_ns / 1e9)
+            yield LedgerRow(row.state, UNDERFILLED, fmt.percent(ratio), ratio, gpu_time, "", is_part=True)
+
+
+def _row(state: LedgerState) -> LedgerRow:
+    idle = "" if state.gpu_idle_ratio is None else fmt.percent(state.gpu_idle_ratio)
+    return LedgerRow(
+        state_of(state.state),
+        state_label(state.state, state.reason),
+        fmt.percent(state.share_ratio),
+        fmt.finite(state.share_ratio) or 0.0,
+        fmt.gpu_time(state.gpu_s),
+        idle,
+    )

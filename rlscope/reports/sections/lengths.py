@@ -1,0 +1,181 @@
+"""The frames of the section on lengths, and what they say in a sentence: the cap, a bias of dropping, long tails.
+
+How long the responses were, what became of them, and what the longest of a group cost the others.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, RunFacts
+from rlscope.reports.charts import lengths, sampling
+from rlscope.reports.charts.lengths import TRAINED
+from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
+from rlscope.reports.text.brief import Fact
+from rlscope.trace.files import is_integer
+
+# Means that are closer are alike for whoever has to decide whether dropping does harm.
+BIAS_RATIO: Final = 0.05
+# A cap farther out than this would squeeze the lengths into a corner of the picture.
+_CAP_IN_SIGHT: Final = 1.25
+
+
+def capped_lengths(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
+    """response_lengths with the run's cap in `cap_tokens`, null where none is stated or it is far from all lengths."""
+    frame = answers.get("response_lengths")
+    if frame is None or frame.is_empty():
+        return frame
+    cap = stated_cap_tokens(run)
+    longest = int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
+    in_sight = cap if cap is not None and cap <= _CAP_IN_SIGHT * longest else None
+    return frame.with_columns(cap_tokens=pl.lit(in_sight, dtype=pl.Int64))
+
+
+def stated_cap_tokens(run: RunFacts) -> int | None:
+    """The most tokens of a response, as the run's config says; None where it says none."""
+    cap = run.settings.get("max_output_tokens")
+    return cap if isinstance(cap, int) and is_integer(cap) else None
+
+
+def mirrored_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+    """delivered_lengths as shares of the side, trained or not, with the side's mean; None where nothing was dropped."""
+    counts, outcomes = answers.get("delivered_lengths"), answers.get("delivery_outcomes")
+    if counts is None or outcomes is None or counts.filter(pl.col("outcome") != TRAINED).is_empty():
+        return None
+    is_trained = (pl.col("outcome") == TRAINED).alias("is_trained")
+    recorded = counts.group_by("outcome", is_trained).agg(pl.col("samples").sum().alias("recorded"))
+    total = pl.col("mean_output_tokens") * pl.col("recorded")
+    means = (
+        recorded.join(outcomes.select("outcome", "mean_output_tokens"), on="outcome")
+        .group_by("is_trained")
+        .agg(side_mean_tokens=total.sum() / pl.col("recorded").sum())
+    )
+    of_side = pl.col("samples") / pl.col("samples").sum().over(is_trained)
+    return (
+        counts.with_columns(is_trained, share_of_side_ratio=of_side)
+        .join(means, on="is_trained")
+        .drop("is_trained", "share_ratio")
+    )
+
+
+def bias_sentence(mirrored: pl.DataFrame | None, answers: Mapping[str, pl.DataFrame]) -> str:
+    """What was dropped against what was trained on, by length; why there is nothing to compare."""
+    outcomes = answers.get("delivery_outcomes")
+    if outcomes is None or outcomes.is_empty():
+        return "No delivery was recorded: what was dropped cannot be compared with what was trained on."
+    if mirrored is None:
+        return "No sample that left the queue was dropped, so dropping changes no length."
+    sides = mirrored.group_by(pl.col("outcome") == TRAINED).agg(pl.col("side_mean_tokens").first()).rows()
+    means: dict[bool, float] = dict(sides)
+    if True not in means:
+        return "Nothing was trained on: what was dropped has nothing to be compared with."
+    trained, rest = means[True], means[False]
+    said = f"What was trained on is {_length(trained)} long on average, what was not {_length(rest)}"
+    if not trained or abs(rest - trained) < BIAS_RATIO * trained:
+        return f"{said}: dropping leaves the lengths about as they are."
+    more, leans = ("more", "shorter") if rest > trained else ("less", "longer")
+    apart = fmt.percent(abs(rest / trained - 1))
+    return f"{said}, {apart} {more}: dropping makes what is trained on {leans} than what was generated."
+
+
+def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
+    """How far the longest sample of a group stands out, and for how long the others wait for the last one."""
+    tails, steps = answers.get("group_tail_counts"), answers.get("training_steps")
+    if tails is None or tails.is_empty():
+        return ""
+    groups = int(tails["groups"].sum())
+    up_to = tails["groups"].cum_sum()
+    half, most = (_least_end(tails, up_to * 100 >= groups * percent) for percent in (50, 95))
+    wait_s = float((tails["last_wait_mean_s"] * tails["groups"]).sum()) / groups
+    whole = f"the {fmt.count(groups)} groups the longest sample is less than"
+    spread = f"In 95% of {whole} {most} times as long as the mean."
+    if half != most:
+        spread = f"In half of {whole} {half} times as long as the mean, in 95% less than {most} times."
+    said = (
+        f"{spread} From the end of a group's median sample to that of its last it takes "
+        f"{fmt.duration(wait_s)} on average"
+    )
+    period_s = None if steps is None or steps.is_empty() else steps["period_s"].mean()
+    if not isinstance(period_s, int | float) or not period_s:
+        return said + "."
+    return f"{said}: {fmt.significant(wait_s / period_s)} of a step, by which the samples age if groups stay whole."
+
+
+def _least_end(tails: pl.DataFrame, enough: pl.Series) -> str:
+    return fmt.significant(float(tails.filter(enough)["tail_to"][0]))
+
+
+def _length(mean_tokens: float) -> str:
+    return f"{fmt.significant(mean_tokens)} tokens"
+
+
+class LengthsSection(NamedTuple):
+    """What the section shows."""
+
+    facts: list[Fact]
+    figures: list[Drawn]
+    bias: str
+    mirrored: Drawn | None
+    """None where nothing was dropped."""
+    outcomes: Drawn
+
+
+def lengths_section(analysis: Analysis) -> LengthsSection:
+    """The section's words and figures."""
+    answers, run = analysis.answers, analysis.run
+    mirrored = mirrored_frame(answers)
+    return LengthsSection(
+        facts=_facts(analysis),
+        figures=[
+            drawn_frame(_with_cap(_LENGTHS, analysis), "figure-response-lengths", capped_lengths(answers, run), run),
+            drawn(_TAILS._replace(reading=f"{_TAILS.reading} {tails_sentence(answers)}".strip()), analysis),
+        ],
+        bias=bias_sentence(mirrored, answers),
+        mirrored=None if mirrored is None else drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run),
+        outcomes=drawn(_OUTCOMES, analysis),
+    )
+
+
+def _facts(analysis: Analysis) -> list[Fact]:
+    frame = analysis.answers.get("token_balance")
+    if frame is None or frame.is_empty():
+        return []
+    return [
+        Fact(name.removesuffix("_tokens").replace("_", " ").capitalize(), fmt.tokens(value))
+        for name, value in frame.row(0, named=True).items()
+    ]
+
+
+def _with_cap(figure: Figure, analysis: Analysis) -> Figure:
+    """The figure with the cap in its reading."""
+    cap = stated_cap_tokens(analysis.run)
+    said = "The run states no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens."
+    return figure._replace(reading=f"{figure.reading} {said}")
+
+
+_LENGTHS: Final = Figure(
+    "Response lengths",
+    "Capped samples hit the length limit. Censored ones were aborted or still running: they are longer than they "
+    "look. Healthy: few are capped.",
+    "response_lengths", "length_from_tokens", lengths.response_lengths, "no sample was recorded",
+    False, ("response_lengths",),
+)  # fmt: skip
+_OUTCOMES: Final = Figure(
+    "What became of the tokens",
+    "Tokens by the outcome of their sample's delivery. Healthy: nearly all are trained.",
+    "delivery_outcomes", "tokens", sampling.delivery_outcomes, "no delivery was recorded",
+)  # fmt: skip
+_MIRRORED: Final = Figure(
+    "Trained on, and not",
+    "Lengths of what was trained on upwards, of what was dropped, filtered or abandoned downwards, each as shares of "
+    "its side. Healthy: a mirror image, that is, dropping does not choose by length.",
+    "", "samples", lengths.mirrored_lengths, "no sample of known length left the queue", False,
+    ("delivered_lengths", "delivery_outcomes"),
+)  # fmt: skip
+_TAILS: Final = Figure(
+    "The tail of each group",
+    "Groups by how far their longest sample stands out of their mean; 1 is a group of equals. Healthy: a heap near 1.",
+    "group_tail_counts", "groups", lengths.group_tails, "no group of two or more samples was recorded",
+)  # fmt: skip

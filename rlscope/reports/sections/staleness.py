@@ -1,0 +1,182 @@
+"""How old the tokens were when they were trained on, where they got old, and what the age costs.
+
+The frames of the staleness section, made of several answers, and the effective share of all trained tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis
+from rlscope.reports.charts import staleness
+from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
+from rlscope.reports.text.brief import Fact
+
+
+def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+    """staleness_heat with the 95th percentile of each column in its rows; None where it was not asked."""
+    heat, parts = answers.get("staleness_heat"), answers.get("staleness_parts")
+    if heat is None or parts is None:
+        return None
+    return heat.join(parts.select("start_ns", "first_step", "staleness_p95"), on=["start_ns", "first_step"], how="left")
+
+
+def heat_table(heat: pl.DataFrame) -> pl.DataFrame:
+    """A row per column of the picture, with the share of each staleness in a column of its own."""
+    ages = heat.select("staleness_from", "staleness_to").unique().sort("staleness_from").rows()
+    index = ["first_step", "last_step", "start_ns", "end_ns", "staleness_p95"]
+    shares = [
+        pl.col("share_ratio").filter(pl.col("staleness_from") == first).sum().alias(_ages_name(first, last))
+        for first, last in ages
+    ]
+    return heat.group_by(index, maintain_order=True).agg(shares).sort("start_ns", "first_step")
+
+
+def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+    """staleness_histogram put together into the rows of staleness_heat, with shares of all tokens."""
+    histogram, heat = answers.get("staleness_histogram"), answers.get("staleness_heat")
+    if histogram is None or histogram.is_empty():
+        return None
+    rows = [] if heat is None else heat.select(pl.col("staleness_to") - pl.col("staleness_from") + 1).head(1).rows()
+    width = int(rows[0][0]) if rows else 1
+    least = min(0, int(histogram["staleness"].min() or 0))  # pyright: ignore[reportArgumentType]
+    row = (pl.col("staleness") - least) // width * width + least
+    return (
+        histogram.group_by(row.alias("staleness_from"))
+        .agg(pl.col("tokens").sum())
+        .sort("staleness_from")
+        .select(
+            "staleness_from",
+            (pl.col("staleness_from") + width - 1).alias("staleness_to"),
+            "tokens",
+            (pl.col("tokens") / pl.col("tokens").sum()).alias("share_ratio"),
+        )
+    )
+
+
+def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
+    """The effective sample size of all trained tokens over their number, 0..1; None where no ratio was recorded.
+
+    (sum w)^2 / (n sum w^2) (Kish 1965), from the mean and the variance of each staleness.
+    """
+    if moments is None or moments.is_empty():
+        return None
+    tokens, mean = pl.col("tokens"), pl.col("ratio_mean")
+    sums = moments.select(
+        n=tokens.sum(), w=(tokens * mean).sum(), w2=(tokens * (pl.col("ratio_variance") + mean**2)).sum()
+    ).row(0, named=True)
+    return sums["w"] ** 2 / (sums["n"] * sums["w2"]) if sums["w2"] else None
+
+
+def _ages_name(first: int, last: int) -> str:
+    """Ends as every ratio does, which is what the table's cells go by."""
+    return f"staleness_{first}_ratio" if first == last else f"staleness_{first}_to_{last}_ratio"
+
+
+class StalenessSection(NamedTuple):
+    """What the section shows."""
+
+    facts: list[Fact]
+    version_sources: str
+    heat: Drawn
+    shares: Drawn
+    parts: Drawn
+    price: str
+    price_figures: list[Drawn]
+
+
+def staleness_section(analysis: Analysis) -> StalenessSection:
+    """The section's words and figures."""
+    answers, run = analysis.answers, analysis.run
+    effective = effective_share_of_all(answers.get("version_moments"))
+    return StalenessSection(
+        facts=_facts(analysis, effective),
+        version_sources=_version_sources(analysis),
+        heat=drawn_frame(_HEAT, "figure-staleness-heat", heat_frame(answers), run, updates_s=update_moments(analysis)),
+        shares=drawn_frame(_SHARES, "figure-staleness-shares", shares_frame(answers), run),
+        parts=drawn(_PARTS, analysis),
+        price=_PRICE_UNKNOWN if effective is None else _price(effective),
+        price_figures=[] if effective is None else _price_figures(analysis),
+    )
+
+
+def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
+    ages, cap = analysis.staleness, analysis.run.max_staleness
+    over = "the run states no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
+    facts = [
+        Fact("Gained in flight", fmt.significant(ages.in_flight_mean), "versions, while the sample was generated"),
+        Fact("Gained in the queue", fmt.significant(ages.in_queue_mean), "versions, between its end and its step"),
+        Fact("Beyond the cap", over, "" if cap is None else f"cap {cap}"),
+    ]
+    if effective is not None:
+        facts.append(Fact("Effective tokens", fmt.percent(effective), "of those trained, by importance ratios"))
+    if ages.samples is not None:
+        oldest = f"{fmt.significant(ages.samples.mean)} mean"
+        facts.insert(0, Fact("Oldest in a sample", oldest, f"max {ages.samples.max}"))
+    if ages.tokens is not None:
+        at = ages.tokens
+        spread = f"p50 {at.p50}, p95 {at.p95}, p99 {at.p99}, max\u00a0{at.max}"
+        facts.insert(0, Fact("Tokens", f"{fmt.significant(at.mean)} mean", spread))
+    return facts
+
+
+def _version_sources(analysis: Analysis) -> str:
+    sources = analysis.staleness.version_source_tokens
+    return ", ".join(f"{fmt.tokens(n)} by {source.replace('_', ' ')}" for source, n in sources.items())
+
+
+def _price(effective: float) -> str:
+    return (
+        "The older a token, the farther its importance ratio w may be from 1, and a batch of spread ratios weighs as "
+        "much as a smaller one of fresh tokens. Of all tokens that the run trained, that leaves "
+        f"{fmt.percent(effective)}: (sum of w)² over tokens times the sum of w², as the trainer recorded them."
+    )
+
+
+def _price_figures(analysis: Analysis) -> list[Drawn]:
+    frame = analysis.answers["version_moments"]
+    return [
+        drawn_frame(_EFFECTIVE, "figure-effective-share", frame, analysis.run),
+        drawn_frame(_VARIANCE, "figure-ratio-variance", frame, analysis.run),
+    ]
+
+
+_PRICE_UNKNOWN: Final = (
+    "What the age costs is not known: no trainer recorded importance ratios. Record `importance` with each training "
+    "step: for every staleness in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."
+)
+_NO_AGE: Final = "no trained token has a known version"
+_HEAT: Final = Figure(
+    "How old the tokens were, over time",
+    "Each column is one step, or as many neighbours as fit, and shows which share of its tokens was how old; the "
+    "stronger the colour, the more. The line is the 95th percentile. Healthy: level, narrow, and under the cap.",
+    "", "tokens", staleness.staleness_heat, "no trained token has a known version and a step with a time", False,
+    ("staleness_heat", "staleness_parts"), heat_table,
+)  # fmt: skip
+_SHARES: Final = Figure(
+    "All of them together",
+    "The same ages over the whole run; what is beyond the cap has its colour. Healthy: a narrow heap below the cap.",
+    "", "tokens", staleness.staleness_shares, _NO_AGE, False, ("staleness_histogram",),
+)  # fmt: skip
+_PARTS: Final = Figure(
+    "Where they aged",
+    "The mean age over time, in two parts: below, versions that came out while the sample was generated; above, those "
+    "between its end and its step. Healthy: low, and little of it in the queue, where a sample only waits.",
+    "staleness_parts", "staleness_mean", staleness.staleness_parts, _NO_AGE, True,
+)  # fmt: skip
+_EFFECTIVE: Final = Figure(
+    "What a token of each age is worth",
+    "The effective sample size over the tokens, by age; larger dots are more tokens. Healthy: near 100% wherever there "
+    "are many tokens, and falling slowly.",
+    "version_moments", "effective_share_ratio", staleness.effective_share, "the recorded ratios are all zero", False,
+    ("version_moments",),
+)  # fmt: skip
+_VARIANCE: Final = Figure(
+    "How far the importance ratios spread",
+    "The variance of w by age: 0 where the weights that train are those that sampled. Healthy: near 0 at age 0, and "
+    "small beside 1 at the ages that are common.",
+    "version_moments", "ratio_variance", staleness.ratio_variance, "no importance ratio was recorded", False,
+    ("version_moments",),
+)  # fmt: skip

@@ -1,0 +1,175 @@
+"""What every worker did over time: all of them, the worst stretch, and the worst workers where lanes are shared.
+
+The alert rules that fired as marks over time: a row for each of the gravest, a mark for each of its firings.
+
+Where the rows lie in a picture is the chart's business; no picture is made here.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope import format as fmt
+from rlscope.alerts.evaluate import written
+from rlscope.analysis.result import Analysis, RunFacts, Severity
+from rlscope.reports.charts.encoding import Chart
+from rlscope.reports.charts.timeline import lanes_of, placed, shown_first, states_of_view, updates_in, worker_timeline
+from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.text.rules import fired_built_in
+from rlscope.reports.text.states import STATES, State, order_of, state_of
+
+ROWS_MAX: Final = 4
+"""More would push the lanes off the screen; those that are left out are counted, and listed with the alerts."""
+_FIRINGS: Final = {
+    "row": pl.Int64,
+    "severity": pl.String,
+    "rule": pl.String,
+    "from_s": pl.Float64,
+    "to_s": pl.Float64,
+    "value": pl.String,
+}
+
+
+class Firings(NamedTuple):
+    """What fired within a stretch of the run."""
+
+    all: pl.DataFrame
+    """A row per firing: row (0 for the gravest rule), severity, rule, from_s and to_s since the run started, value."""
+
+    @property
+    def drawn(self) -> pl.DataFrame:
+        """Those of the rules that have a row in a picture."""
+        return self.all.filter(pl.col("row") < ROWS_MAX)
+
+    @property
+    def rules_left_out(self) -> int:
+        """How many rules that fired have no row."""
+        return max(0, self.all["row"].n_unique() - ROWS_MAX)
+
+
+def firings_in(analysis: Analysis, stretch_s: tuple[float, float]) -> Firings:
+    """The firings that a stretch of the run sees some of, in seconds since it started; the gravest rules first."""
+    rows, found = dict[str, int](), list[tuple[int, Severity, str, float, float, str]]()
+    for rule, alert in fired_built_in(analysis):
+        from_s, to_s = (_since_start(analysis, instant_ns) for instant_ns in (alert.start_ns, alert.end_ns))
+        if from_s <= stretch_s[1] and to_s >= stretch_s[0]:
+            row = rows.setdefault(rule.name, len(rows))
+            found.append((row, alert.severity, alert.rule, from_s, to_s, written(rule, alert.value)))
+    return Firings(pl.DataFrame(found, schema=_FIRINGS, orient="row"))
+
+
+def lanes_and_firings(lanes: pl.DataFrame, firings: Firings) -> pl.DataFrame:
+    """The table of the lanes, with the firings below them where there are any."""
+    if firings.all.is_empty():
+        return lanes
+    rows = firings.all.select(pl.col("rule").alias("alert"), "severity", "value", "from_s", "to_s")
+    return pl.concat([lanes, rows], how="diagonal")
+
+
+def _since_start(analysis: Analysis, instant_ns: int | None) -> float:
+    """Within the run: the tick that begins or ends a firing may be an instant after its end, which None stands for."""
+    run = analysis.run
+    return run.duration_s if instant_ns is None else min((instant_ns - run.started_ns) / 1e9, run.duration_s)
+
+
+class Choice(NamedTuple):
+    """One way to look at the workers."""
+
+    label: str
+    """Of its button."""
+    drawn: Drawn
+    stretch_s: tuple[float, float] | None
+    """What every chart shows with it, in seconds since the run started; None for the whole run."""
+
+
+class WorkersSection(NamedTuple):
+    """What the section shows."""
+
+    choices: list[Choice]
+    figures: list[Drawn]
+    """Of the choices, in their order."""
+    key: list[State]
+    """The states that the pictures have."""
+    states: tuple[State, ...]
+    """Every state, for the patterns."""
+    duration_s: float
+    """Of the whole run, which all charts over time show first."""
+
+
+def workers_section(analysis: Analysis) -> WorkersSection:
+    """The section's figures, the whole run first."""
+    frame = analysis.answers.get("worker_timeline")
+    if frame is None or frame.is_empty():
+        nothing = pl.DataFrame()
+        draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
+        empty = drawn_frame(_figure("All workers", "A lane per worker.", draw), _anchor("all"), None, analysis.run)
+        return WorkersSection([], [empty], [], STATES, analysis.run.duration_s)
+    choices = [_choice(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
+    key = [state_of(name) for name in sorted(frame["state"].unique(), key=order_of)]
+    return WorkersSection(choices, [choice.drawn for choice in choices], key, STATES, analysis.run.duration_s)
+
+
+_VIEWS: Final = ("all", "worst_stretch", "worst_workers")
+_HOW_TO_READ: Final = (
+    "The colour is the state that held most of each {part}, its height the share of that time, and waits are hatched. "
+    "Lines across: new weights are published; ticks above a lane: its engine has them. "
+)
+_HEALTHY: Final = "Healthy: full lanes without hatching, cut only by thin updates, and no lane unlike its neighbours."
+
+
+def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> Choice:
+    run = analysis.run
+    states = states_of_view(frame, view, run.started_ns)
+    table = lanes_of(states)
+    lanes = placed(table)
+    updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
+    stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
+    firings = firings_in(analysis, stretch_s)
+    draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, firings=firings.drawn)
+    title, opening = _words(view, table, stretch_s)
+    part = fmt.duration(float(states["part_ns"][0]) / 1e9)
+    reading = opening + _HOW_TO_READ.format(part=part) + _of_alerts(firings) + _HEALTHY
+    is_stretch = view == "worst_stretch"
+    figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
+    rows = lanes_and_firings(table.drop("lane"), firings)
+    return Choice(title, drawn_frame(figure, _anchor(view), rows, run), stretch_s if is_stretch else None)
+
+
+def _of_alerts(firings: Firings) -> str:
+    if firings.all.is_empty():
+        return ""
+    others = fmt.counted(firings.rules_left_out, "other rule that fired stands", "other rules that fired stand")
+    rest = f"; {others} in the numbers below" if firings.rules_left_out else ""
+    return f"Above the lanes: the alert rules that fired, and when{rest}. "
+
+
+def _figure(title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:
+    asked = ("worker_timeline", "weight_marks")
+    return Figure(title, reading, "", "waiting_ratio", draw, "no worker wrote anything", True, asked)
+
+
+def _in_stretch(draw: "partial[Chart]", stretch_s: tuple[float, float], frame: pl.DataFrame, run: RunFacts) -> Chart:
+    return shown_first(draw(frame, run), *stretch_s)
+
+
+def _words(view: str, lanes: pl.DataFrame, stretch_s: tuple[float, float]) -> tuple[str, str]:
+    """The title, and the sentence that the reading begins with."""
+    workers, shared = int(lanes["worker_count"].sum()), bool((lanes["worker_count"] > 1).any())
+    lanes_are = "A lane per worker, trainers first. "
+    if shared:
+        lanes_are = (
+            f"{fmt.count(workers)} workers in {fmt.count(lanes.height)} lanes: those of a role that waited "
+            "alike share one, those that waited most are first. "
+        )
+    if view == "worst_stretch":
+        length = fmt.duration(stretch_s[1] - stretch_s[0])
+        return f"Worst {length}", "The stretch in which waiting cost most GPU time. " + lanes_are
+    if view == "worst_workers":
+        return f"Worst {fmt.count(workers)} workers", "Those whose waiting cost most GPU time. " + lanes_are
+    return "All workers", lanes_are
+
+
+def _anchor(view: str) -> str:
+    return "figure-workers-" + view.replace("_", "-")

@@ -1,0 +1,271 @@
+"""The analysis as text: the verdict card first, what could not be seen next, then the numbers.
+
+It reads the same at any width from 60 columns on and without colour: bars and symbols carry what colours do.
+"""
+
+from collections.abc import Sequence
+
+from rich.box import ROUNDED
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, Finding, LedgerState
+from rlscope.format import bulleted, plain
+from rlscope.model.forecast.result import Outlook
+from rlscope.reports.terminal.model import outlook_sections
+from rlscope.reports.text import advice, findings
+from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.brief import NO_GAPS, brief_of
+from rlscope.reports.text.rules import TITLE, fired_rules
+from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of
+
+_WIDTH_MAX = 120
+_BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
+_KIND_FILLS: dict[Kind, str] = {"work": "█", "wait": "▒", "weights": "░", "housekeeping": "░", "unknown": "░"}
+_KIND_STYLES: dict[Kind, str] = {
+    "work": "cyan",
+    "wait": "dark_orange",
+    "weights": "medium_purple",
+    "housekeeping": "grey58",
+    "unknown": "grey42",
+}
+_SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
+
+
+def print_card(analysis: Analysis, console: Console) -> None:
+    """Print the whole analysis."""
+    width = min(console.width, _WIDTH_MAX)
+    blocks: list[RenderableType] = [_verdict(analysis)]
+    gaps = verdict_words.gap_lines(analysis)
+    if gaps:
+        blocks.append(_gaps(gaps))
+    blocks += [
+        _section("Where the GPU time went, whole run", _ledger(analysis, width)),
+        *(_section(title, body) for title, body in outlook_sections(analysis.outlook, width)),
+        _section("Throughput", _pairs(_throughput(analysis))),
+        _section("Staleness", _staleness(analysis, width)),
+        _section("Findings, whole run", _findings(analysis)),
+        *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
+    ]
+    if not gaps:
+        blocks.append(_section("Data quality", Text(NO_GAPS)))
+    console.print(Group(*blocks), width=width, soft_wrap=False)
+
+
+def _verdict(analysis: Analysis) -> Panel:
+    run = analysis.run
+    body = Table.grid(padding=(0, 2))
+    body.add_column(no_wrap=True, style="dim")
+    body.add_column(overflow="fold")
+    alarm = verdict_words.alarm(analysis)
+    if alarm is not None:
+        body.add_row("Alarm", Text(alarm, style="bold red"))
+    body.add_row("Verdict", Text(verdict_words.headline(analysis), style="bold"))
+    body.add_row("Why", plain(verdict_words.why(analysis)))
+    _add_next(body, analysis)
+    brief = brief_of(analysis)
+    body.add_row("GPU time", plain(brief.spent))
+    body.add_row("Achieved", plain(f"{brief.achieved.value}, {brief.achieved.note}"))
+    about = (
+        run.run_id,
+        fmt.duration(run.duration_s),
+        fmt.counted(run.n_gpus, "GPU", "GPUs"),
+        fmt.counted(run.steps, "step", "steps"),
+    )
+    body.add_row("Run", plain(" · ".join(about)))
+    label = verdict_words.verdict_label(analysis.verdict.bottleneck)
+    return Panel(
+        body,
+        title=Text(f" {label} ", style="bold"),
+        title_align="left",
+        border_style="none" if alarm is None else "red",
+        box=ROUNDED,
+        padding=(1, 2),
+    )
+
+
+def _add_next(body: Table, analysis: Analysis) -> None:
+    """The next step; before it the layout that is kept, or after it what the new one brings."""
+    outlook = analysis.outlook
+    if isinstance(outlook, Outlook) and not outlook.recommendation.changes:
+        body.add_row("Layout", Text(f"{advice.headline(outlook)}."))
+    body.add_row("Next", plain(verdict_words.next_step(analysis)))
+    if isinstance(outlook, Outlook) and outlook.recommendation.changes:
+        gain = advice.gain_words(outlook.recommendation.gain_ratio)
+        body.add_row("Gain", Text(f"{gain} more tokens trained per second, in the layout to use next."))
+
+
+def _gaps(lines: Sequence[str]) -> Panel:
+    return Panel(
+        Group(*(bulleted("!", line) for line in lines)),
+        title=Text(" The data has gaps ", style="bold yellow"),
+        title_align="left",
+        border_style="yellow",
+        box=ROUNDED,
+        padding=(0, 2),
+    )
+
+
+def _ledger(analysis: Analysis, width: int) -> RenderableType:
+    ledger = analysis.ledger
+    if not ledger.states:
+        return Text(f"{fmt.NO_DATA}: no worker with a GPU wrote anything.")
+    has_idle = any(state.gpu_idle_ratio is not None for state in ledger.states)
+    roles = sorted({state.role for state in ledger.states}, key=role_order)
+    tables = [_role([s for s in ledger.states if s.role == role], role, width, has_idle) for role in roles]
+    total = fmt.gpu_time(ledger.total_gpu_s)
+    key = "█ work  ▒ waiting  ░ everything else"
+    return Group(*tables, Text(f"{key}\nTogether {total}; every GPU-second is in exactly one state.", style="dim"))
+
+
+def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) -> Table:
+    bar = 32 if width >= 100 else 14 if width >= 76 else 6
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
+    table.add_column(
+        plain(role.capitalize()),
+        header_style="bold",
+        overflow="fold",
+        min_width=34 if width >= 100 else 29 if width >= 76 else 20,
+    )
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True, min_width=bar)
+    table.add_column("GPU time", justify="right", no_wrap=True)
+    if has_idle:
+        table.add_column("GPU idle", justify="right", no_wrap=True)
+    for state in (state for state in states if state.gpu_ns > 0):
+        kind = state_of(state.state).kind
+        filled = round(state.share_ratio * bar)
+        idle = "" if state.gpu_idle_ratio is None else fmt.percent(state.gpu_idle_ratio)
+        table.add_row(
+            plain(state_label(state.state, state.reason)),
+            fmt.percent(state.share_ratio),
+            Text(_KIND_FILLS[kind] * filled or "▏", style=_KIND_STYLES[kind]),
+            fmt.gpu_time(state.gpu_s),
+            *([idle] if has_idle else []),
+        )
+        if state.underfilled_gpu_ns is not None:
+            ratio = state.share_ratio * state.underfilled_gpu_ns / state.gpu_ns
+            gpu_time = fmt.gpu_time(state.underfilled_gpu_ns / 1e9)
+            table.add_row(Text(f"  {UNDERFILLED}"), fmt.percent(ratio), "", gpu_time, style="dim")
+    table.add_row("")
+    return table
+
+
+def _throughput(analysis: Analysis) -> list[tuple[str, str]]:
+    rates, run = analysis.throughput, analysis.run
+    return [
+        ("trained, steady", fmt.tokens_per_second(rates.steady_tokens_per_s)),
+        ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s)),
+        ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
+        (
+            "trained in all",
+            f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}",
+        ),
+        ("steady stretch", verdict_words.window_sentence(analysis)),
+    ]
+
+
+def _staleness(analysis: Analysis, width: int) -> RenderableType:
+    staleness, cap = analysis.staleness, analysis.run.max_staleness
+    tokens, samples = staleness.tokens, staleness.samples
+    if tokens is None:
+        return Text(f"{fmt.NO_DATA}: no trained token has a known version.")
+    facts = _pairs(
+        [
+            (
+                "tokens",
+                f"mean {fmt.significant(tokens.mean)}, p50 {tokens.p50}, p95 {tokens.p95}, "
+                f"p99 {tokens.p99}, max {tokens.max}",
+            ),
+            (
+                "samples",
+                "no data"
+                if samples is None
+                else f"mean {fmt.significant(samples.mean)}, max {samples.max} (oldest token)",
+            ),
+            ("gained in flight", fmt.versions(staleness.in_flight_mean)),
+            ("gained in the queue", fmt.versions(staleness.in_queue_mean)),
+            ("beyond the cap", _over_cap(analysis)),
+        ]
+    )
+    return Group(facts, Text(""), _histogram(tokens.histogram, cap, 40 if width >= 100 else 24))
+
+
+def _over_cap(analysis: Analysis) -> str:
+    cap = analysis.run.max_staleness
+    return "the run states no cap" if cap is None else f"{fmt.tokens(analysis.staleness.over_cap_tokens)} (cap {cap})"
+
+
+def _histogram(histogram: Sequence[tuple[int, int]], cap: int | None, width: int) -> Table:
+    rows, total = _folded(histogram), sum(count for _, count in histogram) or 1
+    largest = max((count for _, _, count in rows), default=1) or 1
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(overflow="fold")
+    for first, last, count in rows:
+        over = cap is not None and first > cap
+        table.add_row(
+            f"{first}" if first == last else f"{first}–{last}",
+            Text(_bar(count / largest, width).ljust(width), style="red" if over else "cyan"),
+            fmt.percent(count / total),
+            fmt.tokens(count) + (" over the cap" if over else ""),
+        )
+    return table
+
+
+def _folded(histogram: Sequence[tuple[int, int]], rows_max: int = 10) -> list[tuple[int, int, int]]:
+    """(first, last, tokens): the histogram with the last bars made one where it would be too long."""
+    head, tail = histogram[: rows_max - 1], histogram[rows_max - 1 :]
+    rows = [(age, age, count) for age, count in head]
+    return [*rows, (tail[0][0], tail[-1][0], sum(count for _, count in tail))] if tail else rows
+
+
+def _findings(analysis: Analysis) -> RenderableType:
+    if not analysis.findings:
+        return Text("Nothing was found, or there was too little to judge.")
+    return Group(*(_finding(finding) for finding in analysis.findings))
+
+
+def _finding(finding: Finding) -> RenderableType:
+    head = Text(f"{finding.severity:<9}", style=_SEVERITY_STYLES[finding.severity])
+    head.append_text(plain(findings.title(finding))).stylize("bold", 9)
+    if finding.cost_gpu_s is not None:
+        head.append(f"  {fmt.gpu_time(finding.cost_gpu_s)}", style="not bold")
+    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding)), Text(""))
+    return Group(head, Padding(words, (0, 0, 0, 9)))
+
+
+def _alerts(analysis: Analysis) -> RenderableType:
+    lines: list[RenderableType] = []
+    for alert in fired_rules(analysis):
+        head = Text(f"{alert.severity:<9}", style=_SEVERITY_STYLES[alert.severity])
+        head.append_text(plain(f"{alert.rule}, {alert.when}")).stylize("bold", 9)
+        head.append(f"  {alert.cost}" if alert.cost else "", style="not bold")
+        lines += [head, Padding(plain(alert.what), (0, 0, 0, 9))]
+    return Group(*lines)
+
+
+def _section(title: str, body: RenderableType) -> RenderableType:
+    return Group(Text(""), Text(title, style="bold underline"), Padding(body, (0, 0, 0, 2)))
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, plain(value))
+    return table
+
+
+def _bar(ratio: float, width: int) -> str:
+    eighths = round(max(0.0, min(1.0, ratio)) * width * 8)
+    if eighths == 0:
+        return _BAR_EIGHTHS[0] if ratio > 0 else ""
+    return "█" * (eighths // 8) + (_BAR_EIGHTHS[eighths % 8 - 1] if eighths % 8 else "")

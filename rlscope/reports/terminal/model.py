@@ -1,0 +1,223 @@
+"""What the model says, on a terminal.
+
+The answer to a what-if, on a terminal.
+
+The answer to a plan on a terminal: the layout first, all others, what matters most, and what it rests on.
+
+It reads the same at any width from 60 columns on and without colour.
+"""
+
+from typing import Final, NamedTuple
+
+from rich.box import ROUNDED
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from rlscope import format as fmt
+from rlscope.format import bulleted, plain
+from rlscope.model.forecast.plan import Planned
+from rlscope.model.forecast.result import NoOutlook, Outlook
+from rlscope.model.forecast.whatif import WhatIf
+from rlscope.planning.schema import PlanFile
+from rlscope.reports.text import advice
+from rlscope.reports.text import model as model_words
+from rlscope.reports.text import plan as plan_words
+from rlscope.reports.text import what_if as what_if_words
+from rlscope.reports.text.names import preemption_sentence
+from rlscope.reports.text.plan import NOTHING_MEASURED, assumption_lines, cost_line
+
+_ADVICE: Final = "Layout to use next"
+_LAYOUTS_SHOWN: Final = 6
+_WIDE: Final = 100
+
+
+class Section(NamedTuple):
+    """A titled block of the card."""
+
+    title: str
+    body: RenderableType
+
+
+def outlook_sections(outlook: Outlook | NoOutlook, width: int) -> list[Section]:
+    """The layout to use, predicted against achieved, and the way from the bound down."""
+    if isinstance(outlook, NoOutlook):
+        return [Section(_ADVICE, plain(model_words.silence_sentence(outlook)))]
+    return [
+        Section(_ADVICE, _advice(outlook, width)),
+        Section("Predicted and achieved, steady stretch", _predicted(outlook)),
+        Section("From the most that is possible to what was achieved", _gap(outlook, width)),
+        Section("Time to finish", _finish(outlook)),
+    ]
+
+
+def _advice(outlook: Outlook, width: int) -> RenderableType:
+    return Group(
+        Text(advice.headline(outlook), style="bold"),
+        Text(advice.why(outlook)),
+        Text(""),
+        _layouts(outlook, with_intervals=width >= _WIDE),
+        *(bulleted("!", line) for line in model_words.remarks(outlook)),
+    )
+
+
+def _layouts(outlook: Outlook, *, with_intervals: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", no_wrap=True)
+    table.add_column("trainers : samplers\n× running", no_wrap=True)
+    for title in ("trained\ntokens/s", "gain", "staleness\np95"):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    for row in advice.layout_rows(outlook, _LAYOUTS_SHOWN):
+        gain = row.gain if with_intervals else row.gain.partition(" (")[0]
+        table.add_row(row.mark, row.layout, row.rate.removesuffix(" tokens/s"), gain, row.staleness, row.remark)
+    return table
+
+
+def _finish(outlook: Outlook) -> RenderableType:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for style in ("dim", "", "", ""):
+        table.add_column(overflow="fold", style=style)
+    for row in model_words.finish_rows(outlook):
+        table.add_row(*row)
+    return Group(table, Text(model_words.finish_sentence(outlook), style="dim"))
+
+
+def _predicted(outlook: Outlook) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("", "predicted", "achieved", ""):
+        table.add_column(title, overflow="fold")
+    for row in model_words.compared_rows(outlook):
+        table.add_row(*row)
+    sentence = Text(model_words.prediction_sentence(outlook), style="dim")
+    return Group(table, sentence) if outlook.prediction else sentence
+
+
+def _gap(outlook: Outlook, width: int) -> RenderableType:
+    bar = 32 if width >= _WIDE else 24
+    gap = outlook.gap
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(overflow="fold")
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True)
+    table.add_row("the most that is possible", fmt.tokens_per_second(gap.bound_tokens_per_s), "█" * bar)
+    for row in model_words.loss_rows(outlook):
+        table.add_row(row.cause.name, row.lost, Text(_step(row, gap.bound_tokens_per_s, bar), style="dark_orange"))
+    kept = gap.achieved_tokens_per_s / gap.bound_tokens_per_s if gap.bound_tokens_per_s else 0.0
+    table.add_row("achieved", fmt.tokens_per_second(gap.achieved_tokens_per_s), "█" * max(1, round(kept * bar)))
+    lines = [model_words.baseline_sentence(outlook), model_words.batch_sentence(outlook), preemption_sentence(outlook)]
+    return Group(table, *(Text(line, style="dim") for line in lines if line))
+
+
+def _step(row: model_words.LossRow, bound_tokens_per_s: float, bar: int) -> str:
+    """A block from where a cause finds the rate to where it leaves it, at least one character wide."""
+    ends = sorted((row.left_tokens_per_s, row.left_tokens_per_s + row.lost_tokens_per_s))
+    first, last = (round(end / bound_tokens_per_s * bar) for end in ends)
+    first = min(first, bar - 1)
+    return " " * first + "▒" * max(1, last - first)
+
+
+def print_what_if(outlook: Outlook, answer: WhatIf, console: Console) -> None:
+    """The answer, what it rests on, and what one per cent of each quantity buys today."""
+    console.print(Text(what_if_words.headline(answer), style="bold"))
+    console.print()
+    console.print(_beside(answer))
+    for line in what_if_words.what_if_lines(outlook, answer):
+        console.print(bulleted("!", line))
+    console.print()
+    console.print(Text(model_words.TITLE, style="bold"))
+    console.print(_levers(outlook))
+    console.print(Text(model_words.lever_sentence(outlook), style="dim"))
+
+
+def _beside(answer: WhatIf) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", no_wrap=True)
+    for title in ("as it is", "as asked", "difference"):
+        table.add_column(title, overflow="fold")
+    for row in what_if_words.what_if_rows(answer):
+        table.add_row(*row)
+    return table
+
+
+def _levers(outlook: Outlook) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right")
+    table.add_column(overflow="fold", style="dim")
+    for row in model_words.lever_rows(outlook):
+        table.add_row(*row)
+    return table
+
+
+_WIDTH_MAX: Final = 120
+_SHOWN: Final = 10
+
+
+def print_plan(planned: Planned, file: PlanFile, console: Console) -> None:
+    """Print the whole answer."""
+    width = min(console.width, _WIDTH_MAX)
+    blocks = [
+        _plan_advice(planned, file),
+        _section("Layouts", _plan_layouts(planned, wide=width >= _WIDE)),
+        *([_section("What the answer depends on", _unknowns(planned))] if planned.unknown_costs else []),
+        _section("What it rests on", Group(*(bulleted("·", line) for line in assumption_lines(planned)))),
+    ]
+    console.print(Group(*blocks), width=width, soft_wrap=False)
+
+
+def _plan_advice(planned: Planned, file: PlanFile) -> Panel:
+    cost = cost_line(planned, file)
+    lines = [*plan_words.why(planned), *([] if cost is None else [cost])]
+    body = Group(
+        Text(f"{plan_words.headline(planned)}.", style="bold"),
+        Text(""),
+        *(plain(line) for line in lines),
+        Text(""),
+        Text(NOTHING_MEASURED, style="dim"),
+    )
+    return Panel(
+        body,
+        title=Text(" Plan ", style="bold"),
+        title_align="left",
+        border_style="none" if planned.best is not None else "red",
+        box=ROUNDED,
+        padding=(1, 2),
+    )
+
+
+def _plan_layouts(planned: Planned, *, wide: bool) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", no_wrap=True)
+    table.add_column("trainers : samplers\n× running", no_wrap=True)
+    table.add_column("trained\ntokens/s", justify="right", no_wrap=True)
+    for title in ("fastest\nin", "staleness\np95", *(["step"] if wide else [])):
+        table.add_column(title, justify="right", no_wrap=True)
+    table.add_column("waits for", overflow="fold")
+    rows = plan_words.plan_rows(planned, _SHOWN)
+    for row in rows:
+        rate = row.rate.replace(" tokens/s", "")
+        rate = rate if wide else rate.partition(" (")[0]
+        step = (row.step,) if wide else ()
+        table.add_row(
+            row.mark, row.layout, rate, row.odds, row.staleness, *step, row.remark, style="dim" if row.excluded else ""
+        )
+    left_out = len(planned.candidates) - len(rows)
+    return Group(table, *(Text(line, style="dim") for line in plan_words.sweep_lines(planned, left_out)))
+
+
+def _unknowns(planned: Planned) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("", overflow="fold")
+    table.add_column("moves the\nrate by", justify="right", no_wrap=True)
+    table.add_column("not knowing it\ncosts the choice", justify="right", no_wrap=True)
+    for row in plan_words.unknown_rows(planned):
+        table.add_row(*row)
+    first = plan_words.measure_first(planned)
+    return Group(table, *([Text(first, style="dim")] if first else []))
+
+
+def _section(title: str, body: RenderableType) -> RenderableType:
+    return Group(Text(""), Text(title, style="bold underline"), Padding(body, (0, 0, 0, 2)))

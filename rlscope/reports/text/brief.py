@@ -1,0 +1,236 @@
+"""The analysis in the words that every format shows first: page, card, Markdown and picture say the same.
+
+Nothing is computed here but sums and products of what the analysis says; every number is written by `numbers.py`.
+
+A figure of the text.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Analysis, LedgerState, Loss, RunFacts
+from rlscope.model.forecast.result import Outlook
+from rlscope.reports.text import advice
+from rlscope.reports.text import model as model_words
+from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
+
+
+class Fact(NamedTuple):
+    """A quantity in words: its name, its value, and what belongs beside it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+CAUSES_SHOWN: Final = 3
+NO_GAPS: Final = "No gaps: every file was read and every worker said that it stopped."
+_STATES_NAMED: Final = 4
+_WORTH_NAMING_RATIO: Final = 0.02
+
+
+class Cause(NamedTuple):
+    """One cause of lost GPU time."""
+
+    words: str
+    gpu_time: str
+    share: str
+    """Of which side's GPU time, 62.3% of trainer GPU time."""
+    money: str
+    """Empty without a price."""
+
+
+class RolePart(NamedTuple):
+    """One state in the bar of a role."""
+
+    state: State
+    label: str
+    share: str
+    share_ratio: float
+
+
+class RoleBar(NamedTuple):
+    """Where the GPU time of a role went."""
+
+    role: str
+    gpu_time: str
+    money: str
+    parts: list[RolePart]
+    """All of them, work first; their shares add up to 1."""
+    named: list[RolePart]
+    """The few largest, which have room for a name."""
+
+
+class Choice(NamedTuple):
+    """The layout to use next."""
+
+    headline: str
+    why: str
+    columns: list[str]
+    """Which layouts: today's, and the other where there is one."""
+    rows: list[tuple[str, list[str]]]
+    """A line per property, with a value for each."""
+
+
+class Brief(NamedTuple):
+    """What a reader with thirty seconds takes away."""
+
+    run_id: str
+    about: str
+    """When, how long, how many GPUs."""
+    label: str
+    alarm: str | None
+    headline: str
+    is_unknown: bool
+    """No bottleneck is named: `why` then says what is missing, which the causes beside it do not."""
+    why: str
+    next_step: str
+    spent: str
+    """GPU time of the whole run, and its price where one is stated."""
+    roles: list[RoleBar]
+    stretch: str
+    """The part of the run that the causes are summed over."""
+    causes: list[Cause]
+    choice: Choice | None
+    no_choice: str
+    """Why the model says nothing; empty where it does."""
+    achieved: Fact
+    """Achieved against predicted."""
+    gaps: list[str]
+    quality: str
+    """The data quality in one line."""
+
+
+def brief_of(analysis: Analysis) -> Brief:
+    """The words of an analysis."""
+    run, said, gaps = analysis.run, analysis.outlook, verdict_words.gap_lines(analysis)
+    known = isinstance(said, Outlook)
+    return Brief(
+        run_id=run.run_id,
+        about=" · ".join(_about(run)),
+        label=verdict_words.verdict_label(analysis.verdict.bottleneck),
+        alarm=verdict_words.alarm(analysis),
+        headline=verdict_words.headline(analysis),
+        is_unknown=analysis.verdict.bottleneck == "unknown",
+        why=verdict_words.why(analysis),
+        next_step=verdict_words.next_step(analysis),
+        spent=_spent(analysis.ledger.total_gpu_s, run),
+        roles=_roles(analysis),
+        stretch=verdict_words.stretch(analysis),
+        causes=_causes(analysis),
+        choice=_choice(said) if known else None,
+        no_choice="" if known else model_words.silence_sentence(said),
+        achieved=_achieved(analysis),
+        gaps=gaps,
+        quality=_quality(gaps),
+    )
+
+
+def _about(run: RunFacts) -> tuple[str, ...]:
+    return (
+        fmt.instant(run.started_ns),
+        fmt.duration(run.duration_s),
+        fmt.counted(run.n_gpus, "GPU", "GPUs"),
+        fmt.counted(run.steps, "training step", "training steps"),
+    )
+
+
+def _spent(gpu_s: float, run: RunFacts) -> str:
+    price = _money(gpu_s, run)
+    return f"{fmt.gpu_time(gpu_s)}, {price}" if price else fmt.gpu_time(gpu_s)
+
+
+def _money(gpu_s: float, run: RunFacts) -> str:
+    return fmt.money(gpu_s, run.gpu_hour_price, run.currency)
+
+
+def _roles(analysis: Analysis) -> list[RoleBar]:
+    states = [state for state in analysis.ledger.states if state.gpu_ns > 0]
+    return [
+        _role(role, [state for state in states if state.role == role], analysis.run)
+        for role in sorted({state.role for state in states}, key=role_order)
+    ]
+
+
+def _role(role: str, states: Sequence[LedgerState], run: RunFacts) -> RoleBar:
+    gpu_s = sum(state.gpu_ns for state in states) / 1e9
+    parts = [_part(state) for state in sorted(states, key=lambda state: order_of(state.state))]
+    largest = sorted(parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
+    named = [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
+    return RoleBar(role.capitalize(), fmt.gpu_time(gpu_s), _money(gpu_s, run), parts, named)
+
+
+def _part(state: LedgerState) -> RolePart:
+    return RolePart(
+        state_of(state.state),
+        state_label(state.state, state.reason),
+        fmt.percent(state.share_ratio),
+        fmt.finite(state.share_ratio) or 0.0,
+    )
+
+
+def _causes(analysis: Analysis) -> list[Cause]:
+    lost = [loss for loss in analysis.verdict.losses if loss.gpu_s > 0]
+    return [_cause(loss, analysis.run) for loss in lost[:CAUSES_SHOWN]]
+
+
+def _cause(loss: Loss, run: RunFacts) -> Cause:
+    return Cause(
+        verdict_words.cause_words(loss),
+        fmt.gpu_time(loss.gpu_s),
+        f"{fmt.percent(loss.side_share_ratio)} of {verdict_words.side_words(loss)}",
+        _money(loss.gpu_s, run),
+    )
+
+
+def _choice(said: Outlook) -> Choice:
+    chosen = advice.chosen_rows(said)
+    changes = said.recommendation.changes
+    rows = [
+        ("trainer GPUs", [row.trainer_gpus for row in chosen]),
+        ("sampler GPUs", [row.sampler_gpus for row in chosen]),
+        ("running per engine", [row.running for row in chosen]),
+        ("trained tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
+        *_gain_rows(said),
+        ("staleness p95", [row.staleness for row in chosen]),
+    ]
+    return Choice(
+        advice.change_words(said) if changes else advice.headline(said),
+        advice.why_beside_rows(said),
+        [row.mark for row in chosen],
+        rows,
+    )
+
+
+def _gain_rows(said: Outlook) -> list[tuple[str, list[str]]]:
+    """What the other layout brings and how sure that is; no rows where there is none."""
+    recommendation = said.recommendation
+    if recommendation.best is said.forecasts.today:
+        return []
+    median, low, high = map(fmt.signed_percent, recommendation.gain_ratio)
+    rows = [("gain", median)] + ([("90% between", f"{low} and {high}")] if low != high else [])
+    rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of cases"))
+    return [(name, ["–", value]) for name, value in rows]
+
+
+def _achieved(analysis: Analysis) -> Fact:
+    """The rate that the steps kept back made, beside what was predicted of them; without any, what is known."""
+    said, rate = analysis.outlook, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
+    if not isinstance(said, Outlook):
+        return Fact("Trained, steady", rate, "nothing was predicted")
+    compared = model_words.compared_rows(said)
+    if said.prediction is None or not compared:
+        return Fact("Trained, steady", rate, "too short a stretch to hold a prediction to")
+    judged = said.prediction
+    achieved, steps = fmt.tokens_per_second(judged.compared[0].achieved.value), fmt.count(judged.judged_steps)
+    words = f"over the last {steps} steps, predicted {compared[0].predicted}: {compared[0].remark}"
+    return Fact("Achieved against predicted", achieved, words)
+
+
+def _quality(gaps: Sequence[str]) -> str:
+    if not gaps:
+        return NO_GAPS
+    first = gaps[0]
+    return f"The data has a gap. {first}" if len(gaps) == 1 else f"The data has {len(gaps)} gaps. {first}"

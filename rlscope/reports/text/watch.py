@@ -1,0 +1,166 @@
+"""A watched run in words: the facts of one look, and the lines that a watch prints where there is no terminal."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from rlscope import format as fmt
+from rlscope.alerts.live.facts import LiveFacts, SideState
+from rlscope.alerts.live.watch import Look
+from rlscope.analysis.result import Alert
+from rlscope.format import printable
+from rlscope.reports.text.states import role_order, state_label
+
+# Often enough to see that it lives, seldom enough for a log that is kept for days.
+_STATUS_EVERY_NS: Final = 60_000_000_000
+_MOST_STATES: Final = 3
+
+
+def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
+    """What is known of the run now, name and value; what is not known is said so."""
+    staleness = facts.staleness
+    ages = fmt.NO_DATA
+    if staleness is not None:
+        ages = f"mean {fmt.significant(staleness.mean)}, p95 {staleness.p95}, max {fmt.versions(staleness.max)}"
+    return [
+        ("steps", _steps(facts, now_ns)),
+        ("trained", fmt.tokens_per_second(facts.trained_tokens_per_s)),
+        ("staleness", ages),
+        ("batch", _batch(facts)),
+        ("KV cache", fmt.percent(facts.kv_used_ratio)),
+        ("queue", _of(facts.queue_depth_samples, "samples")),
+    ]
+
+
+def side_words(side: SideState) -> str:
+    """One role in a line: its size, and what it does most."""
+    states = sorted(side.state_ratios.items(), key=lambda item: -item[1])[:_MOST_STATES]
+    doing = ", ".join(f"{state_label(name, None)} {fmt.percent(ratio)}" for name, ratio in states)
+    return f"{side_name(side)}: {doing or fmt.NO_DATA}"
+
+
+def side_name(side: SideState) -> str:
+    """A role with its size."""
+    return f"{fmt.counted(side.workers, side.role, side.role + 's')}, {fmt.counted(side.gpu_count, 'GPU', 'GPUs')}"
+
+
+def sides_of(facts: LiveFacts) -> Sequence[SideState]:
+    """The roles in the order in which the report has them."""
+    return sorted(facts.sides, key=lambda side: role_order(side.role))
+
+
+def alert_words(alert: Alert, now_ns: int) -> str:
+    """One alert: its rule, what it says, since when, and what it has cost."""
+    end_ns = alert.end_ns if alert.end_ns is not None else now_ns
+    facts = [f"for {fmt.duration((end_ns - alert.start_ns) / 1e9)}"]
+    if alert.cost_gpu_s is not None:
+        facts.append(f"cost {fmt.gpu_time(alert.cost_gpu_s)}")
+    return f"{alert.rule}: {alert.annotations.get('summary', 'it holds')} ({', '.join(facts)})"
+
+
+def silence_words(facts: LiveFacts) -> list[str]:
+    """A sentence for each worker that is not heard of."""
+    return [
+        f"{worker.worker_id} has not been heard of for {fmt.duration(worker.silent_s)}"
+        for worker in facts.silent_workers
+    ]
+
+
+def moment_ns(look: Look) -> int:
+    """What ages are counted up to, UTC epoch: now, or the end of a run that has ended."""
+    view = look.view
+    return view.evaluated_ns if view.ended and view.evaluated_ns is not None else view.now_ns
+
+
+def state_words(look: Look) -> str:
+    """Whether there is a run, and whether it goes on."""
+    if look.view.facts is None:
+        return "waiting for the run to begin"
+    return f"run {look.view.facts.run_id}" + (" has ended" if look.view.ended else "")
+
+
+class Lines:
+    """Prints what changed from one look to the next, and once a minute where the run stands."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._status_ns: int | None = None
+        self._state = ""
+        self._firing: frozenset[str] = frozenset()
+        self._said: Mapping[str, str] = {}
+
+    def show(self, look: Look) -> None:
+        """Print one look."""
+        now_ns = look.view.now_ns
+        say = _Printer(self._write, fmt.instant(now_ns))
+        if (state := state_words(look)) != self._state:
+            self._state = state
+            say.line(state)
+        self._show_alerts(look, say)
+        self._show_troubles(look, say)
+        if look.view.facts is not None and (self._status_ns is None or now_ns - self._status_ns >= _STATUS_EVERY_NS):
+            self._status_ns = now_ns
+            say.line(_status(look.view.facts, moment_ns(look)))
+
+    def _show_alerts(self, look: Look, say: "_Printer") -> None:
+        firing = {alert.fingerprint: alert for alert in look.view.alerts if alert.end_ns is None}
+        for alert in look.view.alerts:
+            if alert.end_ns is not None:
+                say.line(f"resolved {alert.severity} {alert_words(alert, moment_ns(look))}")
+        for fingerprint, alert in firing.items():
+            if fingerprint not in self._firing:
+                say.line(f"FIRING {alert.severity} {alert_words(alert, moment_ns(look))}")
+        self._firing = frozenset(firing)
+
+    def _show_troubles(self, look: Look, say: "_Printer") -> None:
+        """What is wrong with the data or with telling, once; and that it is over, once."""
+        silent = look.view.facts.silent_workers if look.view.facts is not None else ()
+        words = {f"silent {each.worker_id}": text for each, text in zip(silent, _silences(look), strict=True)}
+        # A count that grows is no news.
+        words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
+        words |= {f"trouble {trouble.split(':')[0]}": trouble for trouble in look.troubles}
+        for key, text in words.items():
+            if key not in self._said:
+                say.line(f"note: {text}")
+        for key in self._said.keys() - words.keys():
+            if key.startswith(("silent ", "trouble ")):
+                say.line(f"over: {self._said[key]}")
+        self._said = words
+
+
+class _Printer:
+    """Lines of one moment, each one line whatever a run supplied."""
+
+    def __init__(self, write: Callable[[str], None], moment: str) -> None:
+        self._write = write
+        self._moment = moment
+
+    def line(self, text: str) -> None:
+        """One line with the time before it."""
+        self._write(f"{self._moment} {printable(text)}")
+
+
+def _silences(look: Look) -> list[str]:
+    return silence_words(look.view.facts) if look.view.facts is not None else []
+
+
+def _status(facts: LiveFacts, now_ns: int) -> str:
+    rows = [f"{name} {value}" for name, value in fact_rows(facts, now_ns)]
+    return "; ".join([*rows, *(side_words(side) for side in sides_of(facts))])
+
+
+def _steps(facts: LiveFacts, now_ns: int) -> str:
+    steps = fmt.count(facts.steps)
+    if facts.last_step_end_ns is None:
+        return steps
+    return f"{steps}, the last {fmt.duration(max(0, now_ns - facts.last_step_end_ns) / 1e9)} ago"
+
+
+def _batch(facts: LiveFacts) -> str:
+    if facts.running_per_engine is None and facts.waiting_requests is None:
+        return fmt.NO_DATA
+    return f"{_of(facts.running_per_engine, 'running')}, {_of(facts.waiting_requests, 'waiting')} per engine"
+
+
+def _of(value: float | None, noun: str) -> str:
+    return fmt.NO_DATA if value is None else f"{fmt.significant(value)} {noun}"

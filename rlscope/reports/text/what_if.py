@@ -1,0 +1,174 @@
+"""The answer to a what-if in words: the run as it is beside the one that was asked about, and what to be careful with.
+
+Both columns are the model's: what the run achieved stands in its analysis.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.model.forecast.change import Doubt, update_seconds
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.whatif import Obstacle, WhatIf
+from rlscope.reports.documents.layouts import step_seconds
+from rlscope.reports.text import advice
+from rlscope.reports.text.names import CAUTIONS, EXCLUSIONS, REGIMES, other_run_lines, overflow_line, scaling_sentence
+
+
+class WhatIfRow(NamedTuple):
+    """One property of the run."""
+
+    name: str
+    now: str
+    asked: str
+    difference: str
+    """Empty where the two have none that is said."""
+
+
+def headline(answer: WhatIf) -> str:
+    """The answer as one short sentence, without a full stop."""
+    if answer.obstacle is not None:
+        return f"It cannot run: {_obstacle(answer.obstacle)}"
+    if answer.gain_ratio is None or not any(answer.gain_ratio):
+        return "No change of trained tokens per second"
+    return f"{advice.gain_words(answer.gain_ratio)} trained tokens per second"
+
+
+def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
+    """The run as it is beside the one that was asked about; of one that cannot run only what was asked."""
+    columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
+    rows = [WhatIfRow(name, *pair) for name, *pair in zip(_ROWS, *columns, _differences(answer), strict=True)]
+    layout, figures = rows[:_LAYOUT_ROWS], rows[_LAYOUT_ROWS:]
+    return [*layout, *_premises(answer), *(figures if answer.obstacle is None else [])]
+
+
+def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
+    """What was chosen, assumed, or is not known."""
+    lines = [_doubt(doubt, outlook) for doubt in answer.doubts]
+    if answer.chose_split:
+        lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
+    if answer.simulated:
+        lines.append("The answer was simulated event by event: a limit binds there that no formula holds for.")
+    overflow = overflow_line(answer.predicted)
+    lines += [overflow] if overflow else []
+    if answer.calibration.synchronous:
+        lines.append("The run works by turns, and is taken to go on doing so.")
+    if outlook.others:
+        lines += [scaling_sentence(outlook), *other_run_lines(outlook)]
+    return [*lines, *(CAUTIONS[caution] for caution in outlook.cautions)]
+
+
+def _doubt(doubt: Doubt, outlook: Outlook) -> str:
+    seen_elsewhere = outlook.calibration.training.scaling_seen_at
+    return _BEYOND_SCALING if doubt == "training_scaling" and seen_elsewhere else _DOUBTS[doubt]
+
+
+def _premises(answer: WhatIf) -> list[WhatIfRow]:
+    """What was asked besides the layout."""
+    change, calibration = answer.asked, answer.calibration
+    system = calibration.system
+    samples = round(system.workload.samples_per_step / calibration.steps_per_version)
+    caps = system.admission.max_staleness, system.workload.lengths.cap_tokens
+    rows = (
+        (change.max_staleness, "staleness cap", _or_none(caps[0]), fmt.count),
+        (change.length_factor, "response length", "", _times),
+        (change.max_output_tokens, "longest response", _or_none(caps[1]), fmt.count),
+        (change.samples_per_step, "samples per step", fmt.count(samples), fmt.count),
+        (change.trainer_speed, "training speed", "", _times),
+        (change.forward_speed, "forward speed", "", _times),
+        (change.weight_update_s, "weight update", fmt.duration(update_seconds(system.update)), fmt.duration),
+    )
+    return [WhatIfRow(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
+
+
+def _or_none(cap: int | None) -> str:
+    return "none" if cap is None else fmt.count(cap)
+
+
+def _times(factor: float | None) -> str:
+    return f"{fmt.significant(factor)} times"
+
+
+def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
+    """The values of one side, in the order of the rows."""
+    layout, pace, ages = forecast.layout, forecast.pace, forecast.staleness
+    rate = advice.rate_of(forecast, answer.now)
+    return [
+        fmt.count(layout.trainer_gpus),
+        fmt.count(layout.sampler_gpus),
+        fmt.count(layout.running_per_engine),
+        fmt.significant(rate.median if rate else None),
+        f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
+        fmt.duration(step_seconds(answer.calibration, forecast, answer.now)),
+        fmt.percent(pace.trainer_idle_ratio if pace else None),
+        fmt.percent(pace.sampler_idle_ratio if pace else None),
+        fmt.versions(ages.token_mean if ages else None),
+        fmt.versions(ages.sample_max if ages else None),
+        REGIMES[pace.regime] if pace else fmt.NO_DATA,
+        forecast.grade or fmt.NO_DATA,
+    ]
+
+
+def _differences(answer: WhatIf) -> list[str]:
+    """Of those rows in which one is said."""
+    now, asked = answer.now, answer.predicted
+    steps_s = [step_seconds(answer.calibration, each, now) for each in (now, asked)]
+    trainers = [each.pace.trainer_idle_ratio if each.pace else None for each in (now, asked)]
+    samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
+    said = {
+        "trained tokens/s": advice.gain_text(answer.gain_ratio),
+        "step": fmt.signed_percent(_change(*steps_s)),
+        "trainers idle": _points(*trainers),
+        "samplers idle": _points(*samplers),
+    }
+    return [said.get(name, "") for name in _ROWS]
+
+
+def _change(now: float | None, asked: float | None) -> float | None:
+    return asked / now - 1.0 if now and asked else None
+
+
+def _points(now: float | None, asked: float | None) -> str:
+    return "" if now is None or asked is None or now == asked else fmt.signed_points(asked - now)
+
+
+_ROWS: Final = (
+    "trainer GPUs",
+    "sampler GPUs",
+    "running per engine",
+    "trained tokens/s",
+    "90% between",
+    "step",
+    "trainers idle",
+    "samplers idle",
+    "mean staleness",
+    "oldest sample",
+    "waits for",
+    "decode passes",
+)
+_LAYOUT_ROWS: Final = 3
+
+
+def _obstacle(obstacle: Obstacle) -> str:
+    if obstacle == "queue_capacity":
+        return "the queue holds fewer whole groups than a step takes"
+    if obstacle == "in_flight_cap":
+        return "fewer whole groups may be in flight than a step takes"
+    return EXCLUSIONS[obstacle]
+
+
+_DOUBTS: Final[Mapping[Doubt, str]] = {
+    "cut_lengths": (
+        "Responses at the cap are taken to end there: how much longer they would be, nobody saw. The rate is assumed."
+    ),
+    "updates_not_seen": "The run shows no cost of a weight update: both sides are taken to stand still for all of it.",
+    "cap_by_admission": "The run has no staleness cap: the new one is taken to be kept by starting samples later.",
+    "training_scaling": (
+        "Training was seen on one number of GPUs: how it scales from there was not, and the interval shows it."
+        " A run with another number, named with --also, measures it."
+    ),
+}
+_BEYOND_SCALING: Final = (
+    "These are more or fewer trainer GPUs than any of the runs had: how training scales is carried on from theirs."
+)

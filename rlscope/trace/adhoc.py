@@ -1,0 +1,174 @@
+"""One question of the user's to one run: by its name, or as SQL of their own.
+
+Writes a frame as text, CSV, JSON or Parquet, to a file or to stdout.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import polars as pl
+
+from rlscope.errors import QueryError, RlscopeError
+from rlscope.trace.query import Argument, ask, ask_own, standard_arguments
+from rlscope.trace.questions import Question, find_question, questions
+from rlscope.trace.store import open_run
+
+_AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bins"})
+"""Lengths and counts, which questions divide by."""
+
+
+def answer(folder: Path, name: str | None, file: Path | None, arguments: Mapping[str, Argument]) -> pl.DataFrame:
+    """The table that answers the question `name`, or the SELECT in `file`.
+
+    arguments replace those that every question is asked with; a SELECT takes none. Raises RunFolderError, QueryError or
+    UnreadableDataError.
+    """
+    if name is not None:
+        _check_arguments(find_question(name), arguments)
+    elif arguments:
+        raise QueryError.of(
+            "--arg with -f",
+            found="arguments " + ", ".join(arguments),
+            expected="none: only the questions of `rlscope queries` have arguments",
+            next_step="Write the values into the file.",
+        )
+    with open_run(folder) as run:
+        if name is None:
+            assert file is not None
+            return ask_own(run, _read_sql(file))
+        return ask(run, name, standard_arguments(run) | dict(arguments))
+
+
+def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
+    """NAME=VALUE pairs; whole numbers, true and false are read as such. Raises QueryError for anything else."""
+    arguments: dict[str, Argument] = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not separator or not name:
+            raise QueryError.of(
+                f"--arg {pair}", found="no NAME=VALUE", expected="--arg bucket_ns=1000000000", next_step="Write it so."
+            )
+        arguments[name] = _typed(value)
+    return arguments
+
+
+def _check_arguments(question: Question, arguments: Mapping[str, Argument]) -> None:
+    names = _argument_names(question)
+    for name, value in arguments.items():
+        if name not in names:
+            raise QueryError.of(
+                f"query {question.name!r}",
+                found=f"argument {name}, which it does not have",
+                expected="one of " + ", ".join(names) if names else "no argument",
+                next_step="Its header, and those of the questions it stands on, in queries/ say what each means.",
+            )
+        if name in _AT_LEAST_1 and isinstance(value, int) and value < 1:
+            raise QueryError.of(
+                f"query {question.name!r}",
+                found=f"argument {name} = {value!r}",
+                expected="a whole number, at least 1",
+                next_step=f"Give it with --arg {name}=VALUE, or leave it out.",
+            )
+
+
+def _argument_names(question: Question) -> dict[str, None]:
+    """The arguments of the question and of those that it stands on, each once, in order."""
+    names = dict.fromkeys(arg.name for arg in question.args)
+    for table in question.tables:
+        if table in questions():
+            names |= _argument_names(find_question(table))
+    return names
+
+
+def _read_sql(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryError.of(
+            file,
+            found=f"what is not readable as text ({error})",
+            expected="a SELECT as UTF-8 text",
+            next_step="Save the file as UTF-8.",
+        ) from error
+
+
+def _typed(value: str) -> Argument:
+    if value in ("true", "false"):
+        return value == "true"
+    try:
+        return int(value)
+    except ValueError:
+        return value
+
+
+class TableFormat(StrEnum):
+    """How a table is written."""
+
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | None) -> None:
+    """Write the whole frame; stdout when output is None. Raises RlscopeError for a file that cannot be written."""
+    content = _encoded(frame, table_format)
+    if output is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+        return
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        raise RlscopeError.of(
+            output,
+            found=error.strerror or str(error),
+            expected="a file that can be written",
+            next_step="Name another with -o.",
+        ) from error
+
+
+def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:
+    match table_format:
+        case TableFormat.TEXT:
+            return _text(frame).encode()
+        case TableFormat.CSV:
+            return _flat(frame).write_csv().encode()
+        case TableFormat.JSON:
+            return (frame.write_json() + "\n").encode()
+        case TableFormat.PARQUET:
+            from io import BytesIO
+
+            buffer = BytesIO()
+            frame.write_parquet(buffer)
+            return buffer.getvalue()
+
+
+def _text(frame: pl.DataFrame) -> str:
+    """Every row and every column in full: a table that is cut short answers another question."""
+    with pl.Config(
+        tbl_rows=-1,
+        tbl_cols=-1,
+        tbl_width_chars=10_000,
+        fmt_str_lengths=1_000,
+        tbl_hide_dataframe_shape=True,
+        tbl_hide_column_data_types=True,
+        tbl_formatting="ASCII_MARKDOWN",
+    ):
+        return f"{frame}\n"
+
+
+def _flat(frame: pl.DataFrame) -> pl.DataFrame:
+    """CSV holds no nested values: they are written as JSON text."""
+    nested = [name for name, kind in frame.schema.items() if kind.is_nested()]
+    columns = [pl.Series(name, [_json(value) for value in frame[name]], dtype=pl.String) for name in nested]
+    return frame.with_columns(columns)
+
+
+def _json(value: object) -> str | None:
+    import json
+
+    return None if value is None else json.dumps(value.to_list() if isinstance(value, pl.Series) else value)

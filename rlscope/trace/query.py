@@ -1,0 +1,183 @@
+"""Runs a question, or the user's own SELECT, on an open run, and returns a polars frame.
+
+A question may stand on the answer of another: it names it among its inputs, and that answer is then kept as a table,
+so that it is computed once for a run.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import duckdb
+import polars as pl
+from duckdb import DuckDBPyConnection, StatementType
+
+from rlscope.errors import QueryError, UnreadableDataError
+from rlscope.trace.questions import Question, find_question, questions
+from rlscope.trace.store import KeptAnswers, Run
+
+Argument = int | float | str | bool
+
+BUCKETS: Final = 240
+"""Buckets of a timeline: as many as a page can show."""
+MOST_BUCKETS: Final = 4096
+"""Buckets of a run of which only a short stretch is judged."""
+_CELLS_PER_BUCKET: Final = 16
+"""Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
+_EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
+"""What may stand before a SELECT. DuckDB runs what it explains with ANALYZE, so that must be a SELECT too."""
+_OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
+"""A question that DuckDB refuses before it reads a row; what it says later is about the rows."""
+_PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOUBLE": float, "VARCHAR": str}
+_ONLY_READS: Final = "EXPLAIN FROM query($sql)"
+"""Refused for a SELECT whose WITH clause writes (DuckDB allows COPY there): inside query() it must not."""
+_NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The arguments that questions over time share. They cut a run into buckets, and those into cells."""
+
+    origin_ns: int
+    end_ns: int
+    from_ns: int
+    """Start of the stretch that is looked at most closely."""
+    to_ns: int
+    bucket_ns: int
+    cell_ns: int
+    cells_per_bucket: int
+    rows_disjoint: bool
+    bins: int = 40
+    most_groups: int = 2000
+    most_marks: int = 3000
+    """Of one view of the workers over time."""
+    most_lanes: int = 64
+    worst_workers: int = 16
+    worst_ns: int = 60 * 10**9
+    most_columns: int = 120
+    """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
+    most_versions: int = 400
+
+
+def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:
+    """A grid over the whole run in which the stretch [from_ns, to_ns) is a whole number of buckets, to a microsecond.
+
+    The buckets are about as long as BUCKETS of them need, or as the stretch where that is shorter, down to
+    1 / MOST_BUCKETS of the run.
+    """
+    extents = ask(run, "worker_extents")
+    start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
+    stretch_ns = max(to_ns - from_ns, (end_ns - start_ns) // MOST_BUCKETS, 1)
+    buckets = max(1, round(stretch_ns * BUCKETS / max(1, end_ns - start_ns)))
+    cell_ns = max(1, -(-stretch_ns // (buckets * _CELLS_PER_BUCKET)))
+    bucket_ns = cell_ns * _CELLS_PER_BUCKET
+    order = ask(run, "engine_row_order")
+    return Grid(
+        origin_ns=from_ns - max(0, -(-(from_ns - start_ns) // bucket_ns)) * bucket_ns,
+        end_ns=end_ns,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        bucket_ns=bucket_ns,
+        cell_ns=cell_ns,
+        cells_per_bucket=_CELLS_PER_BUCKET,
+        rows_disjoint=bool(order["rows_disjoint"][0]),
+    )
+
+
+def standard_arguments(run: Run) -> dict[str, Argument]:
+    """What every question is asked with unless the caller says otherwise: the stretch is the whole run."""
+    extents = ask(run, "worker_extents")
+    return asdict(make_grid(run, min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)))
+
+
+def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:
+    """The answer to a question of queries/, with the columns of its header; arguments that it has no use for are left.
+
+    Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
+    """
+    question = find_question(name)
+    try:
+        keep_inputs(run.connection, question, arguments, run.kept_answers)
+        if run.kept_answers.get(name) == _given(question, arguments):
+            return run.connection.table(name).pl()
+        return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
+    except _OUR_BUGS:
+        raise
+    except duckdb.Error as error:
+        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+
+
+def keep_inputs(
+    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
+) -> None:
+    """Answer the questions that this one stands on, and keep each answer as a table of its name.
+
+    An answer that is kept serves again only for the arguments that it was given with.
+    """
+    for needed in _inputs(question):
+        given = _given(needed, arguments)
+        if kept.get(needed.name) == given:
+            continue
+        keep_inputs(connection, needed, arguments, kept)
+        if kept.pop(needed.name, None) is not None:
+            connection.execute(f"DROP TABLE {needed.name}")  # a file's name; identifiers cannot be parameters
+        connection.sql(needed.sql, params=_needed(needed, arguments)).create(needed.name)
+        kept[needed.name] = given
+
+
+def ask_own(run: Run, sql: str) -> pl.DataFrame:
+    """The answer to the user's own SELECT. Raises QueryError for anything else, or SQL that DuckDB refuses."""
+    try:
+        kinds = _statement_kinds(run.connection, sql)
+        selected = _EXPLAIN.sub("", sql, count=1) if kinds == [StatementType.EXPLAIN] else sql
+        kinds = _statement_kinds(run.connection, selected)
+        if kinds != [StatementType.SELECT]:
+            raise QueryError.of(
+                "your SQL",
+                found=", ".join(kind.name for kind in kinds) or "nothing",
+                expected="one SELECT",
+                next_step="`rlscope queries` lists the questions there are; their files show the tables.",
+            )
+        run.connection.execute("EXPLAIN " + selected)
+        run.connection.execute(_ONLY_READS, {"sql": selected})
+        return run.connection.sql(sql).pl()
+    except (duckdb.Error, pl.exceptions.PolarsError) as error:
+        raise QueryError(f"your SQL was refused: {error}") from error
+
+
+def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:
+    return [statement.type for statement in connection.extract_statements(sql)]
+
+
+def _inputs(question: Question) -> list[Question]:
+    return [find_question(table) for table in question.tables if table in questions()]
+
+
+def _given(question: Question, arguments: Mapping[str, Argument]) -> dict[str, object]:
+    """The arguments that an answer depends on, by itself or through the answers that it stands on."""
+    given: dict[str, object] = {arg.name: arguments[arg.name] for arg in question.args if arg.name in arguments}
+    for needed in _inputs(question):
+        given |= _given(needed, arguments)
+    return given
+
+
+def _needed(question: Question, arguments: Mapping[str, Argument]) -> dict[str, Argument] | None:
+    names = [arg.name for arg in question.args]
+    missing = [name for name in names if name not in arguments]
+    if missing:
+        raise QueryError.of(
+            f"query {question.name!r}",
+            found="no argument " + ", ".join(missing),
+            expected="arguments " + ", ".join(names),
+            next_step="Its header in queries/ says what each means.",
+        )
+    for arg in question.args:
+        if type(arguments[arg.name]) is not _PYTHON_TYPES[arg.type]:
+            raise QueryError.of(
+                f"query {question.name!r}",
+                found=f"argument {arg.name} = {arguments[arg.name]!r}",
+                expected=f"a {arg.type}: {arg.meaning}",
+                next_step="Give it with --arg NAME=VALUE.",
+            )
+    return {name: arguments[name] for name in names} or None

@@ -1,0 +1,109 @@
+"""Finds the SQL files and reads their headers. Runs nothing.
+
+A file lies in the folder of its topic; its name is that of the question, and no two are the same.
+
+The header of a question, one SELECT a file:
+
+    -- The question as a sentence?
+    --
+    -- in   table, table
+    -- arg  name  TYPE  meaning with unit
+    -- out  name  TYPE  meaning with unit
+    -- grain: one row per ...
+"""
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from rlscope.errors import QueryError
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderColumn:
+    """One `arg` or `out` line."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One file of queries/."""
+
+    name: str
+    question: str
+    tables: tuple[str, ...]
+    args: tuple[HeaderColumn, ...]
+    outputs: tuple[HeaderColumn, ...]
+    grain: str
+    sql: str
+
+
+def queries_folder() -> Path:
+    """The folder of the SQL files: inside the package when it was installed, beside it in a checkout."""
+    packaged = Path(__file__).parents[1] / "queries"
+    return packaged if packaged.is_dir() else Path(__file__).parents[2] / "queries"
+
+
+def macros_sql() -> str:
+    """The table macros that several questions stand on."""
+    return (queries_folder() / "macros.sql").read_text(encoding="utf-8")
+
+
+@cache
+def questions() -> dict[str, Question]:
+    """Every question, by name."""
+    paths = sorted(queries_folder().glob("*/*.sql"), key=lambda path: path.stem)
+    return {path.stem: read_question(path) for path in paths}
+
+
+def find_question(name: str) -> Question:
+    """The question of that name. Raises QueryError, with the nearest name, for one that does not exist."""
+    try:
+        return questions()[name]
+    except KeyError:
+        near = get_close_matches(name, questions(), n=1)
+        raise QueryError.of(
+            f"query {name!r}",
+            found="no such question",
+            expected="one of those that `rlscope queries` lists",
+            next_step=f"Did you mean {near[0]!r}?" if near else "It says what each answers.",
+        ) from None
+
+
+def read_question(path: Path) -> Question:
+    """Read one file and its header. Raises QueryError when the header is not of the form above."""
+    sql = path.read_text(encoding="utf-8")
+    header = [line.removeprefix("--").strip() for line in _leading_comment(sql)]
+    if not header or not header[0].endswith("?"):
+        raise QueryError.of(path, found="no question on its first line", expected="-- A sentence?", next_step="Add it.")
+    return Question(
+        name=path.stem,
+        question=header[0],
+        tables=tuple(table.strip() for line in _tagged(header, "in ") for table in line.split(",") if table.strip()),
+        args=tuple(_column(line) for line in _tagged(header, "arg ")),
+        outputs=tuple(_column(line) for line in _tagged(header, "out ")),
+        grain="".join(_tagged(header, "grain:")),
+        sql=sql,
+    )
+
+
+def _leading_comment(sql: str) -> list[str]:
+    lines: list[str] = []
+    for line in sql.splitlines():
+        if not line.startswith("--"):
+            break
+        lines.append(line)
+    return lines
+
+
+def _tagged(header: list[str], tag: str) -> list[str]:
+    return [line.removeprefix(tag).strip() for line in header if line.startswith(tag)]
+
+
+def _column(line: str) -> HeaderColumn:
+    name, kind, meaning = line.split(maxsplit=2)
+    return HeaderColumn(name, kind, meaning)

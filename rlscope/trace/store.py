@@ -1,0 +1,259 @@
+"""Opens a run folder as one DuckDB connection that holds the tables of the contract, and lists what it left out.
+
+Nothing else opens files or connections. The tables are views over the Parquet files that stood in the folder when it
+was opened, so a run that is still being written can be analysed. `workers` holds one row per worker file.
+"""
+
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
+from rlscope_otel.schema import TABLES, arrow_schema
+
+from rlscope.errors import UnreadableDataError
+from rlscope.trace.config import RunConfig, read_config
+from rlscope.trace.files import (
+    RunManifest,
+    SkippedFile,
+    TableFiles,
+    is_integer,
+    list_table,
+    read_manifest,
+    read_workers,
+)
+from rlscope.trace.questions import find_question, macros_sql
+
+EXTENTS: Final = "worker_extents"
+"""The question whose answer every open run holds from the start."""
+TABLE_NAMES: Final = tuple(TABLES)
+KeptAnswers = dict[str, dict[str, object]]
+"""The questions whose answer a connection holds as a table of their name, and the arguments that it was given with."""
+MEMORY_LIMIT: Final = "1200MB"
+"""What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
+
+WORKERS: Final = pa.schema(
+    [
+        pa.field("worker_id", pa.string()),
+        pa.field("role", pa.string()),
+        pa.field("host", pa.string()),
+        pa.field("gpu_count", pa.int32()),
+        pa.field("device_name", pa.string()),
+        pa.field("kv_capacity_tokens", pa.int64()),
+        pa.field("max_running", pa.int32()),
+        pa.field("started_ns", pa.int64()),
+        pa.field("stopped_ns", pa.int64()),
+        pa.field("last_flush_ns", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An open run: its connection, and everything about it that is not a table."""
+
+    folder: Path
+    run_id: str
+    created_ns: int | None
+    config: RunConfig
+    connection: DuckDBPyConnection
+    row_counts: dict[str, int]
+    """Rows stored, by table."""
+    dropped_rows: dict[str, int]
+    """Rows that capture says it dropped, by table."""
+    skipped_files: tuple[SkippedFile, ...]
+    gaps: tuple[str, ...]
+    settings: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The config as it was given, with what `config` leaves out."""
+    kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
+
+
+@contextmanager
+def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
+    """Open a run folder; the connection closes with the block.
+
+    read_all reads every file whole first, so that one damaged inside is skipped too; it costs one full read.
+    Raises RunFolderError for a folder that is no run, or an unknown format version.
+    """
+    folder = folder.resolve()
+    manifest = read_manifest(folder)
+    config, gaps = read_config(manifest.config)
+    workers, skipped = read_workers(folder)
+    tables: dict[str, TableFiles] = {}
+    for table in TABLES:
+        tables[table], unreadable = list_table(folder, table)
+        skipped.extend(unreadable)
+    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
+        connection = _connect(Path(scratch), folder)
+        try:
+            link = Path(scratch) / "run"
+            if read_all:
+                tables, broken = _without_broken(connection, link, folder, tables)
+                skipped.extend(broken)
+            _create_tables(connection, link, folder, tables)
+            connection.from_arrow(_workers_table(workers)).create_view("workers")
+            _create_macros(connection, folder)
+            _lock_down(connection, Path(scratch), folder)
+            yield Run(
+                folder=folder,
+                run_id=manifest.run_id,
+                created_ns=manifest.created_ns,
+                config=config,
+                connection=connection,
+                row_counts={table: files.rows for table, files in tables.items()},
+                dropped_rows=_dropped_rows(workers),
+                skipped_files=tuple(skipped),
+                gaps=(*gaps, *_identity_gaps(workers)),
+                settings=manifest.config,
+            )
+        finally:
+            connection.close()
+
+
+@contextmanager
+def open_rows(
+    folder: Path, manifest: RunManifest, workers: Sequence[Mapping[str, object]], rows: Mapping[str, pa.Table]
+) -> Generator[Run]:
+    """Open rows that are held in memory as if they were the whole run; a table that is not given is empty.
+
+    workers are the documents of their files, rows in the contract's schema. Nothing of the folder is read.
+    """
+    documents = [dict(worker) for worker in workers]
+    config, _ = read_config(manifest.config)
+    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
+        connection = _connect(Path(scratch), folder)
+        try:
+            for table in TABLES:
+                held = rows.get(table, arrow_schema(table).empty_table())
+                connection.from_arrow(held).create_view(table)
+            connection.from_arrow(_workers_table(documents)).create_view("workers")
+            _create_macros(connection, folder)
+            _lock_down(connection, Path(scratch), folder)
+            counts = {table: held.num_rows for table, held in rows.items()}
+            dropped = _dropped_rows(documents)
+            yield Run(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
+        finally:
+            connection.close()
+
+
+def open_empty() -> DuckDBPyConnection:
+    """A connection with the contract's tables, all empty: what the queries' headers are checked against."""
+    connection = duckdb.connect()
+    for table in TABLES:
+        connection.from_arrow(arrow_schema(table).empty_table()).create_view(table)
+    connection.from_arrow(WORKERS.empty_table()).create_view("workers")
+    _create_macros(connection, Path("queries"))
+    return connection
+
+
+def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
+    """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
+    (scratch / "run").symlink_to(folder, target_is_directory=True)
+    connection = duckdb.connect(
+        config={
+            "memory_limit": MEMORY_LIMIT,
+            "temp_directory": str(scratch / "spill"),
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+            "python_enable_replacements": "false",
+        }
+    )
+    connection.execute("SET enable_progress_bar = false")
+    return connection
+
+
+def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]) -> None:
+    for table, files in tables.items():
+        empty = connection.from_arrow(arrow_schema(table).empty_table())
+        if not files.paths:
+            empty.create_view(table)
+            continue
+        paths = [str(link / path.relative_to(folder)) for path in files.paths]
+        try:
+            stored = connection.read_parquet(paths, union_by_name=True)
+        except duckdb.Error as error:
+            raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
+        columns = [
+            (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
+            for name, kind in zip(empty.columns, empty.types, strict=True)
+        ]
+        stored.select(*columns).create_view(table)
+
+
+def _without_broken(
+    connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]
+) -> tuple[dict[str, TableFiles], list[SkippedFile]]:
+    """The tables without the files that break when they are read whole, and those files with why."""
+    sound: dict[str, TableFiles] = {}
+    broken: list[SkippedFile] = []
+    for table, files in tables.items():
+        paths: list[Path] = []
+        columns: set[str] = set()
+        rows = 0
+        for path in files.paths:
+            name = path.relative_to(folder)
+            try:
+                stored = connection.read_parquet(str(link / name))
+                rows += sum(batch.num_rows for batch in stored.to_arrow_reader())
+            except (duckdb.Error, OSError, pa.ArrowException) as error:
+                broken.append(SkippedFile(name.as_posix(), f"cannot be read: {error}"))
+                continue
+            paths.append(path)
+            columns.update(stored.columns)
+        sound[table] = TableFiles(tuple(paths), frozenset(columns), rows)
+    return sound, broken
+
+
+def _create_macros(connection: DuckDBPyConnection, folder: Path) -> None:
+    """The macros, and the one answer that they are bound to."""
+    try:
+        connection.sql(find_question(EXTENTS).sql).create(EXTENTS)
+    except duckdb.Error as error:
+        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+    connection.execute(macros_sql())
+
+
+def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> None:
+    """Nothing outside the run and the scratch folder can be read from here on, and no setting can be changed."""
+    allowed = ", ".join("'" + str(path).replace("'", "''") + "'" for path in (scratch, folder))
+    connection.execute(f"SET allowed_directories = [{allowed}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
+def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
+    rows = [{field.name: _typed(document.get(field.name), field.type) for field in WORKERS} for document in documents]
+    return pa.Table.from_pylist(rows, schema=WORKERS)
+
+
+def _typed(value: object, kind: pa.DataType) -> object:
+    """The value when the column can hold it, else None: an optional entry that is wrong is as good as missing."""
+    fits = isinstance(value, str) if pa.types.is_string(kind) else is_integer(value, kind.bit_width)
+    return value if fits else None
+
+
+def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:
+    dropped: dict[str, int] = {}
+    for worker in workers:
+        counts = worker.get("dropped")
+        if not isinstance(counts, dict):
+            continue
+        for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
+            if isinstance(table, str) and isinstance(count, int) and count > 0:
+                dropped[table] = dropped.get(table, 0) + count
+    return dropped
+
+
+def _identity_gaps(workers: list[dict[str, object]]) -> tuple[str, ...]:
+    if not workers:
+        return ("workers/: no readable worker file, so no GPU-second can be accounted for",)
+    return tuple(
+        f"workers/{worker['worker_id']}.json: last_flush_ns is missing; the worker ends at its last row"
+        for worker in workers
+        if not isinstance(worker.get("last_flush_ns"), int) and not isinstance(worker.get("stopped_ns"), int)
+    )

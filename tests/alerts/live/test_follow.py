@@ -1,0 +1,229 @@
+"""A run that is followed while it is written is judged as after its end; what comes late is corrected and said."""
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.config import built_in_rules
+from rlscope.alerts.live.facts import LiveView, SilentWorker
+from rlscope.alerts.live.follow import GRACE_NS, LiveRun
+from rlscope.alerts.live.workers import GIVEN_UP_NS
+from rlscope.alerts.types import Rule, RuleSet, Window
+from rlscope.analysis.result import Alert
+from rlscope.errors import RuleError
+from rlscope.pipeline import check
+from tests.alerts.live.growing_run import arrivals, copy_all_but_tables, copy_file, every_rule, make_run
+from tests.trace_folder import activity, train_row, worker, write_rows, write_run
+
+S = 1_000_000_000
+RULES = every_rule(5 * S)
+IDLE = RuleSet(
+    (
+        Rule(
+            "idle", "idle.trainer_ratio", None, "above", 0.5, Window(10 * S), kind="alarm", labels={"severity": "info"}
+        ),
+    ),
+    interval_ns=10 * S,
+    warm_up_steps=0,
+)
+
+
+def followed(run: Path, folder: Path, seed: int, *, restarts: bool) -> list[Alert]:
+    """Everything that fires while the run's files appear out of order, within the grace, and somebody polls."""
+    rng = random.Random(seed)
+    waiting = arrivals(run, seed, GRACE_NS)
+    live, now_ns, fired = LiveRun(folder, RULES), 0, list[Alert]()
+    while True:
+        now_ns += rng.randint(1, 80 * S)
+        while waiting and waiting[0][0] <= now_ns:
+            copy_file(waiting.pop(0)[1], folder)
+        view = live.poll(now_ns)
+        fired += [alert for alert in view.alerts if alert.end_ns is not None]
+        assert view.problems == ()
+        if view.ended:
+            return fired + [alert for alert in view.alerts if alert.end_ns is None]
+        if restarts and rng.random() < 0.4:
+            live = LiveRun.restored(folder, RULES, json.loads(json.dumps(live.saved())))
+
+
+def by_start(alerts: list[Alert] | tuple[Alert, ...]) -> list[Alert]:
+    """Out of how many rows capture dropped some, nobody knows before all are there."""
+    known = (replace(alert, evidence=0) if alert.rule.startswith("rows.") else alert for alert in alerts)
+    return sorted(known, key=lambda alert: (alert.start_ns, alert.rule))
+
+
+@pytest.mark.parametrize(("seed", "restarts"), [(0, False), (1, True)])
+def test_files_in_any_order_within_the_grace_are_judged_as_check_judges_them(
+    tmp_path: Path, seed: int, restarts: bool
+) -> None:
+    run = make_run(tmp_path / "run", seed)
+    copy_all_but_tables(run, tmp_path / "live")
+    expected = by_start(check(run, RULES).alerts)
+    assert len({alert.rule for alert in expected}) > 20
+    assert by_start(followed(run, tmp_path / "live", seed, restarts=restarts)) == expected
+
+
+def test_a_long_run_that_is_met_at_its_end_is_judged_from_its_start(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", 7)
+    live = LiveRun(run, RULES)
+    view = live.poll(10**18)
+    assert view.ended
+    assert by_start(view.alerts) == by_start(check(run, RULES).alerts)
+    facts = view.facts
+    assert facts is not None
+    assert [(side.role, side.workers, side.gpu_count) for side in facts.sides] == [("sampler", 2, 4), ("trainer", 2, 4)]
+    assert facts.steps > 10 and facts.staleness is not None and facts.queue_depth_samples is not None
+    assert sum(facts.sides[0].state_ratios.values()) == pytest.approx(1)
+
+
+def seconds(view: LiveView) -> list[tuple[int, int | None]]:
+    return [(each.start_ns // S, None if each.end_ns is None else each.end_ns // S) for each in view.alerts]
+
+
+def growing(folder: Path, flushed_s: float, **counts: int) -> None:
+    """The one trainer's file as it stands after a flush."""
+    document = worker("t0", "trainer", 0, None, last_flush_ns=int(flushed_s * S), rows=counts)
+    (folder / "workers").mkdir(exist_ok=True)
+    (folder / "workers" / "t0.json").write_text(json.dumps(document))
+
+
+def test_a_tick_is_due_when_its_worker_recorded_something_after_it_or_when_the_grace_is_over(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [])
+    growing(folder, 9, activities=1)
+    write_rows(folder, "activities", "t0", [activity("t0", 0, 9 * S, "wait", "samples")])
+    live = LiveRun(folder, IDLE)
+    assert (live.poll(11 * S).evaluated_ns, live.poll(10 * S + GRACE_NS - 1).evaluated_ns) == (None, None)
+    view = live.poll(10 * S + GRACE_NS)
+    assert (view.evaluated_ns, seconds(view), view.problems) == (10 * S, [(10, None)], ())
+    growing(folder, 45, activities=2)
+    write_rows(folder, "activities", "t0", [activity("t0", 30 * S, 45 * S, "wait", "samples")], sequence=2)
+    # Two seconds before the end of its last row the worker's rows are surely whole: the tick at 40 s is due.
+    assert live.poll(46 * S).evaluated_ns == 40 * S
+
+
+def test_rows_that_come_after_their_tick_count_from_then_on_and_are_said(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [])
+    growing(folder, 60)
+    live = LiveRun(folder, IDLE)
+    view = live.poll(20 * S + GRACE_NS)
+    assert (view.evaluated_ns, seconds(view)) == (20 * S, [])
+    growing(folder, 60, activities=1)
+    write_rows(folder, "activities", "t0", [activity("t0", 5 * S, 29 * S, "wait", "samples")])
+    view = live.poll(30 * S + GRACE_NS)
+    assert seconds(view) == [(30, None)]
+    assert view.problems == ("1 row began before what was already evaluated, by up to 15 s; later ticks count them",)
+    assert [each.start_ns // S for each in check(folder, IDLE).alerts] == [20]
+
+
+def test_the_folder_may_appear_late_and_a_cut_off_file_is_tried_again_until_the_grace_is_over(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    live = LiveRun(folder, IDLE)
+    view = live.poll(S)
+    assert (view.facts, view.ended, len(view.problems)) == (None, False, 1)
+    write_run(folder, [worker("t0", "trainer", 0, 20 * S, rows={"activities": 1})])
+    path = write_rows(folder, "activities", "t0", [activity("t0", 0, 20 * S, "wait", "samples")])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    assert live.poll(21 * S).problems == ()
+    path.write_bytes(whole)
+    view = live.poll(22 * S)
+    assert (view.ended, seconds(view)) == (True, [(10, None)])
+    path.write_bytes(whole[:100])
+    broken = LiveRun(folder, IDLE)
+    broken.poll(21 * S)
+    view = broken.poll(21 * S + GRACE_NS)
+    assert "activities/t0-000001.parquet was left out" in view.problems[0]
+    assert view.ended
+
+
+def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard_is_over(tmp_path: Path) -> None:
+    silent = Rule("silent", "worker.silent_s", None, "above", 60, Window(S), kind="data_quality",
+                  labels={"severity": "critical"}, annotations={"summary": "{worker} for {value}"})  # fmt: skip
+    folder = write_run(tmp_path / "run", [])
+    growing(folder, 30, train_steps=1)
+    write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 30 * S)])
+    live = LiveRun(folder, RuleSet((silent,)))
+    assert live.poll(90 * S + GRACE_NS).alerts == ()
+    view = live.poll(100 * S + GRACE_NS)
+    assert [alert.annotations["summary"] for alert in view.alerts] == ["t0 for 1 min 10 s"]
+    assert view.facts is not None
+    assert view.facts.silent_workers == (SilentWorker("t0", 100.0),)
+    assert not view.ended
+    assert not live.poll(30 * S + GIVEN_UP_NS - 1).ended
+    assert live.poll(30 * S + GIVEN_UP_NS).ended
+
+
+def test_an_engine_that_is_killed_after_the_training_ends_with_the_run_and_calls_nobody(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [])
+    ends_s = range(2, 30, 2)
+    write_rows(folder, "train_steps", "t0", [train_row("t0", (end - 1) * S, end * S, end) for end in ends_s])
+
+    def heard(stopped_s: int | None, engine_flushed_s: int) -> None:
+        stop_ns = None if stopped_s is None else stopped_s * S
+        engine = worker("e0", "sampler", 0, None, last_flush_ns=engine_flushed_s * S, rows={})
+        trainer = worker("t0", "trainer", 0, stop_ns, last_flush_ns=28 * S, rows={"train_steps": len(ends_s)})
+        for document in (engine, trainer):
+            (folder / "workers" / f"{document['worker_id']}.json").write_text(json.dumps(document))
+
+    built_in = replace(built_in_rules(), interval_ns=S)
+    live = LiveRun(folder, built_in)
+    heard(None, 28)
+    assert live.poll(30 * S).alerts == ()
+    heard(31, 60)
+    view = live.poll(60 * S + GRACE_NS - 1)
+    assert (view.ended, view.alerts) == (False, ()), "the engine may go on, and no step is due"
+    view = live.poll(60 * S + GRACE_NS)
+    assert (view.ended, view.evaluated_ns, view.alerts) == (True, 60 * S, ())
+    late = LiveRun(folder, built_in).poll(9_000 * S)
+    assert (late.ended, late.evaluated_ns, late.alerts) == (True, 60 * S, ())
+    assert check(folder, built_in).alerts == ()
+
+
+def test_an_engine_that_is_killed_after_the_training_calls_nobody_while_others_go_on(tmp_path: Path) -> None:
+    killed = worker("e0", "sampler", 0, None, last_flush_ns=28 * S)
+    trained = worker("t0", "trainer", 0, 31 * S)
+    folder = write_run(tmp_path / "run", [killed, trained, worker("c0", "controller", 0, 200 * S)])
+    assert check(folder, built_in_rules()).alerts == ()
+    write_run(folder, [worker("c0", "controller", 0, None, last_flush_ns=150 * S)])
+    live = LiveRun(folder, built_in_rules())
+    view = live.poll(28 * S + GRACE_NS - 1)
+    assert view.facts is not None and view.facts.silent_workers == (SilentWorker("e0", 29.999999999),)
+    view = live.poll(150 * S)
+    assert (view.ended, view.alerts) == (False, ())
+    assert view.facts is not None and view.facts.silent_workers == ()
+
+
+def test_a_run_that_was_given_up_is_judged_no_further_however_late_somebody_looks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [])
+    growing(folder, 30, train_steps=1)
+    write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 30 * S)])
+    view = LiveRun(folder, IDLE).poll(9_000 * S)
+    assert (view.ended, view.evaluated_ns) == (True, 30 * S + GIVEN_UP_NS)
+
+
+def test_the_state_of_other_rules_is_refused(tmp_path: Path) -> None:
+    state = LiveRun(tmp_path, IDLE).saved()
+    with pytest.raises(RuleError, match="Delete the state file"):
+        LiveRun.restored(tmp_path, RULES, state)
+
+
+def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(tmp_path: Path) -> None:
+    """Eight hours, more than anything looks back at. The trainer waits a third of each, and two thirds of the last."""
+    hour_s = 3600
+    idle = replace(IDLE.rules[0], window=Window(hour_s * S))
+    folder = write_run(tmp_path / "run", [])
+    live = LiveRun(folder, replace(IDLE, rules=(idle,), interval_ns=hour_s * S))
+    looks: list[tuple[list[tuple[int, int | None]], int]] = []
+    for hour in range(8):
+        starts_s = range(hour * hour_s, (hour + 1) * hour_s, 300)
+        waited_s = 200 if hour == 7 else 100
+        rows = [activity("t0", start * S, (start + waited_s) * S, "wait") for start in starts_s]
+        write_rows(folder, "activities", "t0", rows, sequence=hour + 1)
+        growing(folder, (hour + 1) * hour_s, activities=12 * (hour + 1))
+        looks.append((seconds(view := live.poll((hour + 1) * hour_s * S + GRACE_NS)), live.held_rows))
+        assert view.evaluated_ns == (hour + 1) * hour_s * S
+    # A quarter of an hour is kept: three rows of it.
+    assert looks == [([], 3)] * 7 + [([(8 * hour_s, None)], 3)]

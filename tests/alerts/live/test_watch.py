@@ -1,0 +1,514 @@
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWorker
+from rlscope.alerts.live.state_file import StateFile, WatchState, read_state, write_state
+from rlscope.alerts.live.watch import Look, Outcome, Watch
+from rlscope.alerts.notify.couriers import Couriers
+from rlscope.analysis.result import Alert, TokenStaleness
+from rlscope.errors import RlscopeError
+from tests.alerts.notify.conftest import Listener, listening
+from tests.alerts.notify.given import NOON_NS, S, alert, receiver
+
+BARE = {"severity": "warning"}
+
+
+@pytest.fixture
+def listener():
+    with listening() as started:
+        yield started
+
+
+@dataclass
+class FakeClock:
+    ns: int = NOON_NS
+
+    def now_ns(self) -> int:
+        return self.ns
+
+    def sleep(self, seconds: float) -> None:
+        self.ns += max(1, round(seconds * S))
+
+
+def facts(**changes: Any) -> LiveFacts:
+    known: dict[str, Any] = {
+        "run_id": "monday",
+        "started_ns": NOON_NS,
+        "steps": 120,
+        "last_step_end_ns": NOON_NS - 4 * S,
+        "sides": (
+            SideState("sampler", 2, 2, {"decoding": 0.75, "no_requests": 0.25}),
+            SideState("trainer", 1, 4, {"train": 0.62, "waiting_for_samples": 0.38}),
+        ),
+        "running_per_engine": 41.5,
+        "waiting_requests": 3.0,
+        "kv_used_ratio": 0.5,
+        "staleness": TokenStaleness(mean=1.25, p50=1, p95=4, p99=5, max=6, histogram=((1, 1),)),
+        "queue_depth_samples": 12.0,
+        "trained_tokens_per_s": 5300.0,
+        "silent_workers": (),
+    }
+    return LiveFacts(**(known | changes))
+
+
+def view(*alerts: Alert, seconds: float = 0, ended: bool = False, **changes: Any) -> LiveView:
+    now_ns = NOON_NS + round(seconds * S)
+    known: dict[str, Any] = {
+        "now_ns": now_ns,
+        "evaluated_ns": now_ns,
+        "alerts": alerts,
+        "facts": facts(),
+        "ended": ended,
+        "problems": (),
+    }
+    return LiveView(**(known | changes))
+
+
+@dataclass
+class FakeRun:
+    """Shows the given views one after another, and remembers how many it showed."""
+
+    views: Sequence[LiveView]
+    shown: int = 0
+    polls_ns: list[int] = field(default_factory=list)
+
+    def poll(self, now_ns: int) -> LiveView:
+        self.polls_ns.append(now_ns)
+        self.shown += 1
+        return replace(self.views[self.shown - 1], now_ns=now_ns)
+
+    def saved(self) -> dict[str, Any]:
+        return {"shown": self.shown}
+
+
+def follow(
+    views: Sequence[LiveView],
+    listener: Listener | None = None,
+    *,
+    state_path: Path | None = None,
+    interrupt_after: int | None = None,
+    clock: FakeClock | None = None,
+    seen: list[Look] | None = None,
+    **receiving: Any,
+) -> tuple[Outcome, FakeRun]:
+    """One watch over these views, from the state that an earlier one left; interrupted once so many were shown."""
+    to = [] if listener is None else [receiver(**({"url": listener.url, "group_interval_s": 0.0} | receiving))]
+    couriers = Couriers(to, start=lambda work: work(), draw=lambda: 1.0)
+    run = FakeRun(views)
+    worst = None
+    with nullcontext() if state_path is None else StateFile(state_path) as state_file:
+        if state_file is not None and (state := state_file.read()) is not None:
+            couriers.restore(state.receivers)
+            run.shown, worst = state.run["shown"], state.worst
+        watch = Watch(
+            run,
+            couriers,
+            state_file=state_file,
+            show=(seen if seen is not None else []).append,
+            interval_s=5.0,
+            clock=clock or FakeClock(),
+            worst=worst,
+        )
+        outcome = watch.follow(lambda: int(interrupt_after is not None and run.shown >= interrupt_after))
+    return outcome, run
+
+
+def told(listener: Listener) -> list[tuple[str, str]]:
+    return [(each["labels"]["alertname"], each["status"]) for body in listener.bodies for each in body["alerts"]]
+
+
+def test_a_watch_looks_at_every_interval_until_the_run_ends() -> None:
+    outcome, run = follow([view(), view(), view(ended=True)])
+    assert outcome == Outcome(ended=True, worst=None, untold=0)
+    assert run.polls_ns == [NOON_NS, NOON_NS + 5 * S, NOON_NS + 10 * S]
+
+
+def test_a_clock_that_is_set_back_does_not_stop_the_watch() -> None:
+    class SetBack(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            self.ns -= 3600 * S if self.ns == NOON_NS + 2 * S else 0
+
+    _, run = follow([view(), view(ended=True)], clock=SetBack())
+    assert run.polls_ns == [NOON_NS, NOON_NS + (5 - 3600) * S]
+
+
+def test_an_end_is_shown_once_though_it_is_the_run_s_last_news() -> None:
+    seen: list[Look] = []
+    follow([view(alert(), alert("stale")), view(alert(end_s=4), alert("stale"), ended=True)], seen=seen)
+    assert [[each.rule for each in look.view.alerts if each.end_ns is not None] for look in seen] == [
+        [],
+        ["starved"],
+        [],
+    ]
+    assert [each.rule for each in seen[-1].view.alerts] == ["stale"]
+
+
+def test_what_fires_and_ends_is_told_with_its_run(listener: Listener) -> None:
+    fires, over = alert(labels=BARE), alert(labels=BARE, end_s=9)
+    outcome, _ = follow([view(), view(fires), view(fires), view(over), view(ended=True)], listener)
+    assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
+    assert listener.bodies[0]["commonLabels"]["run"] == "monday"
+    assert outcome == Outcome(ended=True, worst="warning", untold=0)
+
+
+@pytest.mark.parametrize(
+    ("worst", "fail_on", "fails"),
+    [
+        ("critical", "critical", True),
+        ("critical", "warning", True),
+        ("warning", "critical", False),
+        ("warning", "warning", True),
+        (None, "info", False),
+    ],
+)
+def test_a_watch_fails_when_something_grave_enough_fired(worst: Any, fail_on: Any, fails: bool) -> None:
+    assert Outcome(True, worst, 0).failed(fail_on) == fails
+
+
+def test_what_was_over_before_the_watch_began_is_not_told_but_counts(listener: Listener) -> None:
+    outcome, _ = follow([view(alert(end_s=-60, start_s=-90, severity="critical"), ended=True)], listener)
+    assert (told(listener), outcome.worst) == ([], "critical")
+
+
+def test_a_folder_that_appears_late_is_waited_for(listener: Listener, tmp_path: Path) -> None:
+    nothing = view(facts=None, evaluated_ns=None)
+    state_path = tmp_path / "run" / "watch_state.json"
+    seen: list[Look] = []
+    outcome, _ = follow([nothing, nothing, view(alert(), ended=True)], listener, state_path=state_path, seen=seen)
+    assert (outcome.ended, told(listener)) == (True, [("starved", "firing")])
+    assert not state_path.parent.exists()
+    assert [look.troubles for look in seen] == [()] * 4
+
+
+def test_what_a_changed_rule_leaves_behind_is_ended_but_not_before_anything_is_known(listener: Listener) -> None:
+    unknown = view(facts=None, evaluated_ns=None)
+    follow([view(alert()), unknown, view(alert()), view(), view(ended=True)], listener)
+    assert told(listener) == [("starved", "firing"), ("starved", "resolved")]
+    assert listener.bodies[1]["alerts"][0]["endsAt"] == "2026-01-01T12:00:15.000000000Z"
+
+
+VIEWS = (
+    view(),
+    view(alert()),
+    view(alert(), alert("stale")),
+    view(alert(), alert("stale", end_s=14)),
+    view(alert("stale", 18)),
+    view(alert(end_s=19), alert("stale", 18)),
+    view(alert("stale", 18), ended=True),
+)
+
+
+@pytest.mark.parametrize("stop", range(1, len(VIEWS)))
+def test_a_watch_that_is_ended_and_started_again_tells_what_an_unbroken_one_tells(
+    stop: int, listener: Listener, tmp_path: Path
+) -> None:
+    with listening() as unbroken:
+        whole, _ = follow(VIEWS, unbroken)
+    path = tmp_path / "state.json"
+    first, _ = follow(VIEWS, listener, state_path=path, interrupt_after=stop)
+    assert not first.ended
+    second, run = follow(VIEWS, listener, state_path=path)
+    assert told(listener) == told(unbroken)
+    assert len(run.polls_ns) == len(VIEWS) - stop
+    assert second == whole
+
+
+def test_what_a_receiver_missed_is_told_by_the_next_watch(listener: Listener, tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    listener.answers = [500] * 20
+    first, _ = follow([view(alert())], listener, state_path=path, interrupt_after=1)
+    assert first.untold == 1
+    listener.answers.clear()
+    listener.requests.clear()
+    follow([view(alert()), view(alert(), ended=True)], listener, state_path=path)
+    assert told(listener) == [("starved", "firing")]
+
+
+def test_the_state_is_on_disk_before_anything_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlscope.alerts.notify import couriers
+
+    path = tmp_path / "state.json"
+    found: list[WatchState | None] = []
+    monkeypatch.setitem(couriers.SENDERS, "webhook", lambda *_: found.append(read_state(path)))
+    with listening() as unused:
+        follow([view(alert(), ended=True)], unused, state_path=path)
+    assert [state and state.run for state in found] == [{"shown": 1}]
+
+
+@pytest.mark.parametrize("naps", [0, 3])
+def test_what_was_told_is_on_disk_before_the_next_look(naps: int, listener: Listener, tmp_path: Path) -> None:
+    """The courier is back at once, or while the watch waits."""
+    path = tmp_path / "state.json"
+    on_the_way: list[Any] = []
+    slept: list[float] = []
+
+    class Clock(FakeClock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            slept.append(seconds)
+            if len(slept) == naps:
+                on_the_way.pop()()
+
+    class Run(FakeRun):
+        def poll(self, now_ns: int) -> LiveView:
+            state = read_state(path)
+            found.append(
+                [known["told"] for group in state.receivers["oncall"] for known in group["known"]] if state else []
+            )
+            return super().poll(now_ns)
+
+    found: list[list[bool]] = []
+    start = on_the_way.append if naps else lambda work: work()
+    couriers = Couriers([receiver(url=listener.url)], start=start)
+    run = Run([view(alert()), view(alert(), ended=True)])
+    with StateFile(path) as file:
+        Watch(run, couriers, state_file=file, show=lambda _: None, interval_s=5.0, clock=Clock()).follow(lambda: 0)
+    assert found == [[], [True]]
+
+
+def test_a_receiver_that_stays_down_neither_stops_nor_outlives_the_watch_and_is_reported(listener: Listener) -> None:
+    listener.answers = [503] * 1000
+    clock, seen = FakeClock(), list[Look]()
+    outcome, run = follow([view(alert())] * 3 + [view(alert(), ended=True)], listener, clock=clock, seen=seen)
+    assert (outcome.ended, outcome.untold, len(run.polls_ns)) == (True, 1, 4)
+    assert seen[-1].troubles == ("receiver oncall: it answered HTTP 503; it is tried again",)
+    # Tried 0.5 s, 1.5 s and 3.5 s after the first failure, which was in an earlier look, and never beyond 5 s.
+    assert 0 <= clock.ns - run.polls_ns[-1] <= 5 * S
+
+
+def test_the_last_message_is_tried_again_as_long_as_that_can_help(listener: Listener) -> None:
+    clock = FakeClock()
+    listener.answers = [503, 503]
+    outcome, _ = follow([view(alert(), ended=True)], listener, clock=clock)
+    assert (outcome.untold, len(listener.requests)) == (0, 3)
+    listener.answers = [503] * 9
+    outcome, run = follow([view(alert("stale"), ended=True)], listener, clock=clock)
+    # At once, and after 1 and 2 s more; the next would be 4 s later, which is too late.
+    assert (outcome.untold, len(listener.requests)) == (1, 6)
+    assert clock.ns - run.polls_ns[0] == pytest.approx(3 * S, abs=S / 4)
+
+
+def test_messages_are_tried_again_between_two_looks(listener: Listener) -> None:
+    listener.answers = [503, 503]
+    follow([view(alert()), view(alert(), ended=True)], listener)
+    assert len(listener.requests) == 3
+
+
+def test_a_second_interruption_leaves_messages_unsent(listener: Listener) -> None:
+    listener.answers = [503] * 1000
+    clock = FakeClock()
+    couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
+    run = FakeRun([view(alert())])
+    watch = Watch(run, couriers, state_file=None, show=lambda _: None, interval_s=5.0, clock=clock)
+    assert watch.follow(lambda: 2) == Outcome(ended=False, worst="warning", untold=1)
+    assert clock.ns == NOON_NS
+
+
+def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    path.mkdir()
+    (path / "in the way").touch()
+    seen: list[Look] = []
+    couriers = Couriers([])
+    run = FakeRun([view(ended=True)])
+    with StateFile(path) as file:
+        Watch(run, couriers, state_file=file, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
+    assert "cannot be written" in seen[-1].troubles[0]
+    assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
+
+
+def test_a_second_watch_with_the_same_state_is_refused_until_the_first_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    with StateFile(path) as first:
+        assert first.read() is None
+        with pytest.raises(RlscopeError, match="another watch that uses it"), StateFile(path) as second:
+            second.read()
+        first.write(WatchState({}))
+    with StateFile(path) as third:
+        assert third.read() == WatchState({})
+
+
+def test_where_locks_do_nothing_two_watches_notice_one_another_by_what_they_write_and_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fcntl.flock", lambda *_: None)
+    path, seen = tmp_path / "state.json", list[Look]()
+    with StateFile(path) as before:
+        before.write(WatchState({}))
+    with StateFile(path) as first, StateFile(path) as second:
+        assert first.read() == second.read() == WatchState({})
+
+        class Beside(FakeRun):
+            def poll(self, now_ns: int) -> LiveView:
+                if self.shown == 2:
+                    second.write(WatchState({}))
+                return super().poll(now_ns)
+
+        run = Beside([view(), view(), view(), view(ended=True)])
+        watch = Watch(run, Couriers([]), state_file=first, show=seen.append, interval_s=5.0, clock=FakeClock())
+        assert watch.follow(lambda: 0).ended
+        second.write(WatchState({}))
+        assert (first.is_shared, second.is_shared) == (True, True)
+    said = f"another watch writes {path} too: both tell the same; end one of them"
+    assert [look.troubles for look in seen] == [(), (), (said,), (said,), (said,)]
+
+
+def test_of_two_watches_that_wait_for_a_folder_the_second_is_refused_before_it_tells(
+    listener: Listener, tmp_path: Path
+) -> None:
+    path = tmp_path / "run" / "state.json"
+    nothing = view(facts=None, evaluated_ns=None)
+
+    class Appears(FakeRun):
+        def poll(self, now_ns: int) -> LiveView:
+            if self.shown == 1:
+                path.parent.mkdir()
+                first.write(WatchState({}))
+            return super().poll(now_ns)
+
+    couriers = Couriers([receiver(url=listener.url)], start=lambda work: work())
+    run, shown = Appears([nothing, view(alert(), ended=True)]), list[Look]()
+    with StateFile(path) as first, StateFile(path) as second:
+        assert (first.read(), second.read()) == (None, None)
+        watch = Watch(run, couriers, state_file=second, show=shown.append, interval_s=5.0, clock=FakeClock())
+        with pytest.raises(RlscopeError, match="another watch that uses it"):
+            watch.follow(lambda: 0)
+    assert (listener.requests, read_state(path)) == ([], WatchState({}))
+
+
+def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "state.json"
+    for shown in (1, 2):
+        write_state(path, WatchState({"shown": shown}, {"oncall": []}, "warning"))
+    assert read_state(path) == WatchState({"shown": 2}, {"oncall": []}, "warning")
+    assert [each.name for each in tmp_path.iterdir()] == ["state.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "not json",
+        "[]",
+        "{}",
+        json.dumps({"format": "rlscope-watch", "version": 2}),
+        json.dumps({"format": "rlscope-watch", "version": 1, "run": {}}),
+        json.dumps({"format": "rlscope-watch", "version": 1, "run": {}, "receivers": {}, "worst": "loud"}),
+        json.dumps({"format": "rlscope-watch", "version": 1, "run": 3, "receivers": {}, "worst": None}),
+    ],
+)
+def test_a_file_that_is_no_state_is_refused_and_not_overwritten(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "state.json"
+    path.write_text(text)
+    with pytest.raises(RlscopeError, match="Delete it to begin anew"):
+        read_state(path)
+    assert path.read_text() == text
+
+
+def test_without_an_earlier_watch_there_is_no_state(tmp_path: Path) -> None:
+    assert read_state(tmp_path / "none.json") is None
+
+
+SILENT = facts(silent_workers=(SilentWorker("sampler-1", 75.0),))
+NO_FACTS = {"running_per_engine": None, "waiting_requests": None, "kv_used_ratio": None, "staleness": None}
+EMPTY = facts(sides=(), queue_depth_samples=None, trained_tokens_per_s=None, last_step_end_ns=None, **NO_FACTS)
+
+
+def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = ()) -> list[str]:
+    from rlscope.reports.text.watch import Lines
+
+    written: list[str] = []
+    shown = Lines(written.append)
+    for number, each in enumerate(views):
+        shown.show(Look(each, troubles[number] if number < len(troubles) else (), 0))
+    return [line.removeprefix("2026-01-01 12:00:") for line in written]
+
+
+def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None:
+    status = (
+        "steps 120, the last {ago} ago; trained 5.3k tokens/s; staleness mean 1.25, p95 4, max 6 versions; "
+        "batch 41.5 running, 3 waiting per engine; KV cache 50.0%; queue 12 samples; "
+        "1 trainer, 4 GPUs: training 62.0%, waiting for samples 38.0%; "
+        "2 samplers, 2 GPUs: decoding 75.0%, no requests 25.0%"
+    )
+    assert lines(
+        view(facts=None, evaluated_ns=None),
+        view(seconds=1),
+        view(alert("silent", -2, cost_gpu_s=90.0), seconds=2, facts=SILENT),
+        view(alert("silent", -2), seconds=3, problems=("3 files are damaged",)),
+        view(alert("silent", -2, 4), seconds=4, problems=("14 files are damaged",)),
+        view(seconds=60.9),
+        view(seconds=61, ended=True),
+        troubles=[(), (), (), ("receiver a: down",), ("receiver a: down",)],
+    ) == [
+        "00 UTC waiting for the run to begin",
+        "01 UTC run monday",
+        "01 UTC " + status.format(ago="5 s"),
+        "02 UTC FIRING warning silent: silent since long (for 4 s, cost 90 GPU-s)",
+        "02 UTC note: sampler-1 has not been heard of for 1 min 15 s",
+        "03 UTC note: 3 files are damaged",
+        "03 UTC note: receiver a: down",
+        "03 UTC over: sampler-1 has not been heard of for 1 min 15 s",
+        "04 UTC resolved warning silent: silent since long (for 6 s)",
+        "2026-01-01 12:01:00 UTC over: receiver a: down",
+        "2026-01-01 12:01:01 UTC run monday has ended",
+        "2026-01-01 12:01:01 UTC " + status.format(ago="1 min 5 s"),
+    ]
+
+
+def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:
+    assert lines(view(facts=replace(EMPTY, run_id="mon\x1b[2J\nday"), problems=("a\rb",))) == [
+        "00 UTC run mon�[2J�day",
+        "00 UTC note: a�b",
+        "00 UTC steps 120; trained no data; staleness no data; batch no data; KV cache no data; queue no data",
+    ]
+
+
+def drawn(look: Look, width: int = 100) -> str:
+    from io import StringIO
+
+    from rich.console import Console
+
+    from rlscope.reports.terminal.watch import screen
+
+    console = Console(file=StringIO(), width=width, force_terminal=False, color_system=None)
+    console.print(screen(look))
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fires_gravest_first() -> None:
+    text = drawn(
+        Look(
+            view(alert("slow"), alert("dead", severity="critical"), facts=SILENT, problems=("a file is damaged",)),
+            ("receiver a: down",),
+            1,
+        )
+    )
+    for words in (
+        "run monday",
+        "1 trainer, 4 GPUs",
+        "waiting for samples",
+        "38.0%",
+        "2 samplers, 2 GPUs",
+        "41.5 running",
+        "p95 4",
+        "12 samples",
+        "sampler-1 has not been heard of for 1 min 15 s",
+        "receiver a: down",
+        "a file is damaged",
+    ):
+        assert words in text
+    assert text.index("dead") < text.index("slow")
+
+
+def test_the_screen_says_that_nothing_fires_that_nothing_is_known_and_that_nothing_has_begun() -> None:
+    assert "nothing fires" in drawn(Look(view(facts=EMPTY), (), 0))
+    assert "no data" in drawn(Look(view(facts=EMPTY), (), 0), width=60)
+    assert drawn(Look(view(facts=None, evaluated_ns=None), (), 0)).startswith("waiting for the run to begin")
+    assert "\x1b" not in drawn(Look(view(alert(annotations={"summary": "\x1b[2J"})), (), 0))

@@ -1,0 +1,142 @@
+"""Each kind of receiver, for real: over loopback, or as a process."""
+
+import importlib.util
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.notify import senders
+from rlscope.alerts.notify.message import DeliveryError
+from rlscope.alerts.notify.senders import webhook_payload
+from rlscope.alerts.receiver import FromEnvironment, InTheOpen
+from tests.alerts.notify.conftest import Listener
+from tests.alerts.notify.given import alert, message, receiver
+
+FIRING = message(alert())
+
+
+def refusal(send, to) -> str:
+    with pytest.raises(DeliveryError) as caught:
+        send(to, FIRING)
+    return str(caught.value)
+
+
+def test_a_webhook_is_posted_the_payload(listener: Listener) -> None:
+    senders.send_to_webhook(receiver(url=listener.url + "/hook"), FIRING)
+    (request,) = listener.requests
+    assert (request["path"], request["body"]) == ("/hook", webhook_payload(FIRING, 100))
+    assert request["headers"]["Content-Type"] == "application/json"
+    assert "Authorization" not in request["headers"]
+
+
+def test_a_token_travels_in_a_header(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THE_TOKEN", "hush\n")
+    senders.send_to_webhook(receiver(url=listener.url, token=FromEnvironment("THE_TOKEN")), FIRING)
+    assert listener.requests[0]["headers"]["Authorization"] == "Bearer hush"
+
+
+def test_a_user_in_a_secret_address_travels_in_a_header(listener: Listener) -> None:
+    senders.send_to_webhook(receiver(url=listener.url.replace("//", "//me:p%40ss@")), FIRING)
+    assert listener.requests[0]["headers"]["Authorization"] == "Basic bWU6cEBzcw=="
+
+
+def test_alertmanager_is_posted_to_its_api_and_leases_what_fires(listener: Listener) -> None:
+    senders.send_to_alertmanager(receiver("alertmanager", listener.url + "/prefix/", repeat_s=60.0), FIRING)
+    (request,) = listener.requests
+    assert request["path"] == "/prefix/api/v2/alerts"
+    assert request["body"][0]["endsAt"] == "2026-01-01T12:05:00.000000000Z"
+
+
+def test_slack_is_told_in_words_and_a_run_can_neither_mention_nor_link(listener: Listener) -> None:
+    hostile = alert(annotations={"summary": "<!channel> <http://evil|ok> & more"}, cost_gpu_s=7200.0)
+    senders.send_to_slack(receiver("slack", listener.url), message(hostile, alert("stale", 0, 90)))
+    assert listener.bodies == [
+        {
+            "text": "*[FIRING 1] starved, stale, run monday*\n"
+            "• warning: &lt;!channel&gt; &lt;http://evil|ok&gt; &amp; more"
+            " (since 2026-01-01 12:00:00 UTC, cost 2 GPU-h)\n"
+            "• resolved: stale since long (since 2026-01-01 12:00:00 UTC, for 1 min 30 s)"
+        }
+    ]
+
+
+def test_a_chat_is_spared_the_hundredth_alert() -> None:
+    many = message(*(alert(f"rule-{number}") for number in range(25)))
+    assert senders.text_of(many, 20).splitlines()[-1] == "• and 5 alerts more"
+
+
+@pytest.mark.parametrize(
+    ("status", "words"), [(500, "it answered HTTP 500"), (404, "it answered HTTP 404"), (302, "it answered HTTP 302")]
+)
+def test_an_answer_that_is_no_success_is_a_failure(listener: Listener, status: int, words: str) -> None:
+    listener.answers = [status]
+    listener.headers = {"Location": "/elsewhere"}
+    assert refusal(senders.send_to_webhook, receiver(url=listener.url)) == words
+    assert len(listener.requests) == 1
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("120", 120.0), ("999999", 3600.0), ("Fri, 31 Dec 1999", None)])
+def test_a_receiver_may_say_when_to_come_again(listener: Listener, header: str, seconds: float | None) -> None:
+    listener.answers, listener.headers = [429], {"Retry-After": header}
+    with pytest.raises(DeliveryError) as caught:
+        senders.send_to_webhook(receiver(url=listener.url), FIRING)
+    assert caught.value.retry_after_s == seconds
+
+
+def test_a_receiver_that_is_down_and_one_that_is_slow_are_failures(listener: Listener, refused: str) -> None:
+    assert refusal(senders.send_to_webhook, receiver(url=refused)) == "the connection was refused"
+    listener.hold = threading.Event()
+    assert refusal(senders.send_to_webhook, receiver(url=listener.url, timeout_s=0.1)) == "it did not answer in time"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["hush", "file:///etc/hush", "http://", "http://h:hush/", "http://h/hu sh", "http://h/\thush", "http://[hush/", ""],
+)
+def test_an_address_that_cannot_be_posted_to_is_not_quoted(url: str) -> None:
+    assert refusal(senders.send_to_webhook, receiver(url=url)) == "its address is no http or https URL"
+
+
+def test_a_token_that_would_break_the_headers_is_not_quoted(listener: Listener) -> None:
+    words = refusal(senders.send_to_webhook, receiver(url=listener.url, token=InTheOpen("hush\r\nX: 1")))
+    assert words == "its address or its token cannot be sent over HTTP"
+
+
+def test_a_host_that_does_not_exist_is_a_failure_without_its_name() -> None:
+    words = refusal(senders.send_to_webhook, receiver(url="http://hush.invalid/hush"))
+    assert words.startswith("it cannot be reached") and "hush" not in words
+
+
+def python(script: str, *arguments: str) -> dict[str, object]:
+    return {"argv": (sys.executable, "-c", script, *arguments)}
+
+
+def test_a_command_reads_the_payload(tmp_path: Path) -> None:
+    script = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.stdin.read()); print('noise')"
+    senders.run_command(receiver("command", **python(script, str(tmp_path / "out"))), FIRING)
+    assert '"fingerprint"' in (tmp_path / "out").read_text()
+
+
+def test_a_command_that_fails_is_missing_or_hangs_is_a_failure_and_its_output_goes_nowhere(capfd) -> None:
+    failing = receiver("command", **python("import os, sys; os.write(2, b'hush'); sys.exit(7)"))
+    assert refusal(senders.run_command, failing) == "the command ended with status 7"
+    missing = receiver("command", argv=("/no/such/command", "hush"))
+    assert refusal(senders.run_command, missing) == "the command cannot be started (No such file or directory)"
+    hanging = receiver("command", timeout_s=0.2, **python("import time; time.sleep(60)"))
+    assert refusal(senders.run_command, hanging) == "the command did not end in time"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("apprise") is None, reason="needs the extra rlscope[apprise]")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_apprise_delivers_to_a_service_that_it_knows_and_says_nothing_of_its_url(listener: Listener, capfd) -> None:
+    url = listener.url.replace("http://", "json://")
+    senders.send_through_apprise(receiver("apprise", url), FIRING)
+    assert listener.bodies[0]["title"] == "[FIRING 1] starved, run monday"
+    assert listener.bodies[0]["type"] == "failure"
+    listener.answers = [500]
+    assert refusal(senders.send_through_apprise, receiver("apprise", url)) == "apprise could not deliver it"
+    assert refusal(senders.send_through_apprise, receiver("apprise", "hush://hush")) == "apprise does not know its URL"
+    assert "hush" not in "".join(capfd.readouterr())

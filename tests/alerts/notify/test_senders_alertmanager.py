@@ -1,0 +1,68 @@
+import pytest
+
+from rlscope.alerts.notify.senders import posted_alerts, rfc3339, webhook_payload
+from tests.alerts.notify.given import NOON_NS, alert, message
+
+FIRING = alert("starved", 1.5, labels={"severity": "warning", "run": "monday", "side": "trainer"})
+RESOLVED = alert("starved", 0, 30, labels={"severity": "warning", "run": "monday", "side": "sampler"})
+
+
+def test_a_webhook_gets_alertmanager_s_payload_of_version_4() -> None:
+    assert webhook_payload(message(FIRING, RESOLVED), max_alerts=10) == {
+        "version": "4",
+        "groupKey": '{}:{alertname="starved"}',
+        "truncatedAlerts": 0,
+        "status": "firing",
+        "receiver": "oncall",
+        "groupLabels": {"alertname": "starved"},
+        "commonLabels": {"alertname": "starved", "run": "monday", "severity": "warning"},
+        "commonAnnotations": {"summary": "starved since long"},
+        "externalURL": "",
+        "alerts": [
+            {
+                "status": "firing",
+                "labels": {"alertname": "starved", "run": "monday", "severity": "warning", "side": "trainer"},
+                "annotations": {"summary": "starved since long"},
+                "startsAt": "2026-01-01T12:00:01.500000000Z",
+                "endsAt": "0001-01-01T00:00:00Z",
+                "generatorURL": "",
+                "fingerprint": FIRING.fingerprint,
+            },
+            {
+                "status": "resolved",
+                "labels": {"alertname": "starved", "run": "monday", "severity": "warning", "side": "sampler"},
+                "annotations": {"summary": "starved since long"},
+                "startsAt": "2026-01-01T12:00:00.000000000Z",
+                "endsAt": "2026-01-01T12:00:30.000000000Z",
+                "generatorURL": "",
+                "fingerprint": RESOLVED.fingerprint,
+            },
+        ],
+    }
+
+
+def test_a_group_is_resolved_once_all_of_its_alerts_are() -> None:
+    assert webhook_payload(message(RESOLVED), max_alerts=10)["status"] == "resolved"
+
+
+@pytest.mark.parametrize(("most", "shown", "left"), [(1, 1, 1), (2, 2, 0), (3, 2, 0)])
+def test_alerts_beyond_the_most_are_counted(most: int, shown: int, left: int) -> None:
+    payload = webhook_payload(message(FIRING, RESOLVED), max_alerts=most)
+    assert (len(payload["alerts"]), payload["truncatedAlerts"]) == (shown, left)  # type: ignore[arg-type]
+
+
+def test_alertmanager_is_told_when_an_alert_ends_unless_it_is_posted_again() -> None:
+    posted = posted_alerts(message(FIRING, RESOLVED, now_s=60), lease_s=240)
+    assert [(each["startsAt"], each["endsAt"]) for each in posted] == [
+        ("2026-01-01T12:00:01.500000000Z", "2026-01-01T12:05:00.000000000Z"),
+        ("2026-01-01T12:00:00.000000000Z", "2026-01-01T12:00:30.000000000Z"),
+    ]
+
+
+def test_times_keep_their_nanoseconds() -> None:
+    assert rfc3339(NOON_NS + 1) == "2026-01-01T12:00:00.000000001Z"
+
+
+def test_a_group_without_labels_and_one_with_odd_ones_have_keys_of_their_own() -> None:
+    odd = message(alert(labels={"severity": "warning"}, rule='a"b'))
+    assert odd.group_key == '{}:{alertname="a\\"b"}'

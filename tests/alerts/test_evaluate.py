@@ -1,0 +1,91 @@
+"""`for`, `keep_firing_for` and gaps, on both sides of each edge."""
+
+import pytest
+
+from rlscope.alerts.evaluate import INACTIVE, LOOKBACK_NS, RuleState, advance
+from rlscope.alerts.series import Reading
+from rlscope.alerts.types import Direction, Rule, Window
+
+S = 1_000_000_000
+
+
+def rule(for_s: int = 0, keep_s: int = 0, direction: Direction = "above", threshold: float = 4.0) -> Rule:
+    labels = {"severity": "warning"}
+    return Rule("r", "queue.depth", None, direction, threshold, Window(S), for_s * S, keep_s * S, labels=labels)
+
+
+def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, list[tuple[int, int]]]:
+    """The phase after each tick as a letter, and (fired, resolved) seconds of each stretch that ended."""
+    state, letters, ended = INACTIVE, "", list[tuple[int, int]]()
+    for tick, value in enumerate(values, start=1):
+        at_ns = tick * every_s * S
+        state, resolved = advance(of, state, at_ns, Reading(value, 1))
+        letters += {"inactive": ".", "pending": "p", "firing": "F"}[state.phase]
+        if resolved is not None:
+            assert resolved.fired_ns is not None
+            ended.append((resolved.fired_ns // S, at_ns // S))
+    return letters, ended
+
+
+@pytest.mark.parametrize(
+    ("direction", "value", "letters"),
+    [("above", 4.0, "."), ("above", 4.000001, "F"), ("below", 4.0, "."), ("below", 3.999999, "F")],
+)
+def test_a_value_on_the_threshold_is_not_beyond_it(direction: Direction, value: float, letters: str) -> None:
+    assert run(rule(direction=direction), [value])[0] == letters
+
+
+@pytest.mark.parametrize(("for_s", "letters"), [(0, "FFFF"), (1, "pFFF"), (20, "ppFF"), (21, "pppF"), (31, "pppp")])
+def test_a_rule_fires_on_the_tick_on_which_it_held_for_so_long(for_s: int, letters: str) -> None:
+    assert run(rule(for_s), [5, 5, 5, 5])[0] == letters
+
+
+def test_one_tick_at_which_it_does_not_hold_starts_the_wait_anew() -> None:
+    assert run(rule(20), [5, 5, 4, 5, 5, 5])[0] == "pp.ppF"
+
+
+def test_a_stretch_ends_on_the_first_tick_at_which_it_does_not_hold() -> None:
+    assert run(rule(), [5, 5, 4, 5, 4]) == ("FF.F.", [(10, 30), (40, 50)])
+
+
+@pytest.mark.parametrize(("keep_s", "letters"), [(0, "F..."), (10, "FF.."), (11, "FFF."), (20, "FFF."), (21, "FFFF")])
+def test_it_goes_on_firing_until_it_was_kept_for_so_long(keep_s: int, letters: str) -> None:
+    assert run(rule(keep_s=keep_s), [5, 4, 4, 4])[0] == letters
+
+
+def test_holding_again_while_kept_firing_is_the_same_stretch_and_starts_the_keeping_anew() -> None:
+    assert run(rule(keep_s=20), [5, 4, 5, 4, 4, 4]) == ("FFFFF.", [(10, 60)])
+
+
+def test_keeping_does_nothing_for_what_is_only_pending() -> None:
+    assert run(rule(20, keep_s=60), [5, 4, 5])[0] == "p.p"
+
+
+def test_without_data_nothing_fires_and_nothing_is_resolved() -> None:
+    assert run(rule(), [5, None, None, 4])[0] == "FFF."
+    assert run(rule(20), [5, None, None, 5])[0] == "pppF"
+    assert run(rule(20), [5, None, None, None])[0] == "pppp"
+    assert run(rule(), [None, None])[0] == ".."
+
+
+def test_after_the_lookback_no_data_counts_as_not_holding() -> None:
+    ticks = LOOKBACK_NS // (60 * S)
+    assert run(rule(), [5] + [None] * ticks, every_s=60)[0] == "F" * (ticks + 1)
+    assert run(rule(), [5] + [None] * (ticks + 1), every_s=60) == ("F" * (ticks + 1) + ".", [(60, (ticks + 2) * 60)])
+    assert run(rule(60, keep_s=60), [5] + [None] * (ticks + 1), every_s=60)[0] == "p" * (ticks + 1) + "."
+
+
+@pytest.mark.parametrize(("direction", "worst"), [("above", 9.0), ("below", -2.0)])
+def test_the_worst_value_is_the_furthest_beyond_the_threshold(direction: Direction, worst: float) -> None:
+    state = INACTIVE
+    values = [5, 9, 6] if direction == "above" else [3, -2, 1]
+    for tick, value in enumerate(values):
+        state = advance(rule(direction=direction), state, tick * S, Reading(value, 7, "e0")).state
+    assert (state.value, state.worst_value, state.evidence, state.worker_id) == (values[-1], worst, 7, "e0")
+
+
+def test_a_stretch_that_ends_leaves_nothing_behind_but_what_was_paid_and_when_data_was_last_seen() -> None:
+    firing = RuleState("firing", 1, 1, None, 1, 5, 5, 3, "e0", cost_gpu_ns=7, billed_to=12, paid_to=4)
+    assert advance(rule(), firing, 2, Reading(0, 1)).state == RuleState(known_ns=2, billed_to=12, paid_to=12)
+    pending = RuleState("pending", 1, None, None, 1, 5, 5, 3, "e0", cost_gpu_ns=7, billed_to=12, paid_to=4)
+    assert advance(rule(60), pending, 2, Reading(0, 1)).state == RuleState(known_ns=2, billed_to=4, paid_to=4)

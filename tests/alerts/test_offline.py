@@ -1,0 +1,300 @@
+"""A run held to rules, and the command: what fires, what it costs, what is held back, and the exit codes."""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import NamedTuple, get_args
+from xml.etree import ElementTree
+
+import pytest
+
+from rlscope.alerts.config import built_in_rules, example
+from rlscope.alerts.metrics import METRICS
+from rlscope.alerts.offline import RuleReport
+from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, Window
+from rlscope.analysis.result import Alert
+from rlscope.cli import main
+from rlscope.errors import RuleError
+from rlscope.model.forecast.holdout import Achieved, Compared, Prediction
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.result import NoOutlook
+from rlscope.pipeline import check, failed, rules_to_check
+from rlscope.reports.documents.check import as_github, as_json, as_junit, as_markdown, as_text
+from rlscope.reports.text import rules
+from tests.trace_folder import Row, activity, train_row, worker, write_run
+
+S = 1_000_000_000
+I = 10  # seconds from tick to tick  # noqa: E741
+
+
+def idle(above: float = 0.5, window: Window | None = None, kind: RuleKind = "alarm", **more: object) -> Rule:
+    labels = {"severity": "warning"}
+    window = Window(I * S) if window is None else window
+    return Rule(
+        "idle",
+        "idle.trainer_ratio",
+        None,
+        "above",
+        above,
+        window,
+        kind=kind,
+        labels=labels,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def silent(above_s: float = 5, kind: RuleKind = "data_quality") -> Rule:
+    return Rule(
+        "silent", "worker.silent_s", None, "above", above_s, Window(S), kind=kind, labels={"severity": "critical"}
+    )
+
+
+def waits(*stretches_s: tuple[int, int]) -> list[Row]:
+    return [activity("t0", start * S, end * S, "wait", "samples") for start, end in stretches_s]
+
+
+def steps(*ends_s: int) -> list[Row]:
+    return [train_row("t0", (end - 1) * S, end * S, step) for step, end in enumerate(ends_s, start=1)]
+
+
+def run_of(folder: Path, *, stop_s: int = 60, workers: tuple[Row, ...] = (), **tables: list[Row]) -> Path:
+    return write_run(folder, [worker("t0", "trainer", 0, stop_s * S, gpu_count=2), *workers], **tables)
+
+
+def alerts(folder: Path, *rules: Rule, warm_up_steps: int = 0) -> list[tuple[str, int, int | None, float | None]]:
+    """Rule, start and end in seconds, cost in GPU-seconds."""
+    report = check(folder, RuleSet(rules, I * S, warm_up_steps))
+    return [
+        (each.rule, each.start_ns // S, None if each.end_ns is None else each.end_ns // S, each.cost_gpu_s)
+        for each in report.alerts
+    ]
+
+
+def test_a_stretch_is_from_the_tick_that_fires_to_the_tick_that_resolves_and_costs_its_idle_gpu_seconds(
+    tmp_path: Path,
+) -> None:
+    folder = run_of(tmp_path / "run", activities=waits((10, 28), (40, 46)))
+    assert alerts(folder, idle()) == [("idle", 20, 40, 2 * 18.0), ("idle", 50, 60, 2 * 6.0)]
+    # With exactly half of a bucket idle, "above 0.5" does not hold.
+    assert alerts(run_of(tmp_path / "half", activities=waits((10, 15))), idle()) == []
+
+
+def test_windows_that_overlap_pay_for_a_bucket_once_and_what_only_was_pending_pays_for_nothing(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", activities=waits((10, 30)))
+    assert alerts(folder, idle(0.6, Window(20 * S))) == [("idle", 30, 40, 2 * 20.0)]
+    assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 30, 40, 2 * 20.0)]
+    folder = run_of(tmp_path / "later", activities=waits((10, 20), (30, 50)))
+    assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 50, 60, 2 * 20.0)]
+
+
+def test_what_fires_at_the_end_of_the_run_has_no_end(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", stop_s=25, activities=waits((0, 25)))
+    assert alerts(folder, idle(keep_firing_for_ns=S)) == [("idle", 10, None, 2 * 25.0)]
+
+
+def test_warm_up_is_what_comes_before_the_first_tick_after_the_named_step(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", activities=waits((0, 60)), train_steps=steps(5, 9, 20))
+    assert alerts(folder, idle(), warm_up_steps=2) == [("idle", 20, None, 2 * 49.0)]
+    # The third step ends on the tick at 20 s: the first bucket after warm-up begins there.
+    assert alerts(folder, idle(), warm_up_steps=3) == [("idle", 30, None, 2 * 40.0)]
+    assert alerts(folder, idle(), warm_up_steps=4) == []
+    assert alerts(folder, idle(kind="data_quality"), warm_up_steps=4)[0][:2] == ("idle", 10)
+
+
+def test_a_window_in_steps_reaches_back_to_the_tick_before_the_step_before_them(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", activities=waits((0, 10)), train_steps=steps(15, 25, 35, 45))
+    # At 40 s three steps have ended; the last two of them began to count with the end of the first, at 15 s.
+    assert alerts(folder, idle(0.01, Window(None, 2))) == [("idle", 10, 40, 2 * 10.0)]
+    assert alerts(folder, idle(0.01, Window(None, 3))) == [("idle", 10, 50, 2 * 10.0)]
+
+
+def test_too_little_evidence_is_no_data_and_exactly_enough_is_enough(tmp_path: Path) -> None:
+    folder = run_of(tmp_path / "run", activities=waits((0, 60)))
+    assert alerts(folder, idle(min_evidence=21)) == []
+    assert alerts(folder, idle(min_evidence=20))[0][1] == 10
+
+
+def test_hints_are_held_back_while_the_data_is_in_doubt_and_alarms_are_not(tmp_path: Path) -> None:
+    dead = worker("e0", "sampler", 0, None, last_flush_ns=22 * S)
+    folder = run_of(tmp_path / "run", stop_s=40, workers=(dead,), activities=waits((22, 40)))
+    assert [each[:2] for each in alerts(folder, silent(), idle(kind="hint"))] == [("silent", 30)]
+    assert [each[:2] for each in alerts(folder, silent(), idle(kind="alarm"))] == [("idle", 30), ("silent", 30)]
+    # Eight seconds of silence at 30 s are not more than eight.
+    assert [each[:2] for each in alerts(folder, silent(8), idle(kind="hint"))] == [("idle", 30), ("silent", 40)]
+
+
+@pytest.mark.parametrize(
+    ("achieved", "fired", "judged"), [(89.0, True, True), (90.0, False, True), (None, False, False)]
+)
+def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, achieved: float | None, fired: bool, judged: bool
+) -> None:
+    """A tenth less than the predicted 100 tokens per second is on the threshold."""
+    rate = Compared("tokens_per_s", Spread(100.0, 95.0, 105.0), Achieved(achieved or 0.0, 0.0, 0.0))
+    prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Achieved(1.0, 1.0, 1.0)), rate))
+    outlook = NoOutlook("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
+    folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
+    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _: SimpleNamespace(outlook=outlook))
+    residual = Rule(
+        "slow", "throughput.residual_ratio", None, "below", -0.1, WHOLE_RUN, labels={"severity": "critical"}
+    )
+    (outcome,) = check(folder, RuleSet((residual,), I * S)).outcomes
+    assert (bool(outcome.alerts), bool(outcome.judged_ticks)) == (fired, judged)
+    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _: pytest.fail("the model was asked"))
+    assert check(folder, RuleSet((idle(),), I * S)).outcomes[0].judged_ticks
+
+
+def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> None:
+    losses = zip(steps(3, 9, 15), (2.0, 6.0, 5.0), strict=True)
+    folder = run_of(tmp_path / "run", train_steps=[{**row, "loss": loss} for row, loss in losses])
+    fired: dict[str, list[int]] = {}
+    for reduction in get_args(Reduction):
+        sql = "SELECT end_ns AS at_ns, loss AS value FROM train_steps"
+        rule = Rule("own", None, sql, "above", 4.5, Window(I * S), reduction=reduction, labels={"severity": "info"})
+        fired[reduction] = [start_s for _, start_s, _, _ in alerts(folder, rule)]
+    assert fired == {"mean": [20], "min": [20], "max": [10], "sum": [10], "last": [10]}
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("SELECT 1 AS value", "columns value"),
+        ("SELECT 'x' AS at_ns, 1 AS value", "columns at_ns String"),
+        ("DROP TABLE samples", "one SELECT"),
+        ("SELECT nothing FROM samples", "rule 'own'"),
+    ],
+)
+def test_a_select_that_is_no_metric_is_refused_with_the_rules_name(tmp_path: Path, sql: str, found: str) -> None:
+    rule = Rule("own", None, sql, "above", 0, Window(S), labels={"severity": "info"})
+    with pytest.raises(RuleError, match=found):
+        check(run_of(tmp_path / "run"), RuleSet((rule,)))
+
+
+def test_a_run_without_workers_or_rows_fires_nothing(tmp_path: Path) -> None:
+    assert alerts(write_run(tmp_path / "run", []), idle(), silent()) == []
+    assert alerts(run_of(tmp_path / "empty", stop_s=0), idle(), silent()) == []
+
+
+def report_of(tmp_path: Path) -> RuleReport:
+    folder = run_of(tmp_path / "run", activities=waits((10, 28)))
+    quiet = Rule("quiet", "queue.depth", None, "above", 1, WHOLE_RUN, labels={"severity": "critical"})
+    noted = idle(annotations={"summary": "50% | {value}\nof {rule}"})
+    return check(folder, RuleSet((noted, quiet, silent()), I * S, 0))
+
+
+def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    assert (failed(report, "info"), failed(report, "warning"), failed(report, "critical")) == (True, True, False)
+    text = as_text(report, "warning")
+    assert "WARNING   idle  from 20 s to 40 s" in text
+    assert "idle.trainer_ratio over 10s > 50.0%: 80.0%, at worst 100%, from 20 GPU-s; it cost 36 GPU-s" in text
+    assert "not judged (warm-up, or too little to go by): quiet" in text
+    assert text.endswith("failed: a rule of severity warning or above fired")
+    assert "failed" not in as_text(report, "critical")
+    assert (
+        "| warning | idle | from 20 s to 40 s | 80.0%, at worst 100%, from 20 GPU-s; 50% \\| 80.0% of idle | "
+        in as_markdown(report, "warning")
+    )
+    github = as_github(report, "warning").splitlines()
+    assert github[0].startswith("::warning title=idle::from 20 s to 40 s: idle.trainer_ratio over 10s > 50.0%25: ")
+    assert github[0].endswith("50%25 | 80.0%25%0Aof idle")
+
+
+def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
+    document = json.loads(as_json(report_of(tmp_path), "warning"))
+    assert (document["failed"], document["fail_on"], document["run_id"]) == (True, "warning", "run")
+    assert [(rule["name"], rule["fired"], rule["judged_ticks"], rule["ticks"]) for rule in document["rules"]] == [
+        ("idle", 1, 6, 6),
+        ("quiet", 0, 0, 6),
+        ("silent", 0, 6, 6),
+    ]
+    (fired,) = document["alerts"]
+    assert fired | {"fingerprint": "", "labels": {}, "annotations": {}} == {
+        "rule": "idle", "severity": "warning", "labels": {}, "annotations": {}, "value": 0.8, "worst_value": 1.0,
+        "evidence": 20, "held_since_ns": 20 * S, "start_ns": 20 * S, "end_ns": 40 * S, "cost_gpu_s": 36.0,
+        "fingerprint": "",
+    }  # fmt: skip
+
+
+def test_junit_has_a_case_a_rule_failed_skipped_or_passed(tmp_path: Path) -> None:
+    report = report_of(tmp_path)
+    suite = ElementTree.fromstring(as_junit(report, "warning"))
+    assert [suite.get(key) for key in ("tests", "failures", "skipped")] == ["3", "1", "1"]
+    kinds = {case.get("name"): [child.tag for child in case] for case in suite}
+    assert kinds == {"idle": ["failure"], "quiet": ["skipped"], "silent": []}
+    lenient = ElementTree.fromstring(as_junit(report, "critical"))
+    assert [child.tag for case in lenient for child in case] == ["system-out", "skipped"]
+
+
+def test_a_fingerprint_is_the_rules_and_its_labels_whatever_the_value() -> None:
+    def alert(rule: str, value: float, **labels: str) -> str:
+        return Alert(rule, "info", labels, {"s": str(value)}, value, int(value), None, None).fingerprint
+
+    assert alert("a", 1, x="1", y="2") == alert("a", 2, y="2", x="1")
+    assert len({alert("a", 1), alert("b", 1), alert("a", 1, x="1"), alert("a", 1, x="2"), alert("a", 1, y="1")}) == 5
+
+
+class Told(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+    def run(*arguments: str) -> Told:
+        monkeypatch.setattr(sys, "argv", ["rlscope", *arguments])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return Told(int(end.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+def test_the_exit_code_is_0_3_1_or_2(tmp_path: Path, command: Callable[..., Told]) -> None:
+    folder = str(run_of(tmp_path / "run", activities=waits((0, 60))))
+    rules = tmp_path / "rules.toml"
+    rules.write_text('warm_up_steps = 0\n[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
+    told = command("check", folder, "--rules", str(rules), "--format", "json")
+    assert (told.code, json.loads(told.out)["failed"], told.err) == (0, False, "")
+    assert command("check", folder, "--rules", str(rules), "--fail-on", "warning").code == 3
+    no_run = command("check", str(tmp_path), "--rules", str(rules))
+    assert (no_run.code, no_run.out) == (1, "")
+    assert "no run.json" in no_run.err
+    wrong = command("check", folder, "--fail-if", "idle.trainer_ratio > x")
+    assert (wrong.code, wrong.out) == (2, "")
+
+
+def test_rules_lists_every_metric_and_the_rules_that_hold(command: Callable[..., Told]) -> None:
+    listed = command("rules").out
+    assert all(f"  {metric.name} " in listed for metric in METRICS)
+    assert "idle.trainer_ratio over 10m > 30.0%, for 5m" in listed
+    assert command("rules", "--example").out == example()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_is_listed_is_folded_below_its_own_column_on_a_terminal(width: int) -> None:
+    folded, whole = (rules.as_text(built_in_rules(), each) for each in (width, None))
+    assert max(map(len, folded.splitlines())) <= width < max(map(len, whole.splitlines()))
+    assert " ".join(folded.split()) == " ".join(whole.split())
+    assert "  staleness.tokens.p50              versions  the age that half of them do not" in folded
+
+
+def test_one_offs_stand_alone_or_beside_the_rules_of_a_file(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rules]]\nname = "idle"\nmetric = "idle.trainer_ratio"\nabove = 0.9\n')
+    one = "queue.depth > 4"
+    assert [rule.name for rule in rules_to_check(None, [one]).rules] == [one]
+    assert [rule.name for rule in rules_to_check(rules, [one]).rules] == ["idle", one]
+    assert "trainers_idle" in [rule.name for rule in rules_to_check(None, []).rules]
+
+
+@pytest.mark.parametrize(("end_ns", "evaluated"), [(30 * S, True), (30 * S + 1, False)])
+def test_a_run_of_more_ticks_than_are_evaluated_is_said_to_be_too_long(tmp_path, monkeypatch, end_ns, evaluated):
+    monkeypatch.setattr("rlscope.alerts.offline.MOST_TICKS", 3)
+    report = check(write_run(tmp_path, [worker("t0", stop_ns=end_ns)]), RuleSet((silent(),), interval_ns=I * S))
+    assert bool(report.outcomes) is evaluated
+    assert any("more than 3 ticks" in note for note in report.notes) is not evaluated

@@ -1,0 +1,171 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from rlscope.alerts.config import load_rules
+from rlscope.alerts.receiver import (
+    FromEnvironment,
+    FromFile,
+    InTheOpen,
+    Receiver,
+    SecretError,
+    holds_secret,
+    receivers_of,
+)
+from rlscope.alerts.source import parse_source
+from rlscope.errors import RuleError
+
+HUSH = "T0SECRETSECRETSECRET"
+
+
+def read(text: str, *, is_yaml: bool = False) -> tuple[Receiver, ...]:
+    return receivers_of(parse_source(text, "/rules/rules.toml", is_yaml=is_yaml))
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(RuleError) as caught:
+        read(text)
+    assert HUSH not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_receiver_of_each_kind_is_read_with_what_it_does_not_say_filled_in() -> None:
+    found = read("""
+[[receivers]]
+name = "hook"
+kind = "webhook"
+url = "http://127.0.0.1:9999/alerts"
+token_file = "token"
+severity = "critical"
+group_by = ["run", "alertname"]
+timeout = "3s"
+group_interval = "1m30s"
+repeat = "4h"
+send_resolved = false
+max_alerts = 7
+[[receivers]]
+name = "manager"
+kind = "alertmanager"
+url_env = "ALERTMANAGER_URL"
+token_env = "ALERTMANAGER_TOKEN"
+[[receivers]]
+name = "chat"
+kind = "slack"
+url_file = "/run/secrets/slack"
+[[receivers]]
+name = "mail"
+kind = "apprise"
+url_env = "MAIL_URL"
+[[receivers]]
+name = "own"
+kind = "command"
+command = ["logger", "-t", "rlscope"]
+""")
+    assert found == (
+        Receiver(
+            "hook", "webhook", InTheOpen("http://127.0.0.1:9999/alerts"), token=FromFile(Path("/rules/token")),
+            severity="critical", group_by=("run", "alertname"), timeout_s=3.0, group_interval_s=90.0,
+            repeat_s=14400.0, send_resolved=False, max_alerts=7,
+        ),
+        Receiver(
+            "manager", "alertmanager", FromEnvironment("ALERTMANAGER_URL"), token=FromEnvironment("ALERTMANAGER_TOKEN"),
+            group_by=(), group_interval_s=0.0, repeat_s=60.0,
+        ),
+        Receiver("chat", "slack", FromFile(Path("/run/secrets/slack"))),
+        Receiver("mail", "apprise", FromEnvironment("MAIL_URL")),
+        Receiver("own", "command", argv=("logger", "-t", "rlscope")),
+    )  # fmt: skip
+
+
+def test_a_file_without_receivers_tells_nobody() -> None:
+    assert read("") == ()
+
+
+def test_yaml_is_read_alike() -> None:
+    text = "receivers:\n- name: chat\n  kind: slack\n  url_env: SLACK_URL\n"
+    assert read(text, is_yaml=True) == (Receiver("chat", "slack", FromEnvironment("SLACK_URL")),)
+
+
+HEAD = '[[receivers]]\nname = "a"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "words"),
+    [
+        (HEAD, ":1:", "kind: one of webhook, alertmanager"),
+        (HEAD + 'kind = "pager"', ":3:", "found 'pager'"),
+        (HEAD + 'kind = "webhook"', ":1:", "found no address"),
+        (HEAD + 'kind = "webhook"\nurl_env = "U"\nurl_file = "f"', ":1:", "found url_env and url_file"),
+        (HEAD + f'kind = "webhook"\nurl = "ftp://h/{HUSH}"', ":4:", "an http or https URL"),
+        (HEAD + f'kind = "webhook"\nurl = "http://u:{HUSH}@h/"', ":4:", "expected it under url_env or url_file"),
+        (HEAD + f'kind = "webhook"\nurl = "http://h/{HUSH}"', ":4:", "seems to hold a secret"),
+        (HEAD + f'kind = "slack"\nurl = "https://hooks.slack.com/services/{HUSH}"', ":4:", "slack is a secret: name a"),
+        (HEAD + f'kind = "slack"\nurl_env = "https://h/{HUSH}"', ":4:", "the name, not the secret itself"),
+        (HEAD + f'kind = "webhook"\nurl_env = "U"\ntoken = "{HUSH}"', ":5:", "Did you mean 'token_env'?"),
+        (HEAD + 'kind = "webhook"\nurl_env = "U"\ntoken_env = "T"\ntoken_file = "f"', ":1:", "both token_env"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ntoken_env = "T"', ":5:", "a receiver of kind slack does not have"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = 5', ":5:", "found 5; expected a whole number with a unit"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = "0s"', ":5:", "more than nothing"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nseverity = "loud"', ":5:", "one of info, warning, critical"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nmax_alerts = 0', ":5:", "at least 1"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nsend_resolved = "no"', ":5:", "true or false"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ngroup_by = "run"', ":5:", "a list of texts"),
+        (HEAD + 'kind = "command"\ncommand = "rm -rf"', ":4:", "a list of texts"),
+        (HEAD + 'kind = "command"\ncommand = []', ":4:", "a list of texts"),
+        ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, ":6:", "a name of its own"),
+        ('receivers = "a"', ":1:", "a list of tables"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line_and_no_secret_is_repeated(text: str, where: str, words: str) -> None:
+    said = refusal(text)
+    assert said.startswith("/rules/rules.toml" + where) and words in said, said
+
+
+@pytest.mark.parametrize(
+    ("url", "is_secret"),
+    [
+        ("http://alertmanager-0.monitoring.svc:9093/api/v2/alerts", False),
+        ("http://10.0.0.1:8080/hooks/rl-training", False),
+        ("https://user@host/", True),
+        ("https://host/?token=1", True),
+        ("https://host/#1", True),
+        ("https://discord.com/api/webhooks/123456789012345678/abcDEF123456789012", True),
+        ("https://host/abcdefgh1234567", False),
+        ("https://host/abcdefgh12345678", True),
+    ],
+)
+def test_an_address_that_reads_like_a_secret_is_taken_for_one(url: str, is_secret: bool) -> None:
+    assert holds_secret(url) == is_secret
+
+
+def test_a_secret_is_read_when_it_is_needed_and_its_source_names_only_its_place(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "token"
+    path.write_text(f" {HUSH}\n")
+    monkeypatch.setenv("THE_TOKEN", HUSH)
+    assert FromFile(path).reveal() == FromEnvironment("THE_TOKEN").reveal() == HUSH
+    for source in (FromFile(path), FromEnvironment("THE_TOKEN")):
+        assert HUSH not in f"{source} {source!r}"
+    path.write_text("")
+    with pytest.raises(SecretError, match="an empty file"):
+        FromFile(path).reveal()
+    with pytest.raises(SecretError, match="No such file"):
+        FromFile(tmp_path / "none").reveal()
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(SecretError, match="no text"):
+        FromFile(path).reveal()
+
+
+def test_a_check_refuses_a_file_whose_receivers_are_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "rules.toml"
+    path.write_text(HEAD + 'kind = "pager"')
+    with pytest.raises(RuleError, match="found 'pager'"):
+        load_rules(path)
+
+
+def test_the_receivers_of_the_documentation_are_read() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
+    found = read(page.split("```toml")[1].split("```")[0])
+    assert [each.kind for each in found] == ["webhook", "alertmanager", "slack", "apprise", "command"]
+    table = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert table == {"severity", "group_by", "group_interval", "repeat", "send_resolved", "timeout", "max_alerts"}

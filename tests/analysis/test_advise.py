@@ -1,0 +1,348 @@
+"""From answers to what the model is given: what a run shows, what it lacks, and which limits are seen to act."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rlscope.analysis.advise import Wishes, _admission, _question, _settings
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.observe import UnobservableError, _held_ahead, observe
+from rlscope.model.observed import Delivered, Observed, PutBack
+from rlscope.model.system import Admission
+from rlscope.trace.config import RunConfig
+from tests.model.known_run import observed
+
+SECOND = 1_000_000_000
+STRETCH = Interval(0, 10 * SECOND)
+BUCKET_NS = SECOND
+
+
+def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """Four steps of two seconds on two engines, 8 samples of 100 tokens each."""
+    steps = pl.DataFrame({"step": [1, 2, 3, 4], "end_ns": [2 * SECOND, 4 * SECOND, 6 * SECOND, 8 * SECOND]})
+    zeros = {f"{name}_gpu_s": [0.0] * 4 for name in ("logprobs", "other")}
+    return {
+        "worker_devices": pl.DataFrame(
+            {
+                "worker_id": ["e0", "e1", "t0"],
+                "role": ["sampler", "sampler", "trainer"],
+                "gpu_count": [2, 2, 4],
+                "device_name": [None, "NVIDIA H100 80GB HBM3", None],
+                "kv_capacity_tokens": [5_000, 4_000, None],
+                "max_running": [64, 32, None],
+            }
+        ),
+        "trainer_steps": steps.with_columns(
+            trainer_gpus=pl.lit(4),
+            train_gpu_s=pl.lit(4.0),
+            wait_gpu_s=pl.lit(3.0),
+            publish_gpu_s=pl.lit(1.0),
+            samples=pl.lit(8),
+            tokens=pl.lit(1_000),
+            published=pl.lit(1),
+            **zeros,
+        ),
+        "training_steps": steps.with_columns(period_s=pl.Series([None, 2.0, 2.0, 2.0]), response_tokens=pl.lit(800)),
+        "pass_costs": pl.DataFrame(
+            {
+                "worker_id": ["e0", "e1"],
+                "running": [4, 8],
+                "prefills": [False, True],
+                "rows": [5, 6],
+                "passes": [10, 12],
+                "busy_s": [0.1, 0.2],
+                "between_s": [0.01, 0.02],
+                "pass_p50_s": [0.009, 0.015],
+                "decode_tokens": [40, 96],
+                "prefill_tokens": [0, 64],
+                "kv_used_tokens": [200.0, None],
+            }
+        ),
+        "length_counts": pl.DataFrame(
+            {
+                "output_tokens": [100, 100, 200],
+                "ending": ["finished", "censored", "capped"],
+                "samples": [6, 1, 1],
+                "prompt_tokens": [60, 10, 10],
+            }
+        ),
+        "group_members": pl.DataFrame(
+            {
+                "group_id": ["a", "a", "b", "b"],
+                "output_tokens": [50, 150, 100, 100],
+                "is_ended": [True, True, True, True],
+            }
+        ),
+        "samples_in_flight": pl.DataFrame(
+            {"in_flight_mean": [12.0], "environment_mean": [3.0], "finished_segments": [40]}
+        ),
+        "environment_waits": pl.DataFrame({"part": [1, 2], "wait_s": [0.0, 3.0], "segments": [1, 1]}),
+        "batches_ahead": pl.DataFrame({"samples": [8], "batches_ahead": [0.75]}),
+        "preemptions": pl.DataFrame(
+            {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
+        ),
+        "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
+        "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
+        "weight_update_latency": pl.DataFrame(
+            {
+                "applied_ns": [3 * SECOND, 3 * SECOND, 30 * SECOND],
+                "publish_to_applied_s": [1.0, 2.0, 50.0],
+                "kv": ["kept", None, "recomputed"],
+            }
+        ),
+        "token_staleness": pl.DataFrame(
+            {"step": [1, 2, 3, 4, 4], "staleness": [7, 0, 1, 1, 2], "tokens": [9, 5, 6, 7, 8]}
+        ),
+        **changed,
+    }
+
+
+TIMELINE = pl.DataFrame(
+    {
+        "role": ["sampler", "sampler", "sampler", "trainer"],
+        "state": ["decoding", "applying_weights", "decoding", "train"],
+        "reason": [None, None, None, None],
+        "bucket_start_ns": [0, SECOND, 9 * SECOND + SECOND // 2, 0],
+        "gpu_s": [4.0, 2.0, 4.0, 9.0],
+    },
+    schema_overrides={"reason": pl.String},
+)
+
+
+CONFIG = RunConfig(group_size=2, max_output_tokens=200)
+
+
+def seen(given: Mapping[str, pl.DataFrame], config: RunConfig = CONFIG) -> Observed:
+    return observe(config, 4, given, TIMELINE, BUCKET_NS, STRETCH)
+
+
+def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
+    run = seen(answers())
+    assert (run.trainer_gpus, run.engines, run.gpus_per_engine) == (4, 2, 2)
+    assert (run.max_running, run.kv_capacity_tokens, run.device_name) == (32, 4_000, "NVIDIA H100 80GB HBM3")
+    assert run.steps.period_s.tolist() == [2.0, 2.0, 2.0]  # the first step has no period
+    assert run.steps.train_s.tolist() == [1.0, 1.0, 1.0]
+    assert run.steps.wait_s.tolist() == [0.75, 0.75, 0.75]
+    assert run.trained_tokens_per_s == 400.0
+    assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
+    assert run.batches_ahead == 0.75
+    assert run.put_back == PutBack(preemptions=3, again_tokens=20)
+    assert run.delivered == Delivered(2_400, 100, 0)
+    assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
+
+
+@pytest.mark.parametrize(
+    ("preemptions", "prefill_tokens", "put_back"),
+    [(None, 100, None), (0, 100, PutBack(0, 0)), (1, 81, PutBack(1, 1)), (1, 80, PutBack(1, None))],
+)
+def test_tokens_beyond_the_prompts_were_computed_again_where_requests_were_put_back(
+    preemptions: int | None, prefill_tokens: int, put_back: PutBack | None
+):
+    row = {"preemptions": preemptions, "prefill_tokens": prefill_tokens, "prompt_tokens": 80, "segments": 8}
+    assert seen(answers(preemptions=pl.DataFrame([row]))).put_back == put_back
+
+
+def test_engine_seconds_count_by_the_part_of_a_bucket_that_is_inside():
+    states = seen(answers()).engine_state_s
+    # 4 GPU-seconds and half of the 4 of a bucket that reaches half out of the stretch, on engines of 2 GPUs.
+    assert states == {("decoding", None): 3.0, ("applying_weights", None): 1.0}
+
+
+def test_an_update_costs_what_engines_stood_still_for_it_over_those_in_the_stretch():
+    run = seen(answers())
+    assert run.apply_s == 0.5
+    assert run.update_delay_s == 1.5
+    assert run.kv_kept
+
+
+def test_passes_whose_cache_was_not_recorded_hold_not_a_number():
+    passes = seen(answers()).passes
+    assert passes.kv_tokens[0] == 200.0
+    assert np.isnan(passes.kv_tokens[1])
+    assert passes.engine.tolist() == [0, 1]
+
+
+def test_lengths_count_unfinished_samples_and_keep_the_cap():
+    law = seen(answers()).lengths
+    assert law.cap_tokens == 200
+    # 6 of 8 end at 100; the one that is cut off there is as likely to go on as the one that does.
+    assert law.support.tolist() == [100.0, 200.0]
+    assert law.probabilities.tolist() == pytest.approx([0.75, 0.25])
+    assert law.groups is not None and law.groups.tail_ratio == pytest.approx(1.25)
+
+
+def test_a_sample_longer_than_the_cap_of_one_request_leaves_the_law_without_one():
+    law = seen(answers(), RunConfig(group_size=2, max_output_tokens=150)).lengths
+    assert law.cap_tokens is None
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "message"),
+    [
+        ("worker_devices", lambda rows: rows.filter(pl.col("role") == "trainer"), "no worker with the role sampler"),
+        (
+            "worker_devices",
+            lambda rows: rows.with_columns(gpu_count=pl.Series([2, 4, 4])),
+            "the engines differ: they have 2, 4 GPUs each",
+        ),
+        ("training_steps", lambda rows: rows.head(3), "2 steps lie in the stretch"),
+        ("trainer_steps", lambda rows: rows.with_columns(trainer_gpus=pl.lit(0)), "own no GPU"),
+        ("pass_costs", lambda rows: rows.head(0), "no forward pass"),
+        ("length_counts", lambda rows: rows.head(0), "no sample with a token"),
+    ],
+)
+def test_what_a_run_lacks_is_said(table: str, change, message: str):
+    given = answers()
+    with pytest.raises(UnobservableError, match=message):
+        seen({**given, table: change(given[table])})
+
+
+def test_waits_vary_as_recorded_and_groups_are_together_as_far_as_they_are():
+    run = seen(answers())
+    assert run.environment_waits_s == (0.0, 3.0)
+    assert run.one_engine_groups_ratio == 0.75
+
+
+@pytest.mark.parametrize("groups", [(4, 4, 1), (0, 0, 2)])
+def test_with_one_engine_or_no_group_nothing_is_known_of_who_gives_samples(groups: tuple[int, int, int]):
+    row = {name: [value] for name, value in zip(("groups", "one_engine_groups", "engines"), groups, strict=True)}
+    assert seen(answers(group_engines=pl.DataFrame(row))).one_engine_groups_ratio is None
+
+
+DROPPING = Delivered(trained_tokens=998, dropped_tokens=2, filtered_tokens=0)
+KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
+
+
+@pytest.mark.parametrize(
+    ("config", "delivered", "expected"),
+    [
+        (RunConfig(), KEEPING, Admission()),
+        (
+            RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8),
+            KEEPING,
+            Admission(8, "drop_by_age", 1),
+        ),
+        (
+            RunConfig(staleness_policy="drop", max_staleness=4, queue_capacity_samples=8),
+            DROPPING,
+            Admission(8, "drop_by_age", 4),
+        ),
+        (RunConfig(staleness_policy="publication_waits", max_staleness=2), KEEPING, Admission(None, "wait", 2)),
+        (RunConfig(staleness_policy="publication_waits", max_staleness=0), KEEPING, Admission()),
+        (
+            RunConfig(queue_policy="drop_oldest", queue_capacity_samples=8, staleness_policy="drop", max_staleness=4),
+            DROPPING,
+            Admission(8, "drop_oldest"),
+        ),
+        (RunConfig(queue_policy="drop_oldest"), DROPPING, Admission()),
+        (
+            RunConfig(staleness_policy="admission", max_staleness=3, samples_per_step=64),
+            KEEPING,
+            Admission(None, "wait", 3),
+        ),
+        (
+            RunConfig(staleness_policy="admission", max_staleness=3, max_in_flight_samples=100),
+            KEEPING,
+            Admission(None, "wait", 3, 100),
+        ),
+        (
+            RunConfig(staleness_policy="drop", max_staleness=4, max_running_samples=32),
+            DROPPING,
+            Admission(None, "drop_by_age", 4, None, 32),
+        ),
+    ],
+)
+def test_a_limit_acts_as_the_run_shows_it(config: RunConfig, delivered: Delivered, expected: Admission):
+    assert _admission(config, replace(observed(), delivered=delivered)) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "together_ratio", "expected"),
+    [
+        (RunConfig(dispatch="least_loaded"), 1.0, "least_loaded"),
+        (RunConfig(dispatch="pulled"), 0.0, "pulled"),
+        (RunConfig(), 0.95, "pulled"),
+        (RunConfig(), 0.949, "least_loaded"),
+        (RunConfig(), None, "least_loaded"),
+    ],
+)
+def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
+    config: RunConfig, together_ratio: float | None, expected: str
+):
+    run = replace(observed(), one_engine_groups_ratio=together_ratio)
+    assert _settings(config, Admission(), run).dispatch == expected
+
+
+@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop_by_age"), (-1.0, None)])
+def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(
+    ahead: float | None, drops: str | None
+):
+    config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
+    aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
+    assert _admission(config, aged).queue_policy == (drops or "wait")
+    assert _question(config, SimpleNamespace(steps=30), aged, Wishes()).batches_ahead == max(ahead or 0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("published", "counted", "held"),
+    [((1, 1, 1, 1), 1.0, 1.0), ((0, 1, 0, 1), 0.5, 0.0), ((0, 1, 0, 1), 1.5, 1.0), ((0, 0, 0, 1), 1.0, 0.0)],
+)
+def test_batches_that_make_one_version_together_are_not_held_ahead(
+    published: tuple[int, ...], counted: float, held: float
+):
+    steps = replace(observed().steps, published=np.array(published))
+    assert _held_ahead(counted, steps) == held
+    assert _held_ahead(None, steps) is None
+
+
+@pytest.mark.parametrize(
+    ("config", "shown", "ahead"),
+    [
+        (RunConfig(), 1.5, 1.5),
+        (RunConfig(batches_ahead=0.0), 1.5, 0.0),
+        (RunConfig(), None, 0.0),
+        (RunConfig(), 0.05, 0.05),
+        (RunConfig(), 0.049, 0.0),
+        (RunConfig(staleness_policy="drop", max_staleness=1), 2.0, 2.0),
+        (RunConfig(staleness_policy="admission", max_staleness=2), 1.9, 1.9),
+        (RunConfig(staleness_policy="admission", max_staleness=2), 2.0, 0.0),
+        (RunConfig(staleness_policy="admission"), 2.0, 2.0),
+        (RunConfig(staleness_policy="publication_waits", max_staleness=4), 1.0, 0.0),
+    ],
+)
+def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(
+    config: RunConfig, shown: float | None, ahead: float
+):
+    run = replace(observed(), batches_ahead=shown)
+    assert _question(config, SimpleNamespace(steps=30), run, Wishes()).batches_ahead == ahead
+
+
+def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
+    assert _settings(RunConfig(queue_order="oldest_first"), Admission(), observed()).queue_order == "oldest_first"
+    assert _settings(RunConfig(), Admission(), observed()).queue_order == "fifo"
+
+
+def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():
+    facts = SimpleNamespace(steps=30)
+    config = RunConfig(max_staleness=4, total_steps=50, gpus_per_trainer_replica=2)
+    run = observed()
+    assert _question(config, facts, run, Wishes()).most_staleness == 4
+    assert _question(config, facts, run, Wishes(most_staleness=1)).most_staleness == 1
+    assert _question(config, facts, run, Wishes()).remaining_steps == 20
+    assert _question(config, facts, run, Wishes(gpus_per_node=8)).granularity.gpus_per_node == 8
+    for policy in ("drop", "admission", "publication_waits"):
+        keeping = replace(config, staleness_policy=policy)
+        assert _question(keeping, facts, replace(run, delivered=DROPPING), Wishes()).most_staleness is None
+
+
+@pytest.mark.parametrize(
+    ("over_tokens", "expected"), [(4, Admission(8, "drop_by_age", 1)), (5, Admission(8)), (1_000, Admission(8))]
+)
+def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens: int, expected: Admission):
+    config = RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8)
+    run = replace(observed(), delivered=KEEPING, staleness=((1, 4_000), (2, over_tokens)))
+    assert _admission(config, run) == expected

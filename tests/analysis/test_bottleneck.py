@@ -1,0 +1,197 @@
+"""The one word of a run, from rows of the ledger over time, and why there sometimes is none."""
+
+from typing import Any
+
+import polars as pl
+import pytest
+
+from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.result import RunFacts, Verdict, Window
+
+SECOND = 10**9
+FACTS: dict[str, Any] = {
+    "run_id": "run",
+    "started_ns": 0,
+    "duration_s": 100.0,
+    "n_gpus": 2,
+    "trainer_gpus": 1,
+    "sampler_gpus": 1,
+    "colocated_gpus": 0,
+    "steps": 3,
+    "samples_trained": 3,
+    "tokens_trained": 3,
+    "max_staleness": None,
+    "window": None,
+    "window_reason": "",
+}
+State = tuple[str, str, str | None, float]
+"""role, state, reason, GPU-seconds."""
+WITHOUT = "in the stretch that is judged, and no GPU-second of the"
+BUSY: list[State] = [("trainer", "train", None, 100.0), ("sampler", "decoding", None, 100.0)]
+
+
+def run_facts(**changes: Any) -> RunFacts:
+    return RunFacts(**(FACTS | changes))
+
+
+def timeline(states: list[State], bucket_start_ns: int = 50 * SECOND) -> pl.DataFrame:
+    rows = [(role, state, reason, bucket_start_ns, gpu_s) for role, state, reason, gpu_s in states]
+    names = {"role": pl.String, "state": pl.String, "reason": pl.String, "bucket_start_ns": pl.Int64, "gpu_s": float}
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def steps(*ends_s: int) -> pl.DataFrame:
+    return pl.DataFrame({"end_ns": [end * SECOND for end in ends_s]}, schema={"end_ns": pl.Int64})
+
+
+def filled(*lost: State) -> list[State]:
+    """Both sides of 100 GPU-seconds: what is lost, and work for the rest."""
+    trainer = sum(gpu_s for role, _, _, gpu_s in lost if role == "trainer")
+    sampler = sum(gpu_s for role, _, _, gpu_s in lost if role == "sampler")
+    return [*lost, ("trainer", "train", None, 100.0 - trainer), ("sampler", "decoding", None, 100.0 - sampler)]
+
+
+def judged(states: pl.DataFrame, dropped_tokens_ratio: float = 0.0, **changes: Any) -> Verdict:
+    """Buckets of ten seconds, judged from second 10 to second 100."""
+    interval = Interval(10 * SECOND, 100 * SECOND)
+    return judge(run_facts(**changes), states, 10 * SECOND, interval, dropped_tokens_ratio)
+
+
+def word(states: list[State], dropped_tokens_ratio: float = 0.0, **changes: Any) -> str:
+    return judged(timeline(states), dropped_tokens_ratio, **changes).bottleneck
+
+
+@pytest.mark.parametrize(
+    ("lost", "bottleneck"),
+    [
+        ([("trainer", "waiting_for_samples", "samples", 11.0)], "samplers"),
+        ([("sampler", "no_requests", "backpressure", 11.0)], "trainers"),
+        ([("sampler", "no_requests", "barrier", 11.0)], "trainers"),
+        ([("sampler", "no_requests", "requests", 11.0)], "trainers"),
+        ([("trainer", "waiting_for_staleness_cap", "staleness_cap", 11.0)], "staleness_cap"),
+        ([("sampler", "no_requests", "staleness_cap", 11.0)], "staleness_cap"),
+        ([("trainer", "publishing_weights", None, 11.0)], "weight_updates"),
+        ([("sampler", "applying_weights", None, 11.0)], "weight_updates"),
+        ([("sampler", "transferring_weights", None, 11.0)], "weight_updates"),
+        ([("trainer", "waiting", "weights", 11.0)], "weight_updates"),
+        ([("sampler", "no_requests", "environment", 11.0)], "environment"),
+    ],
+)
+def test_the_word_is_what_most_of_the_lost_gpu_seconds_wait_for(lost: list[State], bottleneck: str) -> None:
+    assert word(filled(*lost)) == bottleneck
+
+
+def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first() -> None:
+    states = filled(
+        ("trainer", "waiting_for_samples", "samples", 20.0),
+        ("sampler", "no_requests", "backpressure", 5.0),
+        ("sampler", "no_requests", "staleness_cap", 30.0),
+        ("sampler", "applying_weights", None, 10.0),
+    )
+    verdict = judged(timeline(states))
+    assert verdict.bottleneck == "staleness_cap"
+    assert [(loss.cause, loss.gpu_s, loss.side_share_ratio) for loss in verdict.losses] == [
+        ("staleness_cap", 30.0, 0.15),
+        ("samplers", 20.0, 0.2),
+        ("weight_updates", 10.0, 0.05),
+        ("trainers", 5.0, 0.05),
+        ("environment", 0.0, 0.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        ("trainer", "waiting_for_samples", "samples"),
+        ("sampler", "no_requests", "backpressure"),
+        ("sampler", "applying_weights", None),
+    ],
+)
+def test_a_side_that_loses_exactly_a_tenth_is_balanced_and_a_little_more_is_not(lost: tuple[str, str, str]) -> None:
+    assert word(filled((*lost, 10.0))) == "balanced"
+    assert word(filled((*lost, 10.001))) != "balanced"
+
+
+def test_the_losses_of_one_side_add_up_and_those_of_two_sides_do_not() -> None:
+    waits: State = ("trainer", "waiting_for_samples", "samples", 6.0)
+    assert word(filled(waits, ("sampler", "no_requests", "backpressure", 6.0))) == "balanced"
+    assert word(filled(waits, ("trainer", "publishing_weights", None, 5.0))) == "samplers"
+
+
+def test_what_is_dropped_for_its_age_counts_as_held_back_by_the_trainers() -> None:
+    assert word(BUSY, dropped_tokens_ratio=0.10) == "balanced"
+    assert word(BUSY, dropped_tokens_ratio=0.11) == "trainers"
+    assert word(filled(("sampler", "no_requests", "backpressure", 6.0)), dropped_tokens_ratio=0.05) == "trainers"
+
+
+def test_colocated_workers_belong_to_both_sides() -> None:
+    states: list[State] = [("colocated", "waiting_for_samples", "samples", 30.0), ("colocated", "train", None, 70.0)]
+    assert word(states) == "samplers"
+
+
+def test_a_bucket_counts_by_its_share_inside_the_interval() -> None:
+    waits: list[State] = [("trainer", "waiting_for_samples", "samples", 90.0)]
+    before, edge, after = timeline(waits, 0), timeline(waits, 95 * SECOND), timeline(waits, 100 * SECOND)
+    verdict = judged(pl.concat([before, timeline(BUSY), edge, after]))
+    assert (verdict.losses[0].cause, verdict.losses[0].gpu_s) == ("samplers", 45.0)
+
+
+def test_the_window_is_judged_else_what_lies_between_the_first_and_the_last_step_else_the_run() -> None:
+    window = Window(start_ns=20 * SECOND, end_ns=60 * SECOND, first_step=1, last_step=20)
+    whole = Interval(0, 200 * SECOND)
+    assert judged_interval(window, steps(10, 50, 100), whole) == (20 * SECOND, 60 * SECOND)
+    assert judged_interval(None, steps(10, 50, 100), whole) == (10 * SECOND, 100 * SECOND)
+    assert judged_interval(None, steps(10, 50), whole) == whole
+
+
+def test_what_no_cause_covers_makes_the_verdict_unknown_when_it_is_the_larger_part() -> None:
+    barrier: State = ("trainer", "waiting", "barrier", 30.0)
+    verdict = judged(timeline(filled(barrier)))
+    assert verdict.bottleneck == "unknown"
+    assert verdict.unknown_reason is not None and "(barrier)" in verdict.unknown_reason
+    assert word(filled(barrier, ("trainer", "waiting_for_samples", "samples", 30.0))) == "unknown"
+    assert word(filled(barrier, ("trainer", "waiting_for_samples", "samples", 31.0))) == "samplers"
+    assert word(filled(("trainer", "waiting", None, 10.0))) == "balanced"
+    assert word(filled(("trainer", "waiting", "weights", 30.0))) == "weight_updates"
+
+
+def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_queue() -> None:
+    outcomes = pl.DataFrame({"outcome": ["abandoned", "dropped_stale", "filtered", "trained"], "tokens": [1, 2, 3, 4]})
+    assert dropped_ratio(outcomes) == 0.3
+    assert dropped_ratio(outcomes.clear()) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("states", "changes", "reason"),
+    [
+        (BUSY, {"n_gpus": 0}, "no worker owns a GPU, so there are no GPU-seconds to judge"),
+        (BUSY, {"steps": 2}, "2 train steps were recorded; 3 are the least that a verdict needs"),
+        (BUSY, {"steps": 0}, "0 train steps were recorded; 3 are the least that a verdict needs"),
+        (BUSY[:1], {}, f"only the trainers were recorded {WITHOUT} samplers"),
+        (BUSY[1:], {}, f"only the samplers were recorded {WITHOUT} trainers"),
+        (BUSY[1:], {"steps": 0}, f"only the samplers were recorded {WITHOUT} trainers"),
+        ([("trainer", "unattributed", None, 100.0)], {}, f"only the trainers were recorded {WITHOUT} samplers"),
+        (
+            [("controller", "unattributed", None, 9.0)],
+            {},
+            "no GPU-second of either side was recorded in the stretch that is judged",
+        ),
+        (
+            filled(("sampler", "unattributed", None, 51.0)),
+            {},
+            "nothing explains 51% of the samplers' GPU-seconds",
+        ),
+    ],
+)
+def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: str) -> None:
+    verdict = judged(timeline(states), **changes)
+    assert (verdict.bottleneck, verdict.unknown_reason) == ("unknown", reason)
+
+
+def test_a_side_of_which_half_is_unexplained_is_still_judged() -> None:
+    assert word(filled(("sampler", "unattributed", None, 50.0))) == "balanced"
+
+
+def test_a_known_verdict_has_no_reason_to_be_unknown() -> None:
+    assert judged(timeline(BUSY)).unknown_reason is None

@@ -1,0 +1,189 @@
+"""Laws of the ledger: it closes to the nanosecond, agrees with a count of every one, and moves with the clock."""
+
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlscope.trace.query import ask
+from rlscope.trace.store import open_run
+from tests.trace_folder import Row, activity, engine_row, train_row, update_row, worker, write_run
+
+EXTENT_NS = 60
+TIMES = st.tuples(st.integers(-5, EXTENT_NS + 5), st.integers(-5, EXTENT_NS + 5)).map(lambda pair: tuple(sorted(pair)))
+REASONS = st.sampled_from(["samples", "staleness_cap", "backpressure", "weights"])
+
+
+def states_of(folder: Path, *, origin_ns: int = 0, cell_ns: int = 1000, rows_disjoint: bool = False) -> Counter[Any]:
+    with open_run(folder) as run:
+        cells = {"origin_ns": origin_ns, "cell_ns": cell_ns, "cells_per_bucket": 2, "rows_disjoint": rows_disjoint}
+        frame = ask(run, "ledger", cells)
+    totals: Counter[Any] = Counter()
+    for row in frame.iter_rows(named=True):
+        totals[row["worker_id"], row["state"], row["reason"]] += row["state_ns"]
+    return totals
+
+
+@st.composite
+def traces(draw: st.DrawFn, *, disjoint_rows: bool = False) -> dict[str, list[Row]]:
+    spans = draw(
+        st.lists(st.tuples(TIMES, st.sampled_from(["wait", "eval", "checkpoint", "generate"]), REASONS), max_size=6)
+    )
+    steps = draw(st.lists(TIMES, max_size=3))
+    updates = draw(st.lists(st.tuples(TIMES, st.sampled_from(["publish", "apply"])), max_size=3))
+    if disjoint_rows:
+        cuts = sorted(draw(st.sets(st.integers(0, EXTENT_NS), max_size=12)))
+        rows = list(zip(cuts[::2], cuts[1::2], strict=False))
+    else:
+        rows = [pair for pair in draw(st.lists(TIMES, max_size=6))]
+    return {
+        "activities": [
+            activity("w", start, end, name, reason if name == "wait" else None) for (start, end), name, reason in spans
+        ],
+        "train_steps": [train_row("w", start, end, step) for step, (start, end) in enumerate(steps)],
+        "weight_updates": [update_row("w", start, end, 1, phase) for (start, end), phase in updates],
+        "engine_steps": [
+            engine_row(
+                "w",
+                start,
+                end,
+                draw(st.integers(0, max(0, end - start))),
+                decode_tokens=draw(st.integers(0, 1)),
+                prefill_tokens=draw(st.integers(0, 1)),
+            )
+            for start, end in rows
+        ],
+    }
+
+
+def moved(tables: dict[str, list[Row]], by_ns: int) -> dict[str, list[Row]]:
+    return {
+        table: [{**row, "start_ns": row["start_ns"] + by_ns, "end_ns": row["end_ns"] + by_ns} for row in rows]
+        for table, rows in tables.items()
+    }
+
+
+def counted(tables: dict[str, list[Row]]) -> Counter[str]:
+    """Each nanosecond given, one by one, to the span or row that covers it and began last."""
+    names = {"wait": "wait", "generate": "generating", "publish": "publishing_weights", "apply": "applying_weights"}
+    spans = [(r["start_ns"], r["end_ns"], 2, names.get(r["activity"], r["activity"])) for r in tables["activities"]]
+    spans += [(r["start_ns"], r["end_ns"], 1, "train") for r in tables["train_steps"]]
+    spans += [(r["start_ns"], r["end_ns"], 3, names[r["phase"]]) for r in tables["weight_updates"]]
+    clipped = [(max(0, s), min(EXTENT_NS, e), layer, n) for s, e, layer, n in spans]
+    spans = [span for span in clipped if span[0] < span[1]]
+    claims = [span for span in spans if span[3] == "eval"]
+    rows = [(max(0, r["start_ns"]), min(EXTENT_NS, r["end_ns"]), 4, i) for i, r in enumerate(tables["engine_steps"])]
+    rows = [r for r in rows if r[0] < r[1] and not any(c[0] <= r[0] < c[1] for c in claims)]
+    totals: Counter[str] = Counter()
+    for now in range(EXTENT_NS):
+        covering = [piece for piece in (*spans, *rows) if piece[0] <= now < piece[1]]
+        owner = max(covering, key=lambda p: (p[0], -p[1], p[2], str(p[3])), default=None)
+        if owner is None:
+            totals["unattributed"] += 1
+        else:
+            totals["engine" if owner[2] == 4 else owner[3]] += 1
+    return totals
+
+
+def coarse(states: Counter[Any]) -> Counter[str]:
+    engine = {"decoding", "prefilling", "mixed_passes", "other_passes", "between_passes"}
+    waits = {"waiting", "no_requests", "waiting_for_samples", "waiting_for_staleness_cap"}
+    totals: Counter[str] = Counter()
+    for (_, state, _), state_ns in states.items():
+        totals["engine" if state in engine else "wait" if state in waits else state] += state_ns
+    return totals
+
+
+@settings(max_examples=30, deadline=None)
+@given(traces(), st.integers(1, 80))
+def test_every_nanosecond_is_in_the_state_that_began_last(tables: dict[str, list[Row]], cell_ns: int) -> None:
+    with TemporaryDirectory() as folder:
+        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS)], **tables)
+        states = states_of(run, cell_ns=cell_ns)
+    assert sum(states.values()) == EXTENT_NS
+    assert coarse(states) == counted(tables)
+
+
+@settings(max_examples=30, deadline=None)
+@given(traces(disjoint_rows=True), st.integers(5, 80))
+def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
+    tables: dict[str, list[Row]], cell_ns: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS)], **tables)
+        slow = states_of(run, cell_ns=cell_ns)
+        fast = states_of(run, cell_ns=cell_ns, rows_disjoint=True)
+    assert fast == slow
+
+
+@settings(max_examples=10, deadline=None)
+@given(traces(), st.integers(10, 10**18))
+def test_moving_the_clock_moves_nothing_between_states(tables: dict[str, list[Row]], by_ns: int) -> None:
+    with TemporaryDirectory() as folder:
+        here = write_run(Path(folder) / "here", [worker("w", "sampler", 0, EXTENT_NS)], **tables)
+        there = write_run(
+            Path(folder) / "there", [worker("w", "sampler", by_ns, by_ns + EXTENT_NS)], **moved(tables, by_ns)
+        )
+        assert states_of(here) == states_of(there, origin_ns=by_ns)
+
+
+@pytest.mark.parametrize("rows_disjoint", [True, False])
+def test_busy_time_is_what_the_row_says_and_the_rest_is_between_passes(tmp_path: Path, rows_disjoint: bool) -> None:
+    rows = [engine_row("w", 0, 10, 4), engine_row("w", 10, 30, 20, prefill_tokens=5)]
+    run = write_run(tmp_path, [worker("w", "sampler", 0, 40)], engine_steps=rows)
+    assert states_of(run, cell_ns=10, rows_disjoint=rows_disjoint) == {
+        ("w", "decoding", None): 4,
+        ("w", "between_passes", None): 6,
+        ("w", "mixed_passes", None): 20,
+        ("w", "unattributed", None): 10,
+    }
+
+
+def test_a_weight_update_inside_an_engine_row_takes_the_time_between_its_passes(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path,
+        [worker("w", "sampler", 0, 10)],
+        engine_steps=[engine_row("w", 0, 10, 6)],
+        weight_updates=[update_row("w", 2, 6, 1)],
+    )
+    assert states_of(run) == {("w", "decoding", None): 6, ("w", "applying_weights", None): 4}
+
+
+def test_passes_of_an_evaluation_are_evaluation(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path,
+        [worker("w", "sampler", 0, 20)],
+        engine_steps=[engine_row("w", 5, 10), engine_row("w", 10, 15)],
+        activities=[activity("w", 5, 10, "eval")],
+    )
+    assert states_of(run) == {("w", "eval", None): 5, ("w", "decoding", None): 5, ("w", "unattributed", None): 10}
+
+
+@pytest.mark.parametrize(
+    ("role", "reason", "state"),
+    [
+        ("trainer", "samples", "waiting_for_samples"),
+        ("trainer", "staleness_cap", "waiting_for_staleness_cap"),
+        ("trainer", "weights", "waiting"),
+        ("sampler", "backpressure", "no_requests"),
+        ("sampler", "staleness_cap", "no_requests"),
+        ("sampler", "barrier", "no_requests"),
+        ("sampler", "environment", "no_requests"),
+        ("sampler", "requests", "no_requests"),
+        ("sampler", "weights", "waiting"),
+        ("colocated", "samples", "waiting_for_samples"),
+        ("colocated", "requests", "no_requests"),
+    ],
+)
+def test_a_wait_is_named_by_who_waits_and_for_what(tmp_path: Path, role: str, reason: str, state: str) -> None:
+    run = write_run(tmp_path, [worker("w", role, 0, 10)], activities=[activity("w", 0, 10, "wait", reason)])
+    assert states_of(run) == {("w", state, reason): 10}
+
+
+def test_a_worker_that_was_killed_ends_at_its_last_row(tmp_path: Path) -> None:
+    run = write_run(tmp_path, [worker("w", "trainer", 0, None, last_flush_ns=20)], train_steps=[train_row("w", 10, 30)])
+    assert states_of(run) == {("w", "train", None): 20, ("w", "unattributed", None): 10}

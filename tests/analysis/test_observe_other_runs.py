@@ -1,0 +1,270 @@
+"""Other runs beside the one that is analysed: whose trainers may be compared, what is read of them, what is said."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks.token_simulator import Layout, Limits, simulate_world
+from benchmarks.token_simulator.cases import PLAIN
+from rlscope.analysis.advise import Wishes
+from rlscope.analysis.observe import read_other_runs
+from rlscope.cli import app
+from rlscope.errors import AnalysisError, RunFolderError
+from rlscope.model.forecast import recommend
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.forecast.whatif import what_if
+from rlscope.model.observed import OtherCaution, OtherRun
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity
+from rlscope.pipeline import analyze
+from rlscope.reports.documents.layouts import scaling_document
+from rlscope.reports.documents.what_if import what_if_document
+from rlscope.reports.text import advice
+from rlscope.reports.text import what_if as what_if_words
+from rlscope.reports.text.model import remarks
+from rlscope.reports.text.names import OTHER_CAUTIONS, scaling_sentence
+from rlscope.trace.store import open_run
+from tests.model.known_run import TODAY, TRUTH, observed
+from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
+
+MS = 10**6
+MODEL = {"name": "m", "parameters": 7_000_000_000, "layers": 32, "bytes_per_weight": 2, "bytes_per_kv": 2}
+CONFIG = {"model": MODEL, "framework": "made", "gpus_per_trainer_replica": 1}
+
+
+def record(folder: Path, trainers: int = 2, steps: int = 14, tokens: int = 1_000, **config: Any) -> Path:
+    """Steps of 400 ms on two trainers, less on more, every 500 ms; after five slower ones and one between."""
+    names = [f"t{number}" for number in range(trainers)]
+    rows = []
+    for step in range(1, steps + 6):
+        end_ns = 500 * MS * step + 2_000 * MS * min(step, 5)
+        for name in names:
+            start_ns = end_ns - 800 * MS // trainers
+            rows.append(train_row(name, start_ns, end_ns, step, samples=4, tokens=tokens // trainers))
+    stop_ns = rows[-1]["end_ns"]
+    workers = [worker(name, "trainer", 0, stop_ns, device_name=config.pop("device", None)) for name in names]
+    given = {name: value for name, value in {**CONFIG, **config}.items() if value is not None}
+    return write_run(folder, workers, given, train_steps=rows)
+
+
+def read(run: Path, *others: Path) -> tuple[OtherRun, ...]:
+    with open_run(run) as opened:
+        return read_other_runs(opened, others, lambda _doing: None)
+
+
+def test_the_steady_train_steps_of_another_run_are_read(tmp_path: Path) -> None:
+    own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
+    (found,) = read(own, other)
+    assert (found.trainer_gpus, found.cautions) == (4, ())
+    assert found.steps.period_s == pytest.approx([0.5] * 13)
+    assert found.steps.train_s == pytest.approx([0.2] * 13)
+    assert found.steps.tokens.tolist() == [1_000] * 13
+    assert found.elsewhere.gpus == 4
+
+
+def test_only_the_steps_that_trained_count(tmp_path: Path) -> None:
+    (found,) = read(record(tmp_path / "own"), record(tmp_path / "other", trainers=4))
+    steps = replace(found.steps, tokens=np.array([0, *found.steps.tokens[1:]]))
+    assert replace(found, steps=steps).elsewhere.tokens.tolist() == [1_000.0] * 12
+
+
+def damaged(path: Path) -> Path:
+    content = path.read_bytes()
+    path.write_bytes(content[:4] + b"\xff" * 200 + content[204:])
+    return path
+
+
+def test_a_damaged_file_of_the_other_run_that_says_nothing_of_training_is_left_out(tmp_path: Path) -> None:
+    own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
+    write_rows(other, "samples", "e0", [sample_row("a", "e0", [(0, 0, 1)])])
+    damaged(write_rows(other, "deliveries", "t0", [delivery_row(f"{step}", "t0", step=step) for step in range(20)]))
+    (found,) = read(own, other)
+    assert found.trainer_gpus == 4
+
+
+@pytest.mark.parametrize("name", ["train_steps/t3-000001.parquet", "workers/t3.json"])
+def test_a_run_of_whose_trainers_some_cannot_be_read_is_an_error(tmp_path: Path, name: str) -> None:
+    # The others would pass for all of them: three trainers that do three quarters of the tokens in the same time.
+    own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
+    damaged(other / name)
+    with pytest.raises(AnalysisError, match=f"other: found {name} that cannot be read; expected all of its trainers"):
+        read(own, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": {**MODEL, "parameters": 8}}, r"config.model.parameters = 8; expected 7000000000, as in the run"),
+        ({"model": {"name": "other"}}, "config.model.name = 'other'; expected 'm'"),
+        ({"framework": "another"}, "config.framework = 'another'; expected 'made'"),
+        ({"gpus_per_trainer_replica": 2}, "config.gpus_per_trainer_replica = 2; expected 1"),
+        ({"device": "NVIDIA L4"}, "the trainers' GPUs = 'NVIDIA L4'; expected 'NVIDIA H100'"),
+        ({"steps": 2}, "found 7 steps are too few: .*; expected a run with a steady stretch of train steps"),
+        ({"tokens": 0}, "found no step in its steady stretch says how many tokens it trained on"),
+    ],
+)
+def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(
+    tmp_path: Path, change: Mapping[str, Any], message: str
+) -> None:
+    own, other = record(tmp_path / "own", device="NVIDIA H100"), record(tmp_path / "other", trainers=4, **change)
+    with pytest.raises(AnalysisError, match=f"other: .*{message}"):
+        read(own, other)
+
+
+@pytest.mark.parametrize(
+    ("change", "cautions"),
+    [
+        ({}, ()),
+        ({"model": {**MODEL, "name": "checkpoint-100", "bytes_per_weight": 1}}, ()),
+        ({"model": None}, ("model_not_recorded",)),
+        ({"model": {"experts": 8}}, ("model_not_recorded",)),
+        ({"framework": None, "gpus_per_trainer_replica": None}, ()),
+        ({"train_dtype": "bf16"}, ("other_settings",)),
+        ({"max_staleness": 3, "trainer_gpus": 4}, ()),
+    ],
+)
+def test_what_is_not_recorded_or_bears_less_on_training_is_a_caution(
+    tmp_path: Path, change: Mapping[str, Any], cautions: tuple[OtherCaution, ...]
+) -> None:
+    (found,) = read(record(tmp_path / "own"), record(tmp_path / "other", trainers=4, **change))
+    assert found.cautions == cautions
+
+
+def test_each_run_is_named_once(tmp_path: Path) -> None:
+    own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
+    for again in ((own,), (other, tmp_path / "own" / ".." / "other")):
+        with pytest.raises(AnalysisError, match="found a run that is already given"):
+            read(own, *again)
+
+
+@pytest.mark.parametrize("command", ["analyze", "report", "what-if"])
+def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path: Path, command: str) -> None:
+    own = record(tmp_path / "own")
+    with pytest.raises(RunFolderError, match="nowhere: found nothing"):
+        CliRunner().invoke(app, [command, str(own), "--also", str(tmp_path / "nowhere")], catch_exceptions=False)
+    assert not (own / "report.html").exists()
+
+
+QUESTION = Question(
+    admission=Admission(queue_capacity_samples=512),
+    settings=Settings(),
+    form=None,
+    prior=None,
+    granularity=Granularity(gpus_per_engine=1),
+    most_staleness=None,
+    remaining_steps=None,
+    gpu_hour_price=None,
+)
+
+
+@cache
+def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
+    """A run of the known truth with so many trainer GPUs."""
+    steps = observed(TRUTH, replace(TODAY, trainer_gpus=trainers), seed=trainers).steps
+    tokens, train_s = np.rint(steps.tokens * lengths).astype(np.int64), steps.train_s * lengths
+    return OtherRun(f"with-{trainers}", trainers, replace(steps, train_s=train_s, tokens=tokens))
+
+
+@cache
+def outlook(*others: OtherRun) -> Outlook:
+    """Two trainer GPUs and six engines; training scales perfectly."""
+    return look_ahead(observed(), None, replace(QUESTION, others=others))
+
+
+def test_another_run_makes_the_exponent_measured_and_surer() -> None:
+    documents: list[Any] = [scaling_document(said) for said in (outlook(), outlook(at(4)))]
+    alone, heard = documents
+    assert (alone["measured"], alone["n_train_gpus"], alone["also"]) == (False, [2], [])
+    assert (heard["measured"], heard["n_train_gpus"]) == (True, [2, 4])
+    assert heard["also"] == [{"run_id": "with-4", "n_train_gpus": 4, "cautions": []}]
+    assert heard["high"] - heard["low"] < (alone["high"] - alone["low"]) / 2
+    assert heard["low"] < 1.0 < heard["high"]
+
+
+@pytest.mark.parametrize(
+    ("other", "cautions"),
+    [
+        (at(4), ()),
+        (at(2), ("same_trainers",)),
+        (at(4, lengths=1.3), ("other_lengths",)),
+        (at(4, lengths=0.7), ("other_lengths",)),
+        (at(4, lengths=1.2), ()),
+    ],
+)
+def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautions: tuple[OtherCaution, ...]) -> None:
+    assert other.beside(observed()).cautions == cautions
+
+
+def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
+    said = outlook(at(2), at(4), at(6))
+    assert remarks(said)[-1].startswith(
+        "How training scales is measured from 3 runs, with 2, 4 and 6 trainer GPUs: as their number to the power 0.9"
+    )
+    assert "(90% between 0.9" in remarks(said)[-1]
+    assert f"with-2: {OTHER_CAUTIONS['same_trainers']}" in remarks(said)
+    # And beside the advice, which every format shows.
+    assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
+    assert "How training scales" not in advice.why_beside_rows(outlook())
+    assert remarks(outlook())[-1].startswith("How training scales is assumed: as the number of trainer GPUs to the ")
+
+
+def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
+    contradiction = "No way of scaling explains how fast the other runs train"
+    agreeing = outlook(at(4))
+    training = replace(agreeing.calibration.training, scaling_contradicted=True)
+    contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))
+    for said, contradicted in ((agreeing, False), (contradicting, True)):
+        assert scaling_document(said)["contradicted"] == contradicted
+        assert any(line.startswith(contradiction) for line in remarks(said)) == contradicted
+
+
+@pytest.mark.parametrize(
+    ("others", "trainers", "line"),
+    [
+        ((), 3, "Training was seen on one number of GPUs"),
+        ((at(4),), 3, None),
+        ((at(4),), 4, None),
+        ((at(4),), 5, "These are more or fewer trainer GPUs than any of the runs had"),
+    ],
+)
+def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_seen(
+    others: tuple[OtherRun, ...], trainers: int, line: str | None
+) -> None:
+    said = outlook(*others)
+    answer = what_if(said, Change(trainer_gpus=trainers))
+    assert ("training_scaling" in answer.doubts) == (line is not None)
+    lines = what_if_words.what_if_lines(said, answer)
+    assert line is None or lines[0].startswith(line)
+    assert (scaling_sentence(said) in lines) == bool(others)
+    assert what_if_document(said, answer)["training_scaling"] == scaling_document(said)
+
+
+SPLIT = replace(TODAY, trainer_gpus=4, sampler_gpus=4)
+
+
+def test_perfect_scaling_is_no_objection_where_the_scaling_was_measured() -> None:
+    exponents = {
+        said: [each.scaling_exponent for each in recommend._trainers(said.calibration, SPLIT)]
+        for said in (outlook(), outlook(at(4)))
+    }
+    assert [1.0 in found for found in exponents.values()] == [True, False]
+
+
+def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
+    training = replace(PLAIN.training, scaling_exponent=0.7, noise_sd=0.01)
+    world = replace(PLAIN, training=training, limits=Limits(), kv_capacity_tokens=None)
+    for trainers in (4, 2):
+        simulate_world(world, Layout(trainers, 8 - trainers, 16), 20, trainers, tmp_path / str(trainers))
+    said = analyze(tmp_path / "4", wishes=Wishes(also=(tmp_path / "2",))).outlook
+    assert isinstance(said, Outlook)
+    training = said.calibration.training
+    assert (training.seen_gpus, training.scaling_seen_at) == (4, (2,))
+    assert training.scaling_exponent == pytest.approx(0.7, abs=0.06)
+    assert [other.cautions for other in said.others] == [("model_not_recorded",)]

@@ -1,0 +1,63 @@
+"""Who ran and how much came of it, where a worker was started again and where deliveries name no step."""
+
+from pathlib import Path
+
+import pytest
+
+from rlscope.pipeline import analyze
+from rlscope.trace.query import make_grid
+from rlscope.trace.store import open_run
+from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_run
+
+SECOND = 10**9
+
+
+def test_a_worker_that_was_started_again_owns_its_gpus_once(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path,
+        [
+            worker("t", "trainer", 0, 10 * SECOND, gpu_count=4),
+            worker("t.r1", "trainer", 10 * SECOND, 30 * SECOND, gpu_count=4),
+            worker("e", "sampler", 0, 30 * SECOND, gpu_count=2),
+            worker("f", "sampler", 29 * SECOND, 30 * SECOND, gpu_count=2),
+        ],
+    )
+    facts = analyze(run).run
+    assert (facts.trainer_gpus, facts.sampler_gpus, facts.n_gpus) == (4, 4, 8)
+
+
+@pytest.mark.parametrize(("step", "steady_tokens_per_s"), [(1, 5.0), (None, None)])
+def test_deliveries_that_name_no_step_leave_the_steady_rate_unknown(
+    tmp_path: Path, step: int | None, steady_tokens_per_s: float | None
+) -> None:
+    steps = range(30)
+    run = write_run(
+        tmp_path,
+        [worker("t", "trainer", 0, 30 * SECOND), worker("e", "sampler", 0, 30 * SECOND)],
+        train_steps=[train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in steps],
+        samples=[sample_row(f"s{at}", "e", [(0, 0, 5)]) for at in steps],
+        deliveries=[delivery_row(f"s{at}", "t", step=None if step is None else at, consumer_version=0) for at in steps],
+    )
+    throughput = analyze(run).throughput
+    assert throughput.steady_tokens_per_s == steady_tokens_per_s
+    assert throughput.achieved_tokens_per_s == 5.0
+
+
+@pytest.mark.parametrize(
+    ("from_ns", "to_ns"), [(0, 1000 * SECOND), (7 * SECOND, 900 * SECOND), (950 * SECOND, 951 * SECOND)]
+)
+def test_the_stretch_that_is_judged_is_a_whole_number_of_buckets(tmp_path: Path, from_ns: int, to_ns: int) -> None:
+    write_run(tmp_path, [worker("t", "trainer", 0, 1000 * SECOND)])
+    with open_run(tmp_path) as run:
+        grid = make_grid(run, from_ns, to_ns)
+    assert (from_ns - grid.origin_ns) % grid.bucket_ns == 0
+    assert grid.origin_ns <= 0
+    buckets = round((to_ns - from_ns) / grid.bucket_ns)
+    assert abs(buckets * grid.bucket_ns - (to_ns - from_ns)) <= 16 * buckets
+
+
+def test_without_recorded_deliveries_no_rate_of_training_is_known(tmp_path: Path) -> None:
+    steps = [train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in range(30)]
+    run = write_run(tmp_path, [worker("t", "trainer", 0, 30 * SECOND)], train_steps=steps)
+    throughput = analyze(run).throughput
+    assert (throughput.achieved_tokens_per_s, throughput.steady_tokens_per_s) == (None, None)

@@ -1,0 +1,302 @@
+"""The command: data on stdout, everything else on stderr, and an exit code that a script can act on."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from io import BytesIO, StringIO
+from pathlib import Path
+from typing import NamedTuple
+
+import polars as pl
+import pytest
+from typer.testing import CliRunner, Result
+
+from rlscope.cli import app, main
+from rlscope.trace.questions import questions
+from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+
+SECOND = 10**9
+COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()")
+COLOURED = ("NO_COLOR", "FORCE_COLOR")
+pytestmark = pytest.mark.usefixtures("stills_drawn_once")
+
+
+class Ended(NamedTuple):
+    """What a command left: its exit code, and all that it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    return write_run(
+        tmp_path / "a run",
+        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
+        samples=[sample_row("a", "e0", [(0, 0, 4)])],
+        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
+        engine_steps=[engine_row("e0", 0, SECOND)],
+        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
+        activities=[activity("t0", 0, 2 * SECOND, "wait", "samples")],
+    )
+
+
+def invoke(*arguments: str | Path) -> Result:
+    """The command in this process; errors that it turns into a message are raised."""
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+@pytest.fixture
+def execute(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+    """The whole of the command, from its arguments and environment to its exit code, without the start of a process."""
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)  # typer sets its own
+
+    def ended(*arguments: str | Path, **environment: str) -> Ended:
+        for name in COLOURED:
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {"COLUMNS": "120", **environment}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["rlscope", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        return Ended(int(left.value.code or 0), *capfd.readouterr())
+
+    return ended
+
+
+def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own."""
+    command = [*COMMAND, *map(str, arguments)]
+    clean = {name: value for name, value in os.environ.items() if name not in COLOURED}
+    return subprocess.run(command, capture_output=True, encoding="utf-8", check=False, env={**clean, "COLUMNS": "120"})
+
+
+def test_analyze_prints_the_card_writes_the_page_beside_the_run_and_says_so_on_stderr(run_dir: Path) -> None:
+    done = process("analyze", run_dir)
+    assert done.returncode == 0
+    assert "waiting for samples" in done.stdout.lower()
+    assert "wrote" in done.stderr and "wrote" not in done.stdout
+    assert str(run_dir / "report.html") in done.stderr
+    assert "</html>" in (run_dir / "report.html").read_text(encoding="utf-8")
+
+
+def test_analyze_as_json_on_stdout_is_json_and_nothing_else(run_dir: Path, execute: Callable[..., Ended]) -> None:
+    done = execute("analyze", run_dir, "--json", "-", "-o", run_dir / "page.html")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["schema_version"], document["run"]["tokens_trained"]) == (0, 1, 4)
+    assert "wrote" in done.stderr
+    assert not (run_dir / "report.html").exists()
+
+
+@pytest.mark.parametrize(("form", "begins"), [("markdown", "### No verdict"), ("json", "{")])
+def test_analyze_prints_the_format_that_is_asked_for_and_nothing_else(
+    run_dir: Path, form: str, begins: str, execute: Callable[..., Ended]
+) -> None:
+    done = execute("analyze", run_dir, "--format", form)
+    assert (done.returncode, done.stdout[: len(begins)]) == (0, begins)
+    assert "╭" not in done.stdout and "wrote" in done.stderr
+
+
+def test_two_things_cannot_both_be_printed(run_dir: Path, execute: Callable[..., Ended]) -> None:
+    done = execute("analyze", run_dir, "--format", "markdown", "--json", "-")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_report_writes_the_page_beside_the_run(run_dir: Path) -> None:
+    assert invoke("report", run_dir).exit_code == 0
+    assert "</html>" in (run_dir / "report.html").read_text(encoding="utf-8")
+
+
+def test_report_with_a_picture_writes_no_page_unless_it_is_told_to(run_dir: Path, tmp_path: Path) -> None:
+    picture, page = tmp_path / "verdict.png", tmp_path / "page.html"
+    assert invoke("report", run_dir, "--png", picture).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG") and not (run_dir / "report.html").exists()
+    assert invoke("report", run_dir, "--png", picture, "-o", page).exit_code == 0
+    assert page.exists() and not (run_dir / "report.html").exists()
+
+
+def test_analyze_writes_json_and_page_where_it_is_told(run_dir: Path, tmp_path: Path) -> None:
+    result = invoke("analyze", run_dir, "--json", tmp_path / "a.json", "-o", tmp_path / "p.html")
+    assert result.exit_code == 0
+    assert json.loads((tmp_path / "a.json").read_text())["verdict"]["bottleneck"] == "unknown"
+    assert "{" not in result.stdout
+    assert (tmp_path / "p.html").exists()
+
+
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"NO_COLOR": "1", "TERM": "xterm-256color"}])
+def test_output_that_is_no_terminal_holds_no_escape_codes(
+    run_dir: Path, environment: dict[str, str], execute: Callable[..., Ended]
+) -> None:
+    done = execute("analyze", run_dir, **environment)
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_no_color_wins_over_a_terminal_that_asks_for_color(run_dir: Path, execute: Callable[..., Ended]) -> None:
+    colored = execute("analyze", run_dir, FORCE_COLOR="1").stdout
+    plain = execute("analyze", run_dir, FORCE_COLOR="1", NO_COLOR="1").stdout
+    assert "\x1b[3" in colored or "\x1b[1;3" in colored
+    assert "\x1b[3" not in plain and "\x1b[1;3" not in plain
+
+
+def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_a_select(
+    run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
+    (tmp_path / "bad.sql").write_text("SELECT worker_id FRM workers")
+    arguments = ("query", run_dir, "-f", tmp_path / "bad.sql")
+    whole = execute(*arguments).stderr
+    folded = execute(*arguments, FORCE_COLOR="1", NO_COLOR="1", COLUMNS="40").stderr
+    assert max(map(len, folded.splitlines())) <= 40 < max(map(len, whole.splitlines()))
+    assert folded.split() == whole.split()
+    assert folded.splitlines()[-1] == whole.splitlines()[-1]
+    assert set(whole.splitlines()[-1].strip()) == {"^"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("analyze", "{tmp}/gone"), "gone: found nothing; expected the folder of a run."),
+        (("analyze", "{tmp}"), ": found no run.json; expected the folder of a run"),
+        (("analyze", "{run}", "-o", "{tmp}/no/folder/x.html"), "x.html: found No such file or directory; expected"),
+        (("analyze", "{run}", "--json", "{tmp}/no/folder/x.json"), "expected a file that can be written"),
+        (("query", "{tmp}/gone", "ledger"), "gone: found nothing"),
+        (("query", "{run}", "worker_state"), "Did you mean 'worker_states'?"),
+        (("query", "{run}", "no_such"), "query 'no_such': found no such question; expected one of those that"),
+        (("query", "{run}", "ledger", "--arg", "cell_ns=soon"), "argument cell_ns = 'soon'; expected a BIGINT"),
+        (("query", "{run}", "ledger", "--arg", "cell_ns"), "--arg cell_ns: found no NAME=VALUE"),
+        (("query", "{run}", "ledger", "-o", "{tmp}/no/folder/x"), "expected a file that can be written"),
+        (("query", "{run}", "-f", "{sql}"), "your SQL was refused: "),
+        (("query", "{run}", "-f", "{latin}"), "latin.sql: found what is not readable as text ('utf-8' codec"),
+        (("query", "{run}", "throughput", "--arg", "bucket_ns=0"), "bucket_ns = 0; expected a whole number, at least"),
+        (("query", "{run}", "ledger", "--arg", "cell_ns=-5"), "cell_ns = -5; expected a whole number, at least 1. "),
+        (
+            ("query", "{run}", "response_lengths", "--arg", "bins=0"),
+            "found argument bins = 0; expected a whole number, at",
+        ),
+        (
+            ("query", "{run}", "throughput", "--arg", "bukcet_ns=5"),
+            "found argument bukcet_ns, which it does not have; expected one of origin_ns, bucket_ns",
+        ),
+        (("query", "{run}", "batch_size", "--arg", "bins=5"), "found argument bins, which it does not have; expected "),
+        (
+            ("query", "{run}", "-f", "{own}", "--arg", "a=1", "--arg", "b=2"),
+            "--arg with -f: found arguments a, b; expe",
+        ),
+    ],
+)
+def test_what_the_user_can_mend_is_one_message_on_stderr_and_exit_code_1(
+    arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
+) -> None:
+    (tmp_path / "bad.sql").write_text("SELECT nothing")
+    (tmp_path / "own.sql").write_text("SELECT 1")
+    (tmp_path / "latin.sql").write_bytes("SELECT 'é'".encode("latin-1"))
+    places = {"tmp": tmp_path, "run": run_dir, "sql": tmp_path / "bad.sql", "latin": tmp_path / "latin.sql"}
+    places["own"] = tmp_path / "own.sql"
+    done = execute(*(argument.format(**places) for argument in arguments))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert message in done.stderr
+    assert done.stderr.startswith("rlscope: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_process_ends_as_the_command_does(tmp_path: Path, execute: Callable[..., Ended]) -> None:
+    done = process("analyze", tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == execute("analyze", tmp_path)
+    assert done.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("analyze",),
+        ("analyse", "{run}"),
+        ("analyze", "{run}", "--nonsense"),
+        ("query", "{run}"),
+        ("query", "{run}", "ledger", "-f", "{sql}"),
+        ("query", "{run}", "-f", "{tmp}/gone.sql"),
+        ("query", "{run}", "ledger", "--format", "xlsx"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2_and_says_so_on_stderr(
+    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "own.sql").write_text("SELECT 1")
+    places = {"tmp": tmp_path, "run": run_dir, "sql": tmp_path / "own.sql"}
+    result = invoke(*(argument.format(**places) for argument in arguments))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr
+
+
+def test_queries_lists_every_question_with_its_sentence() -> None:
+    lines = invoke("queries").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == list(questions())
+    for line, question in zip(lines, questions().values(), strict=True):
+        assert line.endswith(question.question)
+
+
+@pytest.mark.parametrize("name", questions())
+def test_every_question_can_be_asked_by_its_name(name: str, run_dir: Path) -> None:
+    result = invoke("query", run_dir, name, "--format", "json")
+    assert result.exit_code == 0
+    assert all(set(row) == {c.name for c in questions()[name].outputs} for row in json.loads(result.stdout))
+
+
+def test_a_table_comes_as_text_csv_json_and_parquet(run_dir: Path) -> None:
+    rows = [(1, 4, 1.0)]
+    columns = ["step", "tokens", "staleness_mean"]
+    own = run_dir / "own.sql"
+    own.write_text("SELECT 1::BIGINT AS step, 4::BIGINT AS tokens, 1.0::DOUBLE AS staleness_mean")
+    text = invoke("query", run_dir, "-f", own).stdout
+    assert [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")] == columns
+    assert [cell.strip() for cell in text.splitlines()[2].strip("|").split("|")] == ["1", "4", "1.0"]
+    as_csv = pl.read_csv(StringIO(invoke("query", run_dir, "-f", own, "--format", "csv").stdout))
+    as_json = pl.read_json(StringIO(invoke("query", run_dir, "-f", own, "--format", "json").stdout))
+    as_parquet = pl.read_parquet(BytesIO(invoke("query", run_dir, "-f", own, "--format", "parquet").stdout_bytes))
+    for frame in (as_csv, as_json, as_parquet):
+        assert (frame.columns, frame.rows()) == (columns, rows)
+
+
+def test_text_shows_every_row_and_the_whole_of_each_cell(run_dir: Path) -> None:
+    own = run_dir / "own.sql"
+    own.write_text("SELECT range AS n, repeat('x', 200) AS wide FROM range(1000)")
+    lines = invoke("query", run_dir, "-f", own).stdout.splitlines()
+    assert len(lines) == 1002
+    assert all("x" * 200 in line for line in lines[2:])
+
+
+def test_nested_values_are_json_text_in_csv(run_dir: Path) -> None:
+    own = run_dir / "own.sql"
+    own.write_text("SELECT versions, [1, 2] AS list, NULL::INTEGER[] AS nothing FROM samples")
+    frame = pl.read_csv(StringIO(invoke("query", run_dir, "-f", own, "--format", "csv").stdout))
+    assert json.loads(frame["versions"][0]) == [{"version": 0, "start": 0, "end": 4}]
+    assert frame.select("list", "nothing").rows() == [("[1, 2]", None)]
+
+
+def test_a_table_goes_to_a_file_and_nothing_to_stdout(run_dir: Path, tmp_path: Path) -> None:
+    result = invoke("query", run_dir, "staleness_histogram", "--format", "csv", "-o", tmp_path / "x.csv")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert (tmp_path / "x.csv").read_text() == "staleness,tokens\n1,4\n"
+
+
+def test_an_argument_replaces_the_standard_one(run_dir: Path) -> None:
+    arguments = ("--arg", "bucket_ns=3000000000", "--arg", "origin_ns=0", "--format", "csv")
+    assert invoke("query", run_dir, "throughput", *arguments).stdout.splitlines()[1:] == [
+        "0,0.0,0.3333333333333333",
+        "3000000000,1.3333333333333333,0.0",
+    ]
+
+
+def test_a_bare_command_shows_its_help_and_version_prints_the_version() -> None:
+    assert "analyze" in invoke("--help").stdout
+    assert invoke("--version").stdout == "0.1.0\n"
+
+
+def test_a_bug_of_ours_keeps_its_traceback(run_dir: Path) -> None:
+    code = "import rlscope.pipeline as a; a.judge = None; from rlscope.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "analyze", str(run_dir)], capture_output=True, encoding="utf-8", check=False
+    )
+    assert done.returncode == 1
+    assert "TypeError" in done.stderr

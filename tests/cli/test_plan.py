@@ -1,0 +1,186 @@
+"""`rlscope plan`: the example plans itself, every answer reads at any width, and what has none says why."""
+
+import json
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from rlscope.cli import app
+from rlscope.errors import RlscopeError
+from rlscope.model.forecast.plan import Planned
+from rlscope.planning.build import plan_ahead
+from rlscope.planning.schema import EXAMPLE, PlanFile
+from rlscope.reports.documents.plan import plan_document
+from rlscope.reports.terminal.model import print_plan
+from tests.planning.small_plan import SMALL_PLAN
+
+PLAN = f"""\
+{SMALL_PLAN.replace("H100 SXM", "H200")}
+steps = 1000
+[price]
+gpu_hour = 2
+currency = "EUR"
+"""
+PRESENT = "[present]\ntrainer_gpus = 1\nsampler_gpus = 5\nmax_running = 64\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "plan.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, ["plan", *map(str, arguments)], catch_exceptions=False)
+
+
+def shown(answer: tuple[PlanFile, Planned], width: int) -> str:
+    console = Console(width=width, record=True, file=StringIO())
+    file, planned = answer
+    print_plan(planned, file, console)
+    return console.export_text()
+
+
+@pytest.fixture(scope="module")
+def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanFile, Planned]:
+    return plan_ahead(write(tmp_path_factory.mktemp("plan"), PLAN))
+
+
+@pytest.fixture(scope="module")
+def document(answer: tuple[PlanFile, Planned]) -> dict[str, Any]:
+    file, planned = answer
+    return json.loads(json.dumps(plan_document(planned, file), allow_nan=False))
+
+
+def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
+    printed = invoke("--example")
+    assert printed.exit_code == 0 and printed.stdout == EXAMPLE.read_text(encoding="utf-8")
+    done = invoke(write(tmp_path, printed.stdout), "--json", tmp_path / "answer.json")
+    assert done.exit_code == 0
+    best = json.loads((tmp_path / "answer.json").read_text())["recommendation"]["best"]
+    assert f"Start with {best['n_train_gpus']} trainer GPUs and {best['n_sample_gpus']} sampler GPUs" in done.stdout
+    assert best["n_train_gpus"] + best["n_sample_gpus"] == 32 and best["n_train_gpus"] % 4 == 0
+    assert best["staleness_p95"] <= 4
+
+
+def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_path: Path) -> None:
+    done = invoke(write(tmp_path, PLAN), "--max-staleness", "0", "--json", "-")
+    answer = json.loads(done.stdout)
+    assert done.exit_code == 0
+    assert answer["recommendation"]["action"] == "unknown" and answer["recommendation"]["best"] is None
+    assert {each["excluded"] for each in answer["candidates"]} == {"too_stale"}
+    assert "No layout of these 6 GPUs can be used" in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
+def test_a_plan_or_the_example_is_asked_for(arguments: tuple[str, ...]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_a_plan_that_can_not_be_is_an_error_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(RlscopeError, match=r"plan.toml, line 2, \[gpus\] total: found 1; expected at least 2"):
+        invoke(write(tmp_path, PLAN.replace("total = 6", "total = 1")))
+
+
+def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:
+    advised, best = document["recommendation"], document["recommendation"]["best"]
+    assert (document["schema_version"], advised["action"], advised["current"]) == (1, "change", None)
+    assert set(best) >= {
+        "n_train_gpus",
+        "n_sample_gpus",
+        "max_running_per_engine",
+        "tokens_per_s",
+        "low",
+        "high",
+        "gain_ratio",
+        "probability_best",
+        "grade",
+        "excluded",
+        "regime",
+        "step_s",
+        "staleness_mean",
+        "staleness_max",
+        "staleness_p95",
+    }
+    assert best in document["candidates"]
+    assert best["low"] < best["tokens_per_s"] < best["high"]
+    assert {each["grade"] for each in document["candidates"]} == {"assumed"}
+    assert {each["gain_ratio"] for each in document["candidates"]} == {None}
+    assert sum(each["probability_best"] or 0.0 for each in document["candidates"]) == pytest.approx(1.0)
+    assert best["tokens_per_s"] < document["bound_tokens_per_s"] * 1.1
+    assert document["sync_tokens_per_s"] < best["tokens_per_s"]
+
+
+def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) -> None:
+    eta, best = document["eta"], document["recommendation"]["best"]
+    assert eta["gpu_hours"] == pytest.approx(6 * eta["hours"]["median"])
+    assert (eta["price"], eta["currency"]) == (pytest.approx(2 * eta["gpu_hours"]), "EUR")
+    assert eta["hours"]["median"] == pytest.approx(1000 * best["step_s"] / 3600, rel=0.01)
+
+
+def test_a_present_layout_is_what_gains_are_over(tmp_path: Path) -> None:
+    file, planned = plan_ahead(write(tmp_path, PLAN + PRESENT))
+    advised = plan_document(planned, file)["recommendation"]
+    assert isinstance(advised, dict)
+    current, best = advised["current"], advised["best"]
+    assert isinstance(current, dict) and isinstance(best, dict)
+    assert (current["n_train_gpus"], current["n_sample_gpus"], current["max_running_per_engine"]) == (1, 5, 64)
+    assert advised["action"] == "change" and isinstance(best["gain_ratio"], float) and best["gain_ratio"] > 0.05
+    text = " ".join(shown((file, planned), 120).split())
+    assert "Use 4 trainer GPUs" in text or "Use 3 trainer GPUs" in text or "Use 5 trainer GPUs" in text
+    assert "present 1 : 5 × 64" in text
+
+
+def test_a_present_layout_that_is_kept_beyond_the_cap_is_said_to_be(tmp_path: Path) -> None:
+    present = PRESENT.replace("trainer_gpus = 1", "trainer_gpus = 3").replace("sampler_gpus = 5", "sampler_gpus = 3")
+    capped = write(tmp_path, f"{PLAN}{present}[limits]\nmax_staleness = 1\n")
+    text = " ".join(shown(plan_ahead(capped), 120).replace("│", " ").split())
+    assert "Keep 3 trainer GPUs and 3 sampler GPUs" in text
+    assert "It does not keep the cap of 1 on staleness." in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Planned], width: int) -> None:
+    text = shown(answer, width)
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= width
+    assert "…" not in text
+    for title in ("Plan", "Layouts", "What the answer depends on", "What it rests on"):
+        assert title in text
+    best = answer[1].best
+    assert best is not None
+    assert f"{best.layout.trainer_gpus} : {best.layout.sampler_gpus} × {best.layout.running_per_engine}" in text
+
+
+def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, Planned]) -> None:
+    text = " ".join(shown(answer, 120).replace("│", " ").split())
+    assert "Nothing here was measured" in text
+    assert "It is the fastest split in" in text and "the interval holds 90% of the cases" in text
+    assert "6 GPUs, H200: 989 TFLOP/s in dense bf16, 4.8 TB/s, 141 GB each." in text
+    assert "8.19G parameters; an engine of 1 GPU holds" in text
+    assert "Responses of 400 tokens on average" in text and "at the cap of 1,024" in text
+    assert "25.0% of the peak" in text and "131 GB of weights, gradients and optimizer" in text
+    assert "to the power of 0.8 ± 0.2" in text
+    assert "New weights reach the engines at no cost." in text
+    assert "The layout depends most on the training rate" in text
+    assert "EUR." in text
+
+
+def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_path: Path) -> None:
+    text = " ".join(shown(plan_ahead(write(tmp_path, PLAN), 0), 120).replace("│", " ").split())
+    assert "No layout of these 6 GPUs can be used." in text
+    assert "Of all splits: tokens older than the cap (5 splits)." in text
+    assert "The least stale," in text
+    assert "with every token at the newest version" in text
+    assert "What the answer depends on" not in text
+
+
+def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_path: Path) -> None:
+    answer = plan_ahead(write(tmp_path, f"{PLAN}[limits]\nkv_capacity_tokens = 600\n"))
+    text = " ".join(shown(answer, 120).replace("│", " ").split())
+    assert "Of all splits: KV cache too small (5 splits)." in text
+    assert "holds 600 tokens of KV cache, and a prompt with the longest response takes 1.12k tokens" in text
+    assert "a lower cap_tokens make it fit." in text

@@ -1,0 +1,206 @@
+"""`rlscope watch` as a user runs it: a process, its output, its exit code, and what it leaves behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlscope.alerts.live import watch
+from rlscope.alerts.live.watch import watch_run
+from rlscope.cli import app
+from rlscope.errors import RlscopeError, RuleError
+from tests.alerts.notify.conftest import Listener, listening
+from tests.trace_folder import activity, train_row, worker, write_run
+
+COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()", "watch")
+SECOND = 10**9
+TIME_LIMIT_S = 60
+SECRETS = ("hushslack", "hushuser", "hushpassword", "hushtoken", "hushquery")
+
+RULES = """
+interval = "1s"
+warm_up_steps = 0
+[[rules]]
+name = "must_fire"
+kind = "alarm"
+metric = "idle.trainer_ratio"
+above = 0.5
+window = "5s"
+min_evidence = 1
+labels = { severity = "critical" }
+annotations = { summary = "idle {value}" }
+[[rules]]
+name = "must_not"
+kind = "alarm"
+metric = "idle.trainer_ratio"
+above = 1
+window = "5s"
+min_evidence = 1
+labels = { severity = "critical" }
+"""
+RECEIVERS = """
+[[receivers]]
+name = "chat"
+kind = "slack"
+url_env = "SLACK_URL"
+[[receivers]]
+name = "hook"
+kind = "webhook"
+url_file = "hook_url"
+token_env = "HOOK_TOKEN"
+group_interval = "0s"
+[[receivers]]
+name = "gone"
+kind = "webhook"
+url_env = "GONE_URL"
+[[receivers]]
+name = "broken"
+kind = "webhook"
+url_env = "BROKEN_URL"
+timeout = "1s"
+"""
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as started:
+        yield started
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """A run that ended while its trainer waited."""
+    return write_run(
+        tmp_path / "run",
+        [worker("t0", "trainer", 0, 60 * SECOND)],
+        train_steps=[train_row("t0", 0, 10 * SECOND, 1)],
+        activities=[activity("t0", 20 * SECOND, 60 * SECOND, "wait", "samples")],
+    )
+
+
+def start(folder: Path, rules: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, str(folder), "--rules", str(rules), "--interval", "100ms", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+
+
+def text_of_files(folder: Path) -> str:
+    return "".join(path.read_bytes().decode("latin-1") for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
+    run_dir: Path, tmp_path: Path, listener: Listener
+) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES + RECEIVERS)
+    secret = listener.url.replace("//", "//hushuser:hushpassword@") + "/hook?key=hushquery"
+    (tmp_path / "hook_url").write_text(secret)
+    listener.headers = {"Location": secret}
+    listener.answers = [302, 500]
+    environment = {
+        "SLACK_URL": f"{listener.url}/services/hushslack",
+        "HOOK_TOKEN": "hushtoken",
+        "GONE_URL": "http://hushuser:hushpassword@127.0.0.1:1/hushslack",
+        "BROKEN_URL": "http://hushuser:hushpassword@[hushslack/",
+    }
+    with start(run_dir, rules, "--fail-on", "critical", **environment) as watch:
+        stdout, stderr = watch.communicate(timeout=TIME_LIMIT_S)
+    assert watch.returncode == 3, stderr
+    assert "FIRING critical must_fire: idle 100%" in stdout and "must_not" not in stdout
+    assert "receiver gone: the connection was refused" in stdout
+    assert "receiver broken: its address is no http or https URL" in stdout
+    assert "not every receiver could be told" in stderr
+    heard = {request["path"]: request for request in listener.requests}
+    assert heard.keys() == {"/services/hushslack", "/hook?key=hushquery"}
+    assert heard["/hook?key=hushquery"]["headers"]["Authorization"] == "Bearer hushtoken"
+    told = [body for body in listener.bodies if "groupKey" in body]
+    assert {(each["labels"]["alertname"], each["status"]) for body in told for each in body["alerts"]} == {
+        ("must_fire", "firing")
+    }
+    state = run_dir / "watch_state.json"
+    assert "must_fire" in state.read_text()
+    (tmp_path / "hook_url").unlink()
+    everything = stdout + stderr + text_of_files(tmp_path)
+    assert [word for word in SECRETS if word in everything] == []
+
+
+def test_a_watch_that_is_killed_at_once_after_it_told_tells_nothing_twice(
+    run_dir: Path, tmp_path: Path, listener: Listener
+) -> None:
+    """The run still goes on: its worker has not said that it stopped."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text(RULES + f'[[receivers]]\nname = "hook"\nkind = "webhook"\nurl = "{listener.url}"\n')
+    now_ns = time.time_ns()
+    folder = write_run(
+        tmp_path / "live",
+        [worker("t0", "trainer", now_ns - 60 * SECOND, None, last_flush_ns=now_ns)],
+        activities=[activity("t0", now_ns - 40 * SECOND, now_ns, "wait", "samples")],
+    )
+    manifest = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps({**manifest, "created_ns": now_ns - 60 * SECOND}))
+    state = folder / "watch_state.json"
+    with start(folder, rules) as first:
+        deadline_s = time.monotonic() + TIME_LIMIT_S
+        while not (state.exists() and '"told": true' in state.read_text()):
+            assert time.monotonic() < deadline_s and first.poll() is None, first.communicate()
+            time.sleep(0.02)
+        first.kill()
+    with start(folder, rules) as second:
+        for line in second.stdout or ():
+            if "FIRING" in line:
+                break
+        second.send_signal(signal.SIGTERM)
+        _, stderr = second.communicate(timeout=TIME_LIMIT_S)
+    assert (second.returncode, stderr) == (3, "")
+    assert [body["status"] for body in listener.bodies] == ["firing"]
+
+
+def refusal(run_dir: Path, tmp_path: Path, text: str) -> RlscopeError:
+    rules = tmp_path / "rules.toml"
+    rules.write_text(text)
+    shown: list[object] = []
+    with pytest.raises(RlscopeError) as caught:
+        watch_run(run_dir, rules, None, 1.0, shown.append, lambda: 0, shown.append)
+    assert shown == []
+    return caught.value
+
+
+def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_path: Path) -> None:
+    chat = '[[receivers]]\nname = "chat"\nkind = "slack"\nurl_env = "NOT_SET_ANYWHERE"\n'
+    assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
+    wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
+    assert isinstance(wrong, RuleError) and "rules.toml:4" in str(wrong) and "NOT_SET_ANYWHERE" not in str(wrong)
+    with pytest.raises(RlscopeError, match="no folder to put it in"):
+        watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
+    (run_dir / "watch_state.json").write_text("{}")
+    assert "Delete it to begin anew" in str(refusal(run_dir, tmp_path, ""))
+
+
+def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "is_installed", lambda: False)
+    monkeypatch.setenv("MAIL_URL", "mailto://hush")
+    text = '[[receivers]]\nname = "mail"\nkind = "apprise"\nurl_env = "MAIL_URL"\n'
+    assert "pip install 'rlscope[apprise]'" in str(refusal(run_dir, tmp_path, text))
+
+
+@pytest.mark.parametrize("interval", ["0s", "5", "often"])
+def test_an_interval_that_is_none_is_a_usage_error(run_dir: Path, interval: str) -> None:
+    done = CliRunner().invoke(app, ["watch", str(run_dir), "--interval", interval])
+    assert done.exit_code == 2 and "--interval" in done.stderr
+
+
+def test_rules_that_changed_are_held_from_the_beginning_of_the_run(run_dir: Path, tmp_path: Path) -> None:
+    rules, said = tmp_path / "rules.toml", list[str]()
+    for text in (RULES, RULES.replace("above = 0.5", "above = 0.6"), RULES.replace("above = 0.5", "above = 0.6")):
+        rules.write_text(text)
+        outcome = watch_run(run_dir, rules, None, 1.0, lambda _: None, lambda: 0, said.append)
+        assert outcome.worst == "critical"
+    assert said == ["the rules changed since the last watch; the run is looked at from its beginning"]

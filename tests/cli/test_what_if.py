@@ -1,0 +1,180 @@
+"""`rlscope what-if`: the answer as text and as JSON, and what it says of a question that has none."""
+
+import json
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from typer.testing import CliRunner, Result
+
+from rlscope.cli import app
+from rlscope.errors import AnalysisError
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.result import NoOutlook, Outlook, Question, look_ahead
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity
+from rlscope.pipeline import ask_run
+from tests.model.known_run import observed
+
+TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
+SIDE = {
+    "n_train_gpus", "n_sample_gpus", "max_running_per_engine", "tokens_per_s", "low", "high", "step_s",
+    "staleness_mean", "staleness_max", "trainer_idle_ratio", "sampler_idle_ratio", "regime", "grade",
+    "preemptions_per_sample", "recompute_ratio",
+}  # fmt: skip
+ASKED = {
+    "n_train_gpus", "n_sample_gpus", "n_gpus", "max_running_per_engine", "max_staleness", "scale_lengths",
+    "max_output_tokens", "samples_per_step", "trainer_speed", "forward_speed", "weight_update_s",
+}  # fmt: skip
+WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"}
+
+
+@cache
+def outlook() -> Outlook:
+    """Two trainer GPUs and six engines; trainer replicas are of two GPUs."""
+    question = Question(
+        admission=Admission(queue_capacity_samples=512),
+        settings=Settings(),
+        form=None,
+        prior=None,
+        granularity=Granularity(gpus_per_engine=1, gpus_per_trainer_replica=2),
+        most_staleness=None,
+        remaining_steps=None,
+        gpu_hour_price=None,
+    )
+    return look_ahead(observed(), None, question)
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every run folder is the known run."""
+    monkeypatch.setattr(
+        "rlscope.pipeline.analyze", lambda _folder, progress, wishes: SimpleNamespace(outlook=outlook())
+    )
+
+
+def invoke(*arguments: str | Path, columns: int = 120) -> Result:
+    texts = ["what-if", *(str(argument) for argument in arguments)]
+    return CliRunner().invoke(app, texts, env={"COLUMNS": str(columns)}, catch_exceptions=False)
+
+
+def document(*arguments: str | Path) -> Any:
+    return json.loads(invoke(*arguments, "--json", "-").stdout)
+
+
+def test_a_recorded_run_is_asked_about_and_its_document_keeps_the_contract() -> None:
+    found = document(TRACE, "--forward-speed", "2")
+    assert {"asked", "now", "predicted", "sensitivity"} <= set(found)
+    assert set(found["now"]) == set(found["predicted"]) == SIDE
+    assert set(found["asked"]) == ASKED
+    assert {name: value for name, value in found["asked"].items() if value is not None} == {"forward_speed": 2.0}
+    assert found["predicted"]["tokens_per_s"] > 1.5 * found["now"]["tokens_per_s"]
+    for side in (found["now"], found["predicted"]):
+        assert side["low"] <= side["tokens_per_s"] <= side["high"]
+        assert side["regime"] in WAITS
+    assert found["gain_low_ratio"] <= found["gain_ratio"] <= found["gain_high_ratio"]
+    assert set(found["sensitivity"][0]) == {
+        "quantity", "gain_ratio", "gain_low_ratio", "gain_high_ratio", "silence", "is_rough",
+    }  # fmt: skip
+
+
+@pytest.mark.usefixtures("known")
+def test_without_a_change_the_run_is_beside_itself() -> None:
+    found = document("run")
+    assert found["now"] == found["predicted"]
+    assert (found["gain_ratio"], found["obstacle"]) == (0.0, None)
+    assert "No change of trained tokens per second" in invoke("run").stdout
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("options", "change"),
+    [
+        (("--n-train", "4"), {"n_train_gpus": 4}),
+        (("--n-sample", "4"), {"n_sample_gpus": 4}),
+        (("--n-gpus", "10"), {"n_gpus": 10}),
+        (("--max-running", "32"), {"max_running_per_engine": 32}),
+        (("--max-staleness", "3"), {"max_staleness": 3}),
+        (("--scale-lengths", "1.5"), {"scale_lengths": 1.5}),
+        (("--max-output-tokens", "250"), {"max_output_tokens": 250}),
+        (("--samples-per-step", "128"), {"samples_per_step": 128}),
+        (("--trainer-speed", "1.5"), {"trainer_speed": 1.5}),
+        (("--weight-update-s", "2"), {"weight_update_s": 2.0}),
+    ],
+)
+def test_each_option_asks_for_one_thing(options: tuple[str, ...], change: dict[str, float]) -> None:
+    found = document("run", *options)
+    assert {name: value for name, value in found["asked"].items() if value is not None} == change
+    assert found["predicted"]["tokens_per_s"] > 0.0
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(columns: int) -> None:
+    asked = ("--n-train", "4", "--trainer-speed", "0.5", "--max-staleness", "3", "--weight-update-s", "0.2")
+    done = invoke("run", *asked, columns=columns)
+    assert max(map(cell_len, done.stdout.splitlines())) <= columns
+    assert "…" not in done.stdout
+    rows = {line[:18].strip(): line[18:].split() for line in done.stdout.splitlines()}
+    assert rows["trainer GPUs"] == ["2", "4"]
+    assert rows["sampler GPUs"] == ["6", "4"]
+    assert rows["training speed"] == ["0.5", "times"]
+    assert "samples per step" not in rows
+    assert rows["staleness cap"] == ["none", "3"]
+    assert rows["weight update"] == ["100", "ms", "200", "ms"]
+    assert "What one per cent of each quantity buys" in done.stdout
+    assert "Training was seen on one number of GPUs" in " ".join(done.stdout.split())
+
+
+@pytest.mark.usefixtures("known")
+def test_json_on_stdout_is_nothing_else_and_in_a_file_leaves_the_text_there(tmp_path: Path) -> None:
+    both = invoke("run", "--json", tmp_path / "answer.json")
+    assert json.loads((tmp_path / "answer.json").read_text(encoding="utf-8"))["asked"].keys() == ASKED
+    assert "trained tokens/s" in both.stdout
+    alone = invoke("run", "--json", "-")
+    assert "trained tokens/s" in alone.stderr and json.loads(alone.stdout)
+
+
+@pytest.mark.usefixtures("known")
+def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
+    done, found = invoke("run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
+    assert done.exit_code == 0
+    assert "It cannot run: the queue holds fewer whole groups than a step takes" in done.stdout
+    assert "trained tokens/s " not in done.stdout.partition("What one per cent")[0]
+    assert found["obstacle"] == "queue_capacity"
+    layout = {"n_train_gpus": 2, "n_sample_gpus": 6, "max_running_per_engine": 64}
+    assert {name: value for name, value in found["predicted"].items() if value is not None} == layout
+
+
+@pytest.mark.usefixtures("known")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--n-train", "3"), "trainer GPUs come in multiples of 2"),
+        (("--n-train", "8"), "0 sampler GPUs of 8"),
+        (("--n-train", "2", "--n-sample", "2", "--n-gpus", "8"), "are not 8 in all"),
+        (("--n-train", "0"), "--n-train"),
+        (("--trainer-speed", "0"), "--trainer-speed"),
+        (("--trainer-speed", "nan"), "--trainer-speed"),
+        (("--forward-speed", "inf"), "--forward-speed"),
+        (("--samples-per-step", "100001"), "--samples-per-step"),
+        (("--scale-lengths", "-1"), "--scale-lengths"),
+        (("--weight-update-s", "-0.1"), "--weight-update-s"),
+        (("--max-running", "many"), "--max-running"),
+    ],
+)
+def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:
+    done = invoke("run", *options)
+    assert done.exit_code == 2
+    assert message in " ".join(done.stderr.replace("│", " ").split())
+    assert done.stdout == ""
+
+
+def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = SimpleNamespace(outlook=NoOutlook("no pass was recorded"))
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, wishes: nothing)
+    with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
+        ask_run("runs/1", Change())

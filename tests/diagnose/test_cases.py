@@ -1,0 +1,105 @@
+"""Each rule finds what its case file says, and every threshold of a rule has cases that a nudge of it would change."""
+
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import ModuleType
+from unittest.mock import DEFAULT, patch
+
+import pytest
+
+from rlscope import diagnose
+from rlscope.analysis.result import Finding
+from rlscope.diagnose import RULES, find_illnesses
+from rlscope.diagnose.evidence import Evidence
+from rlscope.pipeline import analyze
+from tests.case_files import Case, cases_of
+from tests.trace_folder import train_row, worker, write_run
+
+CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
+
+
+@cache
+def evidence_of(file: str, name: str) -> Evidence:
+    """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts."""
+    parts = dict.fromkeys(("find_illnesses", "outlook_of", "hold_to_rules"), DEFAULT)
+    with TemporaryDirectory() as folder, patch.multiple("rlscope.pipeline", **parts) as replaced:
+        analyze(CASES[file, name].write(Path(folder)))
+    (evidence,) = replaced["find_illnesses"].call_args.args
+    return evidence
+
+
+def found(case: Case) -> Finding | None:
+    return RULES[case.file](evidence_of(case.file, case.name))
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=lambda case: f"{case.file}: {case.name}")
+def test_the_rule_finds_what_the_case_expects(case: Case) -> None:
+    finding = found(case)
+    if case.expect == "quiet":
+        assert finding is None
+        return
+    assert finding is not None
+    assert finding.rule == case.file
+    facts = {"severity": finding.severity, "cost_gpu_s": finding.cost_gpu_s, **finding.evidence}
+    for name, value in case.expect.items():
+        assert facts[name] == (pytest.approx(value, rel=1e-12) if isinstance(value, float) else value), name
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_a_firing_and_a_quiet_case_and_every_number_of_its_evidence_is_expected_once(rule: str) -> None:
+    own = [case for case in CASES.values() if case.file == rule]
+    fired = [case for case in own if case.expect != "quiet"]
+    assert fired and len(fired) < len(own)
+    evidence = {name for case in fired for name in found(case).evidence}  # type: ignore[union-attr]
+    assert evidence <= {name for case in fired for name in case.expect}
+
+
+def test_every_case_file_belongs_to_a_rule_and_every_rule_is_a_module_of_its_name() -> None:
+    assert {file for file, _ in CASES} == set(RULES)
+    assert {rule: find.__module__ for rule, find in RULES.items()} == {
+        rule: f"rlscope.diagnose.{rule}" for rule in RULES
+    }
+
+
+def thresholds() -> list[tuple[str, str, float]]:
+    modules: dict[str, ModuleType] = {rule: getattr(diagnose, rule) for rule in RULES}
+    return [
+        (rule, name, step)
+        for rule, module in modules.items()
+        for name, value in vars(module).items()
+        if name.isupper() and isinstance(value, int | float)
+        for step in ((-1, 1) if isinstance(value, int) else (-0.01 * value, 0.01 * value))
+    ]
+
+
+@pytest.mark.parametrize(("rule", "threshold", "step"), thresholds())
+def test_moving_a_threshold_changes_what_some_case_finds(
+    rule: str, threshold: str, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [case for case in CASES.values() if case.file == rule]
+    before = [finding and finding.severity for finding in map(found, own)]
+    module = getattr(diagnose, rule)
+    monkeypatch.setattr(module, threshold, getattr(module, threshold) + step)
+    assert [finding and finding.severity for finding in map(found, own)] != before
+
+
+def test_a_skipped_file_is_a_gap_whatever_the_ledger_says(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("t0", stop_ns=100)], train_steps=[train_row("t0", 0, 100)])
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "e0-000001.parquet").write_bytes(b"")
+    (finding,) = analyze(tmp_path).findings
+    assert (finding.rule, finding.severity, finding.evidence["skipped_files"]) == ("data_quality_gaps", "warning", 1)
+
+
+def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_when_it_is_critical() -> None:
+    given = [
+        Finding("long_tail", "warning", 3.0, {}, None, None),
+        Finding("overproduction", "warning", None, {}, None, None),
+        Finding("weights_not_applied", "critical", None, {}, None, None),
+        Finding("capped_staleness", "critical", 9.0, {}, None, None),
+        Finding("weight_update_cost", "warning", 3.0, {}, None, None),
+    ]
+    with patch("rlscope.diagnose.RULES", {one.rule: lambda _, one=one: one for one in given}):
+        names = [finding.rule for finding in find_illnesses(None)]  # type: ignore[arg-type]
+    assert names == ["weights_not_applied", "capped_staleness", "long_tail", "weight_update_cost", "overproduction"]

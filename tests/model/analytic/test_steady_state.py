@@ -1,0 +1,346 @@
+"""The steady state of asynchronous layouts: the known sweep, the identities, every limit, and the losses' sum."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.staleness import oldest_token_mean
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.analytic.synchronous import colocated_step
+from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdate
+from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
+
+
+def state(of: System, at: Layout, **rule: str) -> SteadyState:
+    (found,) = steady_states(of, [at], **rule)
+    assert isinstance(found, SteadyState), found
+    return found
+
+
+def reason(of: System, at: Layout) -> str | None:
+    (found,) = steady_states(of, [at])
+    return found.reason if isinstance(found, Refused) else None
+
+
+GOLDEN = """
+    6 10  16.298  9.0543 101.932 163.0 0.728 1.0924 0
+    8  8  29.864  9.9546  76.449 238.9 1.067 1.4565 0
+    9  7  41.415 10.7372  67.955 289.9 1.294 1.6386 0
+    10 6  60.205 12.0409  61.159 361.2 1.613 1.8206 0
+    11 5  97.027 14.7010  55.599 485.1 2.166 2.0027 0
+    12 4 218.490 24.2767  50.966 874.0 3.902 2.1848 0
+    13 3 232.178 25.4147  66.946 696.5 3.110 1.6633 0.297
+    14 2 232.178 25.4147 100.419 464.4 2.073 1.1088 0.565
+"""
+
+
+@pytest.mark.parametrize("row", [line.split() for line in GOLDEN.strip().splitlines()], ids=lambda row: f"{row[0]}")
+def test_the_known_sweep_is_found_to_the_printed_digits(row: list[str]) -> None:
+    synchronous = colocated_step(system(), 16, horizon="longest_possible")
+    assert synchronous is not None
+    found = state(system(), layout(int(row[0])))
+    assert found.staleness is not None
+    assert [found.layout.sampler_gpus, f"{found.running:.3f}", f"{found.pass_s * 1e3:.4f}"] == [int(row[1]), *row[2:4]]
+    assert [f"{found.step_s:.3f}", f"{found.concurrency:.1f}"] == row[4:6]
+    assert f"{found.staleness.versions_per_token * 8192:.3f}" == row[6]
+    assert f"{synchronous.step_s / found.step_s:.4f}" == row[7]
+    assert round(found.trainer_idle_ratio, 3) == float(row[8])
+
+
+def test_without_the_kv_term_the_sweep_would_take_a_layout_that_runs_at_half_the_speed() -> None:
+    blind = system(engine=engine(curve=PNorm(kv_s_per_token=0.0), kv_capacity_tokens=None))
+    synchronous = colocated_step(blind, 16, horizon="longest_possible")
+    found = state(blind, layout(14))
+    assert synchronous is not None
+    assert (f"{found.running:.1f}", f"{found.step_s:.3f}") == ("216.3", "43.685")
+    assert f"{synchronous.step_s / found.step_s:.4f}" == "2.3815"
+
+
+def test_samplers_that_are_held_back_run_the_batch_that_balances_where_there_is_one() -> None:
+    held_back = system(admission=Admission(queue_capacity_samples=1024))
+    batches = [state(held_back, at).running for at in (layout(8), layout(8, running=20))]
+    assert batches == pytest.approx([29.864, 20.0], abs=5e-4)
+
+
+def test_the_balancing_batch_as_a_limit_balances_the_layout() -> None:
+    assert state(system(), layout(8, running=30)).regime == "balanced"
+
+
+def test_staleness_does_not_depend_on_latency() -> None:
+    # Own rates, pauses and prefill: C / samples per step * L / mean holds whatever a pass costs.
+    slow = system(
+        engine=engine(curve=Affine(0.1, 0.01, 1e-6), prefill_tokens_per_s=5000.0),
+        update=WeightUpdate(engine_pause_s=3.0),
+    )
+    for each in (slow, system()):
+        found = state(each, layout(13, running=40))
+        assert found.staleness is not None
+        assert found.staleness.versions_per_token == pytest.approx(found.concurrency / (1024 * LENGTHS.mean_tokens))
+
+
+def test_samplers_that_wait_for_nothing_make_the_trainers_wait() -> None:
+    found = state(system(), layout(13))
+    assert found.regime == "samplers"
+    assert found.trainer_losses.samplers == pytest.approx(1 - found.train_s / found.step_s)
+    assert found.sampler_losses.total_ratio == pytest.approx(0.0)
+    assert found.caveats == ()
+
+
+def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever() -> None:
+    held = state(system(), layout(6, running=200))
+    dropped = state(system(admission=Admission(1024, "drop_oldest")), layout(6, running=200))
+    endless = state(system(admission=Admission()), layout(6, running=200))
+    assert {held.regime, dropped.regime, endless.regime} == {"trainers"}
+    assert held.step_s == dropped.step_s == endless.step_s == held.train_s
+    assert (f"{held.running:.3f}", dropped.running, endless.running) == ("16.298", 200.0, 200.0)
+    assert (held.dropped_ratio, endless.dropped_ratio) == (0.0, 0.0)
+    assert dropped.dropped_ratio == pytest.approx(1 - 1 / dropped.load_ratio)
+    assert (endless.staleness, endless.staleness_max, endless.caveats) == (None, None, ("queue_grows",))
+    assert (held.caveats, dropped.caveats) == (("held_back",), ())
+
+
+@pytest.mark.parametrize(("batches", "expected"), [(1, "0.887"), (2, "1.660")])
+def test_a_full_queue_that_drops_its_oldest_ages_samples_as_published(batches: int, expected: str) -> None:
+    found = state(system(admission=Admission(1024 * batches, "drop_oldest")), layout(9, running=60))
+    load = found.load_ratio
+    assert found.staleness is not None
+    assert f"{load:.3f}" == "1.293"
+    assert found.staleness.offset_versions == pytest.approx((2 * batches + load - 1) / (2 * load))
+    assert f"{found.staleness.offset_versions:.3f}" == expected
+
+
+def test_a_layout_whose_trainers_wait_has_the_published_mean_staleness() -> None:
+    found = state(system(), layout(13))
+    assert found.staleness is not None
+    tail = LENGTHS.group_tail_ratio(8)
+    expected = found.concurrency * tail / 1024 + found.load_ratio
+    assert oldest_token_mean(found.staleness, LENGTHS, 8) == pytest.approx(expected)
+
+
+def test_a_publication_that_blocks_both_sides_is_what_the_run_waits_for() -> None:
+    found = state(system(update=WeightUpdate(engine_pause_s=60.0, trainer_blocked_s=60.0)), layout(12))
+    assert found.regime == "weight_updates"
+    assert found.step_s == pytest.approx(50.966 + 60, abs=5e-4)
+    assert found.trainer_losses.weight_updates == pytest.approx(60 / found.step_s)
+    assert found.sampler_idle_ratio == pytest.approx(60 / found.step_s)
+
+
+def test_a_pause_of_the_engines_lengthens_a_step_that_waits_for_them_by_itself() -> None:
+    paused = state(system(update=WeightUpdate(engine_pause_s=7.0)), layout(13))
+    assert paused.step_s == pytest.approx(state(system(), layout(13)).step_s + 7.0)
+    assert paused.trainer_losses.weight_updates == pytest.approx(7.0 / paused.step_s)
+
+
+def test_kv_that_is_not_kept_is_computed_again_at_the_rate_of_prefill() -> None:
+    fast = engine(prefill_tokens_per_s=20_000.0)
+    kept = state(system(engine=fast, update=WeightUpdate(engine_pause_s=1.0)), layout(13))
+    lost = state(system(engine=fast, update=WeightUpdate(engine_pause_s=1.0, kv_kept=False)), layout(13))
+    assert lost.step_s - kept.step_s == pytest.approx(lost.resident_tokens / 20_000.0)
+
+
+def test_a_smaller_batch_may_be_the_faster_one_where_kv_is_computed_again_and_no_limit_is_charged_for_it() -> None:
+    slow = engine(prefill_tokens_per_s=2000.0)
+    lost = WeightUpdate(kv_kept=False)
+    free = state(system(engine=slow, update=lost), layout(13))
+    capped = state(system(engine=slow, update=lost, admission=Admission(max_in_flight_samples=1024)), layout(13))
+    assert capped.step_s < free.step_s
+    assert (capped.trainer_losses.admission, capped.sampler_losses.admission) == (0.0, 0.0)
+    assert capped.trainer_losses.weight_updates > 0.1
+
+
+def test_prefill_takes_its_share_of_an_engine() -> None:
+    found = state(system(engine=engine(prefill_tokens_per_s=5000.0)), layout(13))
+    assert found.step_s == pytest.approx(state(system(), layout(13)).step_s + 1024 / 3 * 200 / 5000.0)
+
+
+def test_phases_of_the_trainer_shrink_with_its_gpus_or_do_not() -> None:
+    phases = (TrainerPhase("logprobs", 6.0, True), TrainerPhase("checkpoint", 2.0, False))
+    trainer = Trainer(3000, 8, scaling_exponent=0.5, overhead_s=1.0, phases=phases)
+    found = state(system(trainer=trainer), layout(2))
+    compute_s = 1024 * LENGTHS.mean_tokens / (3000 * 8 * 0.5)
+    assert found.train_s == pytest.approx(compute_s + 1.0 + 6.0 / 0.5 + 2.0)
+
+
+def test_waits_for_the_environment_leave_the_batch_unfilled() -> None:
+    found = state(system(workload=workload(environment_s=300.0)), layout(10, running=48))
+    outside = 1024 / found.step_s * 300.0 / 6
+    assert found.regime == "environment"
+    assert found.running + outside == pytest.approx(48.0)
+    assert found.sample_s == pytest.approx(found.running * 6 * found.step_s / 1024 + 300.0)
+
+
+def test_engines_with_less_than_a_request_are_idle_for_the_rest_of_the_time() -> None:
+    found = state(system(workload=workload(environment_s=3000.0)), layout(10, running=8))
+    assert found.running < 0.1
+    assert found.sampler_idle_ratio == pytest.approx(1 - found.running)
+    assert found.caveats == ("few_requests",)
+
+
+def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
+    found = state(system(admission=Admission(max_in_flight_samples=1024)), layout(13))
+    # Half a batch is queued; the others run or wait for their group.
+    assert found.concurrency * LENGTHS.group_tail_ratio(8) == pytest.approx(1024 - 512)
+    assert (found.regime, found.caveats) == ("admission", ("in_flight_cap",))
+    assert found.trainer_losses.admission > 0.0
+
+
+def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_waits_for_its_group() -> None:
+    free = layout(13, running=64)  # three engines
+    limited = state(system(), layout(13, running=16))
+    capped = state(system(admission=Admission(max_running_samples=48)), free)
+    assert capped.running == pytest.approx(limited.running) == pytest.approx(16)
+    assert capped.step_s == pytest.approx(limited.step_s)
+    assert capped.staleness == limited.staleness
+    assert (capped.regime, capped.caveats) == ("admission", ())
+    assert state(system(admission=Admission(max_running_samples=192)), free) == state(system(), free)
+
+
+def test_a_cap_on_what_runs_counts_samples_at_their_environment() -> None:
+    waits = workload(environment_s=20.0)
+    capped = state(system(workload=waits, admission=Admission(max_running_samples=48)), layout(13, running=64))
+    assert capped.running == pytest.approx(state(system(workload=waits), layout(13, running=16)).running)
+    assert capped.running < 16
+
+
+def test_a_cap_that_a_fifth_more_requests_would_pass_is_near_and_one_beyond_it_is_not() -> None:
+    free = state(system(), layout(13))
+    in_flight = free.concurrency * LENGTHS.group_tail_ratio(8)
+    # A cap counts half a batch as queued besides.
+    near, far = (
+        state(system(admission=Admission(max_in_flight_samples=round(512 + ratio * in_flight))), layout(13))
+        for ratio in (1.19, 1.21)
+    )
+    assert (free.caveats, near.caveats, far.caveats) == ((), ("near_cap",), ())
+    assert near.step_s == free.step_s
+
+
+def test_waits_that_vary_matter_where_staleness_is_capped() -> None:
+    waits = {"environment_s": 300.0, "environment_waits_s": (0.0, 600.0)}
+    capped = Admission(max_staleness=50)
+    varying, alike, free = (
+        state(system(workload=workload(**given), admission=admission), layout(10, running=48)).caveats
+        for given, admission in ((waits, capped), ({"environment_s": 300.0}, capped), (waits, Admission()))
+    )
+    assert "waits_vary" in varying
+    assert "waits_vary" not in alike
+    assert "waits_vary" not in free
+
+
+def test_a_cap_in_flight_that_is_generous_changes_nothing() -> None:
+    capped = state(system(admission=Admission(max_in_flight_samples=10_000)), layout(13))
+    assert capped == state(system(), layout(13))
+
+
+def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead() -> None:
+    found = state(system(admission=Admission(max_staleness=1)), layout(12))
+    waiting = 1 - found.train_s / found.step_s
+    assert found.concurrency * LENGTHS.group_tail_ratio(8) + 512 == pytest.approx((1 + waiting) * 1024)
+    assert (found.regime, found.caveats) == ("staleness_cap", ("staleness_cap",))
+
+
+def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap() -> None:
+    found = state(system(admission=Admission(max_staleness=3)), layout(12), cap_rule="publication_waits")
+    assert found.staleness is not None
+    longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
+    assert longest + found.staleness.offset_versions == pytest.approx(3.0)
+    assert found.staleness_max == 3
+
+
+@pytest.mark.parametrize("rule", ["admission", "publication_waits"])
+def test_a_staleness_cap_above_what_the_layout_reaches_changes_nothing(rule: str) -> None:
+    free = state(system(), layout(13))
+    capped = state(system(admission=Admission(1024, max_staleness=9)), layout(13), cap_rule=rule)
+    assert capped == free
+
+
+def test_samples_that_age_out_are_made_again() -> None:
+    free = state(system(), layout(13))
+    aged = state(system(admission=Admission(queue_policy="drop_by_age", max_staleness=2)), layout(13))
+    assert aged.step_s == pytest.approx(free.step_s / (1 - aged.dropped_ratio))
+    assert 0.05 < aged.dropped_ratio < 0.5
+    assert (aged.staleness_max, aged.caveats) == (2, ("samples_age_out",))
+    assert aged.trainer_losses.staleness_cap > 0.0
+
+
+def test_filtered_samples_are_generated_and_not_trained_on() -> None:
+    halved = state(system(workload=workload(kept_ratio=0.5)), layout(13))
+    assert halved.step_s == pytest.approx(2 * state(system(), layout(13)).step_s)
+    assert halved.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens / halved.step_s)
+
+
+def test_engines_of_several_gpus_are_one_batch_each() -> None:
+    found = state(system(engine=engine(gpus=4)), layout(8))
+    assert (found.engines, found.concurrency) == (2, 2 * found.running)
+
+
+@pytest.mark.parametrize(
+    ("changes", "at", "why"),
+    [
+        ({}, layout(0), "no_trainer"),
+        ({}, layout(1), None),
+        ({}, layout(16, 0), "no_engine"),
+        ({"gpus": 4}, layout(8, 3), "no_engine"),
+        ({"gpus": 4}, layout(8, 4), None),
+        ({"gpus": 4}, layout(8, 6), "engine_granularity"),
+        ({}, layout(8, running=0), "no_request"),
+        ({}, layout(8, running=1), None),
+        ({"max_running": 0}, layout(8), "no_request"),
+        ({"kv_capacity_tokens": 8391.0}, layout(8), "kv_memory"),
+        ({"kv_capacity_tokens": 8392.0}, layout(8), None),
+    ],
+)
+def test_a_layout_that_cannot_run_is_refused_by_name(changes: dict[str, object], at: Layout, why: str | None) -> None:
+    assert reason(system(engine=engine(**changes)), at) == why
+
+
+def test_a_staleness_cap_of_zero_is_a_synchronous_run_and_one_is_not() -> None:
+    assert reason(system(admission=Admission(max_staleness=0)), layout(8)) == "synchronous"
+    assert reason(system(admission=Admission(max_staleness=1)), layout(8)) is None
+
+
+def test_answers_keep_the_order_of_the_layouts_and_do_not_depend_on_each_other() -> None:
+    asked = [layout(8), layout(0), layout(13), layout(8, running=20)]
+    together = steady_states(system(), asked)
+    assert together == tuple(steady_states(system(), [each])[0] for each in asked)
+    assert steady_states(system(), []) == ()
+
+
+ADMISSIONS = [
+    Admission(1024),
+    Admission(2048, "drop_oldest"),
+    Admission(max_in_flight_samples=1500),
+    Admission(max_staleness=2),
+    Admission(queue_policy="drop_by_age", max_staleness=3),
+    Admission(),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    trainer_gpus=st.integers(1, 15),
+    running=st.integers(1, 300),
+    admission=st.sampled_from(ADMISSIONS),
+    pause_s=st.floats(0, 20),
+    environment_s=st.sampled_from([0.0, 5.0, 200.0]),
+    kv_kept=st.booleans(),
+)
+def test_work_and_losses_of_each_side_add_up_and_the_step_is_the_slower_side_s(
+    trainer_gpus: int, running: int, admission: Admission, pause_s: float, environment_s: float, kv_kept: bool
+) -> None:
+    given_system = system(
+        workload=workload(environment_s=environment_s),
+        engine=engine(prefill_tokens_per_s=30_000.0),
+        update=WeightUpdate(pause_s, pause_s / 2, kv_kept=kv_kept),
+        admission=admission,
+    )
+    found = state(given_system, layout(trainer_gpus, running=running))
+    lost = found.trainer_losses
+    causes = (lost.samplers, lost.weight_updates, lost.environment, lost.admission, lost.staleness_cap)
+    assert min(*causes, found.sampler_losses.trainers, found.sampler_losses.weight_updates) >= -1e-12
+    assert sum(causes) == pytest.approx(1 - (found.train_s - pause_s / 2) / found.step_s)
+    assert 0 <= found.sampler_losses.total_ratio < 1
+    assert -1e-9 <= found.sampler_idle_ratio < 1
+    assert found.step_s >= found.train_s
+    assert found.running <= found.running_limit
+    assert found.step_s * found.trained_tokens_per_s == pytest.approx(1024 * LENGTHS.mean_tokens)

@@ -1,0 +1,164 @@
+"""The synchronous step: the known drains, waves, limits, and the parts' sum."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from rlscope.model.analytic.synchronous import Batch, colocated_step, drain_s, largest_batch, split_step
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.system import Layout, Reals, WeightUpdate
+from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, Sigmoid, engine, system, workload
+
+CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))
+
+
+@pytest.mark.parametrize(
+    ("curve", "generation_s", "step_s"),
+    [
+        (Sigmoid(0.0), "64.602", "102.826"),
+        (PNorm(0.0), "65.811", "104.036"),
+        (Sigmoid(KV_S), "71.916", "110.140"),
+        (PNorm(KV_S), "73.125", "111.349"),
+    ],
+    ids=["sigmoid", "p-norm", "sigmoid with KV", "p-norm with KV"],
+)
+def test_the_known_steps_are_found_to_the_printed_digits(curve: object, generation_s: str, step_s: str) -> None:
+    step = colocated_step(system(engine=engine(curve=curve)), 16, horizon="longest_possible")
+    assert step is not None
+    assert [f"{step.generation_s:.3f}", f"{step.train_s:.3f}", f"{step.step_s:.3f}"] == [generation_s, "38.224", step_s]
+
+
+def test_the_parts_of_a_step_add_up() -> None:
+    given = system(
+        workload=workload(environment_s=5.0),
+        engine=engine(prefill_tokens_per_s=4000.0),
+        update=WeightUpdate(engine_pause_s=2.0, trainer_blocked_s=6.0, delay_s=1.0),
+    )
+    step = colocated_step(given, 16)
+    assert step is not None
+    assert (step.environment_s, step.update_s) == (5.0, 6.0)
+    assert step.prefill_s == pytest.approx(64 * 200 / 4000)
+    parts_s = step.generation_s + step.prefill_s + step.environment_s + step.train_s + step.update_s
+    assert step.step_s == pytest.approx(parts_s)
+    assert step.trained_tokens_per_s * step.step_s == pytest.approx(1024 * LENGTHS.mean_tokens)
+
+
+def test_an_update_ends_with_the_slower_of_the_two_sides() -> None:
+    step = colocated_step(system(update=WeightUpdate(engine_pause_s=4.0, trainer_blocked_s=3.0, delay_s=1.0)), 16)
+    assert step is not None and step.update_s == 5.0
+
+
+def test_equal_lengths_drain_in_so_many_passes() -> None:
+    # 100 passes over 10 requests that hold 50 to 149 tokens each.
+    batch = Batch(samples=10, running_limit=10, step_samples=10, prompt_tokens=50)
+    seconds = drain_s(Affine(0.01, 0.001, 1e-6), CONSTANT, batch)
+    assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
+
+
+def test_equal_lengths_in_three_waves_take_three_times_as_long() -> None:
+    curve = Affine(0.01, 0.001)
+    one = drain_s(curve, CONSTANT, Batch(10, 10, 30, 50))
+    three = drain_s(curve, CONSTANT, Batch(30, 10, 30, 50))
+    assert three == pytest.approx(3 * one, rel=1e-4)
+
+
+def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
+    # A pass costs one second a request: the drain takes as many seconds as there are tokens.
+    batch = Batch(samples=40, running_limit=12, step_samples=40, prompt_tokens=0)
+    seconds = drain_s(Affine(0.0, 1.0), LENGTHS, batch, horizon="longest_possible")
+    assert seconds == pytest.approx(40 * LENGTHS.mean_tokens, rel=1e-9)
+
+
+SHORT_OR_LONG = LengthLaw(np.array([1.0, 512.0]), np.array([0.7, 0.3]))
+
+
+@dataclass(frozen=True, slots=True)
+class OneSecondUnlessFull:
+    """Counts the passes over fewer than 16 requests."""
+
+    kv_s_per_token: float = 0.0
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        return np.where(np.asarray(running) < 16 * (1 - 1e-9), 1.0, 0.0)
+
+
+def test_in_waves_the_batch_is_full_until_nothing_waits() -> None:
+    # What is left when the last request has started drains within the longest length.
+    batch = Batch(samples=200, running_limit=16, step_samples=200, prompt_tokens=0)
+    assert drain_s(OneSecondUnlessFull(), SHORT_OR_LONG, batch, horizon="longest_possible") <= 512 + 2
+
+
+@pytest.mark.parametrize("limit", [64, 32, 16])
+@pytest.mark.parametrize("lengths", [LENGTHS, SHORT_OR_LONG], ids=["lognormal", "short or long"])
+def test_a_drain_agrees_with_one_request_after_the_other(lengths: LengthLaw, limit: int) -> None:
+    # One engine of 64 requests, from one finish to the next; the standard error of 40 repeats is about 1 %.
+    rng = np.random.default_rng(3)
+    simulated = [simulated_drain_s(lengths.draw(rng, 64), limit) for _ in range(40)]
+    expected = drain_s(PNorm(0.0), lengths, Batch(64, limit, 64, 0))
+    error = np.std(simulated) / np.sqrt(len(simulated))
+    assert abs(np.mean(simulated) - expected) < 4 * error + 0.01 * expected
+
+
+def simulated_drain_s(lengths: np.ndarray, limit: int) -> float:
+    """Requests start in order as others finish; jumps from one finish to the next."""
+    ends = np.sort(lengths[:limit]).tolist()
+    waiting, now, seconds = lengths[limit:].tolist(), 0, 0.0
+    while ends:
+        seconds += (ends[0] - now) * float(PNorm(0.0).pass_s(float(len(ends))))
+        now = ends.pop(0)
+        if waiting:
+            ends = sorted([*ends, now + waiting.pop(0)])
+    return seconds
+
+
+def test_with_few_samples_the_longest_possible_one_is_not_waited_for() -> None:
+    batch = Batch(samples=2, running_limit=2, step_samples=2, prompt_tokens=0)
+    flat = Affine(0.01, 0.0)
+    assert drain_s(flat, LENGTHS, batch) == pytest.approx(0.01 * LENGTHS.longest_of(2).mean_tokens, rel=1e-3)
+    assert drain_s(flat, LENGTHS, batch, horizon="longest_possible") == pytest.approx(0.01 * 8192)
+
+
+def test_an_engine_that_still_runs_has_a_whole_request() -> None:
+    one = Batch(samples=1, running_limit=1, step_samples=1, prompt_tokens=0)
+    assert drain_s(Affine(0.01, 0.02), LENGTHS, one) == pytest.approx(0.03 * LENGTHS.mean_tokens, rel=1e-3)
+
+
+def test_the_largest_batch_fills_the_cache_at_its_fullest() -> None:
+    # At age 10: 1 request * 60 tokens; at age 20 half of them hold 70.
+    law = LengthLaw(np.array([10.0, 20.0]), np.array([0.5, 0.5]))
+    assert largest_batch(law, prompt_tokens=50, capacity_tokens=600) == pytest.approx(10.0)
+    assert largest_batch(CONSTANT, prompt_tokens=50, capacity_tokens=600) == pytest.approx(4.0)
+
+
+def test_a_cache_too_small_for_all_requests_makes_waves() -> None:
+    roomy = colocated_step(system(), 16)
+    tight = colocated_step(system(engine=engine(kv_capacity_tokens=30_000.0)), 16)
+    assert roomy is not None and tight is not None
+    assert (roomy.in_waves, roomy.running, tight.in_waves) == (False, 64.0, True)
+    assert tight.running < 64.0
+    assert tight.generation_s > roomy.generation_s
+
+
+def test_as_many_places_as_requests_make_no_waves_and_one_fewer_does() -> None:
+    for limit, in_waves in ((64, False), (63, True)):
+        step = colocated_step(system(), 16, running_per_engine=limit)
+        assert step is not None and step.in_waves == in_waves
+
+
+def test_filtered_samples_are_generated_and_not_trained_on() -> None:
+    whole, half = colocated_step(system(), 16), colocated_step(system(workload=workload(kept_ratio=0.5)), 16)
+    assert whole is not None and half is not None
+    assert (half.running, half.train_s) == (128.0, whole.train_s)
+
+
+@pytest.mark.parametrize("at", [Layout(0, 8, 64), Layout(8, 0, 64), Layout(8, 8, 0)])
+def test_a_side_without_gpus_or_places_makes_no_step(at: Layout) -> None:
+    assert split_step(system(), at) is None
+
+
+def test_sides_with_gpus_of_their_own_take_turns() -> None:
+    step = split_step(system(), Layout(8, 8, 256))
+    assert step is not None
+    assert step.running == 128.0
+    assert step.train_s == pytest.approx(1024 * LENGTHS.mean_tokens / (3000 * 8))

@@ -1,0 +1,228 @@
+import math
+
+import numpy as np
+import pytest
+
+from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve
+from rlscope.model.decode.fit import CurveFit, fit_decode_curve
+from rlscope.model.decode.measurements import DecodePoints
+from rlscope.model.decode.prior import HardwarePrior, hardware_prior
+from rlscope.model.hardware.devices import ModelShape, find_device
+from rlscope.model.system import Reals
+
+LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
+PRIOR = hardware_prior(LLAMA_8B, find_device("NVIDIA H100 80GB HBM3"), 1)
+TRUTH = PNormCurve(6.2e-3, 2e-5, 1.6, 1e-3, 4.4e-8)
+RUNNING = np.repeat([1.0, 2, 4, 8, 16, 32, 64, 128, 256, 512], 3)
+KV_TOKENS = RUNNING * np.tile([250.0, 1000, 4000], 10)
+
+
+def true_s(running: Reals, kv_tokens: Reals, curve: PNormCurve | ExpertHitCurve = TRUTH) -> Reals:
+    return curve.pass_s(running) + curve.kv_s_per_token * kv_tokens
+
+
+def fitted(points: DecodePoints, prior: HardwarePrior | None, form: Form | None = None) -> CurveFit:
+    fit = fit_decode_curve(points, prior, np.random.default_rng(7), form=form)
+    assert fit is not None
+    return fit
+
+
+def worst_ratio(fit: CurveFit, running: Reals, kv_tokens: Reals) -> float:
+    predicted_s = fit.curve.pass_s(running) + fit.curve.kv_s_per_token * kv_tokens
+    return float(np.abs(predicted_s / true_s(running, kv_tokens) - 1).max())
+
+
+def test_passes_alone_give_the_curve_back_where_the_run_went() -> None:
+    fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS), rows=100, kv_tokens=KV_TOKENS), None)
+    assert fit.form == "pnorm"
+    assert worst_ratio(fit, RUNNING, KV_TOKENS) < 0.02
+    assert fit.curve.kv_s_per_token == pytest.approx(4.4e-8, rel=0.03)
+    assert fit.caveats == ("no_hardware_prior",)
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.01
+    assert fit.held_out_mape_ratio is not None and fit.held_out_mape_ratio < 0.05
+
+
+def test_hardware_carries_a_narrow_run_beyond_what_it_saw() -> None:
+    seen = RUNNING <= 64
+    points = DecodePoints.of(RUNNING[seen], true_s(RUNNING, KV_TOKENS)[seen], rows=100, kv_tokens=KV_TOKENS[seen])
+    with_hardware, alone = fitted(points, PRIOR), fitted(points, None)
+    assert worst_ratio(with_hardware, RUNNING[~seen], KV_TOKENS[~seen]) < 0.1
+    low_s, high_s = with_hardware.pass_interval(512, 512_000)[1:]
+    assert low_s < true_s(np.array(512.0), np.array(512_000.0)) < high_s
+    assert high_s - low_s < np.subtract(*alone.pass_interval(512, 512_000)[:0:-1])
+    assert "slope_not_seen" in alone.caveats
+
+
+def test_stalls_and_noise_hardly_move_the_curve() -> None:
+    rng = np.random.default_rng(3)
+    running = rng.integers(1, 513, 4000).astype(np.float64)
+    kv_tokens = running * rng.uniform(250, 4000, 4000)
+    noise = np.exp(0.1 * rng.standard_normal(4000)) * np.where(rng.random(4000) < 0.03, 10, 1)
+    fit = fitted(DecodePoints.of(running, true_s(running, kv_tokens) * noise, kv_tokens=kv_tokens), None)
+    grid = np.array([32.0, 64, 128, 256, 512])
+    assert worst_ratio(fit, grid, 1000 * grid) < 0.03
+    assert fit.rejected["outlying"] >= 100
+
+
+def test_the_shape_follows_typical_passes_and_the_height_the_mean_ones() -> None:
+    typical_s = true_s(RUNNING, KV_TOKENS)
+    stalled = np.where(RUNNING <= 16, 4.0, 1.0)
+    points = DecodePoints.of(RUNNING, typical_s * stalled, typical_s=typical_s, rows=100, kv_tokens=KV_TOKENS)
+    fit = fitted(points, None)
+    higher = float((typical_s * stalled).sum() / typical_s.sum())
+    assert fit.stall_ratio == pytest.approx(higher)
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.02
+    ratio = (fit.curve.pass_s(RUNNING) + fit.curve.kv_s_per_token * KV_TOKENS) / typical_s
+    assert ratio == pytest.approx(np.full(len(RUNNING), higher), rel=0.03)
+    assert fit.pass_interval(64, 64_000).median_s == pytest.approx(
+        higher * float(true_s(np.array(64.0), np.array(64_000.0))), rel=0.03
+    )
+
+
+def test_cells_of_few_noisy_rows_do_not_blur_those_of_many() -> None:
+    rng = np.random.default_rng(5)
+    rows = np.where(np.arange(len(RUNNING)) % 3 == 0, 1, 10_000)
+    noise = np.exp(rng.standard_normal(len(RUNNING)) / np.sqrt(rows))
+    points = DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS) * noise, rows=rows, kv_tokens=KV_TOKENS)
+    fit = fitted(points, None)
+    assert fit.parameters["row_noise"] > 0.3
+    assert fit.parameters["residual"] < 0.03
+    assert worst_ratio(fit, RUNNING, 1000 * RUNNING) < 0.05
+
+
+def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proportional_elsewhere() -> None:
+    fit = fitted(DecodePoints.of(np.full(20, 32.0), np.full(20, 1e-2), rows=100), None)
+    assert fit.caveats == ("no_hardware_prior", "one_batch_size", "kv_not_recorded")
+    assert fit.pass_interval(32, 0) == pytest.approx((1e-2, 1e-2, 1e-2), rel=0.01)
+    # 5 % of so few draws are known to half of their distance from the least.
+    low, high = fit.pass_interval(320, 0)[1:]
+    assert 1e-2 <= low < 4e-2
+    assert 8e-2 < high <= 0.1 * 1.01
+
+
+def test_a_resident_token_has_a_price_where_it_alone_varies() -> None:
+    kv_tokens = 32.0 * np.array([200.0, 300, 400, 500])
+    points = DecodePoints.of(np.full(4, 32.0), true_s(np.full(4, 32.0), kv_tokens), rows=1000, kv_tokens=kv_tokens)
+    prices = [curve.kv_s_per_token for curve in fitted(points, None).draws]
+    low, median, high = np.quantile(prices, [0.05, 0.5, 0.95])
+    assert low < TRUTH.kv_s_per_token < high < 3 * TRUTH.kv_s_per_token
+    assert median == pytest.approx(TRUTH.kv_s_per_token, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("prompts_s", "least_s", "most_s"), [((1e-2, 1.05e-2), 1e-2, 1.3e-2), ((0.4e-2, 2.8e-2), 2e-2, 3.3e-2)]
+)
+def test_prompts_show_the_slope_that_one_batch_size_does_not(
+    prompts_s: tuple[float, float], least_s: float, most_s: float
+) -> None:
+    points = DecodePoints.of(np.full(20, 16.0), np.full(20, 1e-2), rows=100, kv_tokens=0.0)
+    prompts = DecodePoints.of([6.0, 48.0], prompts_s, kv_tokens=0.0)
+    free = fitted(points, None).pass_interval(48, 0)
+    held = fit_decode_curve(points, None, np.random.default_rng(7), prefills=prompts)
+    assert held is not None
+    told = held.pass_interval(48, 0)
+    assert least_s < told.median_s < most_s
+    assert told.high_s - told.low_s < 0.75 * (free.high_s - free.low_s)
+
+
+def test_hardware_narrows_what_one_batch_size_leaves_open() -> None:
+    points = DecodePoints.of([32.0], true_s(np.array([32.0]), np.array([32_000.0])), rows=1000, kv_tokens=32_000.0)
+    with_hardware, alone = fitted(points, PRIOR), fitted(points, None)
+    truth_s = float(true_s(np.array(256.0), np.array(256_000.0)))
+    median_s, low_s, high_s = with_hardware.pass_interval(256, 256_000)
+    assert low_s < truth_s < high_s
+    assert median_s == pytest.approx(truth_s, rel=0.15)
+    assert high_s - low_s < 0.3 * np.subtract(*alone.pass_interval(256, 256_000)[:0:-1])
+
+
+def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit() -> None:
+    nothing = DecodePoints.of([], [])
+    fit = fitted(nothing, PRIOR)
+    assert fit.caveats == ("no_passes",)
+    assert fit.grade(64) == "assumed"
+    assert fit.mape_ratio is None and fit.visited is None
+    low_s, high_s = fit.pass_interval(1, 1000)[1:]
+    assert low_s < 7.2e-3 < high_s
+    assert fit_decode_curve(nothing, None, np.random.default_rng(7)) is None
+
+
+def test_impossible_passes_are_left_out_by_name() -> None:
+    fit = fitted(DecodePoints.of([8, 16, 16, 32], [6.5e-3, 6.6e-3, 1e-3, 6.9e-3], rows=10), PRIOR)
+    assert dict(fit.rejected) == {"below_physical_bound": 10}
+
+
+def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope() -> None:
+    kv_tokens = 1000 * RUNNING
+    fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, kv_tokens), rows=100, kv_tokens=kv_tokens), None)
+    assert "batch_and_kv_move_together" in fit.caveats
+    assert worst_ratio(fit, RUNNING, kv_tokens) < 0.02
+
+
+def test_a_cache_recorded_as_empty_has_no_price() -> None:
+    fit = fitted(DecodePoints.of(RUNNING, TRUTH.pass_s(RUNNING), rows=100, kv_tokens=0.0), None)
+    assert fit.curve.kv_s_per_token == 0
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.01
+    assert fit.grade(64, 64_000) == "extrapolated"
+
+
+EXPERTS = ExpertHitCurve(2e-3, 30e-3, -math.log1p(-8 / 128), 2e-5, 1e-3, 2e-8)
+EXPERTS_SHAPE = ModelShape(
+    parameters=30_500_000_000,
+    active_parameters=3_300_000_000,
+    experts=128,
+    experts_per_token=8,
+    layers=48,
+    kv_heads=4,
+    head_dim=128,
+    bytes_per_weight=2,
+    bytes_per_kv=2,
+)
+
+
+def test_passes_of_a_mixture_of_experts_choose_its_form() -> None:
+    seen = RUNNING <= 256
+    points = DecodePoints.of(
+        RUNNING[seen], true_s(RUNNING, KV_TOKENS, EXPERTS)[seen], rows=100, kv_tokens=KV_TOKENS[seen]
+    )
+    fit = fitted(points, None)
+    assert fit.form == "expert_hit"
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.02
+    forced = fitted(points, None, form="pnorm")
+    assert forced.mape_ratio is not None and forced.mape_ratio > 0.08
+
+
+def test_a_model_of_experts_is_fitted_as_one_from_few_passes() -> None:
+    prior = hardware_prior(EXPERTS_SHAPE, find_device("NVIDIA H200"), 1)
+    seen = RUNNING <= 32
+    points = DecodePoints.of(
+        RUNNING[seen], true_s(RUNNING, KV_TOKENS, EXPERTS)[seen], rows=100, kv_tokens=KV_TOKENS[seen]
+    )
+    fit = fitted(points, prior)
+    assert fit.form == "expert_hit"
+    truth_s = float(true_s(np.array(256.0), np.array(256_000.0), EXPERTS))
+    low_s, high_s = fit.pass_interval(256, 256_000, level=0.95)[1:]
+    assert low_s < truth_s < high_s < 1.6 * low_s
+
+
+@pytest.mark.parametrize("form", ["softplus", "sigmoid"])
+def test_other_forms_fit_what_the_run_saw(form: Form) -> None:
+    fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, KV_TOKENS), rows=100, kv_tokens=KV_TOKENS), PRIOR, form=form)
+    assert fit.form == form
+    assert fit.mape_ratio is not None and fit.mape_ratio < 0.03
+
+
+def test_the_same_seed_gives_the_same_fit_and_the_draws_asked_for() -> None:
+    points = DecodePoints.of([8.0, 64.0], [7e-3, 9e-3], rows=10)
+    first, second = (fit_decode_curve(points, None, np.random.default_rng(1), draw_count=50) for _ in range(2))
+    assert first is not None and second is not None
+    assert first.draws == second.draws
+    assert first.curve == second.curve
+    assert len(first.draws) == 50
+
+
+def test_an_uncertain_batch_size_widens_the_curve() -> None:
+    seconds = true_s(RUNNING, KV_TOKENS)
+    exact = fitted(DecodePoints.of(RUNNING, seconds, rows=100, kv_tokens=KV_TOKENS), None)
+    read = fitted(DecodePoints.of(RUNNING, seconds, rows=100, kv_tokens=KV_TOKENS, running_sd=RUNNING / 3), None)
+    widths = [np.subtract(*fit.pass_interval(512, 0)[:0:-1]) for fit in (exact, read)]
+    assert widths[1] > 1.5 * widths[0]

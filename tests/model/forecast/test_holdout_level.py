@@ -1,0 +1,66 @@
+"""How far the rates of all layouts may be off together, from how a part that was held out was missed."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.forecast.holdout import Achieved, Compared, Prediction, level_log_sd
+from rlscope.model.forecast.layouts import Spread, drawn_rates
+from rlscope.model.system import Admission, Layout
+from tests.model.known_run import TODAY, observed
+
+HALF_WIDTH = 1.6448536269514722
+"""Of the interval that holds 90 % of a normal law, in deviations."""
+
+
+def prediction(off: float, predicted_sd: float = 0.0, achieved_sd: float = 0.0) -> Prediction:
+    """The rate as so many logs off what was predicted, with intervals of such log deviations."""
+
+    def interval(middle: float, log_sd: float) -> tuple[float, float, float]:
+        return middle, middle * math.exp(-HALF_WIDTH * log_sd), middle * math.exp(HALF_WIDTH * log_sd)
+
+    rate = Compared(
+        "tokens_per_s",
+        Spread(*interval(1_000.0, predicted_sd)),
+        Achieved(*interval(1_000.0 * math.exp(off), achieved_sd)),
+    )
+    steps = Compared("step_s", Spread(1.0, 1.0, 1.0), Achieved(9.0, 9.0, 9.0))
+    return Prediction(20, 20, (steps, rate))
+
+
+@pytest.mark.parametrize(
+    ("off", "predicted_sd", "achieved_sd", "expected"),
+    [
+        (0.10, 0.0, 0.0, 0.10),
+        (-0.10, 0.0, 0.0, 0.10),
+        (0.10, 0.06, 0.0, 0.08),
+        (0.13, 0.04, 0.03, 0.12),
+        (0.05, 0.03, 0.04, 0.0),
+        (0.02, 0.03, 0.04, 0.0),
+    ],
+)
+def test_what_the_intervals_do_not_explain_is_the_error_of_the_level(
+    off: float, predicted_sd: float, achieved_sd: float, expected: float
+) -> None:
+    assert level_log_sd(prediction(off, predicted_sd, achieved_sd)) == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_run_too_short_to_hold_a_part_out_or_that_made_nothing_says_nothing_of_the_level() -> None:
+    assert level_log_sd(None) == 0.0
+    nothing = Compared("tokens_per_s", Spread(10.0, 9.0, 11.0), Achieved(0.0, 0.0, 0.0))
+    assert level_log_sd(Prediction(20, 20, (nothing,))) == 0.0
+
+
+def calibration(level: float) -> Calibration:
+    found = calibrate(observed(), Admission(), None, np.random.default_rng(1))
+    return replace(found, level_log_sd=level)
+
+
+def test_the_error_of_the_level_widens_every_rate_and_moves_no_gain() -> None:
+    layouts = [TODAY, Layout(3, 5, 64)]
+    sure, unsure = drawn_rates(calibration(0.0), layouts), drawn_rates(calibration(0.2), layouts)
+    assert np.log(unsure[:, 0] / sure[:, 0]).std() == pytest.approx(0.2, rel=0.15)
+    assert unsure[:, 1] / unsure[:, 0] == pytest.approx(sure[:, 1] / sure[:, 0])

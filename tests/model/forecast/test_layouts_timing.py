@@ -1,0 +1,50 @@
+"""The pace of a layout, from each of the three ways in which it is found."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlscope.model.analytic.synchronous import SynchronousStep
+from rlscope.model.forecast.layouts import Pace, pace_of_simulated, pace_of_state, pace_of_step
+from rlscope.model.simulate import simulate
+from rlscope.model.system import Layout
+from tests.model.known_run import TODAY, TRUTH, steady
+
+STEP = SynchronousStep(
+    step_s=10.0,
+    generation_s=4.0,
+    prefill_s=1.0,
+    environment_s=0.0,
+    train_s=4.0,
+    update_s=1.0,
+    trained_tokens_per_s=50.0,
+    running=8.0,
+    in_waves=False,
+)
+
+
+@pytest.mark.parametrize(
+    ("layout", "step", "regime"),
+    [
+        (Layout(3, 4, 8), STEP, "trainers"),  # 4 samplers wait for 4 s each, 3 trainers for 5
+        (Layout(4, 4, 8), STEP, "samplers"),
+        (Layout(1, 1, 8), replace(STEP, environment_s=3.0), "environment"),
+        (Layout(1, 1, 8), replace(STEP, update_s=3.0), "weight_updates"),
+    ],
+)
+def test_a_run_by_turns_waits_most_for_what_costs_the_most_gpu_time(layout: Layout, step: SynchronousStep, regime: str):
+    assert pace_of_step(step, layout) == Pace(10.0, 500.0, 0.6, 0.5, regime)
+
+
+def test_a_simulated_run_paces_as_its_seconds_say_and_close_to_the_closed_form():
+    simulated = simulate(TRUTH, TODAY, steps=20, seed=1)
+    pace, closed = pace_of_simulated(simulated, "trainers"), pace_of_state(steady())
+    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    worked_s = trainers.train_s + trainers.phases_s
+    assert pace.trainer_idle_ratio == pytest.approx(1.0 - worked_s / simulated.seconds)
+    assert pace.sampler_idle_ratio == pytest.approx(
+        (engines.recompute_s + engines.weight_update_s + sum(engines.idle_s.values())) / engines.total_s
+    )
+    assert pace.step_tokens / pace.step_s == pytest.approx(simulated.trained_tokens_per_s)
+    assert pace.step_s == pytest.approx(closed.step_s, rel=0.03)
+    assert pace.trainer_idle_ratio == pytest.approx(closed.trainer_idle_ratio, abs=0.02)

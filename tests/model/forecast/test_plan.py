@@ -1,0 +1,330 @@
+"""Layouts for a run that has not begun: against the system with known answers, and by what a plan must never say."""
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
+from rlscope.model.decode.prior import LogNormal
+from rlscope.model.forecast.plan import Planned, gain_over, hours_of, layouts_of, plan_layouts, sweep
+from rlscope.model.forecast.plan_prior import (
+    UNKNOWNS,
+    Plan,
+    UnplannableError,
+    drawn_alone,
+    drawn_systems,
+    engine_prior,
+    is_unsure,
+    planned_system,
+)
+from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO
+from rlscope.model.forecast.simulated import is_doubtful
+from rlscope.model.system import Layout
+from rlscope.planning.build import plan_of
+from rlscope.planning.schema import EXAMPLE, read_plan
+from tests.model import golden_system
+from tests.planning.small_plan import SMALL_PLAN
+
+# The golden system: 8 ms to stream the weights at 0.75 of 3.35 TB/s, 0.03 ms a request at 0.8 of the peak.
+PARAMETERS = round(8e-3 * 3.35e12 * 0.75 / 2)
+GOLDEN = f"""\
+[gpus]
+total = 16
+peak_tflops = {2 * PARAMETERS / (3e-5 * 0.8) / 1e12}
+bandwidth_tb_per_s = 3.35
+memory_gb = 80
+[model]
+parameters = {PARAMETERS}
+layers = 32
+attention_heads = 32
+kv_heads = 8
+head_dim = 128
+[lengths]
+prompt_tokens = 200
+percentiles = {{ p50 = 1500, "p84.1344746068543" = {1500 * math.exp(0.6)} }}
+cap_tokens = 8192
+[batch]
+samples_per_step = 1024
+group_size = 8
+[training]
+tokens_per_gpu_s = {{ median = 3000, log_sd = 0 }}
+scaling_exponent = 1
+scaling_exponent_sd = 0
+count_prompts = false
+state_bytes_per_parameter = 0
+[limits]
+max_running = 1024
+kv_capacity_tokens = {50e9 / 131072}
+[efficiency]
+weight_bandwidth_ratio = {{ median = 0.75, log_sd = 0 }}
+compute_ratio = {{ median = 0.8, log_sd = 0 }}
+kv_bandwidth_ratio = {{ median = 0.9, log_sd = 0 }}
+prefill_ratio = {{ median = 1, log_sd = 0 }}
+sharpness = {{ median = 2, log_sd = 0 }}
+pass_overhead_s = 0
+"""
+
+
+def plan_from(folder: Path, text: str) -> Plan:
+    path = folder / "plan.toml"
+    path.write_text(text, encoding="utf-8")
+    return plan_of(read_plan(path))
+
+
+def split(layout: Layout) -> tuple[int, int]:
+    return layout.trainer_gpus, layout.sampler_gpus
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return plan_layouts(plan_from(tmp_path_factory.mktemp("golden"), GOLDEN))
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+    return plan_layouts(plan_from(tmp_path_factory.mktemp("small"), SMALL_PLAN))
+
+
+def test_a_plan_of_the_golden_system_finds_its_best_layout(golden: Planned) -> None:
+    assert golden.best is not None and golden.best.state is not None
+    assert split(golden.best.layout) == (12, 4)
+    assert golden.kv_running == pytest.approx(232.178, abs=1e-3)
+    # 50.966 s by the published sweep, where prefill costs nothing; here it runs at the peak.
+    assert golden.best.state.step_s == pytest.approx(50.966, rel=0.02)
+
+
+def test_a_plan_of_the_golden_system_is_that_system(golden: Planned) -> None:
+    # Rounding the parameters moves the prefill rate by less than the tolerance.
+    prefill_tokens_per_s = 2 * PARAMETERS / (3e-5 * 0.8) / (2 * PARAMETERS)
+    known = golden_system.system(engine=golden_system.engine(prefill_tokens_per_s=prefill_tokens_per_s))
+    layouts = [each.layout for each in golden.candidates]
+    assert sorted(map(split, layouts)) == [(trainers, 16 - trainers) for trainers in range(1, 16)]
+    for candidate, state in zip(golden.candidates, steady_states(known, layouts), strict=True):
+        assert isinstance(state, SteadyState) and candidate.state is not None
+        assert candidate.state.step_s == pytest.approx(state.step_s, rel=1e-6)
+        assert candidate.state.running == pytest.approx(state.running, rel=1e-5)
+
+
+def test_a_plan_without_doubt_depends_on_nothing(golden: Planned) -> None:
+    assert golden.unknown_costs == ()
+    assert len({draw.trainer for draw in golden.calibration.draws}) == 1
+    assert {each.grade for each in golden.candidates} == {"assumed"}
+
+
+def test_the_leading_layouts_are_beyond_doubt_or_simulated(golden: Planned) -> None:
+    assert 1 <= len(golden.simulated) <= 6
+    for each in golden.candidates[:3]:
+        assert (each.layout in golden.simulated) == is_doubtful(golden.calibration, each.layout)
+
+
+def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(golden: Planned) -> None:
+    assert golden.best is not None and golden.best.tokens_per_s is not None and golden.synchronous is not None
+    # A simulation knows its rate to about a hundredth.
+    assert max(each.tokens_per_s or 0.0 for each in golden.candidates) < 1.02 * golden.bound.trained_tokens_per_s
+    assert golden.best.tokens_per_s > 2 * golden.synchronous.trained_tokens_per_s
+
+
+def test_guesses_with_a_spread_make_an_interval_and_odds(small: Planned) -> None:
+    assert small.best is not None and small.best.drawn_tokens_per_s is not None
+    low, median, high = np.quantile(small.best.drawn_tokens_per_s, [0.05, 0.5, 0.95])
+    assert low < 0.8 * median and high > 1.1 * median
+    assert sum(small.best_probability.values()) == pytest.approx(1.0)
+    assert 0.1 < small.best_probability[small.best.layout] < 1.0
+    assert list(small.best_probability) == [
+        each.layout for each in small.candidates if each.drawn_tokens_per_s is not None
+    ]
+
+
+def test_each_split_is_a_candidate_once_and_the_fastest_comes_first(small: Planned) -> None:
+    splits = [split(each.layout) for each in small.candidates]
+    assert len(set(splits)) == len(splits) == 5
+    medians = [
+        float(np.median(each.drawn_tokens_per_s)) for each in small.candidates if each.drawn_tokens_per_s is not None
+    ]
+    assert medians == sorted(medians, reverse=True)
+
+
+def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: Planned) -> None:
+    regrets = [each.regret_ratio for each in small.unknown_costs]
+    # Choosing is free of regret where the unknown moves no layout past another.
+    assert regrets[-1] == 0.0 < regrets[0] < 0.5
+    assert regrets == sorted(regrets, reverse=True)
+    named = [each.unknown for each in small.unknown_costs]
+    assert named[0] == "training_rate"
+    assert {"weight_update", "lengths"} & set(named) == set()
+    trained = small.unknown_costs[0].rate_ratio
+    assert trained.low < -0.2 and trained.high >= 0.0
+
+
+def test_the_same_plan_draws_the_same_systems(small: Planned) -> None:
+    assert drawn_systems(small.plan, 10) == drawn_systems(small.plan, 10) == small.calibration.draws[:10]
+    assert small.calibration.draws[0].trainer != small.calibration.draws[1].trainer
+
+
+def test_many_splits_are_tried_in_larger_steps(small: Planned) -> None:
+    def steps(gpus: int, replica: int = 1) -> set[int]:
+        granularity = replace(small.plan.granularity, gpus_per_trainer_replica=replica)
+        plan = replace(small.plan, gpus=gpus, granularity=granularity)
+        trainers = sorted({layout.trainer_gpus for layout in layouts_of(plan)})
+        return {later - earlier for earlier, later in pairwise(trainers)}
+
+    assert (steps(49), steps(50), steps(98)) == ({1}, {2}, {3})
+    assert (steps(4 * 49, 4), steps(4 * 50, 4)) == ({4}, {8})
+
+
+def test_a_layout_compared_with_itself_gains_nothing(small: Planned) -> None:
+    best, last = small.candidates[0], small.candidates[-1]
+    slowest = [each for each in small.candidates if each.drawn_tokens_per_s is not None][-1]
+    assert gain_over(best, best) == (0.0, 0.0, 0.0)
+    gain = gain_over(slowest, best)
+    assert gain is not None and gain.median < 0.0
+    assert last.drawn_tokens_per_s is None
+    assert gain_over(best, None) is gain_over(last, best) is None
+
+
+def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: Planned) -> None:
+    assert small.best is not None and small.best.drawn_tokens_per_s is not None
+    hours = hours_of(small, 100)
+    assert hours is not None
+    tokens = 100 * 64 * small.plan.workload.lengths.mean_tokens
+    assert hours.median == pytest.approx(tokens / np.median(small.best.drawn_tokens_per_s) / 3600, rel=1e-3)
+    assert hours.low < hours.median < hours.high
+
+
+def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: Planned) -> None:
+    free = small.best
+    assert free is not None and free.staleness is not None
+    cap = free.staleness.sample_p95 - 1
+    capped = plan_layouts(replace(small.plan, most_staleness=cap))
+    usable = [each for each in capped.candidates if each.excluded is None]
+    assert usable and all(each.staleness is not None and each.staleness.sample_p95 <= cap for each in usable)
+    assert capped.best in usable
+    assert capped.best is not None and capped.best.layout != free.layout
+    assert (capped.best.tokens_per_s or 0.0) <= (free.tokens_per_s or 0.0)
+
+
+def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: Planned) -> None:
+    none = plan_layouts(replace(small.plan, most_staleness=0))
+    assert none.best is None and none.unknown_costs == () and none.best_probability == {}
+    assert {each.excluded for each in none.candidates} == {"too_stale", "trainer_memory"}
+    assert none.synchronous is not None
+    assert hours_of(none, 100) is None
+
+
+def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: Planned) -> None:
+    # 16 bytes of 8.19 billion parameters are 131 GB: two GPUs of 80 GB hold them, one does not.
+    assert {split(each.layout) for each in small.candidates if each.excluded == "trainer_memory"} == {(1, 5)}
+    assert excluded_for(small, 80e9) == set()
+    assert excluded_for(small, 80e9 + 1) == {(1, 5)}
+
+
+def excluded_for(planned: Planned, state_bytes: float) -> set[tuple[int, int]]:
+    plan = replace(planned.plan, training=replace(planned.plan.training, state_bytes=state_bytes))
+    swept = sweep(planned.calibration, plan, layouts_of(plan))
+    return {split(each.layout) for each in swept.forecasts.values() if each.excluded == "trainer_memory"}
+
+
+def test_a_cache_too_small_for_the_longest_response_leaves_no_layout(small: Planned) -> None:
+    short = plan_layouts(replace(small.plan, kv_capacity_tokens=1123.0))
+    assert short.best is None
+    assert {each.excluded for each in short.candidates} == {"kv_memory", "trainer_memory"}
+
+
+def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: Planned) -> None:
+    assert small.best is not None
+    poor = plan_layouts(replace(small.plan, present=Layout(2, 4, 2)))
+    assert poor.present is not None and poor.advice is not None and poor.best is not None
+    assert poor.advice.changes and poor.best is not poor.present
+    assert poor.advice.gain_ratio.median >= WORTHWHILE_RATIO and poor.advice.better_probability >= SURE_RATIO
+    good = plan_layouts(replace(small.plan, present=small.best.layout))
+    assert good.best is good.present and good.advice is not None and not good.advice.changes
+
+
+def test_too_few_gpus_for_a_split_are_refused(small: Planned) -> None:
+    with pytest.raises(UnplannableError, match="1 GPUs make no trainer replica and engine"):
+        plan_layouts(replace(small.plan, gpus=1))
+
+
+def test_a_plan_with_certain_guesses_only_draws_its_medians(golden: Planned) -> None:
+    median = planned_system(golden.plan, {})
+    assert isinstance(median.engine.curve, PNormCurve)
+    assert (median.engine.curve.flat_s, median.engine.curve.per_request_s) == pytest.approx((8e-3, 3e-5), rel=1e-8)
+    assert median.engine.curve.kv_s_per_token == pytest.approx(golden_system.KV_S)
+    assert all(draw.engine == median.engine for draw in drawn_systems(golden.plan, 20))
+
+
+def test_no_draw_is_faster_than_the_device(small: Planned) -> None:
+    wide = replace(small.plan.decode, weight_bandwidth_log_sd=1.0, compute_log_sd=1.0, kv_bandwidth_log_sd=1.0)
+    plan = replace(small.plan, decode=wide)
+    curves = [draw.engine.curve for draw in drawn_systems(plan, 200)]
+    weights_s = 2 * 8_190_735_360 / 3.35e12
+    flat = np.array([curve.flat_s for curve in curves if isinstance(curve, PNormCurve)])
+    computed = np.array([curve.per_request_s for curve in curves if isinstance(curve, PNormCurve)])
+    assert flat.size == 200
+    assert flat.min() == pytest.approx(weights_s) and np.median(flat) == pytest.approx(weights_s / 0.75, rel=0.25)
+    assert computed.min() == pytest.approx(2 * 8_190_735_360 / 989e12)
+    assert min(curve.kv_s_per_token for curve in curves) == pytest.approx(147_456 / 3.35e12)
+
+
+def test_an_unknown_alone_moves_nothing_else(small: Planned) -> None:
+    plan = replace(small.plan, lengths_log_sd=0.3, update=replace(small.plan.update, seconds=LogNormal(3.0, 0.3)))
+    median = planned_system(plan, {})
+    for unknown in UNKNOWNS:
+        low, middle, high = drawn_alone(plan, unknown, 3)
+        assert middle.engine == median.engine and middle.update == median.update
+        changed = {
+            "engine": low.engine != high.engine,
+            "trainer": low.trainer != high.trainer,
+            "update": low.update != high.update,
+            "lengths": low.workload.lengths.mean_tokens != high.workload.lengths.mean_tokens,
+        }
+        expected = {"weight_update": {"update"}, "lengths": {"lengths", "trainer"}, "training_rate": {"trainer"}}
+        moved = expected.get(unknown, {"trainer"} if unknown == "trainer_scaling" else {"engine"})
+        assert {name for name, moves in changed.items() if moves} == moved, unknown
+        assert is_unsure(plan, unknown)
+
+
+def test_the_exponent_of_training_stays_inside_what_can_be(small: Planned) -> None:
+    plan = replace(small.plan, training=replace(small.plan.training, scaling_exponent=0.9, scaling_exponent_sd=1.0))
+    exponents = [draw.trainer.scaling_exponent for draw in drawn_systems(plan, 200)]
+    assert 0.0 < min(exponents) < 0.2 and 1.0 < max(exponents) <= 1.05
+
+
+def test_a_training_rate_that_is_stated_is_not_worked_out(small: Planned) -> None:
+    stated = replace(small.plan, training=replace(small.plan.training, tokens_per_gpu_s=LogNormal(1234.0, 0.1)))
+    assert planned_system(stated, {}).trainer.tokens_per_gpu_s == 1234.0
+    # 0.25 of 989 TFLOP/s over 3 (2 N + 2 l d s) operations, s = prompt + E[L^2] / E[L].
+    lengths = small.plan.workload.lengths
+    tokens = 100 + lengths.second_moment / lengths.mean_tokens
+    flop = 3 * (2 * 8_190_735_360 + 2 * 36 * 4096 * tokens)
+    assert planned_system(small.plan, {}).trainer.tokens_per_gpu_s == pytest.approx(0.25 * 989e12 / flop)
+
+
+def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: Planned) -> None:
+    shape = replace(small.plan.shape, active_parameters=2_000_000_000, experts=64, experts_per_token=4)
+    curve = planned_system(replace(small.plan, shape=shape), {}).engine.curve
+    assert isinstance(curve, ExpertHitCurve)
+    assert curve.hit_rate == pytest.approx(-math.log(1 - 4 / 64))
+    routed = (8_190_735_360 - 2_000_000_000) / (1 - 4 / 64)
+    assert curve.experts_s == pytest.approx(2 * routed / (3.35e12 * 0.75))
+
+
+def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small: Planned) -> None:
+    one, two = small.plan, replace(small.plan, granularity=replace(small.plan.granularity, gpus_per_engine=2))
+    assert engine_prior(two).flat_s.log_sd > engine_prior(one).flat_s.log_sd
+    sure = replace(two, decode=replace(two.decode, weight_bandwidth_log_sd=0.01))
+    assert engine_prior(sure).flat_s.log_sd == 0.01
+
+
+def test_a_shape_that_says_too_little_is_refused(small: Planned) -> None:
+    with pytest.raises(UnplannableError, match="parameters, their bytes or the experts"):
+        planned_system(replace(small.plan, shape=replace(small.plan.shape, active_parameters=10**9)), {})
+
+
+def test_the_example_is_a_plan() -> None:
+    assert plan_of(read_plan(EXAMPLE)).gpus == 32

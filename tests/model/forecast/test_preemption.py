@@ -1,0 +1,82 @@
+"""What a KV cache that runs over costs: as a run counts it, and as the event simulator has it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.forecast.preemption import Preemption, preemption_seen, preemption_simulated
+from rlscope.model.forecast.result import Question, look_ahead
+from rlscope.model.forecast.whatif import Change, what_if
+from rlscope.model.observed import Observed, PutBack
+from rlscope.model.simulate import Settings, Simulated, simulate
+from rlscope.model.system import Admission, Granularity, Layout, System
+from tests.model.known_run import TODAY, TRUTH, observed
+from tests.model.simulated_systems import ENGINE, LAYOUT, STARVED
+
+PREFILLING = replace(TRUTH.engine, prefill_tokens_per_s=1000.0)
+CRAMPED = replace(STARVED, engine=replace(ENGINE, kv_capacity_tokens=270))
+PROMPT_TOKENS = 512_000
+"""Of the 10,240 samples of the run, 50 each."""
+
+
+def run(preemptions: int, again_tokens: int | None, computed_tokens: int = PROMPT_TOKENS) -> Observed:
+    """So many prompt tokens computed for the first time, and those computed again."""
+    seen = observed()
+    tokens = np.zeros_like(seen.passes.prefill_tokens)
+    tokens[0] = computed_tokens + (again_tokens or 0)
+    passes = replace(seen.passes, prefill_tokens=tokens)
+    return replace(seen, passes=passes, put_back=PutBack(preemptions, again_tokens))
+
+
+def simulated(system: System, layout: Layout = LAYOUT) -> Simulated:
+    return simulate(system, layout, steps=20, seed=1)
+
+
+def test_a_run_lost_what_it_counted_at_the_speed_of_its_prefill() -> None:
+    lost = run(preemptions=5_120, again_tokens=60_000)  # 10,240 samples, six engines
+    assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(60_000 / 1000.0 / (6 * lost.seconds)))
+
+
+def test_where_a_cache_spares_most_of_the_prompts_a_token_computed_costs_as_much_more() -> None:
+    # 128,000 tokens took the 512 seconds in which the engine's rate computes 512,000.
+    lost = run(preemptions=5_120, again_tokens=60_000, computed_tokens=128_000)
+    assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(4 * 60.0 / (6 * lost.seconds)))
+
+
+def test_what_was_not_counted_or_not_told_apart_is_not_known() -> None:
+    lost = run(preemptions=5_120, again_tokens=60_000)
+    assert preemption_seen(observed(), PREFILLING) is None
+    assert preemption_seen(replace(lost, kv_kept=False), PREFILLING) == Preemption(0.5, None)
+    assert preemption_seen(lost, TRUTH.engine) == Preemption(0.5, None)  # prefill was not seen
+    assert preemption_seen(run(5_120, None), PREFILLING) == Preemption(0.5, None)
+    assert preemption_seen(run(5_120, 60_000, computed_tokens=0), PREFILLING) == Preemption(0.5, None)
+    assert preemption_seen(run(0, 0), TRUTH.engine) == Preemption(0.0, 0.0)
+
+
+def test_a_simulation_loses_what_it_puts_back() -> None:
+    full = simulated(CRAMPED)
+    lost = preemption_simulated(full, CRAMPED)
+    mean_tokens = CRAMPED.workload.lengths.mean_tokens
+    assert (
+        lost.per_sample == pytest.approx(full.preemptions / (full.generated_tokens / mean_tokens)) and full.preemptions
+    )
+    assert lost.engine_ratio == pytest.approx(full.engine_seconds.recompute_s / full.engine_seconds.total_s)
+    assert preemption_simulated(simulated(STARVED), STARVED) == Preemption(0.0, 0.0)
+
+
+def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_counts() -> None:
+    updates = replace(CRAMPED.update, kv_kept=False)
+    lost = preemption_simulated(simulated(replace(CRAMPED, update=updates)), replace(CRAMPED, update=updates))
+    assert lost.per_sample > 0.0 and lost.engine_ratio is None
+
+
+def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
+    question = Question(Admission(), Settings(), None, None, Granularity(1), None, None, None)
+    outlook = look_ahead(replace(observed(), kv_capacity_tokens=12_000), None, question)
+    few, many = (what_if(outlook, Change(running_per_engine=running)).predicted for running in (32, 128))
+    assert TODAY.running_per_engine == 64  # they hold some 10,000 tokens
+    assert few.preemption == Preemption(0.0, 0.0)
+    assert many.preemption is not None and many.preemption.per_sample > 0.5
+    assert many.preemption.engine_ratio is None  # prefill was not seen
+    assert outlook.preemption is None  # nobody counted

@@ -1,0 +1,356 @@
+"""From what a run shows to what the model says of it, on runs whose truth is known."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.forecast.gap import batch_efficiency, explain_gap
+from rlscope.model.forecast.holdout import compare
+from rlscope.model.forecast.layouts import Spread, forecast_layouts
+from rlscope.model.forecast.recommend import _covers, _doubts, _objection, _trainers, contradiction, recommend
+from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.numerics.changepoints import Drift
+from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
+from rlscope.model.training.step_time import trainer_step
+from tests.model.known_run import LENGTHS, TODAY, TRUTH, longer, observed, steady
+
+QUESTION = Question(
+    admission=Admission(),
+    settings=Settings(),
+    form=None,
+    prior=None,
+    granularity=Granularity(gpus_per_engine=1),
+    most_staleness=None,
+    remaining_steps=100,
+    gpu_hour_price=2.0,
+)
+
+
+@cache
+def calibrated() -> Calibration:
+    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
+
+
+@cache
+def outlook() -> Outlook:
+    run = observed()
+    return look_ahead(run, (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
+
+
+def test_a_calibration_finds_the_trainer_the_passes_and_the_cost_of_updates():
+    found = calibrated()
+    trainer, curve = found.system.trainer, found.system.engine.curve
+    assert trainer.tokens_per_gpu_s == pytest.approx(8_000.0, rel=0.02)
+    at = np.array([8.0, 32.0, 64.0])
+    assert curve.pass_s(at) + curve.kv_s_per_token * at * 200.0 == pytest.approx(
+        TRUTH.engine.curve.pass_s(at) + 1e-7 * at * 200.0, rel=0.06
+    )
+    assert found.system.update.engine_pause_s == pytest.approx(0.05)
+    assert found.system.update.trainer_blocked_s == pytest.approx(0.1)
+    assert found.system.workload.samples_per_step == 256
+    assert found.system.workload.trained_prompt_tokens == pytest.approx(50.0)
+    assert found.layout == TODAY
+    assert not found.synchronous
+
+
+def test_time_between_passes_is_part_of_a_pass():
+    run = observed()
+    slow = replace(run, passes=replace(run.passes, between_s=0.002 * run.passes.passes))
+    curve = calibrate(slow, Admission(), None, np.random.default_rng(0)).system.engine.curve
+    plain = calibrated().system.engine.curve
+    assert curve.pass_s(64.0) - plain.pass_s(64.0) == pytest.approx(0.002, rel=0.05)
+
+
+def test_the_most_that_ran_is_today_s_limit_where_the_setting_is_never_reached():
+    found = calibrate(replace(observed(), max_running=512), Admission(), None, np.random.default_rng(0))
+    assert found.layout.running_per_engine == 64
+    assert "limit_below_setting" in found.notes
+
+
+def test_a_run_that_publishes_nothing_cannot_be_calibrated():
+    run = observed()
+    silent = replace(run, steps=replace(run.steps, published=np.zeros(40, dtype=np.int64)))
+    with pytest.raises(UncalibratableError, match="no policy version was published"):
+        calibrate(silent, Admission(), None, np.random.default_rng(0))
+
+
+def test_steps_without_tokens_cannot_be_calibrated():
+    run = observed()
+    silent = replace(run, steps=replace(run.steps, tokens=np.zeros(40, dtype=np.int64)))
+    with pytest.raises(UncalibratableError, match="how many tokens"):
+        calibrate(silent, Admission(), None, np.random.default_rng(0))
+
+
+def test_a_prediction_meets_what_an_equal_stretch_achieves():
+    found = compare(calibrated(), observed(seed=9), Settings(), np.random.default_rng(1))
+    assert found is not None
+    by_name = {each.quantity: each for each in found.compared}
+    assert by_name["tokens_per_s"].residual_ratio == pytest.approx(0.0, abs=0.02)
+    assert by_name["step_s"].predicted.median == pytest.approx(steady().step_s, rel=0.02)
+    assert by_name["tokens_per_s"].agrees
+    assert (found.calibrated_steps, found.judged_steps) == (40, 40)
+
+
+def test_a_stretch_that_runs_at_half_the_speed_is_not_what_was_predicted():
+    run = observed()
+    slower = replace(run.steps, period_s=2.0 * run.steps.period_s, wait_s=run.steps.wait_s + run.steps.period_s)
+    found = compare(calibrated(), replace(run, steps=slower), Settings(), np.random.default_rng(1))
+    assert found is not None
+    speed = next(each for each in found.compared if each.quantity == "tokens_per_s")
+    assert speed.residual_ratio == pytest.approx(-0.5, abs=0.02)
+    assert not speed.agrees
+
+
+def test_the_gap_adds_up_exactly_from_the_bound_to_what_was_achieved():
+    gap = outlook().gap
+    left = gap.bound_tokens_per_s
+    for step in gap.steps:
+        left -= step.lost_tokens_per_s
+        assert left == pytest.approx(step.left_tokens_per_s, rel=1e-12)
+    assert gap.achieved_tokens_per_s == pytest.approx(observed().trained_tokens_per_s, rel=1e-12)
+    assert gap.steps[-1].left_tokens_per_s == gap.achieved_tokens_per_s
+    assert all(step.lost_tokens_per_s >= 0 for step in gap.steps if step.cause != "unexplained")
+
+
+def test_the_gap_names_the_split_of_the_gpus_when_trainers_are_the_slower_side():
+    lost = {step.cause: step.lost_tokens_per_s for step in outlook().gap.steps}
+    assert max(lost, key=lambda cause: lost[cause]) == "layout_imbalance"
+    assert lost["weight_updates"] > 0
+
+
+def test_a_prediction_above_what_was_achieved_is_left_unexplained():
+    found = calibrated()
+    gap = explain_gap(found, observed(), predicted_tokens_per_s=steady().trained_tokens_per_s * 2)
+    plain = explain_gap(found, observed(), predicted_tokens_per_s=steady().trained_tokens_per_s)
+    assert gap.achieved_tokens_per_s == plain.achieved_tokens_per_s
+
+
+def test_the_recommended_layout_is_near_the_true_best_of_all():
+    advice = outlook().recommendation
+    layouts = possible_layouts(8, Granularity(1), (64,))
+    truth = {layout: steady(layout=layout).trained_tokens_per_s for layout in layouts}
+    best = max(truth.values())
+    assert advice.changes
+    assert advice.best.layout.trainer_gpus > TODAY.trainer_gpus
+    achieved = steady(layout=advice.best.layout).trained_tokens_per_s
+    assert achieved >= 0.9 * best
+    assert advice.gain_ratio.low <= achieved / truth[TODAY] - 1.0 <= advice.gain_ratio.high
+    spreads = [doubt.spread_ratio for doubt in advice.doubts]
+    assert {doubt.source for doubt in advice.doubts} == {"decode_curve", "trainer_rate", "trainer_scaling"}
+    assert spreads == sorted(spreads, reverse=True)
+
+
+@cache
+def beside_another_run() -> Calibration:
+    """Steps of one size tell no overhead. Twice the trainer GPUs take two thirds of the time, whatever part of a step
+    it is that does not shrink: the draws hold many parts, all of which come out at about that time.
+    """
+    run = observed()
+    other = OtherRun("other", 4, replace(run.steps, train_s=run.steps.train_s / 1.5))
+    return calibrate(run, Admission(), None, np.random.default_rng(0), others=(other,))
+
+
+def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
+    found = beside_another_run()
+    assert np.ptp(found.training.overhead_draws) > 0.2 * observed().steps.train_s.mean()
+    spreads = {doubt.source: doubt.spread_ratio for doubt in _doubts(found, Layout(4, 6, 64))}
+    assert spreads["trainer_rate"] < 0.01
+    assert spreads["trainer_scaling"] < 0.08
+
+
+def test_other_forms_of_training_take_the_time_that_was_seen_elsewhere_up_to_the_error_of_two_runs():
+    system, trainers = beside_another_run().system, _trainers(beside_another_run(), Layout(4, 6, 64))
+    seconds = [
+        [float(trainer_step(each, system.workload, system.update, gpus).compute_s) for each in trainers]
+        for gpus in (2, 4)
+    ]
+    seen_s = observed().steps.train_s.mean()
+    assert seconds[0] == pytest.approx([seen_s, seen_s])
+    # Two deviations are 6 %; with one overhead for both ends, the exponents alone would make 20 % between them.
+    assert seconds[1] == pytest.approx([seen_s / 1.5, seen_s / 1.5], rel=0.06)
+    assert seconds[1][0] < seconds[1][1]
+
+
+def test_a_run_in_its_best_layout_keeps_it():
+    layouts = possible_layouts(8, Granularity(1), (64,))
+    best = max(layouts, key=lambda layout: steady(layout=layout).trained_tokens_per_s)
+    found = calibrate(observed(layout=best), Admission(), None, np.random.default_rng(0))
+    advice = recommend(found, forecast_layouts(found, layouts), long_enough=True)
+    assert not advice.changes
+    assert advice.reason in ("best_already", "small_gain", "unsure")
+
+
+def test_a_short_stretch_changes_nothing_however_large_the_gain():
+    short = look_ahead(observed(steps=12), None, QUESTION)
+    assert short.recommendation.reason == "too_short"
+    assert not short.recommendation.changes
+    assert short.prediction is None
+    assert "short_stretch" in short.cautions
+
+
+def test_no_forecast_is_staler_than_a_cap_that_drops():
+    found = calibrate(observed(), Admission(256, "drop_by_age", max_staleness=2), None, np.random.default_rng(0))
+    forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
+    ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
+    assert len(ages) > 3
+    assert all(age.sample_p95 <= age.sample_max <= 2 and age.token_mean <= 2 for age in ages)
+
+
+def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
+    capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
+    for stated in (True, False):
+        outlook = look_ahead(observed(), None, replace(capped, manner_stated=stated))
+        assert outlook.simulated_layouts > 0
+        assert ("manner_assumed" in outlook.cautions) is not stated
+
+
+@pytest.mark.parametrize(
+    ("held", "contradicted"), [(None, False), (0.5, False), (0.49, True), (1.5, False), (1.51, True)]
+)
+def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_more_than_half_a_batch(
+    held: float | None, contradicted: bool
+):
+    run = replace(observed(steps=12), batches_ahead=held)
+    outlook = look_ahead(run, None, replace(QUESTION, batches_ahead=1.0))
+    assert ("ahead_contradicted" in outlook.cautions) is contradicted
+
+
+def test_lengths_that_drift_are_said_to():
+    assert "lengths_drift" not in outlook().cautions
+    grown = look_ahead(longer(observed(), 0.3), None, QUESTION)
+    assert "lengths_drift" in grown.cautions
+    assert grown.length_drift is not None
+    assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
+
+
+def test_lengths_that_drift_by_more_than_the_gain_s_interval_keep_the_layout():
+    assert outlook().recommendation.changes
+    grown = look_ahead(longer(observed(), 1.0), (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
+    assert grown.recommendation.reason == "lengths_drift"
+    assert not grown.recommendation.changes
+
+
+@pytest.mark.parametrize(("grown_ratio", "covered"), [(0.5, True), (0.51, False), (-0.333, True), (-0.334, False)])
+def test_a_drift_is_covered_up_to_half_of_the_width_of_the_interval(grown_ratio: float, covered: bool):
+    # From 1 to 2.25 times: half of the width is a factor of 1.5.
+    assert _covers(Spread(0.5, 0.0, 1.25), Drift(grown_ratio, 0.0, drifts=True)) == covered
+
+
+def test_a_run_of_one_batch_size_without_known_hardware_is_not_told_to_run_another():
+    run, larger = observed(batches=(64,), noise=0.0), replace(TODAY, running_per_engine=256)
+    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    best = forecast_layouts(found, (replace(larger, trainer_gpus=4, sampler_gpus=4),)).others[0]
+    assert best.grade == "assumed"
+    assert _objection(found, best, Spread(0.5, 0.4, 0.6), None) == "unsure"
+    assert _objection(found, replace(best, grade="measured"), Spread(0.5, 0.4, 0.6), None) is None
+
+
+def test_a_change_that_every_form_of_the_model_backs_is_contradicted_by_none_and_its_reverse_by_one():
+    advice = outlook().recommendation
+    assert contradiction(calibrated(), observed(), None, advice) is None
+    slower = replace(advice, gain_ratio=Spread(-0.01, -0.02, 0.0))
+    assert contradiction(calibrated(), observed(), None, slower) in ("decode_form", "training_form")
+
+
+def test_a_run_that_waits_for_weight_updates_is_told_so_and_not_to_move_gpus():
+    slow = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=60.0, trainer_blocked_s=60.0))
+    best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(slow, each).trained_tokens_per_s)
+    found = calibrate(observed(slow, best), Admission(), None, np.random.default_rng(0))
+    advice = recommend(found, forecast_layouts(found, possible_layouts(8, Granularity(1), (64,))), long_enough=True)
+    assert advice.reason == "updates_bind"
+
+
+def test_a_run_that_waits_for_its_environment_is_told_so():
+    waiting = replace(TRUTH, workload=replace(TRUTH.workload, environment_s=60.0))
+    best = max(possible_layouts(8, Granularity(1), (64,)), key=lambda each: steady(waiting, each).trained_tokens_per_s)
+    state = steady(waiting, best)
+    outside = 60.0 * state.trained_tokens_per_s / LENGTHS.mean_tokens
+    run = replace(observed(waiting, best), environment_samples=outside)
+    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    assert found.system.workload.environment_s == pytest.approx(60.0, rel=0.05)
+    advice = recommend(found, forecast_layouts(found, possible_layouts(8, Granularity(1), (64,))), long_enough=True)
+    assert advice.reason == "environment_binds"
+
+
+def test_with_one_batch_size_a_larger_batch_is_only_extrapolated():
+    run = observed(batches=(64,))
+    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    assert "one_batch_size" in found.curve.caveats
+    forecasts = forecast_layouts(found, (replace(TODAY, running_per_engine=256),))
+    wide = forecasts.others[0]
+    assert wide.grade in ("assumed", "measured")
+    narrow = found.curve.pass_interval(64.0, 64.0 * 80.0)
+    far = found.curve.pass_interval(256.0, 256.0 * 80.0)
+    assert (far.high_s - far.low_s) / far.median_s > 5.0 * (narrow.high_s - narrow.low_s) / narrow.median_s
+
+
+def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never():
+    forecasts = forecast_layouts(calibrated(), possible_layouts(8, Granularity(1), (64,)), most_staleness=0)
+    assert forecasts.today.excluded is None
+    assert {each.excluded for each in forecasts.others} == {"too_stale"}
+    assert recommend(calibrated(), forecasts, long_enough=True).reason == "no_other_layout"
+
+
+def test_the_same_run_gives_the_same_outlook():
+    first, second = (look_ahead(observed(steps=12), None, QUESTION) for _ in range(2))
+    assert first.recommendation.gain_ratio == second.recommendation.gain_ratio
+    assert first.gap == second.gap
+
+
+def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
+    finish, advice = outlook().finish, outlook().recommendation
+    assert finish is not None and finish.recommended_hours is not None
+    assert finish.today_hours.median == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
+    assert finish.recommended_hours.median == pytest.approx(
+        finish.today_hours.median / (1.0 + advice.gain_ratio.median), rel=1e-9
+    )
+    assert finish.gpu_hours(2.0) == 16.0
+    assert finish.price(2.0) == 32.0
+
+
+def test_a_full_batch_is_efficient_and_a_single_request_is_not():
+    full = outlook().efficiency
+    assert full is not None
+    assert full.efficient_time_ratio > 0.95
+    run = observed()
+    few = np.where(run.passes.running == 1, 20_000, 20)
+    shares = few / run.passes.passes
+    sparse = replace(run.passes, passes=few, rows=few, busy_s=run.passes.busy_s * shares)
+    found: Observed = replace(run, passes=sparse)
+    alone = batch_efficiency(calibrated(), found)
+    assert alone is not None
+    assert alone.efficient_time_ratio < 0.2
+
+
+@pytest.mark.parametrize(
+    ("gpus", "granularity", "splits"),
+    [
+        (8, Granularity(2, 2), [(2, 6), (4, 4), (6, 2)]),
+        (8, Granularity(4, 1), [(1, 4), (2, 4), (3, 4), (4, 4)]),
+        (16, Granularity(1, 1, 8), [(8, 8)]),
+        (2, Granularity(1), [(1, 1)]),
+        (4, Granularity(4), []),
+    ],
+)
+def test_layouts_respect_engines_replicas_and_nodes(gpus: int, granularity: Granularity, splits: list[tuple[int, int]]):
+    found = possible_layouts(gpus, granularity, (32,))
+    assert [(each.trainer_gpus, each.sampler_gpus) for each in found] == splits
+    assert all(isinstance(each, Layout) and each.running_per_engine == 32 for each in found)
+
+
+def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
+    assert running_limits(64, None) == (16, 22, 32, 45, 64, 90, 128, 181, 256)
+    assert running_limits(64, 91.0) == (16, 22, 32, 45, 64, 90)
+    assert running_limits(64, 40.0) == (16, 22, 32, 64)
+    assert running_limits(1, None) == (1, 2, 3, 4)
+
+
+def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
+    question = replace(QUESTION, admission=Admission(None, "drop_by_age", 0))
+    with pytest.raises(UncalibratableError, match="own layout cannot run"):
+        look_ahead(observed(), None, question)

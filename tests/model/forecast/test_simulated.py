@@ -1,0 +1,71 @@
+"""Whose word counts: the simulator's where it was asked, the neighbours' where it was not, else the closed form's."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.forecast.layouts import Forecast, forecast_layouts
+from rlscope.model.forecast.simulated import _moved, arbitrate, is_doubtful
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
+from tests.model.known_run import observed
+
+DRAWS = np.full(4000, 100.0)
+TODAY = Layout(4, 4, 32)
+
+
+def forecast(layout: Layout, tokens_per_s: float = 100.0) -> Forecast:
+    plain = forecast_layouts(capped(), [layout]).others[0]
+    return replace(plain, layout=layout, excluded=None, tokens_per_s=tokens_per_s, drawn_tokens_per_s=DRAWS)
+
+
+@cache
+def capped() -> Calibration:
+    return calibrate(observed(), Admission(max_in_flight_samples=300), None, np.random.default_rng(0))
+
+
+def test_a_doubtful_layout_that_was_not_asked_is_moved_as_its_neighbours_were() -> None:
+    rivals = {each.layout: each for each in map(forecast, (Layout(2, 6, 32), Layout(3, 5, 32), Layout(1, 7, 32)))}
+    now, other = forecast(TODAY, 64.0), forecast(Layout(2, 6, 32), 100.0)
+    simulated = {TODAY: now, other.layout: other}
+    moved = _moved(rivals, simulated, set(rivals) | {TODAY}, forecast(TODAY))
+    assert moved[Layout(2, 6, 32)].tokens_per_s == 100.0
+    # Halfway between no correction and 0.64: its square root. Beyond the outermost, as there.
+    assert moved[Layout(3, 5, 32)].tokens_per_s == pytest.approx(80.0)
+    assert moved[Layout(1, 7, 32)].tokens_per_s == pytest.approx(100.0)
+    before, after = rivals[Layout(3, 5, 32)].pace, moved[Layout(3, 5, 32)].pace
+    assert before is not None and after is not None
+    assert after.step_s == pytest.approx(before.step_s / 0.8)
+    drawn = moved[Layout(3, 5, 32)].drawn_tokens_per_s
+    assert drawn is not None
+    assert np.median(drawn) == pytest.approx(80.0, rel=0.01)
+    assert np.log(drawn).std() == pytest.approx(0.07, rel=0.05)
+
+
+def test_neighbours_with_the_same_limit_on_running_requests_go_first() -> None:
+    rivals = {each.layout: each for each in map(forecast, (Layout(4, 4, 64), Layout(3, 5, 64)))}
+    simulated = {TODAY: forecast(TODAY, 50.0), Layout(4, 4, 64): forecast(Layout(4, 4, 64), 90.0)}
+    moved = _moved(rivals, simulated, set(rivals) | {TODAY}, forecast(TODAY))
+    assert moved[Layout(3, 5, 64)].tokens_per_s == pytest.approx(90.0)
+
+
+def test_a_layout_that_is_not_doubtful_keeps_its_closed_form() -> None:
+    rivals = {Layout(3, 5, 32): forecast(Layout(3, 5, 32))}
+    moved = _moved(rivals, {TODAY: forecast(TODAY, 50.0)}, {TODAY}, forecast(TODAY))
+    assert moved[Layout(3, 5, 32)].tokens_per_s == 100.0
+
+
+def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doubt() -> None:
+    layouts = possible_layouts(8, Granularity(1), (32, 64))
+    before = forecast_layouts(capped(), layouts)
+    judged = arbitrate(capped(), before, Settings(), None)
+    assert 1 <= judged.simulated_layouts <= 10
+    closed = {each.layout: each.tokens_per_s for each in before.others}
+    leaders = [each for each in judged.forecasts.rivals if is_doubtful(capped(), each.layout)][:1]
+    assert leaders
+    assert all(each.tokens_per_s != closed[each.layout] for each in leaders)
+    rates = [each.tokens_per_s or 0.0 for each in judged.forecasts.rivals]
+    assert rates == sorted(rates, reverse=True)

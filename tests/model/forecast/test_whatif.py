@@ -1,0 +1,306 @@
+"""What a changed run would do: against the truth that the calibration was made from, and against the recommendation."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.forecast.change import (
+    Change,
+    SpedUpCurve,
+    changed_systems,
+    changed_workload,
+    doubts_of,
+    timed_update,
+    update_seconds,
+    with_forward_speed,
+    with_trainer_speed,
+)
+from rlscope.model.forecast.layouts import drawn_rates
+from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.forecast.whatif import ImpossibleChangeError, WhatIf, asked_layouts, what_if
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from tests.model.known_run import TODAY, TRUTH, observed
+
+QUESTION = Question(
+    admission=Admission(),
+    settings=Settings(),
+    form=None,
+    prior=None,
+    granularity=Granularity(1),
+    most_staleness=None,
+    remaining_steps=None,
+    gpu_hour_price=None,
+)
+CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), cap_tokens=400)
+
+
+@cache
+def outlook(**changed: object) -> Outlook:
+    """Of the known run: two trainer GPUs, six engines of one GPU, trainers the slower side."""
+    return look_ahead(observed(), None, replace(QUESTION, **changed))
+
+
+@cache
+def synchronous_outlook() -> Outlook:
+    run = observed()
+    return look_ahead(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
+
+
+def truth(system: System, layout: Layout = TODAY) -> SteadyState:
+    state = steady_states(system, (layout,))[0]
+    assert isinstance(state, SteadyState)
+    return state
+
+
+def rate(found: WhatIf) -> float:
+    assert found.predicted.tokens_per_s is not None
+    return found.predicted.tokens_per_s
+
+
+def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
+    for said in (outlook(), synchronous_outlook()):
+        found = what_if(said, Change())
+        assert found.predicted.tokens_per_s == said.forecasts.today.tokens_per_s
+        assert np.array_equal(found.predicted.drawn_tokens_per_s, said.forecasts.today.drawn_tokens_per_s)
+        assert (found.predicted.staleness, found.predicted.pace) == (
+            said.forecasts.today.staleness,
+            said.forecasts.today.pace,
+        )
+        assert found.gain_ratio == (0.0, 0.0, 0.0)
+        assert found.doubts == ()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        Change(trainer_gpus=3),
+        Change(sampler_gpus=5),
+        Change(trainer_gpus=3, sampler_gpus=5),
+        Change(gpus=8, trainer_gpus=3),
+    ],
+)
+def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: Change):
+    said = outlook()
+    layout = Layout(3, 5, 45)  # drawn, and with nothing to simulate
+    candidate = next(each for each in said.forecasts.others if each.layout == layout)
+    answer = what_if(said, replace(change, running_per_engine=45))
+    found = answer.predicted
+    assert (found.layout, answer.simulated) == (layout, False)
+    assert found.tokens_per_s == pytest.approx(candidate.tokens_per_s)
+    assert found.drawn_tokens_per_s == pytest.approx(candidate.drawn_tokens_per_s)
+    assert found.grade == candidate.grade
+
+
+@pytest.mark.parametrize(
+    ("change", "system"),
+    [
+        (Change(trainer_speed=1.5), replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=12_000.0))),
+        (
+            Change(forward_speed=0.25),
+            replace(TRUTH, engine=replace(TRUTH.engine, curve=SpedUpCurve(TRUTH.engine.curve, 0.25))),
+        ),
+        (Change(samples_per_step=512), replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512))),
+        (
+            Change(length_factor=1.5),
+            replace(TRUTH, workload=replace(TRUTH.workload, lengths=TRUTH.workload.lengths.scaled(1.5))),
+        ),
+        (Change(weight_update_s=1.0), replace(TRUTH, update=WeightUpdate(0.5, 1.0))),
+    ],
+)
+def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
+    found, expected = what_if(outlook(), change), truth(system)
+    assert rate(found) == pytest.approx(expected.trained_tokens_per_s, rel=0.07)  # what the fit errs at this context
+    assert found.predicted.pace is not None
+    assert found.predicted.pace.step_s == pytest.approx(expected.step_s, rel=0.07)
+    assert found.predicted.pace.trainer_idle_ratio == pytest.approx(expected.trainer_idle_ratio, abs=0.04)
+    assert found.predicted.pace.regime == expected.regime
+
+
+def test_what_the_run_does_not_wait_for_brings_nothing_and_surely_so():
+    assert what_if(outlook(), Change(forward_speed=2.0)).gain_ratio == pytest.approx((0.0, 0.0, 0.0), abs=1e-9)
+    assert what_if(outlook(), Change(trainer_speed=0.5)).gain_ratio.median == pytest.approx(-0.49, abs=0.02)
+
+
+def test_gpus_alone_are_split_the_fastest_way():
+    said = outlook()
+    found = what_if(said, Change(gpus=5))
+    by_hand = [what_if(said, Change(gpus=5, trainer_gpus=trainers)) for trainers in range(1, 5)]
+    assert found.chose_split and not by_hand[0].chose_split
+    assert rate(found) == max(map(rate, by_hand)) > min(map(rate, by_hand))
+
+
+def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
+    found = what_if(synchronous_outlook(), Change(trainer_gpus=3))
+    assert found.predicted.staleness is not None and found.predicted.staleness.token_mean == 0.0
+    pace = found.predicted.pace
+    assert pace is not None
+    assert pace.trainer_idle_ratio + pace.sampler_idle_ratio >= 1.0
+    assert what_if(synchronous_outlook(), Change(gpus=12)).predicted.staleness == found.predicted.staleness
+
+
+def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tokens_younger():
+    slow = what_if(outlook(), Change(forward_speed=0.25))
+    found = what_if(outlook(), Change(forward_speed=0.25, max_staleness=1))
+    assert found.simulated and found.doubts == ("cap_by_admission",)
+    assert found.predicted.staleness.token_mean < slow.predicted.staleness.token_mean
+    assert rate(found) < rate(slow)
+
+
+@pytest.mark.parametrize(
+    ("change", "obstacle"),
+    [
+        (Change(max_staleness=0), "synchronous"),
+        (Change(samples_per_step=304), "queue_capacity"),
+        (Change(samples_per_step=300), None),  # exactly as many as the queue holds
+    ],
+)
+def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
+    found = what_if(outlook(admission=Admission(queue_capacity_samples=300)), change)
+    assert found.obstacle == obstacle
+    assert (found.predicted.tokens_per_s is None) == (found.gain_ratio is None) == (obstacle is not None)
+
+
+PAIRS = Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (Change(), Layout(4, 4, 8)),
+        (Change(running_per_engine=16), Layout(4, 4, 16)),
+        (Change(trainer_gpus=2), Layout(2, 6, 8)),
+        (Change(sampler_gpus=2), Layout(6, 2, 8)),
+        (Change(trainer_gpus=2, sampler_gpus=2), Layout(2, 2, 8)),
+        (Change(gpus=12, sampler_gpus=2), Layout(10, 2, 8)),
+        (Change(gpus=4), Layout(2, 2, 8)),
+    ],
+)
+def test_the_side_that_is_not_named_gets_the_rest(change: Change, expected: Layout):
+    assert asked_layouts(Layout(4, 4, 8), change, PAIRS) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (Change(trainer_gpus=3), "3 trainer GPUs of 8: trainer GPUs come in multiples of 2.*the nearest is 2 or 4"),
+        (Change(sampler_gpus=5), "3 trainer GPUs of 8"),
+        (Change(trainer_gpus=8), "0 sampler GPUs of 8: .*the nearest is 2$"),
+        (Change(trainer_gpus=2, sampler_gpus=2, gpus=8), "2 trainer and 2 sampler GPUs are not 8 in all"),
+        (Change(gpus=3), "3 GPUs make no trainer and engine: .*sampler GPUs in multiples of 2"),
+    ],
+)
+def test_gpus_that_make_no_layout_are_refused_with_the_multiple(change: Change, message: str):
+    with pytest.raises(ImpossibleChangeError, match=message):
+        asked_layouts(Layout(4, 4, 8), change, PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("change", "support", "cap"),
+    [
+        (Change(length_factor=0.5), [50, 100, 200], 400),
+        (Change(length_factor=3.0), [300, 400], 400),
+        (Change(max_output_tokens=150), [100, 150], 150),
+        (Change(max_output_tokens=800), [100, 200, 400], 800),
+        (Change(length_factor=2.0, max_output_tokens=800), [200, 400, 800], 800),
+        (Change(length_factor=0.5, max_output_tokens=150), [50, 100, 150], 150),
+    ],
+)
+def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap: int):
+    law = changed_workload(Workload(CAPPED, 50.0, 4, 64), change, 1.0).lengths
+    assert (law.support.tolist(), law.cap_tokens) == (support, cap)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (Change(max_output_tokens=400), ()),  # the cap that was
+        (Change(max_output_tokens=401), ("cut_lengths",)),
+        (Change(max_output_tokens=300), ()),
+        (Change(length_factor=0.9), ("cut_lengths",)),  # samples at the cap were longer, nobody knows by how much
+        (Change(length_factor=2.0), ()),
+        (Change(length_factor=2.0, max_output_tokens=801), ("cut_lengths",)),
+        (Change(length_factor=2.0, max_output_tokens=800), ()),
+        (Change(), ()),
+    ],
+)
+def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[str, ...]):
+    capped = replace(TRUTH, workload=replace(TRUTH.workload, lengths=CAPPED))
+    assert doubts_of(change, capped, trainer_gpus=2, aged="wait") == expected
+    assert doubts_of(change, TRUTH, trainer_gpus=3, aged="wait") == ("training_scaling",)
+
+
+def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
+    said = look_ahead(replace(observed(), lengths=CAPPED), None, QUESTION)
+    assert what_if(said, Change(max_output_tokens=400)).predicted.grade != "assumed"
+    assert what_if(said, Change(max_output_tokens=800)).predicted.grade == "assumed"
+
+
+def test_a_run_that_drops_what_is_too_old_drops_under_a_new_cap_and_another_one_waits():
+    change = Change(max_staleness=2)
+    (dropping,) = changed_systems((TRUTH,), change, 1.0, "drop_by_age")
+    (waiting,) = changed_systems((TRUTH,), change, 1.0, "wait")
+    assert (dropping.admission, waiting.admission) == (Admission(None, "drop_by_age", 2), Admission(None, "wait", 2))
+    assert doubts_of(change, TRUTH, 2, "drop_by_age") == ()
+    assert doubts_of(change, TRUTH, 2, "wait") == ("cap_by_admission",)
+
+
+def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still():
+    change = Change(weight_update_s=1.0)
+    assert timed_update(WeightUpdate(0.5, 1.0, 1.5), change) == WeightUpdate(0.25, 0.5, 0.75)
+    assert timed_update(WeightUpdate(), change) == WeightUpdate(1.0, 1.0, 0.0)
+    found = what_if(outlook(), Change(weight_update_s=0.0))
+    assert found.doubts == ()
+    assert rate(found) > rate(what_if(outlook(), Change()))
+
+
+def test_samples_per_step_are_those_of_an_optimizer_step():
+    workload = Workload(CAPPED, 50.0, 4, 128)
+    assert changed_workload(workload, Change(samples_per_step=100), 2.0).samples_per_step == 200
+
+
+def test_a_faster_trainer_computes_faster_and_writes_checkpoints_no_faster():
+    phases = TrainerPhase("log-probabilities", 2.0, True), TrainerPhase("checkpoints", 3.0, False)
+    expected = TrainerPhase("log-probabilities", 1.0, True), TrainerPhase("checkpoints", 3.0, False)
+    assert with_trainer_speed(Trainer(100.0, 2, overhead_s=1.0, phases=phases), 2.0) == Trainer(
+        200.0, 2, overhead_s=0.5, phases=expected
+    )
+
+
+def test_faster_engines_decode_and_prefill_faster():
+    system = replace(TRUTH, engine=replace(TRUTH.engine, prefill_tokens_per_s=1_000.0))
+    engine, curve = with_forward_speed(system, 2.0).engine, TRUTH.engine.curve
+    assert engine.prefill_tokens_per_s == 2_000.0
+    assert engine.curve.pass_s(32.0) == curve.pass_s(32.0) / 2.0
+    assert engine.curve.kv_s_per_token == curve.kv_s_per_token / 2.0
+
+
+def test_an_update_lasts_until_the_slower_side_goes_on():
+    assert update_seconds(WeightUpdate(0.5, 1.0, 0.4)) == 1.0
+    assert update_seconds(WeightUpdate(0.5, 1.0, 0.6)) == 1.1
+
+
+def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
+    free, capped = outlook(), outlook(most_staleness=1)
+    change = Change(gpus=6, running_per_engine=16)
+    layouts = [what_if(said, change).predicted for said in (free, capped)]
+    assert layouts[0].staleness.sample_p95 > 1 >= layouts[1].staleness.sample_p95
+    assert layouts[0].tokens_per_s > layouts[1].tokens_per_s
+
+
+def test_a_limit_that_the_run_itself_passed_keeps_nothing_from_running():
+    said = outlook(admission=Admission(queue_capacity_samples=128))  # the run takes 256 samples a step
+    assert what_if(said, Change(trainer_speed=0.5)).obstacle is None
+
+
+def test_a_layout_errs_by_the_same_whatever_it_is_asked_with_and_not_as_another_does():
+    calibration, layouts = outlook().calibration, (Layout(3, 5, 45), Layout(4, 4, 90))
+    both = drawn_rates(calibration, layouts)
+    assert np.array_equal(both[:, [1]], drawn_rates(calibration, layouts[1:]))
+    exact = replace(calibration, draws=(calibration.system,) * 200)
+    errors = np.log(drawn_rates(exact, layouts))
+    assert abs(np.corrcoef(errors.T)[0, 1]) < 0.3

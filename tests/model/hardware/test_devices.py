@@ -1,0 +1,104 @@
+import pytest
+
+from rlscope.model.hardware.devices import ModelShape, find_device, least_pass_s
+
+LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "device"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM 80 GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40 GB"),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80 GB"),
+        ("NVIDIA H200", "H200"),
+        ("NVIDIA H20", "H20"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA GB200", "GB200"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI325X", "MI325X"),
+    ],
+)
+def test_a_device_is_found_by_the_name_that_its_driver_gives(driver_name: str, device: str) -> None:
+    found = find_device(driver_name)
+    assert found is not None and found.name == device
+
+
+@pytest.mark.parametrize(
+    "driver_name",
+    [
+        None,
+        "",
+        "CPU core",
+        "NVIDIA GH200 480GB",
+        "NVIDIA H200 NVL",
+        "NVIDIA H20-3e",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+    ],
+)
+def test_a_slice_a_variant_or_another_device_has_no_peaks(driver_name: str | None) -> None:
+    assert find_device(driver_name) is None
+
+
+def test_the_model_entry_of_a_run_is_read_and_what_is_no_number_is_missing() -> None:
+    entries = {"name": "m", "parameters": 7e9, "layers": 28, "kv_heads": True, "head_dim": -1, "bytes_per_weight": 0.5}
+    assert ModelShape.of(entries) == ModelShape(parameters=7_000_000_000, layers=28, bytes_per_weight=0.5)
+    assert ModelShape.of(None) == ModelShape()
+
+
+@pytest.mark.parametrize(
+    ("shape", "token_bytes"),
+    [
+        (LLAMA_8B, 131_072),
+        (ModelShape(layers=28, kv_heads=4, head_dim=128, bytes_per_kv=2), 57_344),
+        (ModelShape(layers=48, kv_heads=4, head_dim=128, bytes_per_kv=2), 98_304),
+        (ModelShape(layers=61, kv_latent_dim=576, bytes_per_kv=2), 70_272),
+        (ModelShape(layers=28, kv_heads=4, bytes_per_kv=2), None),
+    ],
+)
+def test_bytes_of_a_token_in_the_cache(shape: ModelShape, token_bytes: float | None) -> None:
+    assert shape.kv_bytes_per_token() == token_bytes
+
+
+def test_heads_fewer_than_the_gpus_are_held_more_than_once() -> None:
+    assert LLAMA_8B.kv_bytes_per_token(gpus=8) == 131_072
+    assert LLAMA_8B.kv_bytes_per_token(gpus=16) == 262_144
+
+
+def test_layers_with_a_window_take_nothing_for_one_more_token() -> None:
+    shape = ModelShape(
+        layers=4, kv_heads=1, head_dim=1, bytes_per_kv=1, sliding_window_tokens=100, full_attention_layers=1
+    )
+    assert shape.kv_bytes_per_token() == 2
+
+
+def test_a_window_of_unknown_layers_leaves_the_cache_unknown() -> None:
+    shape = ModelShape(layers=4, kv_heads=1, head_dim=1, bytes_per_kv=1, sliding_window_tokens=100)
+    assert shape.kv_bytes_per_token() is None
+
+
+def test_no_pass_is_faster_than_its_weights_at_peak_bandwidth() -> None:
+    h100 = find_device("NVIDIA H100 80GB HBM3")
+    assert least_pass_s(LLAMA_8B, h100, 1) == pytest.approx(0.9 * 8_030_261_248 * 2 / 3.35e12)
+    assert least_pass_s(LLAMA_8B, h100, 4) == pytest.approx(0.9 * 8_030_261_248 * 2 / 3.35e12 / 4)
+    assert least_pass_s(LLAMA_8B, None, 1) is None
+    assert least_pass_s(ModelShape(parameters=8_030_261_248), h100, 1) is None
+
+
+def test_weights_that_caches_may_hold_bound_nothing() -> None:
+    h100 = find_device("NVIDIA H100 80GB HBM3")
+    at_the_limit = ModelShape(parameters=2_000_000_000, bytes_per_weight=1 / 0.9)
+    below = ModelShape(parameters=1_999_999_999, bytes_per_weight=1 / 0.9)
+    assert least_pass_s(at_the_limit, h100, 1) is not None
+    assert least_pass_s(below, h100, 1) is None
+
+
+def test_a_mixture_of_experts_must_read_only_what_one_token_uses() -> None:
+    h100 = find_device("NVIDIA H100 80GB HBM3")
+    experts = ModelShape(parameters=30_000_000_000, active_parameters=3_000_000_000, bytes_per_weight=2)
+    assert experts.has_experts
+    assert least_pass_s(experts, h100, 1) == pytest.approx(0.9 * 6e9 / 3.35e12)
+    assert least_pass_s(ModelShape(parameters=30_000_000_000, experts=128, bytes_per_weight=2), h100, 1) is None

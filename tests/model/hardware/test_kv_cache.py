@@ -1,0 +1,72 @@
+import math
+
+import pytest
+
+from rlscope.model.hardware.devices import ModelShape
+from rlscope.model.hardware.kv_cache import SAFE_Z, capacity_from_device, safe_batch, steady_kv_load
+
+# Lengths lognormal with median 1500 and sigma 0.6, capped at 8192: their moments, with prompts of 200 tokens.
+LOAD = steady_kv_load(200, 1791.77, 4_540_371.8, 1.5750e10)
+CAPACITY_TOKENS = 50e9 // 131_072
+
+
+def test_resident_tokens_of_a_running_request_follow_from_the_moments_of_the_lengths() -> None:
+    assert LOAD.mean_tokens == pytest.approx(1467.01, abs=0.01)
+    assert LOAD.sd_tokens == pytest.approx(1150.97, abs=0.02)
+
+
+def test_requests_of_one_length_hold_half_of_it_on_average_and_are_evenly_spread() -> None:
+    load = steady_kv_load(100, 1000, 1000**2, 1000**3)
+    assert load.mean_tokens == 600
+    assert load.sd_tokens == pytest.approx(1000 / math.sqrt(12))
+
+
+def test_prompts_that_differ_add_to_the_spread() -> None:
+    assert steady_kv_load(100, 1000, 1000**2, 1000**3, prompt_sd_tokens=100).sd_tokens == pytest.approx(
+        math.sqrt(1000**2 / 12 + 100**2)
+    )
+
+
+def test_without_a_third_moment_the_spread_is_unknown_and_the_safe_batch_is_the_mean_one() -> None:
+    load = steady_kv_load(200, 1791.77, 4_540_371.8)
+    assert load.sd_tokens is None
+    assert safe_batch(load, CAPACITY_TOKENS) == pytest.approx(260.0, abs=0.05)
+
+
+def test_the_safe_batch() -> None:
+    assert safe_batch(LOAD, CAPACITY_TOKENS) == pytest.approx(232.2, abs=0.05)
+
+
+def test_groups_of_like_lengths_leave_room_for_fewer() -> None:
+    alone = safe_batch(LOAD, CAPACITY_TOKENS, group_size=8)
+    alike = safe_batch(LOAD, CAPACITY_TOKENS, group_size=8, group_correlation=0.3)
+    assert alone == pytest.approx(safe_batch(LOAD, CAPACITY_TOKENS))
+    assert alike == pytest.approx(213.05, abs=0.01)
+
+
+@pytest.mark.parametrize(("group_size", "group_correlation", "alike"), [(1, 0.0, 1.0), (8, 0.3, 1 + 7 * 0.3)])
+def test_the_safe_batch_leaves_its_standard_deviations_free(
+    group_size: int, group_correlation: float, alike: float
+) -> None:
+    running = safe_batch(LOAD, CAPACITY_TOKENS, group_size=group_size, group_correlation=group_correlation)
+    spread_tokens = math.sqrt(running * alike) * (LOAD.sd_tokens or 0.0)
+    assert running * LOAD.mean_tokens + SAFE_Z * spread_tokens == pytest.approx(CAPACITY_TOKENS)
+
+
+LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
+
+
+def test_capacity_is_what_weights_and_reserve_leave_in_whole_blocks() -> None:
+    tokens = capacity_from_device(LLAMA_8B, 85e9, 1, memory_ratio=0.9, reserved_bytes=4e9)
+    assert tokens == int((0.9 * 85e9 - 4e9 - 16_060_522_496) // (131_072 * 16)) * 16
+
+
+def test_capacity_of_several_gpus_counts_the_weights_once() -> None:
+    tokens = capacity_from_device(LLAMA_8B, 85e9, 2, memory_ratio=0.9, reserved_bytes=4e9)
+    assert tokens == int((2 * (0.9 * 85e9 - 4e9) - 16_060_522_496) // (131_072 * 16)) * 16
+
+
+def test_a_model_that_does_not_fit_or_is_not_known_has_no_capacity() -> None:
+    assert capacity_from_device(LLAMA_8B, 16e9, 1) is None
+    assert capacity_from_device(LLAMA_8B, None, 1) is None
+    assert capacity_from_device(ModelShape(), 85e9, 1) is None

@@ -1,0 +1,160 @@
+"""Parameters counted from a config, beside the counts that the published checkpoints of these shapes have."""
+
+import pytest
+
+from rlscope.model.hardware.parameters import UncountableError, count_parameters
+
+LLAMA_8B = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+QWEN25_HALF_B = {
+    "model_type": "qwen2",
+    "vocab_size": 151936,
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 14,
+    "num_key_value_heads": 2,
+    "tie_word_embeddings": True,
+    "sliding_window": 32768,
+    "use_sliding_window": False,
+}
+QWEN3_8B = {
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+QWEN3_30B_A3B = {
+    "model_type": "qwen3_moe",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_hidden_layers": 48,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
+QWEN15_MOE = {
+    "model_type": "qwen2_moe",
+    "vocab_size": 151936,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+}
+MIXTRAL = {
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
+DEEPSEEK_V3 = {
+    "model_type": "deepseek_v3",
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+}
+CORRECTION_BIASES = 58 * 256
+"""Of DeepSeek-V3's routers: in its checkpoint, but not trained."""
+
+
+@pytest.mark.parametrize(
+    ("config", "parameters", "kv_bytes_per_token"),
+    [
+        (LLAMA_8B, 8_030_261_248, 131_072),
+        (QWEN25_HALF_B, 494_032_768, 12_288),
+        (QWEN3_8B, 8_190_735_360, 147_456),
+        (QWEN3_30B_A3B, 30_532_122_624, 98_304),
+        (QWEN15_MOE, 14_315_784_192, 196_608),
+        (MIXTRAL, 46_702_792_704, 131_072),
+        (DEEPSEEK_V3, 671_026_419_200 - CORRECTION_BIASES, 70_272),
+    ],
+)
+def test_published_models_are_counted_to_the_last_parameter(
+    config: dict[str, object], parameters: int, kv_bytes_per_token: int
+) -> None:
+    shape = count_parameters(config, 2.0, 2.0).shape
+    assert (shape.parameters, shape.kv_bytes_per_token()) == (parameters, kv_bytes_per_token)
+
+
+def test_a_token_of_a_mixture_uses_all_but_the_experts_it_is_not_routed_to() -> None:
+    shape = count_parameters(MIXTRAL, 2.0, 2.0).shape
+    unused = 32 * (8 - 2) * 3 * 4096 * 14336
+    assert shape.active_parameters == 46_702_792_704 - unused
+    assert (shape.experts, shape.experts_per_token) == (8, 2)
+    assert count_parameters(LLAMA_8B, 2.0, 2.0).shape.active_parameters is None
+
+
+def test_layers_that_are_listed_as_dense_hold_no_experts() -> None:
+    whole, some = (
+        count_parameters(QWEN3_30B_A3B | {"mlp_only_layers": listed}, 2.0, 2.0).shape for listed in ([], [0, 1])
+    )
+    routed, dense = 128 * 3 * 2048 * 768 + 128 * 2048, 3 * 2048 * 6144
+    assert whole.parameters is not None and some.parameters is not None
+    assert whole.parameters - some.parameters == 2 * (routed - dense)
+
+
+def test_biases_that_the_config_asks_for_are_counted() -> None:
+    plain, biased = (
+        count_parameters(LLAMA_8B | {"attention_bias": asked}, 2.0, 2.0).shape.parameters for asked in (False, True)
+    )
+    assert plain is not None and biased is not None
+    assert biased - plain == 32 * (4096 + 2 * 1024 + 4096)
+
+
+def test_only_layers_with_full_attention_grow_where_the_config_says_which() -> None:
+    kinds = ["sliding_attention"] * 24 + ["full_attention"] * 8
+    shape = count_parameters(LLAMA_8B | {"sliding_window": 1024, "layer_types": kinds}, 2.0, 2.0).shape
+    assert shape.kv_bytes_per_token() == 131_072 / 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "gpt2"}, "model_type 'gpt2', which is none of deepseek_v3, llama"),
+        ({"vocab_size": None}, "vocab_size None, which is no positive number"),
+        ({"num_hidden_layers": True}, "num_hidden_layers True"),
+    ],
+)
+def test_what_can_not_be_counted_is_named(change: dict[str, object], message: str) -> None:
+    with pytest.raises(UncountableError, match=message):
+        count_parameters(LLAMA_8B | change, 2.0, 2.0)

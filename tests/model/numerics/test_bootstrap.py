@@ -1,0 +1,123 @@
+"""What related steps are worth: autocorrelation times, blocks, and rates with their intervals."""
+
+import numpy as np
+import pytest
+
+from rlscope.model.numerics.bootstrap import (
+    LEAST_BLOCKS,
+    autocorrelation_time,
+    block_draws,
+    block_steps,
+    effective_steps,
+    few_blocks_factor,
+    ratio_of_sums,
+)
+
+
+def related(count: int, memory: float, seed: int = 0) -> np.ndarray:
+    """Each value is `memory` times the one before, plus noise: an autocorrelation time of (1 + m) / (1 - m)."""
+    noise, values = np.random.default_rng(seed).standard_normal(count), np.zeros(count)
+    for at in range(1, count):
+        values[at] = memory * values[at - 1] + noise[at]
+    return values
+
+
+@pytest.mark.parametrize(("memory", "steps"), [(0.0, 1.0), (0.5, 3.0), (0.8, 9.0)])
+def test_the_autocorrelation_time_of_a_series_with_a_known_memory(memory: float, steps: float) -> None:
+    found = np.mean([autocorrelation_time(related(4000, memory, seed)) for seed in range(10)])
+    assert found == pytest.approx(steps, rel=0.1)
+
+
+@pytest.mark.parametrize("series", [[5.0] * 20, [1.0], [1.0, -1.0] * 20, [0.1] * 7])
+def test_a_series_without_positive_memory_is_worth_its_length(series: list[float]) -> None:
+    assert autocorrelation_time(series) == 1.0
+    assert effective_steps(series) == len(series)
+
+
+@pytest.mark.parametrize(("count", "block"), [(1, 1), (2, 1), (27, 3), (64, 4), (1000, 10)])
+def test_a_block_of_unrelated_steps_is_the_cube_root_of_their_number(count: int, block: int) -> None:
+    alternating = np.where(np.arange(count) % 2, 1.0, -1.0)
+    assert block_steps(alternating) == block
+
+
+def test_a_block_of_related_steps_is_two_autocorrelation_times_and_at_most_half_of_all() -> None:
+    series = related(4000, 0.9)
+    assert block_steps(series) == round(2 * autocorrelation_time(series))
+    assert block_steps(np.linspace(0.0, 1.0, 30)) == 15
+
+
+def test_draws_keep_neighbours_together() -> None:
+    drawn = block_draws(np.random.default_rng(0), steps=10, block=3, draws=200)
+    assert drawn.shape == (200, 10)
+    assert (drawn.min(), drawn.max()) == (0, 9)
+    inside = np.diff(drawn, axis=1)[:, [0, 1, 3, 4, 6, 7]]
+    assert (inside == 1).all()
+
+
+@pytest.mark.parametrize("block", [0, 11])
+def test_a_block_that_does_not_fit_is_refused(block: int) -> None:
+    with pytest.raises(ValueError, match="does not fit into 10"):
+        block_draws(np.random.default_rng(0), steps=10, block=block, draws=1)
+
+
+def test_a_rate_is_sum_over_sum_and_not_the_mean_of_rates() -> None:
+    found = ratio_of_sums([100.0, 300.0], [1.0, 9.0], np.random.default_rng(0))
+    assert (found.value, found.kind) == (40.0, "range")
+    assert (found.low, found.high) == (pytest.approx(300 / 9), 100.0)
+
+
+def test_fewer_than_ten_blocks_give_the_range_of_the_blocks() -> None:
+    # Blocks of one step below 4 steps, of 2 from 7 on: 10 blocks of 3 are 30 steps.
+    values = np.where(np.arange(29) % 2, 3.0, 1.0)
+    few = ratio_of_sums(values, np.ones(29), np.random.default_rng(0))
+    many = ratio_of_sums(np.append(values, 3.0), np.ones(30), np.random.default_rng(0))
+    assert (block_steps(values), LEAST_BLOCKS) == (3, 10)
+    assert (few.kind, few.low, few.high) == ("range", pytest.approx(5 / 3), pytest.approx(7 / 3))
+    assert many.kind == "interval"
+
+
+@pytest.mark.parametrize(("memory", "least"), [(0.0, 82), (0.6, 76)])
+def test_nine_of_ten_intervals_hold_the_true_rate(memory: float, least: int) -> None:
+    # 90 expected of 100; what the bootstrap of a short related series misses is a few more than chance.
+    inside = 0
+    for seed in range(100):
+        seconds = 10.0 + related(150, memory, seed)
+        found = ratio_of_sums(np.full(150, 50.0), seconds, np.random.default_rng(seed), draws=300)
+        inside += found.low <= 5.0 <= found.high
+    assert inside >= least
+
+
+def test_an_interval_is_that_of_the_resampled_rates_moved_outwards() -> None:
+    tokens = 100 + 10 * related(100, 0.3)
+    found = ratio_of_sums(tokens, np.ones(100), np.random.default_rng(7), draws=500)
+    block = block_steps(tokens - tokens.mean())
+    rates = tokens[block_draws(np.random.default_rng(7), 100, block, 500)].mean(axis=1)
+    low, high = tokens.mean() + few_blocks_factor(100, block) * (np.quantile(rates, [0.05, 0.95]) - tokens.mean())
+    assert (found.low, found.high) == (pytest.approx(low), pytest.approx(high))
+
+
+def test_related_steps_make_a_wider_interval() -> None:
+    rng = np.random.default_rng(1)
+    spread = {
+        memory: np.mean(
+            [
+                (found := ratio_of_sums(10 + related(300, memory, seed), np.ones(300), rng, draws=200)).high - found.low
+                for seed in range(10)
+            ]
+        )
+        for memory in (0.0, 0.6)
+    }
+    # The mean of a series with memory 0.6 has 2.5 times the deviation of one without.
+    assert 1.8 < spread[0.6] / spread[0.0] < 3.0
+
+
+def test_many_blocks_need_no_widening_and_two_are_the_least_that_count() -> None:
+    assert few_blocks_factor(100_000, 1) == pytest.approx(1.0, abs=1e-3)
+    assert few_blocks_factor(10, 1) == pytest.approx(1.833 / 1.645 * (10 / 9) ** 0.5, rel=1e-3)
+    assert few_blocks_factor(3, 3) == few_blocks_factor(2, 1)
+
+
+@pytest.mark.parametrize(("above", "below"), [([], []), ([1.0], [1.0, 2.0]), ([1.0, 1.0], [0.0, 0.0])])
+def test_sums_that_make_no_ratio_are_refused(above: list[float], below: list[float]) -> None:
+    with pytest.raises(ValueError, match="ratio of sums"):
+        ratio_of_sums(above, below, np.random.default_rng(0))

@@ -1,0 +1,87 @@
+"""The last stable stretch of step periods: after a warm-up, after a change, and none where there are too few steps."""
+
+from random import Random
+
+import polars as pl
+import pytest
+
+from rlscope.analysis.run_facts import steady_window
+from rlscope.model.numerics.changepoints import LEAST_STEPS, Stretch, last_stable_stretch
+
+
+def noisy(level_s: float, steps: int, seed: int = 0, spread: float = 0.1) -> list[float]:
+    random = Random(seed)
+    return [level_s * (1 + random.uniform(-spread, spread)) for _ in range(steps)]
+
+
+def test_a_constant_sequence_is_one_stretch() -> None:
+    assert last_stable_stretch([2.0] * 50) == Stretch(0, 49)
+
+
+def test_the_least_number_of_steps_is_a_stretch_and_one_less_is_none() -> None:
+    assert last_stable_stretch([2.0] * LEAST_STEPS) == Stretch(0, LEAST_STEPS - 1)
+    assert last_stable_stretch([2.0] * (LEAST_STEPS - 1)) is None
+    assert last_stable_stretch([]) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_noise_around_one_level_is_one_stretch(seed: int) -> None:
+    assert last_stable_stretch(noisy(1.0, 60, seed)) == Stretch(0, 59)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("after_s", [2.0, 0.5])
+def test_a_change_of_level_starts_the_last_stretch(seed: int, after_s: float) -> None:
+    stretch = last_stable_stretch(noisy(1.0, 40, seed) + noisy(after_s, 30, seed + 100))
+    assert stretch is not None
+    assert (abs(stretch.first - 40) <= 1, stretch.last) == (True, 69)
+
+
+def test_a_warm_up_is_left_out() -> None:
+    stretch = last_stable_stretch([8.0, 8.1, 7.9, 8.0, 8.2, 8.0, *noisy(1.0, 40)])
+    assert stretch == Stretch(6, 45)
+
+
+def test_a_drain_too_short_to_judge_leaves_the_stretch_before_it() -> None:
+    assert last_stable_stretch(noisy(1.0, 40) + noisy(5.0, LEAST_STEPS - 2)) == Stretch(0, 39)
+
+
+def test_one_slow_step_cuts_nothing() -> None:
+    periods_s = noisy(1.0, 60)
+    periods_s[30] = 1.5
+    assert last_stable_stretch(periods_s) == Stretch(0, 59)
+
+
+def test_a_change_within_two_percent_is_no_change() -> None:
+    assert last_stable_stretch([1.0] * 30 + [1.01] * 30) == Stretch(0, 59)
+
+
+def test_the_unit_of_the_periods_changes_nothing() -> None:
+    periods_s = noisy(1.0, 40) + noisy(3.0, 40)
+    assert last_stable_stretch([period * 1000 for period in periods_s]) == last_stable_stretch(periods_s)
+
+
+def test_a_period_of_zero_is_no_error() -> None:
+    assert last_stable_stretch([0.0] * 20) == Stretch(0, 19)
+
+
+def steps_of(periods_s: list[float]) -> pl.DataFrame:
+    """The answer of training_steps for a first step that ends at 5 s and these periods after it."""
+    ends = [5.0]
+    for period_s in periods_s:
+        ends.append(ends[-1] + period_s)
+    return pl.DataFrame(
+        {"step": range(1, len(ends) + 1), "end_ns": [round(end * 1e9) for end in ends], "period_s": [None, *periods_s]}
+    )
+
+
+def test_the_window_runs_from_the_end_of_the_step_before_the_stretch_to_the_end_of_its_last() -> None:
+    window = steady_window(steps_of([9.0] * 20 + [1.0] * 20))
+    assert window is not None
+    assert (window.first_step, window.last_step) == (22, 41)
+    assert (window.start_ns, window.end_ns) == ((5 + 180) * 10**9, (5 + 200) * 10**9)
+
+
+def test_there_is_no_window_without_enough_periods() -> None:
+    assert steady_window(steps_of([1.0] * (LEAST_STEPS - 1))) is None
+    assert steady_window(steps_of([1.0] * LEAST_STEPS)) is not None

@@ -1,0 +1,78 @@
+"""Where a warm-up ends, and whether a series drifts."""
+
+import numpy as np
+import pytest
+
+from rlscope.model.numerics.changepoints import drift, warm_up_steps
+
+
+def noise(count: int, seed: int, spread: float = 0.05) -> np.ndarray:
+    return spread * np.random.default_rng(seed).standard_normal(count)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_warm_up_is_cut_whole_and_no_more_than_half_of_the_series_with_it(seed: int) -> None:
+    periods_s = np.concatenate((np.full(13, 5.0), np.full(67, 1.0))) + noise(80, seed)
+    cut = warm_up_steps(periods_s)
+    assert cut is None or 15 <= cut < 40
+
+
+def test_most_warm_ups_are_cut_at_the_next_batch_of_five() -> None:
+    series = [np.concatenate((np.full(13, 5.0), np.full(67, 1.0))) + noise(80, seed) for seed in range(20)]
+    assert sum(warm_up_steps(each) in (15, 20) for each in series) >= 12
+
+
+def test_a_settled_series_needs_no_cut_and_a_noisy_one_mostly_little() -> None:
+    assert warm_up_steps(np.ones(40)) == 0
+    cuts = [warm_up_steps(1.0 + noise(100, seed)) for seed in range(20)]
+    assert sum(cut is not None and cut <= 25 for cut in cuts) >= 12
+
+
+def test_a_series_that_never_settles_has_no_cut() -> None:
+    assert warm_up_steps(np.linspace(1.0, 2.0, 60)) is None
+    assert warm_up_steps([5.0] * 40 + [1.0] * 40) is None
+    assert warm_up_steps([5.0] * 35 + [1.0] * 45) == 35
+
+
+def test_twenty_steps_are_the_least() -> None:
+    assert warm_up_steps([9.0] * 5 + [1.0] * 15) == 5
+    assert warm_up_steps([9.0] * 5 + [1.0] * 14) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lengths_that_grow_by_half_drift(seed: int) -> None:
+    found = drift(np.linspace(1.0, 1.5, 80) * np.exp(noise(80, seed)))
+    assert found is not None and found.drifts
+    assert found.change_ratio == pytest.approx(0.5, abs=0.1)
+
+
+def test_of_steady_series_hardly_any_drifts() -> None:
+    found = [drift(np.exp(noise(60, seed, spread=0.2))) for seed in range(200)]
+    # Two in a hundred; 12 is three standard deviations above.
+    assert sum(each is not None and each.drifts for each in found) <= 12
+
+
+@pytest.mark.parametrize(("growth", "drifts"), [(1.0499, False), (1.0501, True), (0.9501, False), (0.9499, True)])
+def test_a_change_of_a_twentieth_is_not_worth_a_word(growth: float, drifts: bool) -> None:
+    found = drift(growth ** np.linspace(0.0, 1.0, 50))
+    assert found is not None
+    assert (found.drifts, found.change_ratio) == (drifts, pytest.approx(growth - 1))
+
+
+def test_related_noise_makes_a_drift_less_sure() -> None:
+    rng = np.random.default_rng(0)
+    related, shuffled = [], []
+    for seed in range(20):
+        steps = np.cumsum(noise(60, seed))
+        values = np.exp(steps - np.linspace(steps[0], steps[-1], 60))
+        found, other = drift(values), drift(rng.permutation(values))
+        assert found is not None and other is not None
+        related.append(found.margin_ratio)
+        shuffled.append(other.margin_ratio)
+    assert np.mean(related) > 2 * np.mean(shuffled)
+
+
+@pytest.mark.parametrize("series", [[1.0] * 9, [1.0] * 10 + [0.0], [1.0] * 10 + [-1.0]])
+def test_too_few_steps_or_a_value_that_has_no_logarithm_say_nothing(series: list[float]) -> None:
+    assert drift(series) is None
+    assert drift([1.0] * 10) is not None

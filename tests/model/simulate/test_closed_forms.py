@@ -1,0 +1,240 @@
+"""The simulator and the closed forms agree where both hold. Six seeds give each mean its Monte Carlo error."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.analytic.staleness import (
+    in_flight_token_mean,
+    oldest_token_law,
+    oldest_token_mean,
+    percentile,
+    token_mean,
+    updates_at_least,
+)
+from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.simulate import Settings, Simulated, simulate
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from tests.model import golden_system
+from tests.model.analytic.published_staleness import PUBLISHED_TOLERANCE_VERSIONS, group_staleness
+from tests.model.simulated_systems import Affine
+
+LENGTHS = LengthLaw.lognormal(100, 0.6, cap_tokens=500)
+SYSTEM = System(
+    Workload(LENGTHS, prompt_tokens=20.0, group_size=1, samples_per_step=48),
+    Engine(1, Affine(0.01, 0.0), max_running=1000),
+    Trainer(20_000.0, seen_gpus=1),
+)
+LAYOUT = Layout(trainer_gpus=1, sampler_gpus=4, running_per_engine=24)
+CONCURRENCY_STEPS = 4 * 24 / 48
+"""C / B: samples that run, over samples of a step."""
+COSTLY = replace(SYSTEM, engine=replace(SYSTEM.engine, curve=Affine(0.01, 0.0001, 1e-6), prefill_tokens_per_s=20_000.0))
+SEEDS = range(6)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A mean over runs of different seeds, and four of its standard errors."""
+
+    mean: float
+    four_errors: float
+
+    def agrees_with(self, expected: float, bias_ratio: float = 0.0) -> bool:
+        """bias_ratio: what the closed form leaves out, as the test says."""
+        return abs(self.mean - expected) <= self.four_errors + bias_ratio * abs(expected) + 1e-12
+
+
+def runs_of(
+    system: System, layout: Layout = LAYOUT, settings: Settings | None = None, steps: int = 150
+) -> list[Simulated]:
+    return [simulate(system, layout, steps=steps, seed=seed, settings=settings or Settings()) for seed in SEEDS]
+
+
+def measure(runs: list[Simulated], quantity: Callable[[Simulated], float]) -> Measured:
+    values = np.array([quantity(run) for run in runs])
+    return Measured(float(values.mean()), 4 * float(values.std(ddof=1)) / np.sqrt(len(values)))
+
+
+def state_of(system: System, layout: Layout = LAYOUT) -> SteadyState:
+    state = steady_states(system, (layout,))[0]
+    assert isinstance(state, SteadyState)
+    return state
+
+
+def with_trainer(system: System, tokens_per_s: float) -> System:
+    return replace(system, trainer=Trainer(tokens_per_s, seen_gpus=1))
+
+
+def group_system(size: int, system: System = SYSTEM) -> System:
+    return replace(system, workload=replace(system.workload, group_size=size))
+
+
+@pytest.mark.parametrize("trainer_tokens_per_s", [12_000.0, 20_000.0])
+def test_a_constant_latency_and_an_unlimited_queue_give_the_textbook_means(trainer_tokens_per_s: float) -> None:
+    system = with_trainer(SYSTEM, trainer_tokens_per_s)
+    runs = runs_of(system)
+    step_s = 48 * LENGTHS.mean_tokens * 0.01 / 96
+    load = 48 * LENGTHS.mean_tokens / trainer_tokens_per_s / step_s
+    assert measure(runs, lambda run: run.step_s).agrees_with(step_s)
+    assert measure(runs, lambda run: run.trainer_idle_ratio).agrees_with(1 - load, 0.002)
+    # Little's law for the samples, its length-biased form for the tokens; a half of it for a random token of a sample.
+    # A token that is the last of its sample is not counted as waiting for itself: half a token in a hundred.
+    ages = [run.staleness for run in runs]
+    assert measure(runs, lambda run: run.staleness.group_before_queue_mean).agrees_with(CONCURRENCY_STEPS, 0.002)
+    in_flight = CONCURRENCY_STEPS / 2 * (1 + LENGTHS.cv2)
+    assert measure(runs, lambda run: run.staleness.in_flight_mean).agrees_with(in_flight, 0.01)
+    assert measure(runs, lambda run: run.staleness.group_in_queue_mean).agrees_with(load, 0.01)
+    assert measure(runs, lambda run: run.staleness.tokens.mean).agrees_with(in_flight + load, 0.01)
+    assert all(age.samples == age.groups for age in ages)
+
+
+def test_samples_are_as_old_as_the_law_of_updates_says() -> None:
+    runs, state = runs_of(SYSTEM), state_of(SYSTEM)
+    assert state.staleness is not None
+    expected = updates_at_least(state.staleness, oldest_token_law(LENGTHS, 1), np.arange(1, 9))
+
+    def at_least(least: int) -> Callable[[Simulated], float]:
+        return lambda run: sum(n for age, n in run.staleness.samples.counts if age >= least) / (48 * run.steps)
+
+    # The period varies by a few per cent, which rounds off the steps of the law: a hundredth.
+    for least in range(1, 9):
+        found = measure(runs, at_least(least))
+        assert abs(found.mean - float(expected[least - 1])) <= found.four_errors + 0.01, least
+    for ratio in (0.5, 0.9):
+        within = percentile(state.staleness, oldest_token_law(LENGTHS, 1), ratio)
+        assert {run.staleness.samples.percentile(ratio) for run in runs} == {within}
+
+
+@pytest.mark.parametrize(
+    ("name", "system"),
+    [
+        ("context and prefill", group_system(8, COSTLY)),
+        (
+            "pauses and cache computed again",
+            replace(group_system(8, COSTLY), update=WeightUpdate(0.1, 0.1, 0.2, kv_kept=False)),
+        ),
+        ("filtered groups", replace(SYSTEM, workload=replace(SYSTEM.workload, group_size=4, kept_ratio=0.7))),
+    ],
+)
+def test_costs_of_samplers_lengthen_the_step_as_the_balance_says(name: str, system: System) -> None:
+    runs, state = runs_of(system), state_of(system)
+    assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.002), name
+    assert measure(runs, lambda run: run.mean_running).agrees_with(state.running)
+    # Tokens resident when a pass starts: of a request at a random moment half a token less than its mean age.
+    assert measure(runs, lambda run: run.mean_resident_tokens or 0.0).agrees_with(state.resident_tokens, 0.006)
+    busy = measure(
+        runs, lambda run: 1 - (run.engine_seconds.decode_s + run.engine_seconds.prefill_s) / (4 * run.seconds)
+    )
+    assert busy.agrees_with(state.sampler_idle_ratio, 0.02)
+
+
+def test_an_environment_takes_its_places_out_of_the_batch() -> None:
+    # The batch varies as samples come and go; passes that cost the same for any batch leave no bias.
+    system = replace(SYSTEM, workload=replace(SYSTEM.workload, environment_s=0.5))
+    runs, state = runs_of(system), state_of(system)
+    assert measure(runs, lambda run: run.step_s).agrees_with(state.step_s, 0.003)
+    assert measure(runs, lambda run: run.mean_running).agrees_with(state.running, 0.003)
+
+
+def test_groups_are_whole_when_their_longest_member_is() -> None:
+    runs, load = runs_of(group_system(8)), state_of(SYSTEM).train_s / state_of(SYSTEM).step_s
+    tail = CONCURRENCY_STEPS * LENGTHS.group_tail_ratio(8)
+    found = measure(runs, lambda run: run.staleness.group_before_queue_mean)
+    # Members start one after the other, as places come free: the last up to 7 samples after the first.
+    assert tail - found.four_errors <= found.mean <= tail + 7 / 48 + found.four_errors
+    assert measure(runs, lambda run: run.staleness.group_in_queue_mean).agrees_with(load, 0.02)
+    terms = state_of(group_system(8)).staleness
+    assert terms is not None
+    assert measure(runs, lambda run: run.staleness.in_flight_mean).agrees_with(
+        in_flight_token_mean(terms, LENGTHS), 0.02
+    )
+    # The closed form starts the members together: late members wait less for the others, by up to 7/48 of a version.
+    assert measure(runs, lambda run: run.staleness.tokens.mean).agrees_with(token_mean(terms, LENGTHS, 8), 0.04)
+    assert measure(runs, lambda run: run.staleness.groups.mean).agrees_with(oldest_token_mean(terms, LENGTHS, 8), 0.04)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_queue_that_drops_its_oldest_is_as_old_as_published(batches: int) -> None:
+    admission = Admission(queue_capacity_samples=48 * batches, queue_policy="drop_oldest")
+    system = replace(with_trainer(SYSTEM, 7_000.0), admission=admission)
+    runs, state = runs_of(system), state_of(system)
+    load = state.load_ratio
+    assert load > 1.3
+    assert measure(runs, lambda run: run.step_s).agrees_with(state.train_s, 0.001)
+    # Where it is split at the end of the sample, the parts depend on when in a period the samples end that are kept;
+    # their sum does not. 2 %: batches are whole, so the last sample of one waits for no other.
+    published = CONCURRENCY_STEPS / load + (2 * batches + load - 1) / (2 * load)
+    assert measure(runs, lambda run: run.staleness.groups.mean).agrees_with(published, 0.02)
+    # Nothing is dropped of the 150 periods in which the queue fills at first. 2 %: what is left in flight at the end.
+    filling_steps = batches / (load - 1)
+    dropped = measure(runs, lambda run: run.ledger.dropped / run.ledger.generated)
+    assert dropped.agrees_with(state.dropped_ratio * (1 - filling_steps / 150), 0.02)
+
+
+def test_a_trainer_that_is_behind_sets_the_pace_whatever_holds_the_samplers() -> None:
+    slow = with_trainer(group_system(4), 6_000.0)
+    for limits in (
+        Admission(queue_capacity_samples=96),
+        Admission(max_in_flight_samples=300),
+        Admission(max_staleness=6),
+    ):
+        runs = runs_of(replace(slow, admission=limits), steps=60)
+        assert measure(runs, lambda run: run.step_s).agrees_with(48 * LENGTHS.mean_tokens / 6_000.0, 0.002)
+        assert all(run.trainer_idle_ratio < 0.002 for run in runs)
+
+
+def test_a_synchronous_step_is_the_drain_of_one_engine_and_the_training_after_it() -> None:
+    system = replace(
+        with_trainer(group_system(4, COSTLY), 7_000.0),
+        update=WeightUpdate(0.1, 0.1, 0.2),
+        admission=Admission(max_staleness=0),
+    )
+    layout = Layout(1, 1, 48)
+    runs, expected = runs_of(system, layout, Settings(publication="drained"), 60), split_step(system, layout)
+    assert expected is not None
+    # The form's drain follows the mean number that still runs; the pass of a varying number differs in the tail: 1 %.
+    assert measure(runs, lambda run: run.step_s).agrees_with(expected.step_s, 0.01)
+    assert {run.staleness.tokens.max for run in runs} == {0}
+
+
+def test_a_golden_layout_that_its_samplers_hold_up_runs_at_the_golden_pace() -> None:
+    engine = golden_system.engine(kv_capacity_tokens=None)
+    system = golden_system.system(engine=engine, admission=Admission())
+    layout = golden_system.layout(13, running=232)
+    run, state = simulate(system, layout, steps=40, seed=1), state_of(system, layout)
+    assert state.step_s == pytest.approx(66.95, abs=0.05)
+    # 40 steps of 1024 samples: the mean length is known to 0.4 %, and so is the step.
+    assert run.step_s == pytest.approx(state.step_s, rel=0.01)
+    assert run.trainer_idle_ratio == pytest.approx(0.297, abs=0.01)
+
+
+@pytest.mark.parametrize(("concurrency", "batch", "load"), [(120, 240, 0.63), (240, 120, 0.92)])
+def test_groups_are_as_old_as_the_published_form_says(concurrency: int, batch: int, load: float) -> None:
+    lengths = LengthLaw.lognormal(100, 0.25, cap_tokens=300)
+    step_s = batch * lengths.mean_tokens * 0.01 / concurrency
+    system = System(
+        Workload(lengths, prompt_tokens=0.0, group_size=8, samples_per_step=batch),
+        Engine(1, Affine(0.01, 0.0), max_running=1000),
+        Trainer(batch * lengths.mean_tokens / (load * step_s), seen_gpus=1),
+        admission=Admission(queue_capacity_samples=2 * batch, queue_policy="drop_oldest"),
+    )
+    tail = lengths.group_tail_ratio(8)
+    assert tail == pytest.approx(1.42, abs=0.02), "the published runs' tails are 1.42 and 1.43"
+    found = measure(runs_of(system, Layout(1, 2, concurrency // 2), steps=100), lambda run: run.staleness.groups.mean)
+    expected = group_staleness(concurrency, batch, tail, load, 2.0)
+    assert abs(found.mean - expected) < PUBLISHED_TOLERANCE_VERSIONS
+
+
+def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> None:
+    # Some three of 24 requests end in every pass of 10 ms, and the ones that follow wait 5 ms together.
+    short = replace(SYSTEM.workload, lengths=LengthLaw.lognormal(8, 0.6, cap_tokens=40))
+    engine = replace(SYSTEM.engine, prefill_pass_s=0.005)
+    system = replace(with_trainer(SYSTEM, 1e9), workload=short, engine=engine)
+    expected = state_of(system).trained_tokens_per_s
+    assert measure(runs_of(system), lambda run: run.trained_tokens_per_s).agrees_with(expected, bias_ratio=0.01)
+    alone = replace(system, engine=replace(engine, prefill_pass_s=0.0, prefill_tokens_per_s=20.0 / 0.005))
+    assert expected > 1.3 * state_of(alone).trained_tokens_per_s

@@ -1,0 +1,254 @@
+"""One engine by hand: when its boundaries are, who joins, who leaves, and what its seconds went into."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from rlscope.model.simulate.dispatch import Fleet
+from rlscope.model.simulate.engine import Engine, EngineTerms
+from rlscope.model.simulate.samples import Draws, Samples
+
+TERMS = EngineTerms(
+    empty_pass_s=(0.0, 3.0, 4.0, 5.0, 6.0),
+    kv_s_per_token=0.5,
+    max_running=4,
+    kv_capacity_tokens=math.inf,
+    prompt_tokens=2.0,
+    prefill_s_per_token=0.0,
+    prefill_pass_s=0.0,
+    pause_s=7.0,
+    kv_kept=True,
+    drains=False,
+)
+
+
+class Given(Draws):
+    """Lengths as listed, groups of one, all kept."""
+
+    def __init__(self, lengths: list[int]) -> None:
+        self.listed = lengths
+
+    def groups(self, count: int) -> tuple[list[int], list[bool]]:
+        return self.listed, [True] * len(self.listed)
+
+
+def engine_with(lengths: list[int], terms: EngineTerms = TERMS) -> Engine:
+    samples = Samples(Given(lengths), 1)
+    for _ in lengths:
+        samples.start_group()
+    engine = Engine(0, terms, samples)
+    engine.waiting.extend(range(len(lengths)))
+    return engine
+
+
+def test_a_pass_costs_its_batch_and_the_tokens_resident_when_it_starts() -> None:
+    engine = engine_with([3, 5])
+    # Two prompts of 2 tokens: K is 4, 6, 8 before the passes, which take 4 + K / 2 seconds each.
+    assert engine.resume(0.0) == 6.0 + 7.0 + 8.0
+    assert list(engine.settle(21.0)) == [0]
+    # The other is left with 2 + 3 tokens; its last two passes take 3 + K / 2.
+    assert engine.resume(21.0) == 21.0 + 5.5 + 6.0
+    assert list(engine.settle(32.5)) == [1]
+    assert engine.resume(32.5) == math.inf
+    totals = engine.totals_at(40.0)
+    assert (totals.passes, totals.tokens, totals.decode_s) == (5, 8, 32.5)
+    assert totals.running_s == 2 * 21.0 + 11.5
+    assert totals.resident_token_passes == 4 + 6 + 8 + 5 + 6
+
+
+@pytest.mark.parametrize(
+    ("now_s", "boundary_s"),
+    [(0.0, 0.0), (0.1, 6.0), (6.0, 6.0), (6.01, 13.0), (13.0, 13.0), (20.9, 21.0), (21.0, 21.0)],
+)
+def test_what_comes_up_during_a_pass_meets_the_engine_at_its_end(now_s: float, boundary_s: float) -> None:
+    engine = engine_with([3, 5])
+    engine.resume(0.0)
+    engine.cut_short(now_s)
+    assert engine.boundary_s() == boundary_s
+
+
+@pytest.mark.parametrize("kv_s_per_token", [0.0, 1e-9, 1e-3])
+def test_every_end_of_a_long_stretch_of_passes_is_found(kv_s_per_token: float) -> None:
+    for passes in range(1, 2000, 7):
+        engine = engine_with([2000] * 4, replace(TERMS, kv_s_per_token=kv_s_per_token))
+        engine.resume(0.3)
+        pass_s, bend_s = 6.0 + 8.0 * kv_s_per_token, 2.0 * kv_s_per_token
+        end_s = 0.3 + passes * (pass_s + bend_s * (passes - 1))
+        engine.cut_short(end_s - 1e-6)
+        engine.settle(engine.boundary_s())
+        assert engine.passes == passes
+
+
+def test_a_boundary_in_a_stretch_changes_nothing_but_who_may_join() -> None:
+    engine = engine_with([3, 5])
+    engine.waiting.pop()
+    engine.resume(0.0)
+    engine.waiting.append(1)
+    # Alone: K is 2, 3, 4 before the passes, which take 3 + K / 2.
+    engine.cut_short(1.0)
+    assert engine.boundary_s() == 4.0
+    assert list(engine.settle(4.0)) == []
+    # Joined by the other, K is 3 + 2, then 7: two more passes of 4 + K / 2 for the first.
+    assert engine.resume(4.0) == 4.0 + 6.5 + 7.5
+    assert list(engine.settle(18.0)) == [0]
+
+
+def test_requests_wait_for_a_place_in_the_batch_in_their_order() -> None:
+    engine = engine_with([1, 9, 9], replace(TERMS, max_running=2))
+    end_s = engine.resume(0.0)
+    assert (engine.running, list(engine.waiting)) == (2, [2])
+    assert list(engine.settle(end_s)) == [0]
+    engine.resume(end_s)
+    assert (engine.running, list(engine.waiting)) == (2, [])
+
+
+def test_prefill_stops_the_batch_for_the_prompts_that_join() -> None:
+    engine = engine_with([1, 9], replace(TERMS, prefill_s_per_token=0.25))
+    assert engine.resume(0.0) == 2 * 2 * 0.25 + 6.0
+    for now_s, prefill_s, decode_s in ((0.4, 0.4, 0.0), (1.0, 1.0, 0.0), (3.0, 1.0, 2.0)):
+        totals = engine.totals_at(now_s)
+        assert (totals.prefill_s, totals.decode_s) == pytest.approx((prefill_s, decode_s))
+        assert totals.running_s == pytest.approx(2 * now_s)
+
+
+def test_prompts_that_join_together_share_what_a_pass_costs() -> None:
+    engine = engine_with([1, 9, 9], replace(TERMS, max_running=2, prefill_s_per_token=0.25, prefill_pass_s=3.0))
+    first_s = 3.0 + 2 * 2 * 0.25
+    end_s = engine.resume(0.0)
+    assert end_s == first_s + 6.0
+    assert list(engine.settle(end_s)) == [0]
+    engine.resume(end_s)
+    # The third joins alone.
+    assert engine.totals_at(end_s + 100.0).prefill_s == first_s + 3.0 + 2 * 0.25
+
+
+def test_of_a_pass_under_way_the_seconds_count_and_not_the_tokens() -> None:
+    engine = engine_with([3, 5])
+    engine.resume(0.0)
+    seen = [engine.totals_at(now_s) for now_s in (5.9, 6.0, 12.9, 13.0)]
+    assert [(totals.decode_s, totals.passes, totals.tokens) for totals in seen] == [
+        (5.9, 0, 0),
+        (6.0, 1, 2),
+        (12.9, 1, 2),
+        (13.0, 2, 4),
+    ]
+    assert [totals.resident_token_passes for totals in seen] == [0, 4, 4, 4 + 6]
+
+
+def test_new_weights_are_taken_between_passes_and_pause_the_batch() -> None:
+    engine = engine_with([2])
+    engine.resume(0.0)
+    engine.new_version = 3
+    engine.cut_short(0.5)
+    engine.settle(engine.boundary_s())
+    assert engine.take_weights()
+    # K is 3 by then: one pass of 3 + 1.5 seconds after the pause.
+    assert engine.resume(4.0) == 4.0 + 7.0 + 4.5
+    assert (engine.version, engine.switches) == (3, [(0, 0), (1, 3)])
+    assert [engine.totals_at(now_s).pause_s for now_s in (5.0, 11.0, 12.0)] == [1.0, 7.0, 7.0]
+
+
+def test_an_engine_that_drains_takes_no_weights_before_it_is_empty() -> None:
+    engine = engine_with([2], replace(TERMS, drains=True))
+    engine.new_version = 1
+    assert not engine.take_weights(), "a request waits"
+    end_s = engine.resume(0.0)
+    assert not engine.take_weights(), "a request runs"
+    engine.settle(end_s)
+    assert engine.take_weights()
+    assert engine.resume(end_s) == end_s + 7.0
+
+
+def test_weights_that_void_the_cache_have_it_computed_again() -> None:
+    engine = engine_with([2], replace(TERMS, kv_kept=False, prefill_s_per_token=0.25))
+    start_s = 2 * 0.25
+    engine.resume(0.0)
+    engine.new_version = 1
+    engine.cut_short(start_s + 0.1)
+    engine.settle(engine.boundary_s())
+    engine.take_weights()
+    # The prompt and one token are resident: 3 tokens at a quarter of a second.
+    assert engine.resume(4.5) == pytest.approx(4.5 + 7.0 + 0.75 + 4.5)
+    totals = engine.totals_at(4.5 + 7.0 + 0.5)
+    assert (totals.pause_s, totals.recompute_s) == pytest.approx((7.0, 0.5))
+
+
+def test_a_full_cache_lets_go_of_what_came_last_and_computes_it_again_later() -> None:
+    engine = engine_with([6, 6], replace(TERMS, kv_capacity_tokens=12.0, prefill_s_per_token=0.25))
+    # K is 4, 6, 8, 10 before the passes of 4 + K / 2; a fifth pass would need 14 tokens.
+    assert engine.resume(0.0) == 1.0 + 6.0 + 7.0 + 8.0 + 9.0
+    assert list(engine.settle(31.0)) == []
+    # The first goes on alone with 2 + 4 tokens and two to go; 6 for the other would leave no room for a pass.
+    assert engine.resume(31.0) == 31.0 + 6.0 + 6.5
+    assert (engine.running, list(engine.waiting), engine.totals_at(31.0).preemptions) == (1, [1], 1)
+    assert list(engine.settle(43.5)) == [0]
+    # Back with its prompt and four tokens, computed again, and two to go.
+    assert engine.resume(43.5) == 43.5 + 6 * 0.25 + 6.0 + 6.5
+    assert list(engine.settle(57.5)) == [1]
+    totals = engine.totals_at(57.5)
+    assert (totals.tokens, totals.prefill_s, totals.recompute_s) == (12, 1.0, 1.5)
+
+
+def test_without_prompts_what_a_full_cache_let_go_of_is_computed_again_all_the_same() -> None:
+    engine = engine_with([6, 6], replace(TERMS, prompt_tokens=0.0, kv_capacity_tokens=8.0, prefill_s_per_token=0.25))
+    # K is 0, 2, 4, 6 before the passes of 4 + K / 2; a fifth pass would need 10 tokens.
+    assert engine.resume(0.0) == 4.0 + 5.0 + 6.0 + 7.0
+    assert list(engine.settle(22.0)) == []
+    assert engine.resume(22.0) == 22.0 + 5.0 + 5.5
+    assert list(engine.settle(32.5)) == [0]
+    assert engine.resume(32.5) == 32.5 + 4 * 0.25 + 5.0 + 5.5
+    totals = engine.totals_at(44.0)
+    assert (totals.prefill_s, totals.recompute_s) == (0.0, 1.0)
+
+
+def test_a_request_is_let_in_when_it_and_the_next_pass_just_fit() -> None:
+    # 2 + 2 prompts and a token each are 6.
+    assert [admitted(replace(TERMS, kv_capacity_tokens=capacity)) for capacity in (5.0, 6.0)] == [1, 2]
+
+
+def admitted(terms: EngineTerms) -> int:
+    engine = engine_with([1, 1], terms)
+    engine.resume(0.0)
+    return engine.running
+
+
+def fleet_of(engines: int, places: int, lengths: list[int], terms: EngineTerms = TERMS) -> Fleet:
+    samples = Samples(Given(lengths), 1)
+    for _ in lengths:
+        samples.start_group()
+    return Fleet([terms] * engines, places, samples)
+
+
+def test_a_sample_goes_to_the_engine_with_the_fewest_requests() -> None:
+    fleet = fleet_of(3, 4, [5] * 8)
+    for sample in range(8):
+        fleet.give(fleet.least_loaded(), (sample,))
+    assert [list(engine.waiting) for engine in fleet.engines] == [[0, 3, 6], [1, 4, 7], [2, 5]]
+    assert (fleet.free_places, fleet.idle_engines) == (4, 3)
+    fleet.wake(2.0)
+    assert (fleet.next_boundary_s(), fleet.idle_engines) == (2.0, 0)
+
+
+def test_requests_beyond_an_engines_places_take_none_of_anothers() -> None:
+    fleet = fleet_of(2, 2, [5] * 3)
+    fleet.give(0, (0, 1, 2))
+    assert [fleet.free_places_of(index) for index in (0, 1)] == [-1, 2]
+    assert fleet.free_places == 2
+    assert fleet.least_loaded() == 1
+
+
+def test_an_engine_that_drains_takes_nothing_until_it_has_the_new_weights() -> None:
+    fleet = fleet_of(2, 2, [1, 5, 5], replace(TERMS, drains=True))
+    fleet.give(0, (0,))
+    fleet.wake(0.0)
+    fleet.reach_boundary()
+    fleet.leave_boundary(0.0)
+    fleet.publish(1, 1.0)
+    assert (fleet.closed_engines, fleet.has_open_place) == (2, False)
+    fleet.reach_boundary()
+    assert (fleet.closed_engines, fleet.has_open_place) == (1, True), "the idle one takes them at once"
+    assert (fleet.engines[1].version, fleet.least_loaded()) == (1, 1)
+    fleet.leave_boundary(1.0)
+    assert (fleet.next_boundary_s(), list(fleet.reach_boundary())) == (4.0, [0])
+    assert (fleet.closed_engines, fleet.free_places, fleet.engines[0].version) == (0, 4, 1)

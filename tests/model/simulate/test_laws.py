@@ -1,0 +1,206 @@
+"""What holds of every simulated run, whatever its limits and policies: sums, conservation, Little's law, one seed."""
+
+import math
+from collections import Counter
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.simulate import Settings, Simulated, dispatch, simulate
+from rlscope.model.simulate.engine import Engine
+from rlscope.model.simulate.loop import Run
+from rlscope.model.simulate.results import summarise
+from rlscope.model.simulate.samples import NEVER, Samples
+from rlscope.model.system import Layout, System
+from tests.model.simulated_systems import CASES
+
+Case = tuple[System, Layout, Settings]
+every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+@every_case
+def test_every_generated_token_is_in_one_place(case: Case) -> None:
+    system, layout, settings = case
+    ledger = simulate(system, layout, steps=30, seed=5, settings=settings).ledger
+    places = asdict(ledger)
+    assert places.pop("generated") == sum(places.values())
+    assert min(places.values()) >= 0
+
+
+def test_tokens_of_a_request_that_waits_for_room_in_the_cache_are_in_flight() -> None:
+    system, layout, settings = CASES["cache overflows"]
+    run = Run(system, layout, settings, np.random.default_rng(5))
+    start, waited = run.play(0), 0
+    for steps in range(1, 25):
+        ledger = summarise(run.samples, start, run.play(steps), run.step_ends_s).ledger
+        places = asdict(ledger)
+        assert places.pop("generated") == sum(places.values())
+        cut = {piece.sample for piece in run.samples.pieces}
+        waited += sum(run.samples.start_pass[sample] == NEVER for sample in cut)
+    assert waited > 0
+
+
+@every_case
+def test_the_seconds_of_each_side_add_up(case: Case) -> None:
+    system, layout, settings = case
+    run = simulate(system, layout, steps=30, seed=5, warm_up_steps=7, settings=settings)
+    assert run.engine_seconds.total_s == pytest.approx(run.engines * run.seconds, rel=1e-9)
+    assert sum(asdict(run.trainer_seconds).values()) == pytest.approx(run.seconds, rel=1e-9)
+    assert sum(run.step_periods_s) == pytest.approx(run.seconds, rel=1e-9)
+    seconds = [*asdict(run.trainer_seconds).values(), *run.empty_place_s.values(), run.engine_seconds.decode_s]
+    assert min(*seconds, *run.engine_seconds.idle_s.values()) >= 0.0
+
+
+@every_case
+def test_requests_that_run_are_the_time_that_each_of_them_runs(case: Case) -> None:
+    """Little's law as an identity: the integral of their number is the sum of their times."""
+    system, layout, settings = case
+    run = Run(system, layout, settings, np.random.default_rng(5))
+    totals = run.play(30)
+    admitted = np.array(run.samples.admitted_s)
+    finished = np.array(run.samples.finished_s)
+    begun = np.array(run.samples.first_version) >= 0
+    ended = np.where(finished >= 0.0, finished, totals.now_s)
+    running_s, lives_s = sum(engine.running_s for engine in totals.engines), float((ended - admitted)[begun].sum())
+    if sum(engine.preemptions for engine in totals.engines):
+        assert running_s < lives_s, "a preempted request is not in the batch all its life"
+    else:
+        assert running_s == pytest.approx(lives_s)
+
+
+@every_case
+def test_places_are_taken_or_empty_for_a_reason(case: Case) -> None:
+    system, layout, settings = case
+    run = Run(system, layout, settings, np.random.default_rng(5))
+    totals = run.play(30)
+    taken_s = sum(engine.running_s for engine in totals.engines)
+    accounted_s = taken_s + sum(totals.places.empty_s.values())
+    places_s = layout.sampler_gpus * layout.running_per_engine * totals.now_s
+    if system.engine.max_running >= layout.running_per_engine and system.engine.kv_capacity_tokens is None:
+        # The rest waits at an engine for the pass under way to end: less than one pass a dispatch.
+        assert 0.95 * places_s < accounted_s <= places_s * (1 + 1e-9)
+    else:
+        assert accounted_s < places_s
+
+
+@every_case
+def test_the_parts_of_the_staleness_add_up(case: Case) -> None:
+    system, layout, settings = case
+    run = simulate(system, layout, steps=30, seed=5, settings=settings)
+    ages = run.staleness
+    assert ages.in_flight_mean + ages.in_queue_mean == pytest.approx(ages.tokens.mean)
+    assert ages.group_before_queue_mean + ages.group_in_queue_mean == pytest.approx(ages.groups.mean)
+    assert ages.tokens.max <= ages.samples.max == ages.groups.max
+    assert ages.tokens.total == sum(run.step_trained_tokens)
+
+
+@every_case
+def test_one_seed_is_one_run(case: Case) -> None:
+    system, layout, settings = case
+    first, second, other = (
+        simulate(system, layout, steps=12, seed=seed, warm_up_steps=2, settings=settings) for seed in (8, 8, 9)
+    )
+    assert first == second != other
+
+
+class OnePassAtATime(Engine):
+    """The same engine without jumps: every pass is an event, and every token is written down."""
+
+    written: dict[int, list[int]]
+
+    def __init__(self, *terms: object) -> None:
+        super().__init__(*terms)  # type: ignore[arg-type]
+
+    def settle(self, now_s: float) -> list[int]:
+        if self._ahead:
+            for key in self._due:
+                OnePassAtATime.written.setdefault(key % 2**32, []).append(self.version)
+        return list(super().settle(now_s))
+
+    def resume(self, now_s: float) -> float:
+        next_s = super().resume(now_s)
+        if not self._ahead:
+            return next_s
+        self._ahead = 1
+        return self.boundary_s()
+
+    def swap(self, now_s: float, newcomer: int) -> int:
+        return NEVER
+
+
+def ages_written_down(samples: Samples, after_step: int) -> Counter[int]:
+    ages: Counter[int] = Counter()
+    for group, step in enumerate(samples.group_step):
+        if step > after_step:
+            for sample in range(group * samples.group_size, (group + 1) * samples.group_size):
+                consumer = samples.group_consumer_version[group]
+                ages.update(consumer - version for version in OnePassAtATime.written[sample])
+    return ages
+
+
+def seconds_of(run: Simulated) -> dict[str, float]:
+    seconds = asdict(run.engine_seconds)
+    return {**seconds.pop("idle_s"), **seconds}
+
+
+@every_case
+def test_jumping_over_passes_changes_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, layout, settings = case
+    jumped = simulate(system, layout, steps=14, seed=5, warm_up_steps=4, settings=settings)
+    monkeypatch.setattr(dispatch, "Engine", OnePassAtATime)
+    OnePassAtATime.written = {}
+    run = Run(system, layout, settings, np.random.default_rng(5))
+    walked = summarise(run.samples, run.play(4), run.play(14), run.step_ends_s)
+    assert dict(jumped.staleness.tokens.counts) == ages_written_down(run.samples, 4)
+    assert jumped.staleness == walked.staleness
+    assert jumped.ledger == walked.ledger
+    assert (jumped.passes, jumped.preemptions) == (walked.passes, walked.preemptions)
+    assert jumped.step_periods_s == pytest.approx(walked.step_periods_s, rel=1e-9)
+    assert jumped.mean_running == pytest.approx(walked.mean_running, rel=1e-9)
+    assert jumped.mean_resident_tokens == pytest.approx(walked.mean_resident_tokens, rel=1e-9)
+    assert seconds_of(jumped) == pytest.approx(seconds_of(walked), rel=1e-9, abs=1e-9)
+
+
+def without_places(run: Simulated) -> Simulated:
+    return replace(run, empty_place_s={}, engine_seconds=replace(run.engine_seconds, idle_s={}))
+
+
+@every_case
+def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, layout, settings = case
+    short = simulate(system, layout, steps=14, seed=5, settings=settings)
+    monkeypatch.setattr(Run, "_swap_requests", lambda run: None)
+    long = simulate(system, layout, steps=14, seed=5, settings=settings)
+    assert without_places(long) == without_places(short)
+    # Their integrals are added up in other pieces.
+    assert long.empty_place_s == pytest.approx(short.empty_place_s)
+    assert long.engine_seconds.idle_s == pytest.approx(short.engine_seconds.idle_s)
+
+
+@pytest.mark.parametrize("name", ["trainer waits", "trainer waits, pulled"])
+def test_the_short_way_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    system, layout, settings = CASES[name]
+    taken, swap = Counter[bool](), Engine.swap
+
+    def counted(engine: Engine, now_s: float, newcomer: int) -> int:
+        sample = swap(engine, now_s, newcomer)
+        taken[sample != NEVER] += 1
+        return sample
+
+    monkeypatch.setattr(Engine, "swap", counted)
+    simulate(system, layout, steps=10, seed=5, settings=settings)
+    assert taken[True] > taken[False]
+
+
+@every_case
+def test_a_step_trains_the_samples_it_should(case: Case) -> None:
+    system, layout, settings = case
+    run = Run(system, layout, settings, np.random.default_rng(5))
+    run.play(12)
+    workload = system.workload
+    trained = Counter(step for step in run.samples.group_step if step != NEVER)
+    so_far = 0
+    for step in range(1, 13):
+        so_far += trained[step] * workload.group_size
+        assert so_far == math.floor(step * workload.samples_per_step / workload.group_size) * workload.group_size

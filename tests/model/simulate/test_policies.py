@@ -1,0 +1,577 @@
+"""Limits and policies: what a run by hand comes to, which limit is named, what is dropped, and what is refused."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.lengths import GroupLengths, LengthLaw
+from rlscope.model.simulate import NeverTrains, Settings, simulate
+from rlscope.model.simulate.dispatch import Cap, Fleet, Pull
+from rlscope.model.simulate.loop import Run, engine_terms
+from rlscope.model.simulate.queue import Gate, GroupQueue
+from rlscope.model.simulate.results import Ages
+from rlscope.model.simulate.samples import DROPPED, QUEUED, Draws, Samples, group_correlation
+from rlscope.model.simulate.settings import QueueOrder
+from rlscope.model.simulate.trainer import Trainer as SimulatedTrainer
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
+from tests.model.simulated_systems import (
+    BUSY,
+    CASES,
+    LAYOUT,
+    LENGTHS,
+    PULLED,
+    STARVED,
+    WORKLOAD,
+    Affine,
+    constant,
+    with_admission,
+)
+
+ONE_BY_ONE = System(
+    Workload(constant(10), prompt_tokens=0.0, group_size=1, samples_per_step=1),
+    Engine(1, Affine(1.0, 0.0), max_running=1),
+    Trainer(10.0, seen_gpus=1, overhead_s=2.0),
+)
+"""A sample takes 10 seconds of one engine, a step 3 seconds of one trainer."""
+ALONE = Layout(trainer_gpus=1, sampler_gpus=1, running_per_engine=1)
+
+
+def test_tokens_of_the_step_that_trains_are_one_version_old() -> None:
+    run = simulate(ONE_BY_ONE, ALONE, steps=20, seed=1)
+    assert (run.step_s, run.trained_tokens_per_s, run.mean_running) == (10.0, 1.0, 1.0)
+    # Each sample is sampled while the one before is trained on for 3 s, and goes on with the version of that step.
+    assert run.staleness.tokens.counts == ((0, 7 * run.steps), (1, 3 * run.steps))
+    assert run.staleness.samples.counts == run.staleness.groups.counts == ((1, run.steps),)
+    assert (run.staleness.in_flight_mean, run.staleness.in_queue_mean) == (0.3, 0.0)
+    assert (run.staleness.group_before_queue_mean, run.staleness.group_in_queue_mean) == (1.0, 0.0)
+    assert (run.trainer_seconds.train_s, run.trainer_seconds.wait_samples_s) == (3.0 * run.steps, 7.0 * run.steps)
+
+
+def test_weights_that_come_late_leave_more_tokens_to_the_old_version() -> None:
+    late = replace(ONE_BY_ONE, update=WeightUpdate(engine_pause_s=0.5, delay_s=4.0))
+    run = simulate(late, ALONE, steps=20, seed=1)
+    # Passes 1 to 7 start before the offer at 7 s; the pause follows the seventh.
+    assert run.step_s == 10.5
+    assert run.staleness.tokens.counts == ((0, 3 * run.steps), (1, 7 * run.steps))
+    assert run.engine_seconds.weight_update_s == 0.5 * run.steps
+
+
+def test_a_slow_trainer_leaves_samples_in_the_queue_for_as_long_as_it_is_deep() -> None:
+    slow = replace(ONE_BY_ONE, trainer=Trainer(10.0, seen_gpus=1, overhead_s=19.0))
+    run = simulate(with_admission(slow, queue_capacity_samples=3), ALONE, steps=30, seed=1)
+    assert (run.step_s, run.trainer_idle_ratio) == (20.0, 0.0)
+    # At the end of a step one of three leaves the queue and the one held back moves up: the engine starts again only
+    # when the next step has made room, so it runs half of the time.
+    assert run.engine_seconds.idle_s["backpressure"] == pytest.approx(run.seconds / 2)
+    assert run.empty_place_s == run.engine_seconds.idle_s
+    assert run.engine_idle_ratio == pytest.approx(0.5)
+
+
+def test_a_synchronous_step_is_the_sum_of_its_parts() -> None:
+    system = System(
+        Workload(constant(10), prompt_tokens=5.0, group_size=2, samples_per_step=4),
+        Engine(1, Affine(1.0, 0.5, 0.01), max_running=4, prefill_tokens_per_s=100.0),
+        Trainer(20.0, seen_gpus=1),
+        WeightUpdate(engine_pause_s=3.0, trainer_blocked_s=2.0, delay_s=1.0),
+        Admission(max_staleness=0),
+    )
+    run = simulate(system, Layout(1, 1, 4), steps=10, seed=1, settings=Settings(publication="drained"))
+    prefill_s = 4 * 5 / 100
+    decode_s = sum(1.0 + 0.5 * 4 + 0.01 * (4 * 5 + 4 * done) for done in range(10))
+    train_s = 40 / 20
+    assert run.step_s == pytest.approx(1.0 + 3.0 + prefill_s + decode_s + train_s)
+    assert run.staleness.tokens.counts == ((0, 40 * run.steps),)
+    assert run.trainer_seconds.publish_s == pytest.approx(2.0 * run.steps)
+    assert run.engine_seconds.idle_s["staleness_cap"] == pytest.approx((1.0 + train_s) * run.steps)
+
+
+def test_waits_are_drawn_from_those_given_relative_to_their_mean() -> None:
+    waiting = replace(WORKLOAD, environment_s=6.0, environment_waits_s=(0.0, 1.0, 3.0, 0.0))
+    draws = Draws(waiting, 0, 0.0, np.random.default_rng(0))
+    waits_s = np.array([draws.environment_s() for _ in range(4000)])
+    assert set(waits_s.tolist()) == {0.0, 6.0, 18.0}
+    assert waits_s.mean() == pytest.approx(6.0, rel=0.05)
+    alike = Draws(replace(waiting, environment_waits_s=(2.0, 2.0)), 0, 0.0, np.random.default_rng(0))
+    assert alike.environment_s() == 6.0
+
+
+def test_a_cap_that_the_trainer_keeps_waits_for_the_longest_of_waits_that_vary() -> None:
+    workload = replace(WORKLOAD, environment_s=1.0)
+    waits = replace(workload, environment_waits_s=(0.0, 0.0, 0.0, 1.0))
+    settings = Settings("capped", dispatch="pulled")
+    capped = with_admission(STARVED, max_staleness=2)
+    alike, varying = (
+        simulate(replace(capped, workload=each), LAYOUT, steps=60, seed=1, settings=settings)
+        for each in (workload, waits)
+    )
+    assert varying.trainer_seconds.wait_staleness_cap_s > 2 * alike.trainer_seconds.wait_staleness_cap_s > 0
+
+
+def test_a_group_waits_for_the_environment_of_its_last_sample() -> None:
+    outside = replace(ONE_BY_ONE, workload=replace(ONE_BY_ONE.workload, environment_s=5.0))
+    run = simulate(outside, ALONE, steps=20, seed=1)
+    # It holds the only place meanwhile.
+    assert run.step_s == 15.0
+    assert run.engine_seconds.idle_s["environment"] == pytest.approx(5.0 * run.steps)
+    assert run.empty_place_s["environment"] == pytest.approx(5.0 * run.steps)
+
+
+def test_every_kind_of_case_meets_its_limit() -> None:
+    runs = {
+        name: simulate(system, layout, steps=40, seed=2, settings=settings)
+        for name, (system, layout, settings) in CASES.items()
+    }
+    assert runs["trainer waits"].trainer_idle_ratio > 0.1
+    assert runs["trainer behind, queue waits"].empty_place_s["backpressure"] > 0
+    assert runs["trainer behind, queue waits"].trainer_idle_ratio < 0.01
+    assert runs["oldest dropped"].ledger.dropped > 0
+    assert not any(runs["oldest dropped"].empty_place_s.values())
+    for name in PULLED:
+        assert runs[f"{name}, pulled"] != runs[name]
+    assert runs["trainer behind, queue waits, pulled"].empty_place_s["backpressure"] > 0
+    assert runs["capped publication, pulled"].staleness.tokens.max == 1
+    assert runs["environment, pulled"].empty_place_s["environment"] > 0
+    assert runs["drained, pulled"].empty_place_s["weight_updates"] > 0
+    assert runs["dropped by age"].ledger.dropped > 0
+    assert runs["dropped by age"].staleness.samples.max == 1
+    assert runs["staleness admission"].empty_place_s["staleness_cap"] > 0
+    assert runs["in-flight limit"].empty_place_s["staleness_cap"] > 0
+    assert runs["in-flight limit"].mean_running * 3 + runs["in-flight limit"].mean_queued_samples <= 40
+    assert runs["capped publication"].staleness.tokens.max == 1
+    assert runs["capped publication"].trainer_seconds.wait_staleness_cap_s > 0
+    assert runs["synchronous"].staleness.tokens.max == 0
+    assert runs["drained"].empty_place_s["weight_updates"] > 0
+    assert runs["drained"].staleness.in_flight_mean == 0.0
+    assert runs["cache overflows"].preemptions > 0 < runs["cache overflows"].engine_seconds.recompute_s
+    assert runs["cache is computed again"].engine_seconds.recompute_s > 0
+    assert runs["late weights"].staleness.tokens.mean > runs["trainer waits"].staleness.tokens.mean + 0.5
+    assert runs["environment"].empty_place_s["environment"] > 0
+    assert runs["filtered groups"].ledger.filtered > 0
+    assert runs["a straggler"].trained_tokens_per_s < runs["trainer waits"].trained_tokens_per_s
+    assert np.std(runs["noisy steps"].step_periods_s) > 0.2 * runs["noisy steps"].step_s
+    assert runs["free prefill"].engine_seconds.prefill_s == 0.0
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3])
+def test_no_token_is_over_a_cap_that_the_trainer_keeps(cap: int) -> None:
+    for update in (STARVED.update, WeightUpdate(delay_s=4.0)):
+        system = with_admission(replace(BUSY, update=update), max_staleness=cap)
+        ages = simulate(system, LAYOUT, steps=40, seed=4, settings=Settings(publication="capped")).staleness
+        assert ages.samples.max <= cap
+
+
+def test_dropping_by_age_trains_on_shorter_samples_than_it_generates() -> None:
+    system = with_admission(BUSY, max_staleness=1, queue_policy="drop_by_age")
+    run = simulate(system, LAYOUT, steps=60, seed=2)
+    assert run.mean_trained_tokens < 0.97 * LENGTHS.mean_tokens
+
+
+def queue_of(
+    order: QueueOrder = "fifo", *, held_by_engines: bool = False, **limits: object
+) -> tuple[GroupQueue, Samples]:
+    """Groups 0 to 5 of one sample, whose first versions are 3, 1, 2, 1, 5, 0."""
+    workload = replace(WORKLOAD, group_size=1)
+    samples = Samples(Draws(workload, 0, 0.0, np.random.default_rng(0)), 1)
+    for version in (3, 1, 2, 1, 5, 0):
+        (sample,) = samples.start_group()
+        samples.group_first_version[sample] = version
+    admission = Admission(**limits)  # type: ignore[arg-type]
+    return GroupQueue(admission, order, samples, held_by_engines=held_by_engines), samples
+
+
+@pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("oldest_first", [5, 1, 3])])
+def test_the_trainer_takes_what_came_first_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
+    queue, _ = queue_of(order)
+    for group in range(6):
+        queue.offer(group, 5, 0.0)
+    assert queue.take(3, 1.0) == taken
+    assert (len(queue), queue.dropped) == (3, 0)
+
+
+def test_a_full_queue_holds_groups_back_until_some_are_taken() -> None:
+    queue, samples = queue_of(queue_capacity_samples=2)
+    rooms = []
+    for group in range(4):
+        rooms.append(queue.has_room)
+        queue.offer(group, 5, 0.0)
+    assert rooms == [True, True, False, False]
+    assert (len(queue), samples.group_outcome[3]) == (2, QUEUED)
+    assert queue.take(1, 2.0) == [0]
+    assert (len(queue), queue.has_room) == (2, False)
+    assert queue.take(2, 5.0) == [1, 2]
+    assert (len(queue), queue.has_room) == (1, True)
+    queue.note_depth(6.0)
+    assert queue.depth_integral == 2 * 2 + 2 * 3 + 1 * 1
+
+
+def test_a_full_queue_that_drops_throws_out_what_came_first() -> None:
+    queue, samples = queue_of(queue_capacity_samples=2, queue_policy="drop_oldest")
+    for group in range(3):
+        assert queue.has_room
+        queue.offer(group, 5, 0.0)
+    assert (samples.group_outcome[:3], queue.dropped) == ([DROPPED, QUEUED, QUEUED], 1)
+    assert queue.take(2, 1.0) == [1, 2]
+
+
+def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
+    queue, samples = queue_of(queue_policy="drop_by_age", max_staleness=2, queue_capacity_samples=3)
+    for group in range(6):
+        queue.offer(group, 3, 0.0)
+    # At version 3 the last, of version 0, is too old; the queue holds three, one more waits.
+    assert (len(queue), queue.has_room, queue.dropped, samples.group_outcome[5]) == (3, False, 1, DROPPED)
+    queue.drop_stale(4, 1.0)
+    assert (queue.dropped, queue.oldest_version(), queue.take(3, 1.0)) == (3, 2, [0, 2, 4])
+
+
+def cap_of_1(*engine_versions: int) -> tuple[Cap, Samples, GroupQueue]:
+    """Two running groups of one sample, neither admitted yet, and engines that hold these versions."""
+    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
+    terms = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=len(engine_versions)), Settings())
+    fleet = Fleet(terms, 8, samples)
+    for engine, version in zip(fleet.engines, engine_versions, strict=True):
+        engine.version = version
+    cap = Cap(1, samples, queue, fleet)
+    cap.open_groups.update((0, 1))
+    return cap, samples, queue
+
+
+def test_a_group_that_its_engine_holds_back_is_waited_for_while_there_is_room_for_it() -> None:
+    cap, _, queue = cap_of_1(9, 9)
+    queue.hold_back(1)
+    assert [cap.waits_for_one(version) for version in (2, 3)] == [False, True]
+    queue.offer(4, 5, 0.0)
+    assert not cap.waits_for_one(3), "it could not arrive"
+    assert not cap.allows(3)
+
+
+def test_a_running_group_at_the_cap_is_not_waited_for_and_one_beyond_it_is() -> None:
+    cap, samples, _ = cap_of_1(3, 3)
+    assert not cap.waits_for_one(9), "nothing has begun"
+    samples.first_version[0] = 2
+    assert [cap.waits_for_one(version) for version in (3, 4)] == [False, True]
+    assert [cap.allows(version) for version in (3, 4)] == [True, False]
+
+
+def test_a_group_that_starts_late_on_an_engine_behind_the_others_is_seen() -> None:
+    cap, samples, _ = cap_of_1(3, 1)
+    samples.first_version[0] = 2
+    assert not cap.waits_for_one(3)
+    samples.first_version[1] = 1
+    assert cap.waits_for_one(3)
+
+
+def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
+    cap, _, _ = cap_of_1(3, 1)
+    assert [cap.allows(version) for version in (2, 3)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("limits", "started"),
+    [
+        ({}, 100),
+        ({"max_in_flight_samples": 43}, 10),
+        ({"max_in_flight_samples": 44}, 11),
+        ({"max_staleness": 1}, 12),
+        ({"max_staleness": 1, "max_in_flight_samples": 28}, 7),
+        ({"max_staleness": 1, "queue_policy": "drop_by_age"}, 100),
+    ],
+)
+def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], started: int) -> None:
+    admission = Admission(**limits)  # type: ignore[arg-type]
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
+    while gate.hold() is None and gate.started < 100:
+        gate.started += 1
+    assert gate.started == started
+
+
+@pytest.mark.parametrize(("most", "running"), [(23, 4), (4, 1), (1, 1), (54, 9), (55, 9), (1_000, 9)])
+def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most: int, running: int) -> None:
+    plenty, limited = Layout(2, 6, 9), Layout(2, 6, running)
+    admission = Admission(queue_capacity_samples=48)
+    capped = replace(STARVED, admission=replace(admission, max_running_samples=most))
+    runs = [
+        simulate(system, asked, steps=12, seed=3)
+        for system, asked in ((capped, plenty), (replace(STARVED, admission=admission), limited))
+    ]
+    assert runs[0].trained_tokens_per_s == runs[1].trained_tokens_per_s
+
+
+def test_what_was_thrown_away_may_be_started_again() -> None:
+    admission = Admission(max_staleness=1, max_in_flight_samples=1000)
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    queue = GroupQueue(admission, "fifo", samples)
+    gate = Gate(admission, "in_flight", 24, 4, queue)
+    gate.started = 12
+    assert gate.hold() == "staleness_cap"
+    gate.filtered = 1
+    assert gate.hold() is None
+    gate.filtered, queue.dropped = 0, 1
+    assert gate.hold() is None
+    queue.dropped, gate.version = 0, 1
+    assert gate.hold() is None
+
+
+def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> None:
+    admission = Admission(max_in_flight_samples=40)
+    samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+    queue = GroupQueue(admission, "fifo", samples)
+    gate = Gate(admission, "in_flight", 24, 4, queue)
+    gate.started = 10
+    holds = []
+    for group in range(6):
+        samples.start_group()
+        queue.offer(group, 0, 0.0)
+        holds.append(gate.hold())
+    assert holds == ["staleness_cap"] * 5 + ["backpressure"]
+
+
+def test_groups_that_are_alike_have_the_measured_tail() -> None:
+    alike = replace(LENGTHS, groups=GroupLengths(8, tail_ratio=1.5, correlation_ratio=0.6, groups=100))
+    assert LENGTHS.group_tail_ratio(8) > 2.0
+    workload = replace(WORKLOAD, lengths=alike, group_size=8)
+    lengths, _ = Draws(workload, 0, 0.0, np.random.default_rng(1)).groups(20_000)
+    table = np.array(lengths).reshape(-1, 8)
+    error = table.max(axis=1).std() / np.sqrt(20_000) / table.mean()
+    # The lengths are whole tokens and the quadrature is one: 1 % beside four standard errors.
+    assert table.max(axis=1).mean() / table.mean() == pytest.approx(1.5, abs=0.015 + 4 * error)
+    assert table.mean() == pytest.approx(LENGTHS.mean_tokens, rel=0.02)
+
+
+def test_groups_no_more_alike_than_chance_are_independent() -> None:
+    chance = GroupLengths(8, LENGTHS.group_tail_ratio(8), 0.0, 100)
+    assert group_correlation(replace(LENGTHS, groups=chance)) == pytest.approx(0.0, abs=0.02)
+    assert group_correlation(replace(LENGTHS, groups=replace(chance, tail_ratio=9.0))) == 0.0
+    assert group_correlation(LENGTHS) == 0.0
+
+
+def test_the_first_requests_are_what_is_left_of_running_ones() -> None:
+    lengths = LengthLaw(np.array([100.0, 900.0]), np.array([0.5, 0.5]))
+    draws = Draws(replace(WORKLOAD, lengths=lengths), 1500, 0.0, np.random.default_rng(1))
+    drawn = np.array([draws.groups(250)[0], draws.groups(250)[0]]).ravel()
+    first, rest = drawn[:1500], drawn[1500:]
+    assert set(rest.tolist()) == {100, 900}
+    assert (first.min() >= 1, first.max() <= 900, len(set(first.tolist())) > 300) == (True, True, True)
+    assert np.isin(first, (100, 900)).mean() < 0.01
+    # Half of a length-biased length: E[L^2] / (2 E[L]) = 410, and half a token for rounding up.
+    assert first.mean() == pytest.approx(410.5, abs=4 * first.std() / np.sqrt(1500))
+
+
+def test_a_step_is_overhead_tokens_with_prompts_and_phases_each_as_slow_as_the_noise() -> None:
+    # 12.5 counted prompt tokens a sample; twice the GPUs seen make it and its phase twice as fast.
+    system = replace(BUSY, trainer=replace(BUSY.trainer, tokens_per_gpu_s=1000.0))
+    trainer = SimulatedTrainer(system, 2, lambda: 1.5)
+    end_s = trainer.step(samples=24, response_tokens=700, now_s=10.0)
+    train_s, phases_s = 1.5 * (0.05 + (700 + 24 * 12.5) / 2000.0), 1.5 * 0.02 / 2
+    assert end_s == pytest.approx(10.0 + train_s + phases_s)
+    assert (trainer.totals.train_s, trainer.totals.phases_s) == pytest.approx((train_s, phases_s))
+    assert trainer.totals.wait_samples_s == 10.0
+
+
+def test_a_straggler_is_slow_at_passes_and_at_prefill_and_not_at_weights() -> None:
+    fast, slow = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings(engine_slowness=(1.0, 1.5)))
+    assert slow.empty_pass_s == pytest.approx([1.5 * pass_s for pass_s in fast.empty_pass_s])
+    assert (slow.kv_s_per_token, slow.prefill_s_per_token) == pytest.approx((1.5e-6, 1.5 / 5000.0))
+    assert slow.pause_s == fast.pause_s == 0.03
+
+
+def test_a_noisy_step_has_the_mean_of_a_quiet_one() -> None:
+    draws = Draws(WORKLOAD, 0, 0.4, np.random.default_rng(1))
+    factors = [draws.step_factor() for _ in range(20_000)]
+    assert np.mean(factors) == pytest.approx(1.0, abs=4 * 0.42 / np.sqrt(20_000))
+
+
+def test_percentiles_are_the_smallest_age_that_covers_the_share() -> None:
+    ages = Ages(((0, 50), (2, 45), (7, 5)))
+    assert [ages.percentile(ratio) for ratio in (0.5, 0.501, 0.95, 0.951, 1.0)] == [0, 2, 2, 7, 7]
+    assert (ages.mean, ages.max, ages.total) == (1.25, 7, 100)
+    with pytest.raises(ValueError, match="not within"):
+        ages.percentile(1.1)
+
+
+def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_will() -> None:
+    # Some 170 steps' worth of samples finish within a step, and all but the last are dropped.
+    trainer = replace(STARVED.trainer, overhead_s=60.0)
+    short = replace(STARVED, trainer=trainer, workload=replace(WORKLOAD, lengths=constant(3), samples_per_step=8))
+    run = simulate(with_admission(short, max_staleness=0, queue_policy="drop_by_age"), LAYOUT, steps=4, seed=1)
+    assert run.ledger.dropped > 100 * run.ledger.trained
+
+
+def test_a_run_that_throws_nearly_everything_away_has_no_end() -> None:
+    def filtered(kept_ratio: float) -> System:
+        return replace(STARVED, workload=replace(WORKLOAD, lengths=constant(3), kept_ratio=kept_ratio))
+
+    assert simulate(filtered(0.05), LAYOUT, steps=4, seed=1).steps == 2
+    with pytest.raises(NeverTrains, match="finished while the trainer waited"):
+        simulate(filtered(0.001), LAYOUT, steps=4, seed=1)
+
+
+def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_turn() -> None:
+    # Of two engines with 8 places, the first takes 2 groups of 4 and the second the third: 12 samples are let in.
+    admission = Admission(max_in_flight_samples=12)
+    system = replace(STARVED, admission=admission, workload=replace(WORKLOAD, samples_per_step=12))
+    layout = replace(LAYOUT, sampler_gpus=2)
+    pulled, routed = (
+        Run(system, layout, Settings(dispatch=dispatch), np.random.default_rng(0))
+        for dispatch in ("pulled", "least_loaded")
+    )
+    for run in (pulled, routed):
+        for _ in range(2):
+            run._next()
+    assert [[engine.running for engine in run.fleet.engines] for run in (pulled, routed)] == [[8, 4], [6, 6]]
+    held = simulate(system, layout, steps=20, seed=1, settings=Settings(dispatch="pulled"))
+    spread = simulate(system, layout, steps=20, seed=1)
+    assert held.engine_seconds.decode_s != spread.engine_seconds.decode_s
+
+
+def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_does() -> None:
+    # Groups of one, a queue of one: what the first engine holds back is its own matter while there is room.
+    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
+    fleet = Fleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
+    gate = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue)
+    pull = Pull(fleet, gate, queue, samples, samples.start_group, lambda _now_s: None)
+    samples.engine[0] = samples.engine[1] = 0
+    pull.finish(0, 5, 0.0)
+    assert (len(queue), queue.oldest_held_version()) == (0, 3), "its engine is not at a boundary"
+    pull.fill(5, 0.0)
+    fleet.reach_boundary()
+    pull.finish(1, 5, 0.0)
+    assert (len(queue), queue.oldest_held_version()) == (1, 1), "the first is queued, the second finds no room"
+    pull.fill(5, 0.0)
+    fleet.leave_boundary(0.0)
+    assert (fleet.free_places_of(0), pull.cause) == (2, "backpressure")
+    assert queue.take(1, 1.0) == [0]
+    assert len(queue) == 0, "what an engine holds does not move up by itself"
+    assert fleet.next_boundary_s() == 0.0
+    fleet.reach_boundary()
+    pull.fill(5, 1.0)
+    fleet.leave_boundary(1.0)
+    assert fleet.free_places_of(1) == 0, "the other has nothing to hold back"
+
+
+def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_says_what_it_queued() -> None:
+    queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
+    fleet = Fleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
+    gate, queued_s = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue), []
+    pull = Pull(fleet, gate, queue, samples, samples.start_group, queued_s.append)
+    samples.engine[0] = 0
+    pull.fill(5, 0.0)
+    assert fleet.next_boundary_s() == 0.0
+    fleet.reach_boundary()
+    pull.fill(5, 0.0)
+    fleet.leave_boundary(0.0)
+    finish_s = fleet.next_boundary_s()
+    queue.offer(1, 5, 0.0)
+    pull.finish(0, 5, 0.0)
+    pull.fill(5, 0.0)
+    assert (fleet.next_boundary_s(), queued_s) == (finish_s, [])
+    gate.taken += len(queue.take(1, 0.01))
+    pull.fill(5, 0.01)
+    called_s = fleet.next_boundary_s()
+    assert 0.01 <= called_s < finish_s
+    fleet.reach_boundary()
+    pull.fill(5, called_s)
+    assert (len(queue), queued_s) == (1, [called_s])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"queue_capacity_samples": 23}, "the queue's capacity of 23"),
+        ({"max_in_flight_samples": 23}, "max_in_flight_samples of 23"),
+        ({"queue_policy": "drop_by_age"}, "drop_by_age needs"),
+        ({"queue_policy": "drop_oldest"}, "drop_oldest needs"),
+    ],
+)
+def test_limits_that_no_step_can_pass_are_refused_by_name(change: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulate(with_admission(STARVED, **change), LAYOUT, steps=4, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "settings", "words"),
+    [
+        (Layout(1, 0, 8), Settings(), "no whole engine"),
+        (Layout(0, 3, 8), Settings(), "no trainer"),
+        (Layout(1, 3, 0), Settings(), "no request"),
+        (Layout(1, 3, 10**9), Settings(), "3000000000 requests at once"),
+        (LAYOUT, Settings(engine_slowness=(1.0, 1.0)), "2 slowness factors for 3 engines"),
+        (LAYOUT, Settings(engine_slowness=(1.0, 1.0, 0.0)), "above 0"),
+        (LAYOUT, Settings(publication="capped"), "needs a max_staleness of 1"),
+    ],
+)
+def test_layouts_and_settings_that_cannot_run_are_refused_by_name(
+    layout: Layout, settings: Settings, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        simulate(STARVED, layout, steps=4, seed=1, settings=settings)
+
+
+def test_limits_that_just_let_a_step_through_run() -> None:
+    for limits in ({"queue_capacity_samples": 24}, {"max_in_flight_samples": 24}):
+        assert simulate(with_admission(STARVED, **limits), LAYOUT, steps=4, seed=1).steps == 2
+
+
+def test_a_sample_longer_than_the_cache_is_refused() -> None:
+    longest = int(np.ceil(WORKLOAD.prompt_tokens + LENGTHS.max_tokens))
+    fits, does_not = (
+        replace(STARVED, engine=replace(STARVED.engine, kv_capacity_tokens=cap)) for cap in (longest, 162)
+    )
+    assert simulate(fits, LAYOUT, steps=4, seed=1).steps == 2
+    with pytest.raises(ValueError, match="does not fit"):
+        simulate(does_not, LAYOUT, steps=4, seed=1)
+
+
+def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
+    assert simulate(STARVED, LAYOUT, steps=3, seed=1, warm_up_steps=2).steps == 1
+    for steps, warm_up in ((3, 3), (3, -1), (1, 0)):
+        with pytest.raises(ValueError, match="leave nothing"):
+            simulate(STARVED, LAYOUT, steps=steps, seed=1, warm_up_steps=warm_up)
+
+
+@pytest.mark.parametrize(("ahead", "versions"), [(1.0, 1.0), (0.5, 0.5), (2.0, 2.0)])
+def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(
+    ahead: float, versions: float
+) -> None:
+    early = replace(STARVED, workload=replace(WORKLOAD, batches_ahead=ahead))
+    plain, held = (simulate(each, LAYOUT, steps=200, seed=1) for each in (STARVED, early))
+    assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
+    assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
+    ledger = held.ledger
+    left = ledger.trained + ledger.dropped + ledger.filtered + ledger.queued + ledger.awaiting_group + ledger.in_flight
+    assert left == ledger.generated
+
+
+def test_a_drop_by_age_judges_what_is_held_ahead_when_it_is_taken() -> None:
+    dropping = with_admission(BUSY, max_staleness=2, queue_policy="drop_by_age")
+    early = replace(dropping, workload=replace(WORKLOAD, batches_ahead=1.0))
+    plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
+    assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
+
+
+def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
+    early = replace(with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, batches_ahead=2.0))
+    assert simulate(early, LAYOUT, steps=10, seed=1).steps == 5
+
+
+@pytest.mark.parametrize(
+    ("ahead", "settings", "words"),
+    [
+        (1.5, Settings(), "older than a max_staleness of 1"),
+        (1.0, Settings(publication="capped"), "no batches ahead"),
+    ],
+)
+def test_batches_ahead_that_no_cap_leaves_room_for_are_refused_by_name(
+    ahead: float, settings: Settings, words: str
+) -> None:
+    early = replace(with_admission(STARVED, max_staleness=1), workload=replace(WORKLOAD, batches_ahead=ahead))
+    with pytest.raises(ValueError, match=words):
+        simulate(early, LAYOUT, steps=4, seed=1, settings=settings)
+
+
+def test_a_law_of_one_length_is_drawn_as_it_is() -> None:
+    lengths, kept = Draws(
+        replace(WORKLOAD, lengths=LengthLaw(np.array([7.0]), np.array([1.0]))), 0, 0.0, np.random.default_rng(0)
+    ).groups(3)
+    assert (lengths, kept) == ([7] * 12, [True] * 3)

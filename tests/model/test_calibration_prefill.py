@@ -1,0 +1,128 @@
+"""What prompts cost for each pass and for each of their tokens, and that the run's own batches cost the same again."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope.model.analytic.engine_time import passes_per_sample
+from rlscope.model.calibration import prefill_cost
+from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.observed import Observed, PassCosts, PutBack
+from tests.model.known_run import observed as known_run
+
+CURVE = PNormCurve(flat_s=0.008, per_request_s=2.5e-4, sharpness=1.0)
+"""10 ms at 8 requests."""
+MEAN_TOKENS = 16.0
+PROMPT_TOKENS = 100.0
+
+
+def passes(prompts: list[tuple[int, int, float]], *, decode_tokens: int = 0, passes_a_row: int = 1) -> PassCosts:
+    """Passes over 8 requests: 1,000 that only decode, and prompts as (passes, tokens of each, seconds of each)."""
+    count, tokens, seconds = (np.array([1000, *column], dtype=np.float64) for column in zip(*prompts, strict=True))
+    tokens[0], pass_s = 0.0, np.append(0.010, seconds[1:])
+    prefills = np.arange(count.size) > 0
+    return PassCosts(
+        engine=np.zeros(count.size, dtype=np.int64),
+        running=np.full(count.size, 8),
+        kv_tokens=np.zeros(count.size),
+        prefills=prefills,
+        rows=(count / passes_a_row).astype(np.int64),
+        passes=count.astype(np.int64),
+        busy_s=count * pass_s,
+        between_s=np.zeros(count.size),
+        pass_p50_s=pass_s,
+        decode_tokens=np.where(prefills, decode_tokens * count, 8 * count).astype(np.int64),
+        prefill_tokens=(count * tokens).astype(np.int64),
+    )
+
+
+def run(costs: PassCosts, *, samples: int) -> Observed:
+    """A stretch with such passes."""
+    law = LengthLaw.from_samples(np.full(4, int(MEAN_TOKENS)), np.full(4, True))
+    return replace(known_run(), passes=costs, lengths=law, prompt_tokens=PROMPT_TOKENS, began_samples=samples)
+
+
+def again_s(observed: Observed, found: tuple[float, float | None]) -> float:
+    """Seconds that the same samples cost at the same batch."""
+    pass_s, tokens_per_s = found
+    by_tokens_s = PROMPT_TOKENS / tokens_per_s if tokens_per_s else 0.0
+    return observed.began_samples * (by_tokens_s + pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)))
+
+
+def test_a_line_through_the_passes_splits_what_prompts_cost() -> None:
+    # 5 ms and 1 ms for every 50 tokens: 300 passes over one prompt take 7 ms, 100 over two take 9 ms.
+    observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
+    found = prefill_cost(observed, CURVE, 0.0)
+    assert again_s(observed, found) == pytest.approx(300 * 0.007 + 100 * 0.009)
+    by_pass_s = found.pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)) * 500
+    assert by_pass_s == pytest.approx(400 * 0.005)
+
+
+def test_the_host_of_a_pass_that_only_prefills_is_a_part_of_the_pass() -> None:
+    observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
+    found = prefill_cost(observed, CURVE, 0.002)
+    assert again_s(observed, found) == pytest.approx(300 * 0.009 + 100 * 0.011)
+    assert found.tokens_per_s == pytest.approx(prefill_cost(observed, CURVE, 0.0).tokens_per_s)
+
+
+def test_prompts_beside_decoding_cost_what_the_pass_takes_over_the_curve() -> None:
+    # 10 ms are the decoding's.
+    observed = run(passes([(300, 100, 0.012), (100, 200, 0.014)], decode_tokens=8), samples=500)
+    found = prefill_cost(observed, CURVE, 0.0)
+    assert again_s(observed, found) == pytest.approx(300 * 0.002 + 100 * 0.004)
+    assert found.pass_s == pytest.approx(0.0, abs=1e-12)
+
+
+@pytest.mark.parametrize(("tokens", "told"), [((80, 120), True), ((81, 120), False)])
+def test_tokens_that_hardly_vary_leave_the_split_to_the_curve(tokens: tuple[int, int], told: bool) -> None:
+    # Their deviation is 0.2 of the mean, or just below it. The line would put 5 ms of some 9 into the pass; the curve's
+    # elasticity at 100 rows is 25 of 33, which leaves a quarter.
+    seconds = tuple(0.005 + 4e-5 * count for count in tokens)
+    observed = run(passes([(100, tokens[0], seconds[0]), (100, tokens[1], seconds[1])]), samples=200)
+    found = prefill_cost(observed, CURVE, 0.0)
+    by_pass = found.pass_s * float(passes_per_sample(MEAN_TOKENS, 8.0)) / (sum(seconds) / 2)
+    assert by_pass == pytest.approx(5 / 9 if told else 8 / 33.1, rel=0.01)
+
+
+def test_rows_of_several_passes_do_not_tell_the_parts() -> None:
+    observed = run(passes([(300, 100, 0.007), (100, 200, 0.009)], passes_a_row=4), samples=500)
+    found = prefill_cost(observed, CURVE, 0.0)
+    assert found.pass_s == 0.0
+    assert again_s(observed, found) == pytest.approx(300 * 0.007 + 100 * 0.009)
+
+
+def test_where_updates_make_prompts_be_computed_again_the_rate_is_that_of_the_tokens_computed() -> None:
+    observed = replace(run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500), kv_kept=False)
+    assert prefill_cost(observed, CURVE, 0.0) == (0.0, pytest.approx(50_000 / 3.0))
+
+
+def test_no_pass_over_prompts_costs_nothing() -> None:
+    costs = passes([(1, 1, 0.0)])
+    alone = PassCosts(*(getattr(costs, name)[:1] for name in PassCosts.__slots__))
+    assert prefill_cost(run(alone, samples=10), CURVE, 0.0) == (0.0, None)
+
+
+@pytest.mark.parametrize(
+    ("mean_tokens", "running", "expected"),
+    [(1000.0, 1.0, 1.0), (1.0, 8.0, 1 / 8), (2.0, 2.0, 0.75), (1000.0, 0.5, 1.0), (1000.0, 1e6, 1e-3)],
+)
+def test_prompts_share_a_pass_the_more_the_more_requests_end_in_one(
+    mean_tokens: float, running: float, expected: float
+) -> None:
+    assert float(passes_per_sample(mean_tokens, running)) == pytest.approx(expected)
+
+
+def test_what_preemptions_had_computed_again_makes_no_prompt_dearer() -> None:
+    # 500 prompts in 400 passes; and the same passes over as many requests put back, with as many tokens.
+    alone = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
+    both = run(passes([(600, 100, 0.007), (200, 200, 0.009)]), samples=500)
+    counted = replace(both, put_back=PutBack(preemptions=500, again_tokens=50_000))
+    assert prefill_cost(counted, CURVE, 0.0) == pytest.approx(prefill_cost(alone, CURVE, 0.0))
+    assert prefill_cost(replace(alone, put_back=PutBack(0, 0)), CURVE, 0.0) == prefill_cost(alone, CURVE, 0.0)
+    untold = prefill_cost(replace(alone, put_back=PutBack(500, None)), CURVE, 0.0)
+    assert untold.tokens_per_s == prefill_cost(alone, CURVE, 0.0).tokens_per_s
+    # With nobody to count, each prompt is taken to cost twice as much.
+    uncounted = prefill_cost(both, CURVE, 0.0)
+    assert uncounted.tokens_per_s == pytest.approx((prefill_cost(alone, CURVE, 0.0).tokens_per_s or 0.0) / 2)

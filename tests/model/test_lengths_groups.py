@@ -1,0 +1,51 @@
+"""What whole groups say of their lengths."""
+
+import numpy as np
+import pytest
+
+from rlscope.model.lengths import measure_groups
+
+
+def test_the_tail_is_the_mean_of_the_longest_over_the_mean_of_all() -> None:
+    measured = measure_groups([10, 20, 30, 40], [True] * 4, ["a", "a", "b", "b"])
+    assert measured is not None
+    assert (measured.group_size, measured.groups) == (2, 2)
+    assert measured.tail_ratio == pytest.approx(30 / 25)
+    # Between groups 2 * (100 + 100) / 1 = 400, within (50 + 50) / 2 = 50.
+    assert measured.correlation_ratio == pytest.approx((400 - 50) / (400 + 50))
+
+
+def test_groups_with_an_unfinished_member_or_of_another_size_are_left_out() -> None:
+    lengths = [10, 20, 30, 40, 99, 99, 7]
+    finished = [True, True, True, True, True, False, True]
+    measured = measure_groups(lengths, finished, ["a", "b", "a", "b", "c", "c", "d"])
+    assert measured is not None
+    assert (measured.groups, measured.tail_ratio) == (2, pytest.approx(35 / 25))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "finished", "groups"),
+    [
+        ([], [], []),
+        ([1, 2], [True, True], ["a", "b"]),
+        ([1, 2], [True, True], ["a", "a"]),
+        ([1, 2, 3, 4], [True, False, True, False], ["a", "a", "b", "b"]),
+    ],
+    ids=["nothing", "groups of one", "a single group", "none is whole"],
+)
+def test_nothing_is_measured_on_fewer_than_two_groups_of_two(
+    lengths: list[int], finished: list[bool], groups: list[str]
+) -> None:
+    assert measure_groups(lengths, finished, groups) is None
+
+
+def test_members_drawn_alone_are_not_alike_and_copies_are() -> None:
+    rng = np.random.default_rng(0)
+    alone = rng.integers(1, 100, 4000)
+    ids = np.repeat(np.arange(1000), 4)
+    independent = measure_groups(alone, np.ones(4000), ids)
+    copies = measure_groups(np.repeat(alone[:1000], 4), np.ones(4000), ids)
+    same = measure_groups(np.full(4000, 5), np.ones(4000), ids)
+    assert independent is not None and abs(independent.correlation_ratio) < 0.05
+    assert copies is not None and copies.correlation_ratio == pytest.approx(1.0)
+    assert same is not None and (same.correlation_ratio, same.tail_ratio) == (1.0, 1.0)

@@ -1,0 +1,166 @@
+"""The trainers' rate: overhead where it shows, the exponent's prior, and draws that fan out away from the run."""
+
+import numpy as np
+import pytest
+
+from rlscope.model.system import TrainerPhase
+from rlscope.model.training.scaling import (
+    Elasticity,
+    TrainingRate,
+    fit_training_rate,
+    likely_exponents,
+    prior_exponents,
+)
+
+
+def steps(
+    count: int, gpus: object = 8, overhead_s: float = 5.0, spread: float = 0.3, noise: float = 0.01, seed: int = 0
+):
+    """Tokens, seconds and GPUs of steps of a million tokens or so: 3000 per second and GPU at 8, exponent 0.7."""
+    rng = np.random.default_rng(seed)
+    numbers = np.broadcast_to(gpus, count)
+    tokens = 1e6 * np.exp(spread * rng.standard_normal(count))
+    seconds = overhead_s + tokens / (3000 * 8 * (numbers / 8) ** 0.7)
+    return tokens, seconds * np.exp(noise * rng.standard_normal(count)), numbers
+
+
+def fit(*given: object) -> TrainingRate:
+    return fit_training_rate(*given, np.random.default_rng(1))
+
+
+def test_an_overhead_shows_in_steps_of_different_size() -> None:
+    found = fit(*steps(60))
+    assert found.overhead_identified
+    assert found.overhead_s == pytest.approx(5.0, rel=0.15)
+    assert found.tokens_per_gpu_s == pytest.approx(3000, rel=0.03)
+    assert (found.rate_draws.size, found.overhead_draws.min() > 0.0) == (200, True)
+
+
+def test_noise_free_steps_give_rate_and_overhead_exactly() -> None:
+    found = fit([1000, 2000, 3000] * 10, [7.0, 9.0, 11.0] * 10, 4)
+    assert found.overhead_s == pytest.approx(5.0)
+    assert found.tokens_per_gpu_s == pytest.approx(1000 / 2 / 4)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [steps(60, spread=0.0), steps(60, spread=0.01, noise=0.05), steps(60, overhead_s=0.0, seed=2)],
+    ids=["all steps alike", "more noise than spread", "no overhead"],
+)
+def test_an_overhead_that_does_not_show_is_left_in_the_rate(given: tuple[np.ndarray, ...]) -> None:
+    found = fit(*given)
+    assert (found.overhead_identified, found.overhead_s, found.overhead_draws.max()) == (False, 0.0, 0.0)
+    tokens, seconds, _ = given
+    assert found.tokens_per_gpu_s == pytest.approx(tokens.sum() / seconds.sum() / 8)
+
+
+def test_a_large_overhead_is_not_told_apart_by_steps_that_are_nearly_alike() -> None:
+    assert fit(*steps(40, overhead_s=50.0, spread=0.2)).overhead_identified
+    assert not fit(*steps(40, overhead_s=50.0, spread=0.02)).overhead_identified
+
+
+def test_three_steps_are_too_few_to_tell_an_overhead() -> None:
+    assert not fit([1000, 2000, 3000], [7.0, 9.0, 11.0], 4).overhead_identified
+
+
+def test_one_step_is_a_rate_without_a_spread() -> None:
+    found = fit([800.0], [2.0], [4])
+    assert (found.tokens_per_gpu_s, found.seen_gpus, found.overhead_identified) == (100.0, 4, False)
+    assert found.rate_draws == pytest.approx(100.0)
+
+
+def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range() -> None:
+    drawn = prior_exponents(np.random.default_rng(0), 20_000)
+    assert drawn[0] == pytest.approx(0.7734, abs=5e-4)
+    assert (drawn.min() > 0.0, drawn.max() <= 1.05) == (True, True)
+    assert np.median(drawn) == pytest.approx(0.773, abs=0.005)
+    # Perfect scaling is inside the 90 % interval.
+    assert np.quantile(drawn, 0.05) == pytest.approx(0.459, abs=0.01)
+    assert np.quantile(drawn, 0.95) == pytest.approx(1.009, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("elasticity", "median"),
+    [
+        (None, 0.773),
+        (Elasticity(1.0, 10.0), 0.773),  # an error that large says nothing
+        (Elasticity(1.0, 0.001), 0.885),  # a normal of mean 0.928 and deviation 0.12, cut at 1
+        (Elasticity(0.6, 0.001), 0.541),
+        (Elasticity(1.0, 0.1), 0.857),
+    ],
+)
+def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(
+    elasticity: Elasticity | None, median: float
+) -> None:
+    drawn = likely_exponents(np.random.default_rng(0), 5_000, elasticity)
+    assert drawn[0] == pytest.approx(median, abs=0.01)
+    assert np.median(drawn) == pytest.approx(drawn[0], abs=0.01)
+    if elasticity is not None and elasticity.error < 0.01:
+        assert drawn.max() <= elasticity.value + 0.01
+
+
+def test_tokens_that_do_not_vary_leave_the_exponent_to_its_prior() -> None:
+    found = fit(np.full(30, 1e6), np.linspace(50.0, 51.0, 30), [8] * 30)
+    assert found.scaling_exponent == pytest.approx(0.773, abs=0.001)
+
+
+def test_draws_agree_at_the_gpus_that_were_seen_and_fan_out_away_from_them() -> None:
+    trainers = fit(*steps(60)).trainer_draws()
+    spreads = []
+    for gpus in (8, 16, 64):
+        rates = [each.tokens_per_gpu_s * each.seen_gpus * (gpus / 8) ** each.scaling_exponent for each in trainers]
+        spreads.append(np.std(np.log(rates)))
+    assert spreads[0] < 0.03 < 0.05 < spreads[1]
+    assert spreads[2] > 2.5 * spreads[1]
+
+
+@pytest.mark.parametrize(("counts", "elsewhere"), [([8], ()), ([4, 8], (8,)), ([4, 8, 16], (8, 16))])
+def test_steps_of_the_run_at_other_numbers_of_gpus_speak_of_the_exponent(
+    counts: list[int], elsewhere: tuple[int, ...]
+) -> None:
+    found = fit(*steps(90, np.repeat(counts, 90 // len(counts)), noise=0.001))
+    assert (found.overhead_identified, found.scaling_seen_at) == (True, elsewhere)
+    if elsewhere:
+        assert found.scaling_exponent == pytest.approx(0.7, abs=0.01)
+        assert found.exponent_draws.std() < 0.02
+
+
+def test_rate_and_overhead_are_those_of_the_commonest_number_of_gpus() -> None:
+    tokens, seconds = np.full(30, 1e6), np.concatenate((np.full(20, 50.0), np.full(10, 100.0)))
+    found = fit(tokens, seconds, np.repeat([8, 2], [20, 10]))
+    assert found.seen_gpus == 8
+    assert found.overhead_s + 1e6 / (8 * found.tokens_per_gpu_s) == pytest.approx(50.0)
+    assert found.overhead_draws + 1e6 / (8 * found.rate_draws) == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize(("gpus", "seen"), [(1, False), (2, True), (3, True), (8, True), (16, True), (17, False)])
+def test_training_is_seen_between_the_numbers_of_gpus_that_steps_were_seen_at(gpus: int, seen: bool) -> None:
+    assert fit(*steps(60, np.repeat([2, 8, 16], 20))).has_seen(gpus) == seen
+
+
+def test_the_true_time_of_a_step_lies_in_nine_of_ten_intervals() -> None:
+    inside = 0
+    for seed in range(100):
+        found = fit_training_rate(*steps(40, noise=0.03, seed=seed), np.random.default_rng(seed))
+        seconds = found.overhead_draws + 1e6 / (8 * found.rate_draws)
+        low_s, high_s = np.quantile(seconds, [0.05, 0.95])
+        inside += bool(low_s <= 5.0 + 1e6 / 24_000 <= high_s)
+    # 90 expected, and 80 is more than three standard deviations below.
+    assert inside >= 80
+
+
+def test_a_trainer_carries_the_phases_and_the_range_of_tokens_is_kept() -> None:
+    phases = (TrainerPhase("logprobs", 3.0, True),)
+    found = fit([1000, 2000, 3000], [7.0, 9.0, 11.0], 4)
+    assert found.trainer(phases).phases == phases
+    assert (found.least_tokens, found.most_tokens) == (1000.0, 3000.0)
+
+
+def test_the_same_seed_gives_the_same_draws() -> None:
+    assert (fit(*steps(30)).rate_draws == fit(*steps(30)).rate_draws).all()
+
+
+@pytest.mark.parametrize(("tokens", "seconds"), [([], []), ([1.0], [0.0]), ([0.0], [1.0]), ([1.0, 2.0], [1.0])])
+def test_steps_without_positive_tokens_and_seconds_are_refused(tokens: list[float], seconds: list[float]) -> None:
+    with pytest.raises(ValueError, match="positive tokens and seconds"):
+        fit(tokens, seconds, 8)

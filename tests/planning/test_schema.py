@@ -1,0 +1,409 @@
+"""What a plan may say, and how it is told where it is wrong: every complaint names file, line and key."""
+
+import json
+import math
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from rlscope.errors import RlscopeError
+from rlscope.model.forecast.plan_prior import Plan, planned_system
+from rlscope.model.hardware.devices import DEVICES
+from rlscope.model.system import Layout
+from rlscope.planning.build import plan_of
+from rlscope.planning.schema import EXAMPLE, Guess, PlanFile, Present, read_plan
+from tests.trace_folder import sample_row, worker, write_run
+
+MINIMAL = """\
+[gpus]
+total = 16
+device = "H100 SXM"
+
+[model]
+parameters = 8_030_261_248
+layers = 32
+attention_heads = 32
+kv_heads = 8
+head_dim = 128
+
+[lengths]
+prompt_tokens = 200
+mean_tokens = 1800
+cv_ratio = 0.65
+cap_tokens = 8192
+
+[batch]
+samples_per_step = 1024
+"""
+LLAMA_8B = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+}
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "plan.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def planned(folder: Path, text: str) -> Plan:
+    return plan_of(read_plan(write(folder, text)))
+
+
+def complaint(folder: Path, text: str) -> str:
+    with pytest.raises(RlscopeError) as raised:
+        planned(folder, text)
+    return str(raised.value).removeprefix(str(folder / "plan.toml"))
+
+
+def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) -> None:
+    plan = planned(tmp_path, MINIMAL)
+    assert (plan.device.name, plan.device.bf16_flop_per_s) == ("H100 SXM", 989e12)
+    assert (plan.decode.weight_bandwidth_ratio, plan.decode.compute_ratio, plan.decode.kv_bandwidth_ratio) == (
+        0.75,
+        0.8,
+        0.85,
+    )
+    assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.25, 0.4)
+    assert (plan.training.scaling_exponent, plan.training.scaling_exponent_sd, plan.training.at_gpus) == (0.8, 0.2, 8)
+    assert plan.training.state_bytes == 16 * 8_030_261_248
+    assert plan.admission.queue_capacity_samples == 1024
+    assert plan.update.seconds is None
+    assert plan.lengths_log_sd == 0.0
+    # 0.9 of 80 GB, less 4 GB and the weights, in blocks of 16 tokens of 131,072 bytes.
+    assert plan.kv_capacity_tokens == (0.9 * 80e9 - 4e9 - 2 * 8_030_261_248) // (16 * 131_072) * 16
+
+
+def test_the_example_names_every_key_there_is() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    sections = get_type_hints(PlanFile) | {"present": Present}
+    del sections["text"]
+    for section, kind in sections.items():
+        assert f"[{section}]" in text
+        assert [each.name for each in fields(kind) if f"{each.name} =" not in text] == []
+
+
+def test_what_the_example_shows_as_taken_where_missing_is_what_is_taken(tmp_path: Path) -> None:
+    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
+    shown = ("# count_prompts", "# sharpness", "# pass_overhead_s", "# queue_capacity_samples", "# rate_at_gpus")
+    written = [line.removeprefix("# ") if line.startswith(shown) else line for line in lines]
+    assert written != lines
+    as_it_is, spelt_out = planned(tmp_path, "\n".join(lines)), planned(tmp_path, "\n".join(written))
+    assert spelt_out.admission == as_it_is.admission
+    assert spelt_out.training == as_it_is.training
+    assert spelt_out.decode.sharpness == as_it_is.decode.sharpness
+    # None: the same scale, as the hardware's prior has it.
+    assert (spelt_out.decode.overhead_scale_s, as_it_is.decode.overhead_scale_s) == (0.003, None)
+
+
+def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
+    text = MINIMAL.replace("mean_tokens = 1800", "mean_tokens = { median = 1800, log_sd = 0.2 }")
+    text += "[training]\nmfu_ratio = { median = 0.3 }\n[efficiency]\ncompute_ratio = { median = 0.6, log_sd = 0 }\n"
+    file = read_plan(write(tmp_path, text))
+    plan = plan_of(file)
+    assert (file.lengths.mean_tokens, plan.lengths_log_sd) == (Guess(1800.0, 0.2), 0.2)
+    assert (plan.training.mfu_ratio.median, plan.training.mfu_ratio.log_sd) == (0.3, 0.4)
+    assert (plan.decode.compute_ratio, plan.decode.compute_log_sd) == (0.6, 0.0)
+    assert plan.decode.weight_bandwidth_log_sd is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "said"),
+    [
+        ("total = 16", "totl = 16", 2, "[gpus] totl: found the key 'totl'"),
+        ("total = 16", "totl = 16", 2, "(did you mean 'total'?)"),
+        ("total = 16", 'total = "16"', 2, "[gpus] total: found '16'; expected a whole number at least 1"),
+        ("total = 16", "total = true", 2, "found True; expected a whole number"),
+        ("total = 16", "total = 16.5", 2, "found 16.5; expected a whole number"),
+        ("total = 16", "total = 0", 2, "found 0; expected a whole number at least 1"),
+        ("total = 16\n", "", 1, "[gpus] total: found no such key; expected a whole number at least 1"),
+        ("total = 16", "total = 65_537", 2, "found 65537; expected a whole number at least 1 and at most 65,536"),
+        ("head_dim = 128", "head_dim = nan", 10, "[model] head_dim: found nan"),
+        ("cv_ratio = 0.65", "cv_ratio = 0", 15, "found 0; expected a number above 0 and at most 10"),
+        ("cv_ratio = 0.65", "cv_ratio = 10.1", 15, "found 10.1; expected"),
+        ("mean_tokens = 1800", "mean_tokens = {median = 1800, sd = 1}", 14, "expected a number, or { median = NUMBER"),
+        ("mean_tokens = 1800", "mean_tokens = {median = 1800, log_sd = 3.1}", 14, "log_sd = 0 to 3"),
+        ("[batch]", "[bach]", 18, "[bach]: found the entry 'bach'"),
+        ("[batch]", "[bach]", 18, "(did you mean 'batch'?)"),
+        ("[batch]\nsamples_per_step = 1024", "batch = 1024", 18, "found 1024; expected a section, [batch]"),
+        ('device = "H100 SXM"', 'device = "H100 SMX"', 3, "(did you mean 'H100 SXM'?)"),
+    ],
+)
+def test_a_key_that_is_not_what_it_may_be_is_named_with_its_line(
+    tmp_path: Path, old: str, new: str, line: int, said: str
+) -> None:
+    assert old in MINIMAL
+    text = MINIMAL.replace(old, new)
+    if new == "batch = 1024":
+        # Outside of any section, which only the top of the file is.
+        text, line = f"{new}\n{MINIMAL.replace(old, '')}", 1
+    message = complaint(tmp_path, text)
+    assert message.startswith(f", line {line}, ")
+    assert said in message
+
+
+def test_a_key_written_with_dots_or_inside_its_section_is_found_too(tmp_path: Path) -> None:
+    rest = MINIMAL.split("\n\n", 1)[1]
+    assert complaint(tmp_path, f"gpus.device = 'H100 SXM'\ngpus.total = -1\n{rest}").startswith(
+        ", line 2, [gpus] total"
+    )
+    assert complaint(tmp_path, f"\ngpus = {{ total = -1 }}\n{rest}").startswith(", line 2, [gpus] total")
+
+
+def test_a_word_of_a_list_is_held_to_the_list(tmp_path: Path) -> None:
+    message = complaint(tmp_path, f"{MINIMAL}[limits]\nstaleness_kept = 'never'\n")
+    assert "found 'never'; expected one of 'by_layout', 'admission', 'publication_waits', 'drop'" in message
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("group_size = 1025\n", "expected at most samples_per_step, 1024"),
+        ("[limits]\nstaleness_kept = 'drop'\n", "found 'drop' and no max_staleness"),
+        ("[limits]\nqueue_capacity_samples = 1023\n", "found 1023; expected at least 1024, the whole groups of a step"),
+        ("group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
+        ("[weights]\nupdate_s = 1\nbandwidth_gb_per_s = 1\n", "found update_s too; expected one of the two"),
+        ("[present]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "at most the 16 that there are"),
+    ],
+)
+def test_figures_that_exclude_each_other_are_refused(tmp_path: Path, more: str, said: str) -> None:
+    assert said in complaint(tmp_path, MINIMAL + more)
+
+
+def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path: Path) -> None:
+    plan = planned(tmp_path, f"{MINIMAL}group_size = 3\n[limits]\nmax_in_flight_samples = 1026\n")
+    assert (plan.admission.max_in_flight_samples, plan.admission.queue_capacity_samples) == (1026, 1026)
+
+
+def test_one_gpu_can_not_be_split(tmp_path: Path) -> None:
+    message = complaint(tmp_path, MINIMAL.replace("total = 16", "total = 1"))
+    assert "[gpus] total: found 1; expected at least 2: a trainer replica and an engine" in message
+    assert planned(tmp_path, MINIMAL.replace("total = 16", "total = 2")).gpus == 2
+
+
+def test_whole_nodes_count_where_gpus_are_too_few(tmp_path: Path) -> None:
+    nodes = MINIMAL.replace("total = 16", "total = 15\ngpus_per_engine = 2\ngpus_per_node = 8")
+    assert "found 15; expected at least 16" in complaint(tmp_path, nodes)
+    assert planned(tmp_path, nodes.replace("total = 15", "total = 16")).gpus == 16
+
+
+def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_path: Path) -> None:
+    large = MINIMAL.replace("8_030_261_248", "70_553_706_496").replace("layers = 32", "layers = 80")
+    message = complaint(tmp_path, large)
+    # 141.1 GB of weights; three GPUs leave 0.9 * 80 - 4 = 68 GB each.
+    assert ", line 1, [gpus] gpus_per_engine: found 1, whose 80 GB do not hold 141 GB of weights" in message
+    assert "expected at least 3 GPUs of H100 SXM for an engine" in message
+    assert planned(tmp_path, large.replace("total = 16", "total = 16\ngpus_per_engine = 3")).kv_capacity_tokens > 0
+
+
+def test_a_device_of_ones_own_takes_all_three_figures(tmp_path: Path) -> None:
+    own = MINIMAL.replace('device = "H100 SXM"', "peak_tflops = 500\nbandwidth_tb_per_s = 2\nmemory_gb = 64")
+    device = planned(tmp_path, own).device
+    assert (device.bf16_flop_per_s, device.bandwidth_bytes_per_s, device.memory_bytes) == (500e12, 2e12, 64e9)
+    assert "[gpus] memory_gb: found no such key" in complaint(tmp_path, own.replace("memory_gb = 64", ""))
+
+
+@pytest.mark.parametrize("name", [*(device.name for device in DEVICES), "h200", "NVIDIA H100 80GB HBM3"])
+def test_devices_are_found_by_their_name_and_by_the_drivers(tmp_path: Path, name: str) -> None:
+    found = planned(tmp_path, MINIMAL.replace("H100 SXM", name)).device
+    assert found.name.casefold() in (name.casefold(), "h100 sxm")
+
+
+def test_one_figure_overrides_that_of_the_table(tmp_path: Path) -> None:
+    device = planned(tmp_path, MINIMAL.replace("total = 16", "total = 16\nmemory_gb = 94")).device
+    assert (device.memory_bytes, device.bandwidth_bytes_per_s) == (94e9, 3.35e12)
+
+
+def test_lengths_have_the_mean_and_the_spread_that_are_stated_after_the_cap(tmp_path: Path) -> None:
+    law = planned(tmp_path, MINIMAL.replace("cap_tokens = 8192", "cap_tokens = 3000")).workload.lengths
+    assert (law.mean_tokens, math.sqrt(law.cv2)) == pytest.approx((1800, 0.65), rel=2e-3)
+    assert law.capped_ratio > 0.2
+    free = planned(tmp_path, MINIMAL.replace("cap_tokens = 8192\n", "")).workload.lengths
+    assert (free.mean_tokens, math.sqrt(free.cv2)) == pytest.approx((1800, 0.65), rel=2e-3)
+
+
+def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> None:
+    text = MINIMAL.replace(
+        "mean_tokens = 1800\ncv_ratio = 0.65", "percentiles = { p50 = 1500, 'p84.1344746' = 2733.178 }"
+    )
+    law = planned(tmp_path, text).workload.lengths
+    # Median 1500 and sigma 0.6, cut at 8192.
+    assert (law.mean_tokens, law.cv2) == pytest.approx((1791.77, 0.4142), rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said"),
+    [
+        ("cv_ratio = 0.5", "found neither; expected either mean_tokens with cv_ratio, or percentiles, or from_run"),
+        ("mean_tokens = 1800", "[lengths] cv_ratio: found no such key"),
+        ("mean_tokens = 1800\ncv_ratio = 1\npercentiles = {p50 = 1, p90 = 2}", "found both"),
+        ("mean_tokens = 8192\ncv_ratio = 0.1", "a mean of 8192 tokens is not below the cap of 8192"),
+        ("mean_tokens = 4096\ncv_ratio = 1.01", "a mean of 4096 tokens under a cap of 8192 varies by less than 1.00"),
+        ("percentiles = {p50 = 1500}", "at least two percentiles"),
+        ("percentiles = {p0 = 1, p50 = 1500}", "above 0 and below 100"),
+        ("percentiles = {p50 = 1500, p90 = 1500}", "lengths must grow with their percentile"),
+        ("percentiles = {p50 = 1500, p90 = 8192}", "a percentile of 8192 tokens is not below the cap"),
+        ("percentiles = {median = 1500, p90 = 3000}", "percentiles named median, p90"),
+    ],
+)
+def test_lengths_that_can_not_be_are_refused(tmp_path: Path, lengths: str, said: str) -> None:
+    assert said in complaint(tmp_path, MINIMAL.replace("mean_tokens = 1800\ncv_ratio = 0.65", lengths))
+
+
+def recorded(tmp_path: Path, **config: object) -> str:
+    """A plan whose lengths are those of a run beside it."""
+    samples = [sample_row(f"s{length}", "e0", [(0, 0, length)], prompt_tokens=30) for length in (100, 200, 300)]
+    unfinished = sample_row("late", "e0", [(0, 0, 200)], prompt_tokens=50, finish_reason="unfinished")
+    write_run(tmp_path / "earlier", [worker("e0")], config, samples=[*samples, unfinished])
+    stated = "prompt_tokens = 200\nmean_tokens = 1800\ncv_ratio = 0.65\ncap_tokens = 8192\n"
+    return MINIMAL.replace(stated, 'from_run = "earlier"\n')
+
+
+def test_lengths_of_an_earlier_run_are_its_own_law_and_its_prompts(tmp_path: Path) -> None:
+    plan = planned(tmp_path, recorded(tmp_path))
+    law = plan.workload.lengths
+    # Three are at least 200 long; one of them ends there, and one was only seen so far.
+    assert law.support.tolist() == [100.0, 200.0, 300.0]
+    assert law.probabilities.tolist() == pytest.approx([0.25, 0.25, 0.5])
+    assert plan.workload.prompt_tokens == 35.0
+    assert plan.lengths_from == "earlier"
+    assert planned(tmp_path, MINIMAL).lengths_from is None
+
+
+def test_a_plan_may_cut_recorded_lengths_and_has_its_own_prompts(tmp_path: Path) -> None:
+    text = recorded(tmp_path).replace(
+        'from_run = "earlier"', 'from_run = "earlier"\ncap_tokens = 250\nprompt_tokens = 9'
+    )
+    workload = planned(tmp_path, text).workload
+    assert (workload.lengths.max_tokens, workload.lengths.cap_tokens, workload.prompt_tokens) == (250.0, 250, 9.0)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("mean_tokens = 5", "[lengths] mean_tokens: found both from_run and mean_tokens; expected one of them"),
+        ("cv_ratio = 0.5", "found both from_run and cv_ratio"),
+        ("percentiles = {p50 = 1, p90 = 2}", "found both from_run and percentiles"),
+        ("cap_tokens = 301", "[lengths] cap_tokens: found 301; expected at most 300, at which the run cut responses"),
+    ],
+)
+def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path: Path, more: str, said: str) -> None:
+    text = recorded(tmp_path, max_output_tokens=300)
+    assert said in complaint(tmp_path, text.replace('from_run = "earlier"', f'from_run = "earlier"\n{more}'))
+    assert planned(tmp_path, text.replace('from_run = "earlier"', 'from_run = "earlier"\ncap_tokens = 300'))
+
+
+def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path: Path) -> None:
+    write_run(tmp_path / "empty", [worker("e0")], {}, samples=[])
+    text = recorded(tmp_path)
+    found = complaint(tmp_path, text.replace('"earlier"', '"empty"'))
+    assert "[lengths] from_run: found nothing in" in found and "no sample with a token began" in found
+    assert "nowhere" in complaint(tmp_path, text.replace('"earlier"', '"nowhere"'))
+
+
+def test_a_plan_without_a_run_says_its_prompts(tmp_path: Path) -> None:
+    said = complaint(tmp_path, MINIMAL.replace("prompt_tokens = 200\n", ""))
+    assert "[lengths] prompt_tokens: found no such key; expected it, or from_run" in said
+
+
+def test_a_config_of_hugging_face_says_all_of_the_model(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    spelt_out = planned(tmp_path, MINIMAL)
+    head, _, tail = MINIMAL.partition("[model]")
+    _, _, tail = tail.partition("[lengths]")
+    short = f"{head}[model]\nconfig_json = 'config.json'\n[lengths]{tail}"
+    assert planned(tmp_path, short).shape == spelt_out.shape
+    assert planned(tmp_path, short).training.model == spelt_out.training.model
+    halved = short.replace("[lengths]", "bytes_per_weight = 1\n[lengths]")
+    assert planned(tmp_path, halved).shape.weight_bytes == 8_030_261_248
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (None, "No such file"),
+        ("[]", "a list in"),
+        ("{", "Expecting property name"),
+        ('{"model_type": "mamba"}', "model_type 'mamba', which is none of"),
+    ],
+)
+def test_a_config_that_can_not_be_counted_is_refused(tmp_path: Path, config: str | None, said: str) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    message = complaint(tmp_path, MINIMAL.replace("[model]", "[model]\nconfig_json = 'config.json'"))
+    assert message.startswith(", line 6, [model] config_json")
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("experts = 8", "[model] experts_per_token: found no such key"),
+        ("experts = 8\nexperts_per_token = 9\nactive_parameters = 1e9", "found 9; expected at most the 8 experts"),
+        ("active_parameters = 9e9\nexperts = 8\nexperts_per_token = 2", "at most the 8,030,261,248 parameters"),
+    ],
+)
+def test_a_mixture_of_experts_is_described_whole(tmp_path: Path, more: str, said: str) -> None:
+    assert said in complaint(tmp_path, MINIMAL.replace("head_dim = 128", f"head_dim = 128\n{more}"))
+
+
+def test_a_model_without_a_size_is_refused(tmp_path: Path) -> None:
+    message = complaint(tmp_path, MINIMAL.replace("kv_heads = 8\n", ""))
+    assert message.startswith(", line 5, [model] kv_heads: found no such key")
+
+
+@pytest.mark.parametrize(
+    ("written", "engine_pause_s", "trainer_blocked_s", "delay_s"),
+    [
+        ("update_s = 4", 4, 0, 0),
+        ("update_s = 4\nblocks_trainer = true", 4, 4, 0),
+        ("update_s = 4\npauses_engines = false", 0, 0, 4),
+        ("bandwidth_gb_per_s = 4.015130624", 4, 0, 0),
+        ("update_s = 0", 0, 0, 0),
+    ],
+)
+def test_an_update_stops_whom_the_plan_says(
+    tmp_path: Path, written: str, engine_pause_s: float, trainer_blocked_s: float, delay_s: float
+) -> None:
+    update = planned_system(planned(tmp_path, f"{MINIMAL}[weights]\n{written}\n"), {}).update
+    assert (update.engine_pause_s, update.trainer_blocked_s, update.delay_s) == pytest.approx(
+        (engine_pause_s, trainer_blocked_s, delay_s)
+    )
+
+
+def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:
+    def kept(manner: str) -> Plan:
+        return planned(tmp_path, f"{MINIMAL}[limits]\nmax_staleness = 3\nstaleness_kept = '{manner}'\n")
+
+    by_layout, admission, waits, drop = map(kept, ("by_layout", "admission", "publication_waits", "drop"))
+    assert (by_layout.admission.max_staleness, by_layout.most_staleness) == (None, 3)
+    assert (admission.admission.max_staleness, admission.most_staleness) == (3, 3)
+    assert (waits.settings.publication, admission.settings.publication) == ("capped", "in_flight")
+    assert (drop.admission.queue_policy, drop.admission.max_staleness, drop.most_staleness) == ("drop_by_age", 3, None)
+
+
+def test_a_present_layout_is_read(tmp_path: Path) -> None:
+    text = f"{MINIMAL}[present]\ntrainer_gpus = 8\nsampler_gpus = 8\nmax_running = 64\n"
+    assert planned(tmp_path, text).present == Layout(8, 8, 64)
+    assert planned(tmp_path, MINIMAL).present is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"[gpus\n", "at line 1"), (b"\xff\xfe", "no UTF-8"), (None, "No such file or directory")],
+)
+def test_what_is_no_plan_at_all_is_said_with_the_way_to_one(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "plan.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(RlscopeError, match="rlscope plan --example") as raised:
+        read_plan(path)
+    assert said in str(raised.value)

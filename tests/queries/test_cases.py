@@ -1,0 +1,52 @@
+"""Each question answers what its case file says; the cases name every column and argument of its header."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlscope.trace.query import ask, standard_arguments
+from rlscope.trace.questions import find_question, questions
+from rlscope.trace.store import open_run
+from tests.case_files import Case, cases_of, cell, text_rows
+
+CASES = cases_of(Path(__file__).parent / "cases")
+
+
+def answered(case: Case, folder: Path) -> list[dict[str, Any]]:
+    with open_run(case.write(folder)) as run:
+        return ask(run, case.file, standard_arguments(run) | case.args).rows(named=True)
+
+
+def expected(case: Case) -> list[dict[str, Any]]:
+    types = {column.name: column.type for column in find_question(case.file).outputs}
+    return [{name: near(cell(text, types[name])) for name, text in row.items()} for row in text_rows(case.expect)]
+
+
+def near(value: Any) -> Any:
+    return pytest.approx(value, rel=1e-12) if isinstance(value, float) else value
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.file}: {case.name}")
+def test_the_question_answers_what_the_case_expects(case: Case, tmp_path: Path) -> None:
+    rows = expected(case)
+    answer = answered(case, tmp_path / "run")
+    columns = text_columns(case)
+    assert [{name: row[name] for name in columns} for row in answer] == rows
+
+
+def text_columns(case: Case) -> list[str]:
+    return case.expect.strip().splitlines()[0].split()
+
+
+@pytest.mark.parametrize("name", questions())
+def test_every_question_has_cases_that_name_each_of_its_columns_and_arguments(name: str) -> None:
+    question = find_question(name)
+    own = [case for case in CASES if case.file == name]
+    assert own, f"tests/queries/cases/{name}.toml is missing"
+    assert {column for case in own for column in text_columns(case)} == {column.name for column in question.outputs}
+    assert {argument for case in own for argument in case.args} >= {argument.name for argument in question.args}
+
+
+def test_every_case_file_belongs_to_a_question() -> None:
+    assert {case.file for case in CASES} == set(questions())

@@ -1,0 +1,237 @@
+"""Analyses made by hand: a full run, and the runs that break pages (empty, single, hostile, many engines)."""
+
+import math
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+
+import polars as pl
+
+from rlscope.analysis.data_quality import ClockOffset, DataQuality
+from rlscope.analysis.result import (
+    Analysis,
+    Finding,
+    Ledger,
+    LedgerState,
+    Loss,
+    RunFacts,
+    SampleStaleness,
+    Staleness,
+    Throughput,
+    TokenStaleness,
+    Verdict,
+    Window,
+)
+from rlscope.trace.files import SkippedFile
+from tests.reports.flow_fixture import flow_answers
+
+STARTED_NS = 1_763_700_000_000_000_000
+DURATION_S = 1_260
+BUCKET_S = 10
+STEPS = 240
+HOSTILE = "</script><img src=x onerror=alert(1)>\"'&"
+
+NO_ROWS: dict[str, pl.DataFrame] = {
+    name: pl.DataFrame(schema=dict.fromkeys(columns, pl.Int64))
+    for name, columns in {
+        "ledger_timeline": ("role", "state", "reason", "bucket_start_ns", "gpu_s"),
+        "token_staleness_by_step": ("step", "tokens", "staleness_mean", "staleness_p50", "staleness_p95",
+                                    "staleness_p99", "staleness_max", "in_flight_mean", "in_queue_mean"),
+        "staleness_histogram": ("staleness", "tokens"),
+        "batch_size": ("worker_id", "bucket_start_ns", "running_mean", "running_max"),
+        "waiting_requests": ("worker_id", "bucket_start_ns", "waiting_mean"),
+        "kv_use": ("worker_id", "bucket_start_ns", "kv_used_mean_tokens", "kv_capacity_tokens"),
+        "pass_latency": ("worker_id", "running", "passes", "pass_mean_s", "pass_p50_s", "pass_p95_s"),
+        "queue_depth": ("queue", "bucket_start_ns", "depth_mean_samples", "depth_max_samples", "capacity_samples"),
+        "training_steps": ("step", "start_ns", "end_ns", "period_s", "compute_s", "samples", "tokens",
+                           "response_tokens", "reward_mean"),
+        "weight_update_latency": ("version", "worker_id", "publish_start_ns", "applied_ns", "publish_to_applied_s",
+                                  "apply_s"),
+        "response_lengths": ("length_from_tokens", "length_to_tokens", "finished_samples", "capped_samples",
+                             "censored_samples"),
+        "delivery_outcomes": ("outcome", "samples", "tokens", "mean_output_tokens", "length_bias_ratio"),
+        "token_balance": ("generated_tokens", "trained_tokens", "dropped_stale_tokens", "filtered_tokens",
+                          "abandoned_tokens", "undelivered_tokens"),
+        "throughput": ("bucket_start_ns", "trained_tokens_per_s", "generated_tokens_per_s"),
+    }.items()
+}  # fmt: skip
+
+
+def full_analysis(
+    engines: int = 4, engine_prefix: str = "sampler-", run_id: str = "grpo-math-7b-2026-11-21"
+) -> Analysis:
+    """A plausible run: trainers wait for samples, engines are underfilled, one engine straggles."""
+    rng = random.Random(7)
+    workers = [f"{engine_prefix}{n}" for n in range(engines)]
+    timeline = _timeline(rng, engines)
+    histogram = ((0, 410_000), (1, 2_950_000), (2, 4_120_000), (3, 2_380_000), (4, 1_020_000), (5, 164_000), (6, 9_000))
+    window = Window(_at(180), _at(1_150), 24, 221)
+    return Analysis(
+        run=RunFacts(run_id, STARTED_NS, float(DURATION_S), 2 + engines, 2, engines, 0, STEPS, 30_720, 11_053_000, 4,
+                     window, "the longest stretch in which the step time stays within 10% of its median"),
+        verdict=Verdict("samplers", (Loss("samplers", 892.4, 0.46), Loss("weight_updates", 96.1, 0.017),
+                                     Loss("staleness_cap", 40.2, 0.021)), None, window.start_ns, window.end_ns),
+        throughput=Throughput(8_772.2, 9_310.5, 9_120.0),
+        ledger=_ledger(timeline),
+        staleness=Staleness(TokenStaleness(2.12, 2, 4, 5, 6, histogram), SampleStaleness(2.9, 6), 0.82, 1.3, 173_000,
+                            {"engine": 10_900_000, "time_join": 153_000}),
+        findings=_findings(workers),
+        data_quality=DataQuality(
+            (SkippedFile("samples/sampler-1-00012.parquet", "not a Parquet file: no magic bytes at its end"),),
+            {"engine_steps": 812, "samples": 0}, (workers[-1],), (ClockOffset("node-2", "node-1", 0.0021, 0.0004),),
+            ("12 deliveries name a sample that no file holds.",)),
+        answers=_answers(rng, workers, timeline, histogram),
+    )  # fmt: skip
+
+
+def empty_analysis() -> Analysis:
+    """A run of which nothing is known but that it began."""
+    return Analysis(
+        run=RunFacts("empty", STARTED_NS, 0.0, 0, 0, 0, 0, 0, 0, 0, None, None, "no training step was recorded"),
+        verdict=Verdict("unknown", (), "no worker wrote anything", STARTED_NS, STARTED_NS),
+        throughput=Throughput(None, None, None),
+        ledger=Ledger(0, ()),
+        staleness=Staleness(None, None, None, None, None, {}),
+        findings=(),
+        data_quality=DataQuality((), {}, (), (), ()),
+        answers=dict(NO_ROWS),
+    )
+
+
+def without_frames() -> Analysis:
+    """The full facts, and not one frame to draw."""
+    return replace(full_analysis(), answers={})
+
+
+def hostile_analysis() -> Analysis:
+    """Every string that a run can supply tries to leave its place on the page."""
+    analysis = full_analysis(engine_prefix=HOSTILE, run_id=HOSTILE)
+    quality = replace(
+        analysis.data_quality,
+        skipped_files=(SkippedFile(HOSTILE, HOSTILE),),
+        dropped_rows={HOSTILE: 3},
+        gaps=(HOSTILE,),
+    )
+    odd = Finding(HOSTILE, "info", None, {HOSTILE: HOSTILE}, None, None)
+    states = (*analysis.ledger.states, LedgerState("sampler", HOSTILE, HOSTILE, 0, 0.0, None))
+    return replace(
+        analysis,
+        data_quality=quality,
+        findings=(*analysis.findings, odd),
+        ledger=replace(analysis.ledger, states=states),
+    )
+
+
+def _at(second: float) -> int:
+    return STARTED_NS + round(second * 1e9)
+
+
+def _findings(workers: list[str]) -> tuple[Finding, ...]:
+    start, end = _at(180), _at(1_150)
+    return (
+        Finding("starved_trainer", "critical", 892.4, {"waiting_gpu_s": 892.4, "waiting_share_ratio": 0.46,
+                "longest_wait_s": 7.31}, start, end),
+        Finding("underfilled_engines", "warning", 610.0, {"running_mean": 21.4, "running_cap": 64,
+                "fill_ratio": 0.334, "decoding_gpu_s": 3_120.0}, start, end),
+        Finding("straggling_engine", "warning", 212.0, {"worker_id": workers[-1], "tokens_per_s": 1_120.0,
+                "median_tokens_per_s": 2_640.0, "slowdown_ratio": 0.42}, start, end),
+        Finding("weight_update_cost", "info", 96.1, {"updates": 240, "publish_gpu_s": 38.2, "apply_gpu_s": 57.9,
+                "share_ratio": 0.017, "apply_mean_s": 0.061}, start, end),
+        Finding("data_quality_gaps", "warning", None, {"skipped_files": 1, "dropped_rows": 812,
+                "workers_without_end": 1, "unattributed_share_ratio": 0.018}, None, None),
+        Finding("rule_of_tomorrow", "info", None, {"surprise_ratio": 0.5, "nothing": None}, None, None),
+    )  # fmt: skip
+
+
+TRAINER_SHARES = {("startup", None): 0.03, ("train", None): 0.41, ("logprobs", None): 0.05,
+                  ("waiting_for_samples", "samples"): 0.42, ("waiting_for_staleness_cap", "staleness_cap"): 0.02,
+                  ("publishing_weights", None): 0.02, ("checkpoint", None): 0.02, ("eval", None): 0.02,
+                  ("unattributed", None): 0.01}  # fmt: skip
+SAMPLER_SHARES = {("startup", None): 0.03, ("decoding", None): 0.63, ("mixed_passes", None): 0.08,
+                  ("prefilling", None): 0.03, ("between_passes", None): 0.06, ("applying_weights", None): 0.02,
+                  ("no_requests", "environment"): 0.07, ("no_requests", "backpressure"): 0.04,
+                  ("eval", None): 0.02, ("unattributed", None): 0.02}  # fmt: skip
+
+
+def _timeline(rng: random.Random, engines: int) -> pl.DataFrame:
+    rows: list[tuple[str, str, str | None, int, float]] = []
+    for bucket in range(DURATION_S // BUCKET_S):
+        for role, gpus, shares in (("trainer", 2, TRAINER_SHARES), ("sampler", engines, SAMPLER_SHARES)):
+            weights = {key: share * rng.uniform(0.6, 1.4) for key, share in shares.items() if _happens(key[0], bucket)}
+            total = sum(weights.values())
+            rows += [
+                (role, state, reason, _at(bucket * BUCKET_S), gpus * BUCKET_S * weight / total)
+                for (state, reason), weight in weights.items()
+            ]
+    return pl.DataFrame(rows, schema=["role", "state", "reason", "bucket_start_ns", "gpu_s"], orient="row")
+
+
+def _happens(state: str, bucket: int) -> bool:
+    if state == "startup" or bucket < 4:
+        return state == "startup" and bucket < 4
+    return bucket % 24 == 0 if state in ("eval", "checkpoint") else True
+
+
+def _ledger(timeline: pl.DataFrame) -> Ledger:
+    sums = (
+        timeline.group_by("role", "state", "reason").agg(pl.col("gpu_s").sum()).sort("role", "gpu_s", descending=True)
+    )
+    roles = dict(sums.group_by("role").agg(pl.col("gpu_s").sum()).iter_rows())
+    states = tuple(
+        LedgerState(role, state, reason, round(gpu_s * 1e9), gpu_s / roles[role], 0.04 if state == "train" else None)
+        for role, state, reason, gpu_s in sums.iter_rows()
+    )
+    return Ledger(sum(state.gpu_ns for state in states), states)
+
+
+def _answers(
+    rng: random.Random, workers: list[str], timeline: pl.DataFrame, histogram: Iterable[tuple[int, int]]
+) -> dict[str, pl.DataFrame]:
+    buckets = range(40, DURATION_S, BUCKET_S)
+    engine_rows = [
+        (worker, _at(t), 10 + 16 * abs(math.sin(t / 90 + n)) + rng.uniform(0, 4), rng.randint(26, 44))
+        for n, worker in enumerate(workers)
+        for t in buckets
+    ]
+    return {
+        "ledger_timeline": timeline,
+        "token_staleness_by_step": pl.DataFrame(
+            [(s, 46_000 + s, 2.1 + 0.6 * math.sin(s / 17), 2, 4 + (s % 31 == 0), 5, 5 + (s % 31 == 0), 0.8, 1.3)
+             for s in range(STEPS)],
+            schema=list(NO_ROWS["token_staleness_by_step"].columns), orient="row"),
+        "staleness_histogram": pl.DataFrame(list(histogram), schema=["staleness", "tokens"], orient="row"),
+        "batch_size": pl.DataFrame(engine_rows, schema=list(NO_ROWS["batch_size"].columns), orient="row"),
+        "waiting_requests": pl.DataFrame([(w, t, max(0.0, m - 20)) for w, t, m, _ in engine_rows],
+                                         schema=list(NO_ROWS["waiting_requests"].columns), orient="row"),
+        "kv_use": pl.DataFrame([(w, t, 1_800.0 * m, 262_144) for w, t, m, _ in engine_rows],
+                               schema=list(NO_ROWS["kv_use"].columns), orient="row"),
+        "pass_latency": pl.DataFrame(
+            [(w, b, 900 - 12 * b, m := 0.011 + 0.00028 * b + (0.012 if n == len(workers) - 1 else 0), m * 0.97, m * 1.3)
+             for n, w in enumerate(workers[:8]) for b in range(1, 48, 2)],
+            schema=list(NO_ROWS["pass_latency"].columns), orient="row"),
+        "queue_depth": pl.DataFrame(
+            [("samples", _at(t), 40 + 38 * math.sin(t / 60), 50 + 40 * math.sin(t / 60), 128) for t in buckets],
+            schema=list(NO_ROWS["queue_depth"].columns), orient="row"),
+        "training_steps": pl.DataFrame(
+            [(s, _at(40 + 5 * s), _at(42.4 + 5 * s), None if s == 0 else 5 + rng.uniform(-0.4, 0.9),
+              2.4 + rng.uniform(-0.1, 0.1), 128, 61_000, 46_000, -0.5 + s / 200) for s in range(STEPS)],
+            schema=list(NO_ROWS["training_steps"].columns), orient="row"),
+        "weight_update_latency": pl.DataFrame(
+            [(v, w, _at(40 + 5 * v), _at(40.4 + 5 * v), 0.35 + rng.expovariate(9), 0.05 + rng.expovariate(80))
+             for v in range(1, STEPS) for w in workers[:8]],
+            schema=list(NO_ROWS["weight_update_latency"].columns), orient="row"),
+        "response_lengths": pl.DataFrame(
+            [(64 * b, 64 * (b + 1), int(4_000 * math.exp(-((b - 4) ** 2) / 18)), 900 if b == 15 else 0, 9 * (b > 9))
+             for b in range(16)],
+            schema=list(NO_ROWS["response_lengths"].columns), orient="row"),
+        "delivery_outcomes": pl.DataFrame(
+            [("trained", 30_720, 11_053_000, 359.8, 1.0), ("dropped_stale", 1_204, 610_000, 506.6, 1.41),
+             ("filtered", 640, 201_000, 314.1, 0.87)],
+            schema=list(NO_ROWS["delivery_outcomes"].columns), orient="row"),
+        "token_balance": pl.DataFrame([(11_950_000, 11_053_000, 610_000, 201_000, 0, 86_000)],
+                                      schema=list(NO_ROWS["token_balance"].columns), orient="row"),
+        "throughput": pl.DataFrame(
+            [(_at(t), 9_300 + 900 * math.sin(t / 45), 9_500 + 700 * math.sin(t / 45 + 0.7)) for t in buckets],
+            schema=list(NO_ROWS["throughput"].columns), orient="row"),
+        **flow_answers(rng, workers, STARTED_NS),
+    }  # fmt: skip

@@ -1,0 +1,24 @@
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = Path("/usr/bin/chromium")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def stills_of_every_page(stills_drawn_once: None) -> None:
+    """Pages here hold their stills, each drawn once."""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Closed with its module: until then playwright's event loop runs in this thread, and asyncio bears no other."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not CHROMIUM.exists():
+        pytest.skip(f"there is no Chromium at {CHROMIUM}")
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        yield chromium
+        chromium.close()

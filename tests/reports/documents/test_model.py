@@ -1,0 +1,191 @@
+"""The keys that the JSON contract names, for runs that the model can say much, little and nothing of."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from rlscope.analysis.result import Analysis
+from rlscope.model.forecast.result import NoOutlook, Outlook, look_ahead
+from rlscope.reports.documents.analysis import as_document
+from tests.reports.analysis_fixture import empty_analysis, full_analysis
+from tests.reports.outlook_fixture import QUESTION, changing_outlook, observed, short_outlook
+
+LAYOUT = {"n_train_gpus", "n_sample_gpus", "max_running_per_engine"}
+PRESENT = LAYOUT | {"tokens_per_s", "staleness_mean", "staleness_max"}
+CANDIDATE = PRESENT | {"gain_ratio", "gain_low_ratio", "gain_high_ratio", "probability_best", "grade"}
+CONTRACT = {
+    "throughput": {"predicted_tokens_per_s", "predicted_low", "predicted_high", "residual_ratio", "bound_tokens_per_s",
+                   "sync_tokens_per_s", "gap"},
+    "latency": {"form", "parameters", "visited_batch_low", "visited_batch_high", "grade", "mape_ratio"},
+    "recommendation": {"action", "why", "current", "best", "candidates"},
+    "eta": {"remaining_steps", "current", "best"},
+}  # fmt: skip
+WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", None}
+
+
+@cache
+def synchronous_outlook() -> Outlook:
+    """The run of the fixture with every token of the newest version."""
+    run = observed(40)
+    return look_ahead(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
+
+
+def with_outlook(outlook: Outlook | NoOutlook) -> Analysis:
+    return replace(full_analysis(), outlook=outlook)
+
+
+ANALYSES: dict[str, Callable[[], Analysis]] = {
+    "an outlook": lambda: with_outlook(changing_outlook()),
+    "a short stretch": lambda: with_outlook(short_outlook()),
+    "synchronous": lambda: with_outlook(synchronous_outlook()),
+    "no outlook": lambda: with_outlook(NoOutlook("no pass was recorded")),
+    "nothing at all": empty_analysis,
+}
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_key_of_the_contract_is_there_whatever_the_model_can_say(name: str):
+    document = as_document(ANALYSES[name]())
+    assert json.loads(json.dumps(document, allow_nan=False)) == document
+    for part, keys in CONTRACT.items():
+        assert keys <= set(document[part]), part
+    advice = document["recommendation"]
+    assert set(advice["current"]) == PRESENT
+    candidates = [*advice["candidates"], *([advice["best"]] if advice["best"] else [])]
+    for candidate in candidates:
+        assert set(candidate) >= CANDIDATE
+        assert candidate["regime"] in WAITS
+    assert advice["action"] in ("change", "keep", "unknown")
+    assert advice["why"]
+    assert "outlook" not in document
+
+
+def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
+    outlook = changing_outlook()
+    advice = as_document(with_outlook(outlook))["recommendation"]
+    best, gain = outlook.recommendation.best, outlook.recommendation.gain_ratio
+    assert advice["action"] == "change"
+    layout = {
+        "n_train_gpus": best.layout.trainer_gpus,
+        "n_sample_gpus": best.layout.sampler_gpus,
+        "max_running_per_engine": best.layout.running_per_engine,
+    }
+    assert advice["best"].items() >= layout.items()
+    assert (advice["best"]["gain_low_ratio"], advice["best"]["gain_ratio"], advice["best"]["gain_high_ratio"]) == (
+        gain.low,
+        gain.median,
+        gain.high,
+    )
+    assert advice["best"]["probability_best"] == outlook.recommendation.best_probability
+    assert advice["best"] in advice["candidates"]
+    assert advice["alternative"] is None
+    assert {name: advice["current"][name] for name in ("n_train_gpus", "n_sample_gpus")} == {
+        "n_train_gpus": 2,
+        "n_sample_gpus": 6,
+    }
+
+
+def test_a_run_to_keep_has_its_own_layout_as_the_best_with_no_gain_and_the_best_other_one_beside_it():
+    outlook = short_outlook()
+    advice = as_document(with_outlook(outlook))["recommendation"]
+    assert (advice["action"], advice["reason"]) == ("keep", "too_short")
+    assert {name: advice["best"][name] for name in PRESENT} == advice["current"]
+    assert (advice["best"]["gain_ratio"], advice["best"]["gain_low_ratio"], advice["best"]["gain_high_ratio"]) == (
+        0.0,
+        0.0,
+        0.0,
+    )
+    assert advice["alternative"]["n_train_gpus"] == outlook.recommendation.best.layout.trainer_gpus
+    assert advice["alternative"]["gain_ratio"] > 0.05
+
+
+def test_without_an_outlook_the_advice_is_unknown_and_says_what_is_missing():
+    document = as_document(with_outlook(NoOutlook("no pass was recorded")))
+    advice = document["recommendation"]
+    assert (advice["action"], advice["why"], advice["best"]) == ("unknown", "no pass was recorded", None)
+    assert advice["candidates"] == []
+    run = full_analysis().run
+    assert advice["current"] == {
+        "n_train_gpus": run.trainer_gpus,
+        "n_sample_gpus": run.sampler_gpus,
+        "max_running_per_engine": None,
+        "tokens_per_s": None,
+        "staleness_mean": None,
+        "staleness_max": None,
+    }
+    assert set(document["latency"].values()) == set(document["model"].values()) == {None}
+    assert document["throughput"]["gap"] is None
+    assert set(document["eta"].values()) == {None}
+
+
+def test_the_bound_and_the_causes_of_the_gap_add_up_to_what_was_achieved():
+    outlook = changing_outlook()
+    throughput = as_document(with_outlook(outlook))["throughput"]
+    total = throughput["bound_tokens_per_s"] + sum(step["tokens_per_s"] for step in throughput["gap"])
+    assert total == pytest.approx(outlook.gap.achieved_tokens_per_s, rel=1e-12)
+    costs = {step["cause"]: step["tokens_per_s"] for step in throughput["gap"]}
+    assert costs["layout_imbalance"] < 0.0
+    assert "-0.0" not in {str(cost) for cost in costs.values()}
+
+
+def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
+    throughput = as_document(with_outlook(changing_outlook()))["throughput"]
+    assert throughput["predicted_low"] < throughput["predicted_tokens_per_s"] < throughput["predicted_high"]
+    ratio = throughput["judged_tokens_per_s"] / throughput["predicted_tokens_per_s"]
+    assert throughput["residual_ratio"] == pytest.approx(ratio - 1.0)
+    short = as_document(with_outlook(short_outlook()))["throughput"]
+    assert short["predicted_tokens_per_s"] is None and short["residual_ratio"] is None
+    assert short["bound_tokens_per_s"] > 0.0
+
+
+def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
+    candidates = as_document(with_outlook(changing_outlook()))["recommendation"]["candidates"]
+    undrawn = [each for each in candidates if each["probability_best"] is None and each["tokens_per_s"] is not None]
+    assert undrawn
+    assert {(each["low"], each["high"], each["gain_low_ratio"], each["gain_high_ratio"]) for each in undrawn} == {
+        (None, None, None, None)
+    }
+    drawn = [each for each in candidates if each["probability_best"] is not None]
+    assert sum(each["probability_best"] for each in drawn) == pytest.approx(1.0)
+    rates = [each["tokens_per_s"] for each in drawn]
+    assert all(each["low"] <= each["tokens_per_s"] <= each["high"] for each in drawn) and len(rates) > 2
+
+
+def test_what_one_per_cent_buys_stands_in_the_document_and_is_null_without_a_model():
+    levers = as_document(with_outlook(changing_outlook()))["sensitivity"]
+    assert levers[0]["quantity"] == "trainer_speed"
+    assert levers[0]["gain_low_ratio"] <= levers[0]["gain_ratio"] <= levers[0]["gain_high_ratio"]
+    assert {each["silence"] for each in levers if each["gain_ratio"] == 0.0} == {"not_limiting", "not_there"}
+    assert as_document(with_outlook(NoOutlook("no pass")))["sensitivity"] is None
+
+
+def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to_be_changed_to():
+    eta = as_document(with_outlook(changing_outlook()))["eta"]
+    assert eta["remaining_steps"] == 400
+    assert set(eta["current"]) == {"hours", "low", "high", "gpu_hours", "price"}
+    assert eta["best"]["hours"] < eta["current"]["hours"]
+    assert eta["current"]["gpu_hours"] == pytest.approx(8 * eta["current"]["hours"])
+    assert eta["current"]["price"] == pytest.approx(2.5 * eta["current"]["gpu_hours"])
+
+
+def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
+    outlook = changing_outlook()
+    halved = replace(outlook, calibration=replace(outlook.calibration, steps_per_version=2.0))
+    one, two = (as_document(with_outlook(said))["recommendation"]["best"]["step_s"] for said in (outlook, halved))
+    assert two == pytest.approx(one / 2.0)
+    best = outlook.recommendation.best
+    assert best.pace is not None
+    assert one == pytest.approx(best.pace.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
+
+
+def test_the_candidates_stand_by_the_rate_that_is_said_of_them():
+    usable = [each for each in as_document(with_outlook(changing_outlook()))["recommendation"]["candidates"]
+              if each["excluded"] is None]  # fmt: skip
+    rates = [each["tokens_per_s"] for each in usable]
+    assert len(rates) > 2 and rates == sorted(rates, reverse=True)
+    today = changing_outlook().forecasts.today
+    now = next(each for each in usable if each["n_train_gpus"] == today.layout.trainer_gpus and not each["gain_ratio"])
+    assert all(each["tokens_per_s"] == pytest.approx(now["tokens_per_s"] * (1 + each["gain_ratio"])) for each in usable)

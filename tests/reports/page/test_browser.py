@@ -1,0 +1,299 @@
+"""The page in a browser: it draws all, asks for nothing, and can be read by anybody, with and without its scripts."""
+
+import re
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from rlscope.reports.page.html import render
+from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
+from tests.reports.outlook_fixture import changing_outlook, short_outlook
+from tests.reports.page.test_html import Page
+
+NAMES = ("whole", "hostile", "many", "empty")
+ORIGIN = "https://report.invalid/"
+DESKTOP = {"width": 1280, "height": 800}
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def texts():
+    priced = replace(full_analysis(), outlook=changing_outlook())
+    return {
+        "whole": render(replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))),
+        "hostile": render(replace(hostile_analysis(), outlook=short_outlook())),
+        "many": render(full_analysis(64)),
+        "empty": render(empty_analysis()),
+    }
+
+
+@pytest.fixture(scope="module")
+def files(texts, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    for name, text in texts.items():
+        (folder / f"{name}.html").write_text(text, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(browser, files):
+    """Each page, drawn, and everything that it complained about or asked the network for."""
+    opened = {}
+
+    def page(name):
+        if name not in opened:
+            opened[name] = watched(browser.new_page(viewport=DESKTOP))
+            opened[name][0].goto((files / f"{name}.html").as_uri())
+            wait_until_drawn(opened[name][0])
+        sheet, troubles = opened[name]
+        sheet.set_viewport_size(DESKTOP)
+        sheet.emulate_media(color_scheme="light", media="screen", reduced_motion="no-preference")
+        return sheet, troubles
+
+    yield page
+    for sheet, _ in opened.values():
+        sheet.close()
+
+
+def watched(page):
+    troubles = []
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.on(
+        "request", lambda request: None if request.url.startswith(("file:", "data:")) else troubles.append(request.url)
+    )
+    page.on("dialog", lambda dialog: (troubles.append("dialog"), dialog.dismiss()))
+    return page, troubles
+
+
+def wait_until_drawn(page):
+    page.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, texts, name):
+    page, troubles = pages(name)
+    assert troubles == []
+    charts = len(Page(texts[name]).specs)
+    assert (charts == 0) == (name == "empty")
+    drawn = page.evaluate("""() => [...document.querySelectorAll('.chart')].map(chart =>
+        chart.querySelectorAll('.role-mark path, .role-mark line, .role-mark text, .role-mark rect').length)""")
+    assert len(drawn) == charts and all(marks > 0 for marks in drawn)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", [390, 768, 1400])
+def test_no_width_scrolls_sideways(pages, name, width):
+    page, _ = pages(name)
+    page.set_viewport_size({"width": width, "height": 844})
+    page.wait_for_function("[...document.querySelectorAll('.chart svg')].every(s => s.clientWidth <= innerWidth)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_page_and_charts_follow_the_colour_scheme_and_print_is_light(pages):
+    page, _ = pages("whole")
+    read = """() => [getComputedStyle(document.body).backgroundColor,
+                     getComputedStyle(document.querySelector('#figure-ledger .mark-rect path')).fill]"""
+    light = page.evaluate(read)
+    page.emulate_media(color_scheme="dark")
+    dark = page.evaluate(read)
+    page.emulate_media(color_scheme="dark", media="print")
+    printed = page.evaluate(read)
+    assert light[0] != dark[0] and light[1] != dark[1]
+    assert printed == light
+
+
+def test_pointing_at_a_mark_shows_its_numbers(pages):
+    page, _ = pages("whole")
+    page.locator("#figure-ledger .mark-rect path").first.hover()
+    page.wait_for_selector("#vg-tooltip-element.visible")
+    assert "GPU-seconds" in page.locator("#vg-tooltip-element").inner_text()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_that_a_reader_in_a_hurry_needs_stands_on_the_first_screen(pages, name):
+    page, _ = pages(name)
+    page.evaluate("scrollTo({top: 0, behavior: 'instant'})")
+    for place in ("quality", "verdict", "spent", "advice", "strip"):
+        box = page.locator(f".first > .{place}").bounding_box()
+        assert box["y"] >= 0 and box["height"] > 20 and box["y"] + box["height"] <= 800, place
+
+
+def test_the_advice_stands_beside_the_gpu_time_and_its_table_inside_its_column(pages):
+    page, _ = pages("whole")
+    spent, advice = (page.locator(place).bounding_box() for place in (".first .spent", ".first .advice"))
+    assert spent["y"] == advice["y"] and spent["x"] + spent["width"] <= advice["x"] + 1
+    inside = page.locator(".first .advice .rows").bounding_box()
+    assert inside["x"] + inside["width"] <= advice["x"] + advice["width"]
+
+
+@pytest.mark.parametrize("name", ["whole", "hostile"])
+def test_the_page_works_where_a_server_sends_its_policy_and_everything_else_is_refused(browser, texts, name):
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', texts[name])[1].replace("&#39;", "'")
+    assert "unsafe-eval" not in policy and "script-src 'sha256-" in policy
+    context = browser.new_context(viewport=DESKTOP)
+    refused = []
+
+    def answer(route):
+        if route.request.url == ORIGIN:
+            headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": policy}
+            route.fulfill(body=texts[name], headers=headers)
+        else:
+            refused.append(route.request.url)
+            route.abort()
+
+    context.route("**/*", answer)
+    page, troubles = watched(context.new_page())
+    page.goto(ORIGIN)
+    wait_until_drawn(page)
+    assert refused == [] and [each for each in troubles if each != ORIGIN] == []
+    page.evaluate("""() => { const other = document.createElement('script'); other.textContent = 'window.ran = 1';
+                             document.body.append(other); }""")
+    assert page.evaluate("window.ran") is None and "Content Security Policy" in troubles[-1]
+    context.close()
+
+
+def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_spreadsheet_takes_them(browser, texts):
+    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
+    context.route("**/*", lambda route: route.fulfill(body=texts["whole"], content_type="text/html; charset=utf-8"))
+    page = context.new_page()
+    page.goto(ORIGIN)
+    wait_until_drawn(page)
+    page.locator("#figure-ledger summary").focus()
+    page.keyboard.press("Enter")
+    page.locator("#figure-ledger table").wait_for(state="visible")
+    page.locator("#figure-ledger button[data-copies]").click()
+    page.wait_for_function("document.getElementById('said').textContent.startsWith('Copied')")
+    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+    cells = page.locator("#figure-ledger tbody tr").first.locator("td").all_inner_texts()
+    assert lines[1].split("\t") == cells and len(lines) == 1 + page.locator("#figure-ledger tbody tr").count()
+    context.close()
+
+
+def test_without_a_clipboard_the_numbers_are_selected(pages):
+    page, _ = pages("whole")
+    page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
+    page.locator("#figure-gap summary").click()
+    page.locator("#figure-gap button[data-copies]").click()
+    page.wait_for_function("document.getElementById('said').textContent.startsWith('Selected')")
+    row = page.locator("#figure-gap tbody tr").first.locator("td").first.inner_text()
+    assert row in page.evaluate("getSelection().toString()")
+
+
+def test_without_scripts_verdict_tables_and_still_pictures_are_there(browser, files, texts):
+    context = browser.new_context(java_script_enabled=False, viewport=DESKTOP)
+    page, troubles = watched(context.new_page())
+    page.goto((files / "whole.html").as_uri())
+    assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of their time"
+    charts = len(Page(texts["whole"]).specs)
+    assert page.locator(".still svg").count() + page.locator("noscript .note").count() == charts
+    assert page.locator("#figure-ledger .still svg").bounding_box()["height"] > 60
+    assert page.locator("button[data-copies]:visible").count() == 0 and page.locator(".chart:visible").count() == 0
+    page.locator("#figure-ledger summary").click()
+    assert page.locator("#figure-ledger tbody tr").first.is_visible()
+    assert troubles == []
+    context.close()
+
+
+def test_the_page_prints(pages, tmp_path):
+    page, _ = pages("whole")
+    printed = page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert printed.startswith(b"%PDF") and 4 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 40
+    page.emulate_media(media="print")
+    assert page.locator("nav:visible, summary:visible, button:visible, .skip:visible").count() == 0
+    assert page.locator("#figure-gap .chart svg").is_visible() and page.locator(".printed").is_visible()
+
+
+def test_the_first_stop_of_the_keyboard_skips_to_the_verdict(pages):
+    page, _ = pages("empty")
+    page.locator("body").press("Tab")
+    assert page.locator(":focus").inner_text() == "Skip to the verdict"
+    assert page.locator(":focus").bounding_box()["y"] >= 0
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "verdict"
+
+
+def test_motion_is_left_out_where_it_is_not_wanted(pages):
+    page, _ = pages("whole")
+    read = "getComputedStyle(document.documentElement).scrollBehavior"
+    assert page.evaluate(read) == "smooth"
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(read) == "auto"
+
+
+UNNAMED = """() => [...document.querySelectorAll('a, button, summary, select, figure, nav, section, [role=region]')]
+    .filter(each => !(each.getAttribute('aria-label') || each.textContent.trim() ||
+        document.getElementById(each.getAttribute('aria-labelledby'))))
+    .map(each => each.outerHTML.slice(0, 120))"""
+HEADINGS = "() => [...document.querySelectorAll('h1, h2, h3, h4')].map(each => Number(each.tagName[1]))"
+TABLES = """() => [...document.querySelectorAll('table')]
+    .filter(each => !each.closest('#vg-tooltip-element'))
+    .filter(each => !each.caption && !each.getAttribute('aria-label') || !each.querySelector('th[scope]'))
+    .map(each => each.outerHTML.slice(0, 160))"""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_that_can_be_reached_has_a_name_and_headings_leave_out_no_level(pages, name):
+    page, _ = pages(name)
+    assert page.evaluate(UNNAMED) == []
+    assert page.evaluate(TABLES) == []
+    levels = page.evaluate(HEADINGS)
+    assert levels.count(1) == 1 and levels[0] == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for landmark in ("main", "nav", "body > header", "body > footer", "#said[role=status]"):
+        assert page.locator(landmark).count() == 1, landmark
+    assert page.locator("[tabindex]:not([tabindex='0']):not([tabindex='-1'])").count() == 0
+
+
+def test_every_chart_says_what_it_is_and_describes_itself(pages):
+    page, _ = pages("whole")
+    for figure in page.locator("figure:has(.chart)").all():
+        title = figure.locator("figcaption h3").inner_text()
+        labels = [chart.get_attribute("aria-label") for chart in figure.locator(".chart").all()]
+        assert all(title in label for label in labels), title
+        assert figure.locator("details.numbers").count() >= 1
+
+
+CONTRASTS = """() => {
+    const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });
+    function rgba(color) {
+        canvas.clearRect(0, 0, 1, 1); canvas.fillStyle = color; canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data];
+    }
+    function luminance([r, g, b]) {
+        const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+        const [x, y, z] = [r, g, b].map(v => linear(v / 255));
+        return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+    }
+    function ground(element) {
+        for (let each = element; each; each = each.parentElement) {
+            const color = rgba(getComputedStyle(each).backgroundColor);
+            if (color[3] > 250) return color;
+        }
+        return [255, 255, 255, 255];
+    }
+    const poor = [];
+    for (const each of document.querySelectorAll('body *')) {
+        const own = [...each.childNodes].some(node => node.nodeType === 3 && node.data.trim());
+        if (!own || !each.checkVisibility() || each.closest('script, noscript, style, .role-mark, .unseen')) continue;
+        const style = getComputedStyle(each);
+        const ink = rgba(each.namespaceURI.endsWith('svg') ? style.fill : style.color);
+        const [a, b] = [luminance(ink), luminance(ground(each))].sort((x, y) => y - x);
+        const size = parseFloat(style.fontSize), bold = Number(style.fontWeight) >= 700;
+        const large = size >= 24 || (size >= 18.66 && bold);
+        if ((a + 0.05) / (b + 0.05) < (large ? 3 : 4.5)) poor.push(each.tagName + ' ' + each.textContent.slice(0, 40));
+    }
+    return [...new Set(poor)];
+}"""
+
+
+@pytest.mark.parametrize("name", ["whole", "empty"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground(pages, name, scheme):
+    page, _ = pages(name)
+    page.emulate_media(color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    assert page.evaluate(CONTRASTS) == []
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = false; })")

@@ -1,0 +1,231 @@
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import polars as pl
+import pytest
+
+from rlscope.analysis.result import Finding
+from rlscope.reports.charts.series import MARKS_MAX, drawable
+from rlscope.reports.page import html as html_module
+from rlscope.reports.page.html import PAGE_MAX_BYTES, fitting, packed, render
+from rlscope.reports.text import findings
+from rlscope.reports.text.brief import NO_GAPS, brief_of
+from tests.reports.analysis_fixture import (
+    HOSTILE,
+    STARTED_NS,
+    empty_analysis,
+    full_analysis,
+    hostile_analysis,
+    without_frames,
+)
+from tests.reports.timeline_fixture import timeline_analysis
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+
+
+def unpacked(spec):
+    """The chart with a row for each mark, as the page's script makes it."""
+    return spec | {"datasets": {name: rows_of(rows) for name, rows in spec["datasets"].items()}}
+
+
+def rows_of(columns):
+    if isinstance(columns, list):
+        return columns
+    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+class Page(HTMLParser):
+    """Fails on a tag that does not close; keeps texts, ids, references and the chart specs."""
+
+    def __init__(self, html):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.ids, self.links, self.texts, self.specs = [], [], [], [], [], []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        self.ids += [attributes["id"]] if "id" in attributes else []
+        self.links += [attributes[name] for name in ("src", "href") if name in attributes]
+        if tag not in VOID:
+            self.open.append((tag, attributes))
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open and self.open[-1][0] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data):
+        if self.open and self.open[-1][0] == "script":
+            if self.open[-1][1].get("id", "").endswith("-spec"):
+                self.specs.append(unpacked(json.loads(data)))
+        elif self.open and self.open[-1][0] != "style":
+            self.texts.append(data)
+
+    @property
+    def text(self):
+        return " ".join("".join(self.texts).split())
+
+
+@pytest.fixture(scope="module")
+def full():
+    return Page(render(full_analysis()))
+
+
+@pytest.mark.parametrize("make", [full_analysis, empty_analysis, hostile_analysis, without_frames])
+def test_every_tag_closes_and_every_id_is_there_once(make):
+    page = Page(render(make()))
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_a_run_of_80_workers_with_64_engines_stays_small():
+    shared = timeline_analysis(80).answers
+    many = full_analysis(engines=64)
+    html = render(
+        replace(many, answers=many.answers | {name: shared[name] for name in ("worker_timeline", "weight_marks")})
+    )
+    assert len(html.encode()) <= PAGE_MAX_BYTES
+    Page(html)
+
+
+def test_a_chart_keeps_its_rows_when_it_is_packed():
+    rows = [{"a": 1, "b": "<"}, {"a": None, "b": "x"}]
+    spec = json.dumps({"mark": "bar", "datasets": {"whole": rows, "uneven": [{"a": 1}, {"b": 2}], "none": []}})
+    text = packed(spec)
+    assert "<" not in text and '"a":[1,null]' in text
+    assert unpacked(json.loads(text)) == json.loads(spec)
+
+
+@pytest.mark.parametrize(
+    ("room_bytes", "kept"),
+    [(60, {"small", "middle", "large"}), (59, {"small", "middle"}), (30, {"small", "middle"}), (29, {"small"}),
+     (9, set()), (-1, set())],
+)  # fmt: skip
+def test_the_largest_pictures_are_left_out_until_the_rest_fits(room_bytes, kept):
+    assert fitting({"large": 30, "small": 10, "middle": 20}, room_bytes) == kept
+
+
+@pytest.mark.parametrize(
+    ("max_bytes", "has_charts", "said"),
+    [(1_500_000, True, "this picture for viewers without scripts."), (1_000, False, "below 3 MB: this picture.")],
+)
+def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch, max_bytes, has_charts, said):
+    monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", max_bytes)
+    page = Page(render(full_analysis()))
+    assert bool(page.specs) == has_charts and said in page.text
+    assert "Response length" in page.text, "the numbers stay"
+
+
+def test_every_finding_is_there_with_its_remedy_and_a_link(full):
+    for number, finding in enumerate(full_analysis().findings, start=1):
+        assert findings.title(finding) in full.text
+        assert findings.sentence(finding) in full.text
+        assert findings.remedy(finding) in full.text
+        assert f"#finding-{number}" in full.links and f"finding-{number}" in full.ids
+
+
+def test_an_alarm_stands_before_the_headline(full):
+    wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
+    text = Page(render(replace(full_analysis(), findings=(wrong,)))).text
+    assert text.index("The policy that samples is not") < text.index("Trainers wait for samples")
+    assert "The policy that samples is not" not in full.text
+
+
+def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
+    analysis = full_analysis()
+    unknown = replace(analysis.verdict, bottleneck="unknown", unknown_reason="the run holds 2 training steps")
+    first = render(replace(analysis, verdict=unknown)).partition('class="spent"')[0]
+    assert "The run holds 2 training steps." in first
+    # Of a bottleneck that is named, the causes beside it say the same.
+    assert brief_of(analysis).why not in render(analysis)
+
+
+def test_every_link_stays_on_the_page(full):
+    for link in full.links:
+        assert link == "data:," or (link.startswith("#") and link[1:] in full.ids)
+
+
+def test_the_policy_allows_nothing_from_outside(full):
+    policy = next(a["content"] for tag, a in full.tags if tag == "meta" and "http-equiv" in a)
+    assert "default-src 'none'" in policy and "http" not in policy and "unsafe-eval" not in policy
+
+
+def test_the_page_says_its_language_and_has_one_first_heading(full):
+    assert ("html", {"lang": "en"}) in full.tags
+    assert [tag for tag, _ in full.tags].count("h1") == 1
+
+
+def test_hostile_strings_stay_text():
+    html = render(hostile_analysis())
+    page = Page(html)
+    assert "<img src=x" not in html
+    assert all(tag != "img" for tag, _ in page.tags)
+    assert HOSTILE in page.text
+
+
+def test_every_chart_has_a_description_and_its_numbers_as_a_table(full):
+    assert len(full.specs) > 20
+    for spec in full.specs:
+        assert spec["description"] and spec["width"] == "container"
+    assert sum(attributes.get("class") == "numbers" for _, attributes in full.tags) == len(full.specs)
+
+
+def test_a_missing_frame_says_why_there_is_no_picture():
+    page = Page(render(without_frames()))
+    assert len(page.specs) == 1
+    assert "No data: the run does not report queue depths." in page.text
+
+
+def test_the_gaps_stand_before_the_ledger(full):
+    assert full.text.index("The data has 5 gaps") < full.text.index("Where the GPU time went")
+    whole = Page(render(empty_analysis())).text
+    assert "The data has" not in whole and NO_GAPS in whole
+
+
+def test_a_state_has_one_colour_in_every_chart(full):
+    colors = {}
+    for spec in full.specs:
+        scale = spec.get("encoding", {}).get("color", {}).get("scale", {})
+        if spec.get("encoding", {}).get("color", {}).get("field") == "state":
+            for state, color in zip(scale["domain"], scale["range"], strict=True):
+                assert colors.setdefault(state, color) == color
+    assert len(colors) > 10
+
+
+def test_no_chart_has_more_marks_than_a_page_can_bear():
+    for spec in Page(render(full_analysis(engines=64))).specs:
+        for rows in spec.get("datasets", {}).values():
+            assert len(rows) <= 5_000
+
+
+def test_coarsening_keeps_sums_and_maxima():
+    buckets = 4 * MARKS_MAX
+    frame = pl.DataFrame(
+        {
+            "queue": ["samples"] * buckets,
+            "bucket_start_ns": [STARTED_NS + n * 10**9 for n in range(buckets)],
+            "gpu_s": [1.0] * buckets,
+            "depth_max_samples": range(buckets),
+        }
+    )
+    rows = drawable(frame, STARTED_NS)
+    assert rows.height <= MARKS_MAX
+    assert rows["gpu_s"].sum() == buckets
+    assert rows["depth_max_samples"].max() == buckets - 1
+    assert rows["bucket_start_s"][0] == 0 and rows["bucket_end_s"][-1] == buckets
+
+
+def test_a_value_that_is_no_number_is_left_out_of_the_picture():
+    analysis = full_analysis()
+    broken = analysis.answers["throughput"].with_columns(trained_tokens_per_s=pl.lit(float("nan")))
+    page = Page(render(type(analysis)(**{f: getattr(analysis, f) for f in analysis.__slots__ if f != "answers"},
+                                      answers={**analysis.answers, "throughput": broken})))  # fmt: skip
+    assert not re.search(r"\bNaN\b", json.dumps(page.specs))

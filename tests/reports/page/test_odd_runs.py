@@ -1,0 +1,67 @@
+"""Runs that lack something: the page says what is missing and why, and has no empty chart."""
+
+import re
+
+import pytest
+
+from rlscope.pipeline import analyze
+from rlscope.reports.page.html import render
+from tests.reports.page.test_html import Page
+from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+
+SECOND = 10**9
+SAMPLER = worker("e0", "sampler", 0, 20 * SECOND)
+TRAINER = worker("t0", "trainer", 0, 20 * SECOND)
+PASSES = [engine_row("e0", n * SECOND, (n + 1) * SECOND) for n in range(8)]
+SAMPLES = [sample_row(f"s{n}", "e0", [(0, 0, 4)]) for n in range(4)]
+
+
+def steps(count, worker_id="t0"):
+    return [train_row(worker_id, (2 + 2 * n) * SECOND, (3 + 2 * n) * SECOND, n + 1) for n in range(count)]
+
+
+def deliveries(count):
+    return [delivery_row(f"s{n}", "t0", step=n + 1, consumer_version=n) for n in range(count)]
+
+
+ODD = {
+    "one worker": (([TRAINER], {"train_steps": steps(4)}), ("no engine wrote engine steps", "no sample was recorded")),
+    "no trainer": (([SAMPLER], {"engine_steps": PASSES, "samples": SAMPLES}), ("no training step was recorded",)),
+    "no samples": (
+        ([SAMPLER, TRAINER], {"engine_steps": PASSES, "train_steps": steps(4)}),
+        ("no sample was recorded", "no delivery was recorded"),
+    ),
+    "one step": (
+        ([SAMPLER, TRAINER],
+         {"engine_steps": PASSES, "samples": SAMPLES, "deliveries": deliveries(1), "train_steps": steps(1)}),
+        ("The model says nothing of this run",),
+    ),
+    "no model possible": (
+        ([SAMPLER, TRAINER],
+         {"samples": SAMPLES, "deliveries": deliveries(4), "train_steps": steps(4)}),
+        ("The model says nothing of this run", "no engine wrote engine steps"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_run_that_lacks_something_says_what_and_why(tmp_path, name):
+    (workers, tables), said = ODD[name]
+    text = render(analyze(write_run(tmp_path / "run", workers, **tables)))
+    page = Page(text)
+    assert "Too little data for a verdict" in page.text
+    for words in said:
+        assert words in page.text
+    assert text.count('class="chart') == len(page.specs)
+    assert all(any(rows for rows in spec["datasets"].values()) for spec in page.specs)
+
+
+def test_a_thousand_workers_fit_a_page_that_can_be_mailed(tmp_path):
+    samplers = [worker(f"e{n}", "sampler", 0, 20 * SECOND) for n in range(999)]
+    waits = [activity("t0", 0, 2 * SECOND, "wait", "samples")]
+    run = write_run(tmp_path / "run", [*samplers, TRAINER], train_steps=steps(4), activities=waits)
+    text = render(analyze(run))
+    assert len(text) < 3_000_000 and "1,000" in Page(text).text
+    for spec in Page(text).specs:
+        assert all(len(rows) <= 5_000 for rows in spec["datasets"].values())
+    assert not re.search(r'<rect[^>]*width="NaN"', text)

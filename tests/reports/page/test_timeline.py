@@ -1,0 +1,274 @@
+"""The workers' timeline and the charts on its axis: their rows, their names, and what odd runs show."""
+
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from rlscope.analysis.result import Alert
+from rlscope.reports.charts.encoding import FROM, TO
+from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
+from rlscope.reports.sections import SECTIONS
+from rlscope.reports.sections.engines import engines_section
+from rlscope.reports.sections.latency import latency_section
+from rlscope.reports.sections.ledger import ledger_section
+from rlscope.reports.sections.queries import figures_in
+from rlscope.reports.sections.workers import firings_in, workers_section
+from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
+from tests.reports.outlook_fixture import changing_outlook
+from tests.reports.timeline_fixture import LANES, timeline_analysis
+
+MARKS_MAX = 5_000
+
+
+def states(*rows):
+    schema = ["lane", "role", "worker_id", "worker_count", "waiting_ratio", "start_s", "end_s", "label", "share_ratio"]
+    return pl.DataFrame(rows, schema=schema, orient="row", schema_overrides={"worker_id": pl.String})
+
+
+def documents(section):
+    return [json.loads(drawn.spec) for drawn in figures_in(section) if drawn.spec]
+
+
+def rows_drawn(document):
+    return sum(len(rows) for rows in document["datasets"].values())
+
+
+def marks_of(document):
+    return [view["mark"] for view in document["layer"]]
+
+
+def test_a_lane_says_whose_it_is_from_when_to_when_and_what_it_did_most():
+    lanes = lanes_of(
+        states(
+            (0, "trainer", "t0", 1, 0.25, 0.0, 4.0, "training", 0.75),
+            (0, "trainer", "t0", 1, 0.25, 4.0, 6.0, "waiting", 1.0),
+            (1, "sampler", None, 17, 0.0, 1.0, 9.0, "decoding", 0.5),
+        )
+    )
+    assert lanes.select("worker_id", "worker_count", "from_s", "to_s", "mostly").rows() == [
+        ("t0", 1, 0.0, 6.0, "training"),
+        (None, 17, 1.0, 9.0, "decoding"),
+    ]
+
+
+def test_lanes_lie_below_one_another_with_more_room_between_roles():
+    lanes = placed(
+        lanes_of(
+            states(
+                (0, "trainer", "t0", 1, 0.25, 0.0, 4.0, "training", 1.0),
+                (1, "sampler", "e0", 1, 0.0, 0.0, 4.0, "decoding", 1.0),
+                (2, "sampler", None, 1_200, 0.5, 0.0, 4.0, "decoding", 1.0),
+            )
+        )
+    )
+    assert lanes["foot"].to_list() == [1.0, 2.45, 3.45]
+    assert lanes["name"].to_list() == ["t0", "e0", "1,200 sampl"]
+    assert lanes["who"].to_list() == [
+        "t0 (trainer), waited 25.0% of its time",
+        "e0 (sampler), waited 0% of its time",
+        "1,200 samplers, waited 50.0% of their time",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "short"), [("sampler-127", "sampler-127"), ("trainer-rollouts", "train…louts"), ("", "")]
+)
+def test_a_name_that_does_not_fit_loses_its_middle(name, short):
+    assert short_name(name) == short
+
+
+def test_publications_lie_over_all_lanes_and_applications_above_that_of_their_engine():
+    lanes = placed(
+        lanes_of(
+            states(
+                (0, "trainer", "t0", 1, 0.0, 0.0, 4.0, "training", 1.0),
+                (1, "sampler", "e0", 1, 0.0, 0.0, 4.0, "decoding", 1.0),
+            )
+        )
+    )
+    marks = pl.DataFrame(
+        [("publish", None, 1_500_000_000, 1, 1), ("apply", "e0", 2_000_000_000, 1, 1), ("apply", "e9", 0, 1, 1)],
+        schema=["phase", "worker_id", "time_ns", "versions", "version"],
+        orient="row",
+    )
+    rows = updates_in(marks, lanes, 500_000_000).select("phase", "time_s", "top", "foot").rows()
+    assert rows[0] == ("publish", 1.0, 0.0, 2.45)
+    assert rows[1][:2] == ("apply", 1.5)
+    assert lanes["foot"][0] < rows[1][2] < rows[1][3] < lanes["top"][1]
+    assert len(rows) == 2, "an engine that shares its lane has no ticks"
+    assert updates_in(None, lanes, 0).is_empty()
+
+
+def test_one_tick_stands_for_the_publications_of_a_stretch():
+    analysis = timeline_analysis()
+    times = [STARTED_NS + n * 10**6 for n in range(500)] + [STARTED_NS + DURATION_S * 10**9]
+    marks = pl.DataFrame({"phase": "publish", "worker_id": None, "time_ns": times, "versions": 1, "version": 1})
+    busy = replace(analysis, answers={**analysis.answers, "weight_marks": marks})
+    assert update_moments(busy) == [0.0, float(DURATION_S)]
+    assert update_moments(empty_analysis()) == []
+
+
+def test_every_chart_over_time_shows_the_run_from_start_to_end_with_its_marks_cut_there():
+    analysis = timeline_analysis()
+    drawn = [document for section in SECTIONS for document in documents(section.make(analysis))]
+    over_time = [document for document in drawn if f'"expr": "{FROM}"' in json.dumps(document)]
+    assert len(over_time) >= 8
+    for document in over_time:
+        ends = {param["name"]: param["value"] for param in document["params"]}
+        if document["name"] != "figure-workers-worst-stretch":
+            assert (ends[FROM], ends[TO]) == (0, float(DURATION_S)), document["name"]
+        on_axis = [view for view in document["layer"] if "field" in view.get("encoding", {}).get("x", {})]
+        assert all(view["mark"]["clip"] for view in on_axis), document["name"]
+        assert any("published_s" in json.dumps(view) for view in document["layer"]) or "workers" in document["name"]
+
+
+def test_the_worst_stretch_is_drawn_by_itself():
+    all_workers, worst = workers_section(timeline_analysis()).choices
+    assert (all_workers.stretch_s, worst.stretch_s) == (None, (300.0, 360.0))
+    ends = {param["name"]: param["value"] for param in json.loads(worst.drawn.spec or "")["params"]}
+    assert ends == {FROM: 300.0, TO: 360.0}
+
+
+def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
+    section = workers_section(timeline_analysis(1_000))
+    assert [choice.label for choice in section.choices] == ["All workers", "Worst 1 min", "Worst 16 workers"]
+    assert section.figures[0].figure.reading.startswith(f"1,024 workers in {LANES} lanes: those of a role that waited")
+    assert "each 30 s" in section.figures[0].figure.reading
+    assert all(rows_drawn(document) <= MARKS_MAX for document in documents(section))
+
+
+def test_the_key_names_every_state_that_is_drawn_and_waits_are_told_by_more_than_colour():
+    section = workers_section(timeline_analysis())
+    assert [state.name for state in section.key] == ["decoding", "no_requests", "applying_weights", "unattributed"]
+    waiting = [state.name for state in section.states if state.kind == "wait"]
+    assert "no_requests" in waiting and "decoding" not in waiting
+
+
+def test_names_of_workers_that_look_like_markup_stay_words():
+    spec = workers_section(timeline_analysis(prefix=HOSTILE)).figures[0].spec or ""
+    assert "<" not in spec
+    words = [row.get("who", "") for rows in json.loads(spec)["datasets"].values() for row in rows]
+    assert any(word.startswith(f"{HOSTILE}0 (sampler)") for word in words)
+
+
+def alert(rule, severity, from_s, to_s, value=0.4):
+    start_ns, end_ns = (None if second is None else STARTED_NS + second * 10**9 for second in (from_s, to_s))
+    return Alert(rule, severity, {}, {}, value, start_ns, end_ns, None)
+
+
+FIRED = (
+    alert("trainers_idle", "warning", 100, 200),
+    alert("kv_cache_full", "info", 300, 310, 0.97),
+    alert("trainers_idle", "warning", 360, 420, 0.35),
+    alert("worker_silent", "critical", DURATION_S - 50, None, 70.0),
+    alert("rows_dropped", "warning", DURATION_S + 5, None, 0.02),
+)
+
+
+def test_what_fired_has_a_row_a_rule_the_gravest_first_and_ends_with_the_run():
+    firings = firings_in(replace(timeline_analysis(), alerts=FIRED), (0, DURATION_S))
+    assert firings.all.rows() == [
+        (0, "critical", "worker_silent", DURATION_S - 50, DURATION_S, "1 min 10 s"),
+        (1, "warning", "trainers_idle", 100, 200, "40.0%"),
+        (1, "warning", "trainers_idle", 360, 420, "35.0%"),
+        (2, "warning", "rows_dropped", DURATION_S, DURATION_S, "2.0%"),
+        (3, "info", "kv_cache_full", 300, 310, "97.0%"),
+    ]
+    assert firings.drawn.equals(firings.all) and firings.rules_left_out == 0
+
+
+@pytest.mark.parametrize(
+    ("stretch_s", "values"),
+    [((200, 299), ["40.0%"]), ((201, 299), []), ((201, 300), ["97.0%"]), ((311, 360), ["35.0%"])],
+)
+def test_a_stretch_shows_what_fired_within_it_its_ends_included(stretch_s, values):
+    assert firings_in(replace(timeline_analysis(), alerts=FIRED), stretch_s).all["value"].to_list() == values
+
+
+def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
+    more = (*FIRED, alert("samples_dropped_stale", "warning", 500, 510, 0.11))
+    four, five = (workers_section(replace(timeline_analysis(), alerts=fired)).figures[0] for fired in (FIRED, more))
+    assert "the alert rules that fired, and when. " in four.figure.reading
+    assert "the alert rules that fired, and when; 1 other rule that fired stands in the numbers" in five.figure.reading
+    drawn = [row["rule"] for rows in json.loads(five.spec or "")["datasets"].values() for row in rows if "rule" in row]
+    assert set(drawn) == {"worker_silent", "trainers_idle", "rows_dropped", "samples_dropped_stale"}
+    assert [row[-3:] for row in five.rows] == [
+        *([["–", "–", "–"]] * 5),
+        ["worker_silent", "critical", "1 min 10 s"],
+        ["trainers_idle", "warning", "40.0%"],
+        ["trainers_idle", "warning", "35.0%"],
+        ["samples_dropped_stale", "warning", "11.0%"],
+        ["rows_dropped", "warning", "2.0%"],
+        ["kv_cache_full", "info", "97.0%"],
+    ]
+    assert dict(zip(five.columns, five.rows[6], strict=True)) == {
+        "role": "–", "worker id": "–", "worker count": "–", "waiting": "–", "from (s)": "100", "to (s)": "200",
+        "mostly": "–", "alert": "trainers_idle", "severity": "warning", "value": "40.0%",
+    }  # fmt: skip
+
+
+def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts_and_in_the_still():
+    quiet, fired = (workers_section(replace(timeline_analysis(), alerts=each)).figures[0] for each in ((), FIRED))
+    document = json.loads(fired.spec or "")
+    places = [row["foot"] for rows in document["datasets"].values() for row in rows if "severity" in row]
+    assert places and max(places) < 0, "the lanes begin at 0"
+    marks = next(view for view in document["layer"] if view["encoding"].get("fill"))
+    assert marks["mark"]["clip"] and marks["encoding"]["x"]["scale"]["domain"] == [{"expr": FROM}, {"expr": TO}]
+    for words in ("critical: worker_silent", "var(--critical"):
+        assert words in str(fired.still) and words not in str(quiet.still)
+    assert "severity" not in (quiet.spec or "") and "alert" not in quiet.columns
+
+
+def test_a_run_without_workers_says_what_is_missing():
+    section = workers_section(empty_analysis())
+    assert [drawn.spec for drawn in section.figures] == [None]
+    assert section.figures[0].figure.empty == "no worker wrote anything"
+    assert section.choices == [] and section.key == []
+
+
+def test_one_worker_alone_has_a_lane_and_a_run_without_updates_no_rules():
+    (document, *_) = documents(workers_section(timeline_analysis(1, updates=0)))
+    assert [mark["type"] for mark in marks_of(document)] == ["rect", "rect", "text"], "track, states and name"
+
+
+def test_the_efficient_batch_is_a_named_line_where_the_model_knows_it():
+    known = engines_section(replace(full_analysis(), outlook=changing_outlook()))
+    unknown = engines_section(full_analysis())
+    assert "efficient batch" in (known.figures[0].spec or "")
+    assert "efficient batch" not in (unknown.figures[0].spec or "")
+
+
+@pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "Of 5 engines: the band goes from decile 1 to decile 9")])
+def test_more_engines_than_lines_are_a_band_with_the_emptiest_by_name(engines, note):
+    section = engines_section(full_analysis(engines))
+    document = json.loads(section.figures[0].spec or "")
+    assert section.note.startswith(note) and bool(section.note) == bool(note)
+    assert ("area" in [mark["type"] for mark in marks_of(document)]) == bool(note)
+    drawn = {row["worker_id"] for rows in document["datasets"].values() for row in rows if "worker_id" in row}
+    assert len(drawn) == (4 if engines == 4 else 1 + 3)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "is_drawn", "is_said"),
+    [([0.0, 0.0, None], False, True), ([0.0, 0.001, None], True, False), ([None, None, None], True, False)],
+)
+def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting, is_drawn, is_said):
+    analysis = full_analysis()
+    frame = analysis.answers["waiting_requests"].head(3).with_columns(waiting_mean=pl.Series(waiting, dtype=pl.Float64))
+    section = engines_section(replace(analysis, answers={**analysis.answers, "waiting_requests": frame}))
+    assert ("waiting_requests" in [drawn.figure.frame for drawn in section.figures]) == is_drawn
+    assert section.none_waited.startswith("No request waited") == is_said
+
+
+@pytest.mark.parametrize(("engines", "titles"), [(1, 1), (2, 2)])
+def test_the_measured_passes_have_a_picture_of_their_own_where_engines_can_differ(engines, titles):
+    analysis = replace(full_analysis(engines), outlook=changing_outlook())
+    assert len(latency_section(analysis).figures) == titles
+    assert len(latency_section(full_analysis(engines)).figures) == 1
+
+
+def test_an_unattributed_part_is_drawn_over_time():
+    drawn = ledger_section(full_analysis()).timelines
+    assert drawn and all("unattributed" in (picture.spec or "") for picture in drawn)

@@ -1,0 +1,277 @@
+import json
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from rlscope.reports.charts.strips import SHADES
+from rlscope.reports.sections.lengths import (
+    bias_sentence,
+    capped_lengths,
+    lengths_section,
+    mirrored_frame,
+    tails_sentence,
+)
+from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
+from rlscope.reports.sections.sample import sample_lives, sample_section, stations_frame
+from rlscope.reports.sections.staleness import (
+    effective_share_of_all,
+    heat_frame,
+    heat_table,
+    shares_frame,
+    staleness_section,
+)
+from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_analysis
+from tests.reports.flow_fixture import strip_rows
+
+
+def frame(text):
+    header, *lines = [line.split() for line in text.strip().splitlines()]
+    return pl.DataFrame({name: [json.loads(line[n]) for line in lines] for n, name in enumerate(header)})
+
+
+HEAT = """
+first_step last_step start_ns end_ns staleness_from staleness_to tokens share_ratio
+1          2         10       20     0              1            3      0.75
+1          2         10       20     2              3            1      0.25
+3          3         20       25     2              3            4      1.0
+"""
+PARTS = """
+first_step start_ns staleness_p95
+1          10       2
+3          20       3
+"""
+
+
+def test_every_cell_of_the_heat_map_knows_the_95th_percentile_of_its_column():
+    made = heat_frame({"staleness_heat": frame(HEAT), "staleness_parts": frame(PARTS)})
+    assert made["staleness_p95"].to_list() == [2, 2, 3]
+
+
+def test_the_table_of_the_heat_map_has_a_row_a_column_and_a_share_for_every_age():
+    table = heat_table(heat_frame({"staleness_heat": frame(HEAT), "staleness_parts": frame(PARTS)}))
+    assert table.select("first_step", "staleness_0_to_1_ratio", "staleness_2_to_3_ratio").rows() == [
+        (1, 0.75, 0.25),
+        (3, 0.0, 1.0),
+    ]
+
+
+def test_the_distribution_is_put_together_as_the_rows_of_the_heat_map_beside_it():
+    histogram = frame("staleness tokens\n0 1\n1 2\n3 5")
+    made = shares_frame({"staleness_histogram": histogram, "staleness_heat": frame(HEAT)})
+    assert made.rows() == [(0, 1, 3, 0.375), (2, 3, 5, 0.625)]
+    alone = shares_frame({"staleness_histogram": histogram})
+    assert alone["staleness_to"].to_list() == [0, 1, 3]
+
+
+def test_the_distribution_goes_below_zero_with_tokens_newer_than_their_consumer():
+    heat = frame(HEAT).with_columns(pl.col("staleness_from", "staleness_to") - 1)
+    made = shares_frame({"staleness_histogram": frame("staleness tokens\n-1 1\n2 3"), "staleness_heat": heat})
+    assert made.rows() == [(-1, 0, 1, 0.25), (1, 2, 3, 0.75)]
+
+
+def test_the_effective_share_is_kishs_of_all_tokens_together():
+    # Of w: 1, 1, and 0, 2, whose sums are 4 of w and 6 of its square.
+    moments = frame("staleness tokens ratio_mean ratio_variance\n0 2 1.0 0.0\n1 2 1.0 1.0")
+    assert effective_share_of_all(moments) == pytest.approx(4**2 / (4 * 6))
+    assert effective_share_of_all(moments.clear()) is None
+    assert effective_share_of_all(moments.with_columns(ratio_mean=0.0, ratio_variance=0.0)) is None
+
+
+def test_a_run_without_importance_ratios_says_what_to_record_instead_of_an_empty_chart():
+    analysis = full_analysis()
+    said = staleness_section(replace(analysis, answers={**analysis.answers, "version_moments": pl.DataFrame()}))
+    assert "Record `importance`" in said.price and said.price_figures == []
+    assert len(staleness_section(analysis).price_figures) == 2
+
+
+TIMES = tuple(STARTED_NS + second * 10**9 for second in (100, 131, 132, 140, 141))
+LIFE = strip_rows("longest, stalest", "e0", [(5, 11), (3, 12), (2, 13)], TIMES, 14)
+
+
+def test_a_life_is_told_in_a_sentence():
+    (life,) = sample_lives(LIFE, STARTED_NS)
+    assert life.title == "The longest and the stalest"
+    assert life.sentence == (
+        "10 tokens by 3 versions, 11 to 13, on e0. Started 1 min 40 s into the run and took 31 s. Then 8 s in the "
+        "queue. Trained in step 7, when version 14 was the last one out: 1 to 3 versions stale."
+    )
+
+
+@pytest.mark.parametrize(
+    ("strips", "end"),
+    [
+        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, None, None), None, None, None), "Nothing took it."),
+        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), None, "dropped_stale", None),
+         "It was not trained on, but dropped stale."),
+        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), None, "trained", None),
+         "Trained in a step, whose version is not known."),
+        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), 5), "the last one out: 1 version stale."),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_of_a_life_is_left_out(strips, end):
+    (life,) = sample_lives(strips, 0)
+    assert life.sentence.startswith("1 token by version 4, on e0.") and life.sentence.endswith(end)
+    assert "Started" not in life.sentence and "queue" not in life.sentence
+
+
+def test_few_ages_have_a_shade_each_and_many_share_them():
+    few = sample_lives(strip_rows("median", "e0", [(1, 4), (1, 7), (1, 10)], (None, 5, None, 6, None), 10), 0)
+    assert few[0].runs["shade"].to_list() == [SHADES, 4, 1]
+    many = sample_lives(strip_rows("median", "e0", [(1, 0), (1, 6), (1, 12)], (None, 5, None, 6, None), 12), 0)
+    assert many[0].runs["shade"].to_list() == [SHADES, 4, 1]
+
+
+def test_what_was_never_trained_is_shaded_by_how_far_it_lies_behind_its_newest_token():
+    strips = strip_rows("median", "e0", [(1, 4), (1, 6)], (None, 5, None, None, None), None, None, None)
+    assert sample_lives(strips, 0)[0].runs["shade"].to_list() == [3, 1]
+
+
+def test_stations_count_from_the_start_of_the_sample_and_end_with_its_step():
+    stations = stations_frame(LIFE).select("station", "from_s", "to_s", "is_trained").rows()
+    assert stations == [
+        ("generated", 0.0, 31.0, False),
+        ("on its way to the queue", 31.0, 32.0, False),
+        ("in the queue", 32.0, 40.0, False),
+        ("taken, waits for its step", 40.0, 41.0, True),
+    ]
+    assert stations_frame(strip_rows("median", "e0", [(1, 4)], (None, 5, 6, 7, 8), 5)).is_empty()
+
+
+LENGTHS = """
+outcome         length_from_tokens length_to_tokens samples share_ratio
+"trained"       0                  9                6       0.75
+"trained"       10                 19               2       0.25
+"dropped_stale" 10                 19               3       1.0
+"filtered"      0                  9                1       1.0
+"""
+
+
+def outcomes(trained, dropped, filtered):
+    text = f'"trained" {trained}\n"dropped_stale" {dropped}\n"filtered" {filtered}'
+    return frame("outcome mean_output_tokens\n" + text)
+
+
+def test_each_side_of_the_mirror_adds_up_to_one_and_has_one_mean():
+    made = mirrored_frame({"delivered_lengths": frame(LENGTHS), "delivery_outcomes": outcomes(8.0, 15.0, 5.0)})
+    assert made.select("outcome", "share_of_side_ratio", "side_mean_tokens").rows() == [
+        ("trained", 0.75, 8.0),
+        ("trained", 0.25, 8.0),
+        ("dropped_stale", 0.75, 12.5),
+        ("filtered", 0.25, 12.5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        (21.0, "5% more: dropping makes what is trained on shorter than what was generated."),
+        (20.9, "dropping leaves the lengths about as they are."),
+        (19.0, "5% less: dropping makes what is trained on longer than what was generated."),
+        (19.1, "dropping leaves the lengths about as they are."),
+    ],
+)
+def test_a_bias_is_said_from_a_twentieth_on(dropped, said):
+    answers = {"delivered_lengths": frame(LENGTHS), "delivery_outcomes": outcomes(20.0, dropped, dropped)}
+    assert bias_sentence(mirrored_frame(answers), answers).replace(".0%", "%").endswith(said)
+
+
+def test_without_drops_or_without_training_there_is_nothing_to_compare():
+    lengths = frame(LENGTHS)
+    only = {"delivered_lengths": lengths.head(2), "delivery_outcomes": outcomes(8.0, 15.0, 5.0)}
+    assert mirrored_frame(only) is None and "No sample that left the queue was dropped" in bias_sentence(None, only)
+    rest = {"delivered_lengths": lengths.tail(2), "delivery_outcomes": outcomes(8.0, 15.0, 5.0)}
+    assert bias_sentence(mirrored_frame(rest), rest).startswith("Nothing was trained on")
+    assert bias_sentence(None, {}).startswith("No delivery was recorded")
+
+
+@pytest.mark.parametrize(("cap", "shown"), [(124, 124), (125, 125), (126, None), (None, None), ("8", None)])
+def test_the_cap_is_drawn_where_it_is_in_sight_of_the_lengths(cap, shown):
+    run = replace(full_analysis().run, settings={"max_output_tokens": cap})
+    lengths = frame("length_from_tokens length_to_tokens\n0 50\n51 100")
+    assert capped_lengths({"response_lengths": lengths}, run)["cap_tokens"].to_list() == [shown, shown]
+
+
+def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():
+    tails = frame("tail_from tail_to groups last_wait_mean_s\n1.0 1.25 5 0.0\n1.25 1.5 4 1.0\n3.0 3.25 1 6.0")
+    steps = pl.DataFrame({"period_s": [None, 4.0, 6.0]})
+    said = tails_sentence({"group_tail_counts": tails, "training_steps": steps})
+    assert "In half of the 10 groups the longest sample is less than 1.25 times as long" in said
+    assert "in 95% less than 3.25 times" in said and "it takes 1 s on average: 0.2 of a step" in said
+    assert tails_sentence({"group_tail_counts": tails}).endswith("it takes 1 s on average.")
+    alike = tails_sentence({"group_tail_counts": tails.head(1)})
+    assert alike.startswith("In 95% of the 5 groups the longest sample is less than 1.25 times as long as the mean.")
+    assert tails_sentence({}) == ""
+
+
+def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples():
+    counts = frame("wait_from_s wait_to_s trained not_trained\n0.0 1.0 4 6\n1.0 2.0 9 0\n5.0 6.0 0 1")
+    assert waits_sentence(counts) == "Half of the samples waited less than 1 s, 95% less than 2 s."
+    assert waits_sentence(None) == ""
+
+
+UPDATES = "first_version last_version to_last_s paused_mean_s paused_max_s\n"
+
+
+def test_updates_name_the_slowest_version_and_the_mean_standstill_of_an_engine():
+    said = updates_sentence(frame(UPDATES + "1 1 2.0 0.5 1.0\n2 2 7.0 1.5 2.0"))
+    assert said == (
+        "The slowest to reach all engines was version 2, after 7 s. "
+        "An engine stands still for 1 s a version on average."
+    )
+
+
+def test_versions_that_share_a_line_are_said_to_and_weigh_as_many_as_they_are():
+    said = updates_sentence(frame(UPDATES + "1 3 9.0 1.0 1.0\n4 4 7.0 5.0 5.0"))
+    assert said.startswith("Neighbouring versions share a line") and "one of the versions 1 to 3" in said
+    assert "stands still for 2 s a version" in said
+
+
+def test_pauses_that_were_not_recorded_and_those_that_did_not_happen_are_told_apart():
+    assert "was not recorded" in updates_sentence(frame(UPDATES + "1 1 2.0 null null"))
+    assert "No engine paused" in updates_sentence(frame(UPDATES + "1 1 2.0 0.0 0.0"))
+
+
+def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
+    analysis = empty_analysis()
+    staleness, queue, lengths = staleness_section(analysis), queue_section(analysis), lengths_section(analysis)
+    pictures = [staleness.heat, staleness.shares, staleness.parts, queue.depth, queue.waits, queue.wait_counts,
+                queue.updates, *lengths.figures, lengths.outcomes]  # fmt: skip
+    assert all(picture.spec is None and picture.figure.empty for picture in pictures)
+    assert "No sample with a token was recorded" in sample_section(analysis).none
+
+
+def test_every_picture_says_what_is_healthy():
+    analysis = full_analysis()
+    staleness, queue = staleness_section(analysis), queue_section(analysis)
+    lengths, sample = lengths_section(analysis), sample_section(analysis)
+    pictures = [staleness.heat, staleness.shares, staleness.parts, *staleness.price_figures, *lengths.figures,
+                lengths.mirrored, lengths.outcomes, queue.depth, queue.waits, queue.wait_counts, queue.updates,
+                sample.lives]  # fmt: skip
+    assert len(pictures) == 14
+    for picture in pictures:
+        assert picture.spec is not None and picture.rows and "ealthy" in picture.figure.reading, picture.anchor
+
+
+def test_a_run_of_one_step_and_one_engine_is_drawn():
+    analysis = full_analysis(engines=1)
+    answers = {name: rows.head(1) for name, rows in analysis.answers.items()}
+    few = replace(analysis, answers=answers)
+    assert staleness_section(few).heat.spec and queue_section(few).updates.spec and sample_section(few).strips[0].spec
+
+
+def test_the_heat_map_and_its_distribution_share_their_axis_of_ages():
+    section = staleness_section(full_analysis())
+    domains = [
+        [layer["encoding"]["y"]["scale"]["domain"] for layer in _layers(json.loads(drawn.spec)) if _has_scale(layer)]
+        for drawn in (section.heat, section.shares)
+    ]
+    assert domains[0][0] == domains[1][0] == [-0.5, 6.5]
+
+
+def _layers(document):
+    return [found for layer in document.get("layer", [document]) for found in ([layer, *layer.get("layer", [])])]
+
+
+def _has_scale(layer):
+    return "domain" in layer.get("encoding", {}).get("y", {}).get("scale", {})

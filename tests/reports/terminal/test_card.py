@@ -1,0 +1,76 @@
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from rlscope.analysis.result import Finding
+from rlscope.reports.terminal.card import print_card
+from rlscope.reports.text import findings
+from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
+
+
+def card(analysis, width=80, **options):
+    out = StringIO()
+    print_card(analysis, Console(file=out, width=width, **options))
+    return out.getvalue()
+
+
+def words(text):
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+@pytest.mark.parametrize("make", [full_analysis, empty_analysis, hostile_analysis, without_frames])
+def test_no_line_is_longer_than_the_terminal(make, width):
+    assert max(cell_len(line) for line in card(make(), width).splitlines()) <= min(width, 120)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_nothing_that_matters_is_cut(width):
+    analysis = full_analysis()
+    text = words(card(analysis, width))
+    assert "…" not in text
+    assert "Trainers wait for samples 46.0% of their time" in text
+    for finding in analysis.findings:
+        assert findings.title(finding) in text
+        assert findings.sentence(finding) in text
+        assert findings.remedy(finding) in text
+
+
+def test_the_verdict_comes_first_and_the_gaps_before_the_numbers():
+    text = card(full_analysis())
+    places = [text.index(part) for part in ("Bottleneck: samplers", "The data has gaps", "Where the GPU time went")]
+    assert places == sorted(places)
+
+
+def test_an_alarm_comes_before_the_verdict():
+    wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
+    text = words(card(replace(full_analysis(), findings=(wrong, *full_analysis().findings))))
+    places = [text.index(part) for part in ("The policy that samples is not", "Trainers wait for", "Where the GPU")]
+    assert places == sorted(places)
+
+
+def test_a_complete_run_says_that_it_has_no_gaps():
+    text = card(empty_analysis())
+    assert "The data has gaps" not in text and "No gaps" in text
+
+
+def test_without_a_terminal_there_is_no_escape_sequence():
+    assert "\x1b" not in card(full_analysis())
+
+
+def test_no_color_leaves_no_color(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    text = card(full_analysis(), force_terminal=True)
+    assert "\x1b[3" not in text and "\x1b[38" not in text
+
+
+def test_control_characters_of_a_run_do_not_reach_the_terminal():
+    text = card(full_analysis(engine_prefix="\x1b[2Jsampler-", run_id="\x1b]0;owned\x07run"), force_terminal=True)
+    assert "\x1b[2J" not in text and "\x1b]0" not in text and "\x07" not in text
+
+
+def test_markup_of_a_run_is_not_interpreted():
+    assert "[bold]run[/bold]" in card(full_analysis(run_id="[bold]run[/bold]"))

@@ -1,0 +1,188 @@
+"""Card, Markdown, page, picture and JSON of one analysis say the same, in the same figures."""
+
+import html
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from io import StringIO
+
+import pytest
+from rich.console import Console
+
+from rlscope import format as fmt
+from rlscope.analysis.result import LedgerState
+from rlscope.errors import RlscopeError
+from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.markdown import as_markdown
+from rlscope.reports.page import png
+from rlscope.reports.page.html import render
+from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
+from rlscope.reports.terminal.card import print_card
+from rlscope.reports.text.brief import brief_of
+from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
+from tests.reports.outlook_fixture import changing_outlook, short_outlook
+from tests.reports.page.test_html import Page
+
+
+def priced(outlook=None):
+    made = full_analysis() if outlook is None else replace(full_analysis(), outlook=outlook)
+    return replace(made, run=replace(made.run, gpu_hour_price=2.5, currency="EUR"))
+
+
+ANALYSES = {
+    "priced, with a layout to change to": lambda: priced(changing_outlook()),
+    "too short to predict": lambda: replace(full_analysis(), outlook=short_outlook()),
+    "no model": full_analysis,
+    "nothing known": empty_analysis,
+}
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+def card(analysis):
+    out = StringIO()
+    print_card(analysis, Console(file=out, width=120))
+    return out.getvalue()
+
+
+def svg_text(svg):
+    return " ".join(
+        element.text or "" for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("text")
+    )
+
+
+def markdown_text(text):
+    return html.unescape(re.sub(r"\\([\\`*_\[\]|~#])", r"\1", text)).replace("\u200b", "")
+
+
+def figures_of(text):
+    """Every number in it, as it is written."""
+    return set(re.findall(r"[+−<]?\d[\d,]*(?:\.\d+)?[kMGT%]?", text))
+
+
+def said_figures(analysis):
+    """What every format has to hold: spent time and money, what was lost, the layouts with the gain, the prediction."""
+    brief = brief_of(analysis)
+    said = [brief.headline, brief.spent, brief.achieved.value, brief.achieved.note]
+    said += [f"{cause.gpu_time} {cause.share}" for cause in brief.causes]
+    if brief.choice is not None:
+        said += [value for _, values in brief.choice.rows for value in values]
+    return figures_of(" ".join(said))
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_format_holds_the_same_figures(name):
+    analysis = ANALYSES[name]()
+    figures = said_figures(analysis)
+    assert len(figures) >= (1 if name == "nothing known" else 8)
+    formats = {
+        "card": card(analysis),
+        "Markdown": markdown_text(as_markdown(analysis)),
+        "page": " ".join(Page(render(analysis)).texts),
+        "picture": svg_text(as_svg(analysis)),
+    }
+    for form, text in formats.items():
+        assert figures <= figures_of(text), form
+
+
+def test_the_figures_of_the_document_are_those_of_the_words():
+    analysis = priced(changing_outlook())
+    brief, document = brief_of(analysis), as_document(analysis)
+    losses = [fmt.gpu_time(loss["gpu_s"]) for loss in document["verdict"]["losses"] if loss["gpu_s"] > 0]
+    assert [cause.gpu_time for cause in brief.causes] == losses[:3]
+    assert brief.spent.startswith(fmt.gpu_time(document["ledger"]["total_gpu_s"]))
+    assert brief.headline == document["verdict"]["headline"] and brief.next_step == document["verdict"]["next"]
+    rows = dict(brief.choice.rows)
+    best = document["recommendation"]["best"]
+    assert rows["gain"][1] == fmt.signed_percent(best["gain_ratio"])
+    ends = (best["gain_low_ratio"], best["gain_high_ratio"])
+    assert rows["90% between"][1] == " and ".join(map(fmt.signed_percent, ends))
+    assert rows["trainer GPUs"] == [
+        str(document["recommendation"][which]["n_train_gpus"]) for which in ("current", "best")
+    ]
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_every_format_says_the_verdict_and_what_to_do_next_in_the_same_words(name):
+    analysis = ANALYSES[name]()
+    brief = brief_of(analysis)
+    for text in (as_markdown(analysis), Page(render(analysis)).text):
+        assert brief.headline in text and brief.next_step in markdown_text(text)
+    flat = words(re.sub("[│╭╮╰╯─]", " ", card(analysis)))
+    assert brief.headline in flat and brief.next_step in flat
+
+
+def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
+    with_price, without = brief_of(priced()), brief_of(full_analysis())
+    assert with_price.spent == "2.1 GPU-h, 5.25 EUR" and without.spent == "2.1 GPU-h"
+    assert [cause.money for cause in with_price.causes] == ["0.62 EUR", "0.07 EUR", "0.03 EUR"]
+    assert {cause.money for cause in without.causes} == {""}
+
+
+def test_a_bar_holds_all_of_its_role_and_names_the_largest_parts():
+    for role in brief_of(full_analysis()).roles:
+        assert sum(part.share_ratio for part in role.parts) == pytest.approx(1.0)
+        assert 0 < len(role.named) <= 4 and set(role.named) <= set(role.parts)
+        smallest = min(part.share_ratio for part in role.named)
+        assert all(part.share_ratio <= smallest for part in role.parts if part not in role.named)
+
+
+@pytest.mark.parametrize(("share_ratio", "named"), [(0.0199, 0), (0.02, 1)])
+def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
+    made = full_analysis()
+    small = LedgerState("trainer", "eval", None, round(share_ratio * 10**12), share_ratio, None)
+    large = LedgerState("trainer", "train", None, round((1 - share_ratio) * 10**12), 1 - share_ratio, None)
+    analysis = replace(made, ledger=replace(made.ledger, states=(large, small)))
+    assert sum(part.label == "evaluation" for part in brief_of(analysis).roles[0].named) == named
+
+
+def test_the_picture_is_a_slide_of_two_pixels_to_one():
+    if not png._has_font():
+        pytest.skip("no font is installed")
+    made = as_png(priced(changing_outlook()))
+    assert made.startswith(b"\x89PNG")
+    assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (2 * WIDTH_PX, 2 * HEIGHT_PX)
+
+
+def test_a_picture_without_a_font_is_refused(monkeypatch):
+    monkeypatch.setattr(png, "_has_font", lambda: False)
+    with pytest.raises(RlscopeError, match="no font"):
+        as_png(empty_analysis())
+
+
+@pytest.mark.parametrize("name", ANALYSES)
+def test_the_lines_of_the_picture_stay_inside_it(name):
+    for element in ElementTree.fromstring(as_svg(ANALYSES[name]())).iter():
+        if element.tag.endswith("text"):
+            assert 0 < float(element.get("y")) < HEIGHT_PX
+            end = float(element.get("x")) + png._width_px(
+                element.text or "", float(element.get("font-size")), bold=element.get("font-weight") == "700"
+            )
+            assert element.get("text-anchor") == "end" or end <= WIDTH_PX, element.text
+
+
+@pytest.mark.parametrize("text", ["a word " * 60, "unbreakable" * 40])
+def test_what_does_not_fit_the_picture_ends_in_an_ellipsis(text):
+    lines = png._lines(text, 20, 400, 2)
+    assert len(lines) <= 2 and lines[-1].endswith("…")
+    assert all(png._width_px(line, 20, bold=False) <= 400 + 20 for line in lines)
+
+
+def test_hostile_strings_stay_text_in_markdown_and_picture():
+    hostile = replace(hostile_analysis(), outlook=short_outlook())
+    text = as_markdown(hostile)
+    assert "<img" not in text and "</script" not in text
+    tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(as_svg(hostile)).iter()}
+    assert tags == {"svg", "defs", "pattern", "rect", "line", "text"}
+    assert HOSTILE[:20] in svg_text(as_svg(hostile))
+
+
+def test_markdown_of_a_run_mentions_nobody_links_nowhere_and_keeps_its_tables():
+    named = "@everyone | [x](http://evil.example) `a` **b**\n# c"
+    made = full_analysis(run_id=named)
+    text = as_markdown(made)
+    assert "@everyone" not in text and "http://evil" not in text and "\n# c" not in text
+    widths = {line.count("|") - line.count(r"\|") for line in text.splitlines() if line.startswith("|")}
+    assert widths == {4}

@@ -1,0 +1,317 @@
+import typing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Bottleneck, Verdict
+from rlscope.model.analytic.steady_state import Regime
+from rlscope.model.calibration import Note
+from rlscope.model.decode.curves import Form
+from rlscope.model.decode.fit import Caveat
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.gap import Cause, Gap, GapStep
+from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
+from rlscope.model.forecast.layouts import Exclusion, Spread
+from rlscope.model.forecast.recommend import Doubt, Doubted, Reason
+from rlscope.model.forecast.result import NOT_ASKED, Caution, look_ahead
+from rlscope.reports.text import advice, names
+from rlscope.reports.text import model as model_words
+from rlscope.reports.text import verdict as verdict_words
+from tests.reports.analysis_fixture import full_analysis
+from tests.reports.outlook_fixture import QUESTION, changing_outlook, observed, short_outlook
+
+REASONS = typing.get_args(Reason)
+DOUBTS = typing.get_args(Doubt)
+
+
+def words_of(literal):
+    """The members of a literal, of unions of literals too."""
+    parts = typing.get_args(literal)
+    return {word for part in parts for word in (words_of(part) if typing.get_args(part) else {part})}
+
+
+def with_reason(reason, made=None, **changes):
+    made = made or changing_outlook()
+    return replace(made, recommendation=replace(made.recommendation, reason=reason, **changes))
+
+
+def analysed(made, bottleneck="samplers"):
+    return replace(full_analysis(), outlook=made, verdict=Verdict(bottleneck, (), None, 0, 10**10))
+
+
+@pytest.mark.parametrize(
+    ("literal", "names"),
+    [
+        (Reason, names.REASONS),
+        (PredictedQuantity, names.QUANTITIES),
+        (Cause, names.CAUSES),
+        (Exclusion, names.EXCLUSIONS),
+        (Regime, names.REGIMES),
+        (Grade, names.GRADES),
+        (Form, names.FORMS),
+        (Caution, names.CAUTIONS),
+        (Note, names.NOTES),
+        (Caveat, names.CURVE_CAVEATS),
+    ],
+)
+def test_every_word_of_the_model_has_words_and_no_others_do(literal, names):
+    assert words_of(literal) == set(names)
+    assert all(str(text).strip() for text in names.values())
+
+
+@pytest.mark.parametrize("reason", REASONS)
+@pytest.mark.parametrize("bottleneck", [word for word in typing.get_args(Bottleneck) if word != "unknown"])
+def test_every_advice_has_a_headline_a_reason_and_a_next_step_for_every_verdict(reason, bottleneck):
+    analysis = analysed(with_reason(reason), bottleneck)
+    for text in (advice.headline(analysis.outlook), advice.why(analysis.outlook), verdict_words.next_step(analysis)):
+        assert text and "{" not in text and "None" not in text and "no data" not in text
+    assert not advice.headline(analysis.outlook).endswith(".")
+    assert advice.why(analysis.outlook).endswith(".")
+
+
+@pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "worthwhile"])
+@pytest.mark.parametrize("bottleneck", ["samplers", "trainers", "balanced"])
+def test_where_the_layout_is_kept_the_next_step_moves_no_gpu(reason, bottleneck):
+    assert advice.headline(with_reason(reason)).startswith("Keep 2 trainer GPUs and 6 sampler GPUs")
+    assert "move GPUs" not in verdict_words.next_step(analysed(with_reason(reason), bottleneck))
+
+
+def test_the_next_step_without_a_model_may_move_gpus():
+    assert "move GPUs from trainers to samplers" in verdict_words.next_step(full_analysis())
+
+
+@pytest.mark.parametrize(
+    ("reason", "begins"),
+    [
+        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs with up to "),
+        (
+            "too_short",
+            "Make each engine faster. Before changing the layout, record at least 20 steady steps and analyse again.",
+        ),
+        ("best_already", "Make each engine faster: no other layout of these GPUs is faster."),
+        ("small_gain", "Make each engine faster: no other layout of these GPUs is faster by a twentieth."),
+        ("no_other_layout", "Make each engine faster: no other layout of these GPUs is possible."),
+        ("updates_bind", "Publish less often"),
+        ("environment_binds", "Run more environments at once"),
+        ("unsure", "Make each engine faster. Before changing the layout, record 15 steps with "),
+    ],
+)
+def test_the_next_step_follows_from_the_advice(reason, begins):
+    doubts = (Doubted("trainer_scaling", 0.2),)
+    assert verdict_words.next_step(analysed(with_reason(reason, doubts=doubts))).startswith(begins)
+
+
+@pytest.mark.parametrize("bottleneck", ["staleness_cap", "weight_updates", "environment", "balanced"])
+def test_a_remedy_that_moves_no_gpu_is_kept_while_the_layout_is_unsure(bottleneck):
+    step = verdict_words.next_step(analysed(with_reason("unsure"), bottleneck))
+    remedy = verdict_words.next_step(analysed(NOT_ASKED, bottleneck)).partition(" Change one thing")[0]
+    assert step.startswith(remedy.partition(" Look first")[0]) and "Before changing the layout, " in step
+
+
+def test_a_layout_that_would_bring_nothing_is_no_gain():
+    none = with_reason("best_already", gain_ratio=Spread(0.0, 0.0, 0.0))
+    assert advice.why(none).endswith("running per engine, would be no faster.")
+
+
+def test_the_next_step_holds_no_figure_of_the_gain():
+    made = changing_outlook()
+    assert made.recommendation.changes
+    assert "%" not in verdict_words.next_step(analysed(made))
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_what_is_least_known_comes_with_what_to_measure(doubt):
+    made = with_reason("unsure", doubts=(Doubted(doubt, 0.1),))
+    assert "Least is known of " in advice.why(made)
+    assert advice.measure_first(made) in advice.why(made)
+
+
+def test_a_doubt_without_a_spread_is_none():
+    made = with_reason("unsure", doubts=tuple(Doubted(doubt, 0.0) for doubt in DOUBTS))
+    assert "Least is known" not in advice.why(made)
+    assert advice.measure_first(made) == "record a longer stretch"
+
+
+def test_the_layout_to_measure_is_named():
+    made = with_reason("unsure", doubts=(Doubted("trainer_scaling", 0.1),))
+    assert advice.measure_first(made) == ("record 15 steps with 4 trainer GPUs, and name that run with --also")
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"),
+    [
+        (Spread(0.1, 0.1, 0.1), "+10.0%"),
+        (Spread(0.1, 0.09999, 0.10001), "+10.0%"),
+        (Spread(0.1, 0.0999, 0.1011), "+10.0% (90% between +10.0% and +10.1%)"),
+        (Spread(0.1, -0.028, 1.15), "+10.0% (90% between −2.8% and +115%)"),
+    ],
+)
+def test_an_interval_whose_ends_read_the_same_is_not_shown(gain, text):
+    assert advice.gain_words(gain) == text
+
+
+@pytest.mark.parametrize(
+    ("write", "values", "text"),
+    [
+        (fmt.tokens_per_second, (6590, 6230, 6830), "6.59k (6.23k to 6.83k) tokens/s"),
+        (fmt.duration, (0.193, 0.186, 0.204), "193 (186 to 204) ms"),
+        (fmt.duration, (0.9, 0.8, 1.1), "900 ms (800 ms to 1.1 s)"),
+        (fmt.duration, (100, 90, 110), "1 min 40 s (1 min 30 s to 1 min 50 s)"),
+        (fmt.percent, (0.044, 0.014, 0.067), "4.4% (1.4% to 6.7%)"),
+        (fmt.percent, (0.001, 0.001, 0.00101), "0.1%"),
+    ],
+)
+def test_an_interval_says_its_unit_once(write, values, text):
+    assert fmt.with_interval(write, *values) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0.1, "+10.0%"), (-0.028, "−2.8%"), (0, "0%"), (0.0004, "about 0%"), (-0.0004, "about 0%"), (0.0005, "+0.1%"),
+     (0.9994, "+99.9%"), (0.9996, "+100%"), (12.5, "+1,250%"), (None, "no data"), (float("nan"), "no data")],
+)  # fmt: skip
+def test_a_change_has_its_sign(ratio, text):
+    assert fmt.signed_percent(ratio) == text
+
+
+def test_points_are_the_difference_of_two_shares():
+    assert [fmt.signed_points(value) for value in (0.014, -0.2, None)] == ["+1.4 points", "−20.0 points", "no data"]
+
+
+@pytest.mark.parametrize("make", [changing_outlook, short_outlook])
+def test_the_losses_add_up_to_what_lies_between_the_bound_and_what_was_achieved(make):
+    gap, rows = make().gap, model_words.loss_rows(make())
+    lost = sum(row.lost_tokens_per_s for row in rows)
+    assert gap.bound_tokens_per_s - lost == pytest.approx(gap.achieved_tokens_per_s, rel=1e-5)
+    assert rows[-1].left_tokens_per_s == pytest.approx(gap.achieved_tokens_per_s, rel=1e-5)
+
+
+def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
+    steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
+             GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
+             GapStep("unexplained", -50.0, 746.1))  # fmt: skip
+    made = replace(changing_outlook(), gap=Gap(1000.0, steps, 746.1))
+    rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
+    assert rows == [
+        ("split of the GPUs", "−300 tokens/s", 700.0),
+        ("weight updates", "−2 tokens/s", 698.0),
+        ("all other causes", "−1.9 tokens/s", 696.1),
+        ("not explained", "+50 tokens/s", 746.1),
+    ]
+    assert model_words.loss_rows(made)[-1].cause.meaning == names.BETTER_THAN_MODEL
+
+
+@pytest.mark.parametrize(
+    ("quantity", "predicted", "achieved", "row"),
+    [
+        ("tokens_per_s", (100, 90, 110), (120, 110, 130), ("trained", "as predicted")),
+        ("tokens_per_s", (100, 90, 109), (120, 110, 130), ("trained", "+20.0%")),
+        (
+            "trainer_idle_ratio",
+            (0.3, 0.29, 0.31),
+            (0.1, 0.09, 0.11),
+            ("trainers waiting or publishing", "−20.0 points"),
+        ),
+        ("staleness_mean", (2.0, 2.0, 2.0), (1.5, 1.5, 1.5), ("mean staleness", "−25.0%")),
+        ("staleness_mean", (0.0, 0.0, 0.0), (1.5, 1.5, 1.5), ("mean staleness", "")),
+    ],
+)
+def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_it_is_off(
+    quantity, predicted, achieved, row
+):
+    made = changing_outlook()
+    compared = (Compared(quantity, Spread(*predicted), Achieved(*achieved)),)
+    (found,) = model_words.compared_rows(replace(made, prediction=replace(made.prediction, compared=compared)))
+    assert (found.name, found.remark) == row
+
+
+def test_a_stretch_too_short_compares_nothing_and_says_so():
+    assert model_words.compared_rows(short_outlook()) == []
+    assert "too short" in model_words.prediction_sentence(short_outlook())
+    assert names.CAUTIONS["short_stretch"] in model_words.remarks(short_outlook())
+
+
+def test_the_rows_of_today_and_next_agree_with_the_recommendation():
+    made = changing_outlook()
+    today, best = advice.chosen_rows(made)
+    assert (today.mark, today.gain, best.mark) == ("today", "", "recommended")
+    assert best.gain == fmt.with_interval(fmt.signed_percent, *made.recommendation.gain_ratio)
+    assert advice.chosen_rows(short_outlook())[1].mark == "best other"
+
+
+def test_without_another_layout_there_is_one_row_and_no_odds():
+    made = changing_outlook()
+    alone = with_reason("no_other_layout", best=made.forecasts.today, gain_ratio=Spread(0.0, 0.0, 0.0))
+    assert [row.mark for row in advice.layout_rows(alone, 6)] == ["today"]
+    assert advice.why(alone) == names.REASONS["no_other_layout"]
+
+
+def test_a_layout_that_was_not_drawn_has_a_gain_without_an_interval():
+    made = changing_outlook()
+    undrawn = next(each for each in made.forecasts.others if each.tokens_per_s and each.drawn_tokens_per_s is None)
+    gain = advice.gain_of(made, undrawn)
+    assert gain.median == gain.low == gain.high == undrawn.tokens_per_s / made.forecasts.today.tokens_per_s - 1.0
+
+
+def test_a_synchronous_run_is_told_that_it_would_stop_being_one():
+    made = changing_outlook()
+    turns = replace(made, calibration=replace(made.calibration, synchronous=True))
+    assert advice.headline(turns).startswith("Run asynchronously, with 4 trainer GPUs and 4 sampler GPUs")
+    assert "run asynchronously, would bring" in advice.why(with_reason("small_gain", turns))
+    assert any(line.startswith("The run works by turns.") for line in model_words.remarks(turns))
+    assert not any(line.startswith("The run works by turns.") for line in model_words.remarks(made))
+
+
+def test_the_end_of_the_run_is_told_with_its_price_or_why_it_is_not_known():
+    rows = model_words.finish_rows(changing_outlook())
+    assert [row.layout for row in rows] == ["as it is", "recommended layout"]
+    finish = changing_outlook().finish
+    assert rows[0].price == fmt.significant(finish.today_hours.median * 8 * 2.5)
+    assert "400 steps to go on 8 GPUs" in model_words.finish_sentence(changing_outlook())
+    assert model_words.finish_rows(short_outlook()) == []
+    assert "is not known" in model_words.finish_sentence(short_outlook())
+    unpriced = replace(changing_outlook(), finish=replace(finish, gpu_hour_price=None))
+    assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
+
+
+def test_batches_that_were_all_efficient_cost_nothing():
+    made = changing_outlook()
+    efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
+    assert model_words.batch_sentence(efficient).endswith("; all of the decoding time went to such batches.")
+    assert model_words.batch_sentence(replace(made, efficiency=None)) is None
+    assert "of the decoding time." in model_words.batch_sentence(made)
+
+
+def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():
+    asked = look_ahead(observed(12), None, replace(QUESTION, most_staleness=6))
+    today = asked.forecasts.today
+    assert today.staleness.sample_p95 > 6 and today.excluded is None
+    assert advice.chosen_rows(asked)[0].mark == "today"
+    assert all(each.excluded for each in asked.forecasts.others if each.staleness.sample_p95 > 6)
+
+
+def test_the_rate_beside_a_gain_is_todays_times_that_gain():
+    made = changing_outlook()
+    today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
+    other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
+    assert advice.rate_of(today).median == 200.0
+    assert advice.rate_of(other).median == 190.0
+    # Draw by draw: +10 %, -5 %, +10 %.
+    assert advice.rate_of(other, today).median == pytest.approx(220.0)
+    assert advice.rate_of(today, today) == advice.rate_of(today)
+    assert advice.rate_of(other, replace(today, tokens_per_s=None)) == advice.rate_of(other)
+
+
+def test_the_rows_of_the_layouts_stand_by_gain():
+    made = changing_outlook()
+    rates = iter(np.linspace(0.9, 1.1, 5))
+    drawn = made.forecasts.today.drawn_tokens_per_s
+    others = [
+        each if each.excluded or each is made.recommendation.best
+        else replace(each, drawn_tokens_per_s=drawn * next(rates, 0.5))
+        for each in made.forecasts.others
+    ]  # fmt: skip
+    rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
+    assert [row.gain for row in rows[2:]] == ["+10.0%", "+5.0%", "0%", "−5.0%"]

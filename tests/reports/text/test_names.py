@@ -1,0 +1,83 @@
+"""What is said of a KV cache that runs over."""
+
+from dataclasses import replace
+
+import pytest
+
+from rlscope.model.forecast.layouts import Forecast
+from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.result import Outlook
+from rlscope.reports.text.names import layout_remark, overflow_line, preemption_sentence
+from tests.reports.outlook_fixture import short_outlook
+
+MANY, NONE = Preemption(1.71, 0.123), Preemption(0.0, 0.0)
+
+
+def told(seen: Preemption | None, expected: Preemption | None) -> Outlook:
+    outlook = short_outlook()
+    today = replace(outlook.forecasts.today, preemption=expected, grade="interpolated")
+    return replace(outlook, preemption=seen, forecasts=replace(outlook.forecasts, today=today))
+
+
+def limited(running_limit: float, lost: Preemption | None) -> Forecast:
+    today = short_outlook().forecasts.today
+    assert today.state is not None
+    return replace(today, state=replace(today.state, running_limit=running_limit), preemption=lost)
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected", "sentence"),
+    [
+        (
+            MANY,
+            Preemption(0.2, None),
+            "The KV cache ran over: 1.7 preemptions a sample, 12.3% of the engines' time to compute them again, as"
+            " counted; the model expects 0.2 preemptions a sample (interpolated).",
+        ),
+        (
+            Preemption(0.005, None),
+            NONE,
+            "The KV cache ran over: 0.005 preemptions a sample, as counted; the model expects next to no preemption"
+            " (interpolated).",
+        ),
+        (Preemption(0.01, None), None, "The KV cache ran over: 0.01 preemptions a sample, as counted."),
+        (Preemption(1.004, None), None, "The KV cache ran over: 1.0 preemptions a sample, as counted."),
+        (
+            None,
+            Preemption(0.2, None),
+            "Engines did not count preemptions; the model expects 0.2 preemptions a sample (interpolated).",
+        ),
+        (
+            NONE,
+            Preemption(0.2, None),
+            "Engines put next to no request back; the model expects 0.2 preemptions a sample (interpolated).",
+        ),
+        (Preemption(0.0049, 0.1), Preemption(0.0049, 0.1), None),
+        (None, None, None),
+        (NONE, NONE, None),
+    ],
+)
+def test_what_a_run_lost_stands_beside_what_it_was_expected_to(
+    seen: Preemption | None, expected: Preemption | None, sentence: str | None
+) -> None:
+    assert preemption_sentence(told(seen, expected)) == sentence
+
+
+def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
+    today = short_outlook().forecasts.today
+    assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "extrapolated"
+    assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "extrapolated"
+    assert (
+        layout_remark(replace(today, grade="extrapolated", preemption=MANY)) == "extrapolated, 1.7 preemptions a sample"
+    )
+    assert layout_remark(replace(today, excluded="kv_memory", preemption=MANY)) == "KV cache too small"
+
+
+def test_more_requests_than_the_cache_holds_are_said_to_be() -> None:
+    running = short_outlook().forecasts.today.layout.running_per_engine
+    assert overflow_line(limited(float(running), MANY)) is None
+    holds = f"The KV cache of an engine holds 19.3 requests safely, not {running}"
+    assert overflow_line(limited(19.3, None)) == f"{holds}."
+    assert (
+        overflow_line(limited(19.3, Preemption(2.2, None))) == f"{holds}: the model expects 2.2 preemptions a sample."
+    )

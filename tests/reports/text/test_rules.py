@@ -1,0 +1,83 @@
+"""What fired stands in the card, the JSON and the page of an analysis; where nothing did, the page says so."""
+
+import io
+from dataclasses import replace
+
+from rich.console import Console
+
+from rlscope.alerts.config import built_in_rules
+from rlscope.alerts.offline import RuleOutcome, RuleReport
+from rlscope.analysis.result import Alert, Analysis
+from rlscope.reports.documents import check
+from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.markdown import as_markdown
+from rlscope.reports.page.html import render
+from rlscope.reports.terminal.card import print_card
+from tests.reports.analysis_fixture import full_analysis
+
+QUIET = full_analysis()
+START_NS = QUIET.run.started_ns
+S = 1_000_000_000
+HOSTILE = {"summary": "[red]<b>idle</b> 40%[/red]"}
+FIRED = replace(
+    QUIET,
+    alerts=(
+        Alert("trainers_idle", "warning", {}, HOSTILE, 0.4, START_NS + 60 * S, START_NS + 90 * S, 7.5),
+        Alert("worker_silent", "critical", {}, {}, 70.0, START_NS + 10**15, None, None),
+    ),
+)  # fmt: skip
+
+
+def card(analysis: Analysis) -> str:
+    console = Console(width=100, file=io.StringIO())
+    with console.capture() as captured:
+        print_card(analysis, console)
+    return captured.get()
+
+
+def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
+    text = card(FIRED)
+    assert "Alerts, built-in rules" in text
+    assert "warning  trainers_idle, from 1 min to 1 min 30 s  7.5 GPU-s" in text
+    assert text.index("worker_silent") < text.index("trainers_idle"), "the gravest first"
+    assert "[red]<b>idle</b> 40%[/red]" in text
+    assert "Alerts" not in card(QUIET)
+
+
+def test_json_lists_what_fired_as_measured() -> None:
+    assert as_document(QUIET)["alerts"] == []
+    first, last = as_document(FIRED)["alerts"]  # type: ignore[misc]
+    assert (first["rule"], first["start_ns"] - START_NS, first["end_ns"] - START_NS) == (
+        "trainers_idle",
+        60 * S,
+        90 * S,
+    )
+    assert (first["cost_gpu_s"], last["cost_gpu_s"], last["end_ns"]) == (7.5, None, None)
+
+
+def test_markdown_lists_what_fired_under_a_heading_in_the_words_of_check() -> None:
+    lines = as_markdown(FIRED).splitlines()
+    below = lines[lines.index("#### Alerts, built-in rules") + 2 :]
+    assert below[:4] == [
+        "| severity | rule | when | what | cost |",
+        "| --- | --- | --- | --- | --- |",
+        "| critical | worker\\_silent | from 21 min, to the end of the run | 1 min 10 s |  |",
+        "| warning | trainers\\_idle | from 1 min to 1 min 30 s | 40.0%; \\[red\\]&lt;b&gt;idle&lt;/b&gt; 40%\\[/red\\]"
+        " | 7.5 GPU-s |",
+    ]
+    assert "Alerts" not in as_markdown(QUIET)
+    outcomes = [
+        RuleOutcome(rule, tuple(alert for alert in FIRED.alerts if alert.rule == rule.name), 9, 9)
+        for rule in built_in_rules().rules
+    ]
+    end_ns = START_NS + round(QUIET.run.duration_s * S)
+    checked = check.as_markdown(RuleReport("run", START_NS, end_ns, tuple(outcomes), ()), "critical")
+    assert "\n".join(below[:4]) in checked
+
+
+def test_the_page_lists_what_fired_escaped() -> None:
+    page = render(FIRED)
+    assert "trainers_idle</th>" in page
+    assert "[red]&lt;b&gt;idle&lt;/b&gt; 40%[/red]" in page
+    assert "No built-in rule fired" not in page
+    assert "No built-in rule fired" in render(QUIET)

@@ -1,0 +1,142 @@
+from dataclasses import replace
+
+import pytest
+
+from rlscope.analysis.data_quality import ClockOffset, SampledEngine
+from rlscope.analysis.result import Finding, Loss, Verdict
+from rlscope.diagnose import RULES
+from rlscope.pipeline import analyze
+from rlscope.reports.text import findings
+from rlscope.reports.text import verdict as verdict_words
+from tests.reports.analysis_fixture import empty_analysis, full_analysis
+from tests.trace_folder import delivery_row, sample_row, worker, write_run
+
+EVIDENCE = {
+    "weights_not_applied": {"gap": 0.02, "noise_gap": 3e-14, "limit_gap": 0.001, "early_gap": 0.01, "late_gap": 0.04,
+                            "fresh_tokens": 5000, "seen_versions": 40},
+    "starved_trainer": {"waiting_gpu_s": 1.0, "waiting_share_ratio": 0.5, "longest_wait_s": 2.0},
+    "capped_staleness": {"trainer_waiting_gpu_s": 1.0, "sampler_waiting_gpu_s": 2.0, "waiting_share_ratio": 0.2,
+                         "max_staleness_versions": 4},
+    "overproduction": {"dropped_tokens": 100, "dropped_share_ratio": 0.1, "backpressure_gpu_s": 3.0,
+                       "backpressure_share_ratio": 0.2},
+    "underfilled_engines": {"running_mean": 3.5, "running_cap": 64, "fill_ratio": 0.05, "decoding_gpu_s": 12.0},
+    "lockstep": {"barrier_gpu_s": 9.0, "barrier_share_ratio": 0.5, "waiting_gpu_s": 8.0, "waiting_share_ratio": 0.4},
+    "long_tail": {"steps": 3, "tail_s": 2.0, "tail_share_ratio": 0.3, "idle_gpu_s": 1.0},
+    "weight_update_cost": {"updates": 9, "publish_gpu_s": 1.0, "apply_gpu_s": 1.0, "share_ratio": 0.2,
+                           "apply_mean_s": 0.1},
+    "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,
+                          "slowdown_ratio": 0.33},
+    "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "workers_without_end": 0,
+                          "unattributed_share_ratio": 0.2},
+    "gpu_disagreement": {"state": "train", "gpu_idle_ratio": 0.6, "gpu_s": 9.0},
+}  # fmt: skip
+
+
+def finding(rule, evidence):
+    return Finding(rule, "warning", 1.0, evidence, None, None)
+
+
+def test_every_rule_has_words():
+    assert set(RULES) == set(findings.RULE_WORDS)
+
+
+@pytest.mark.parametrize("rule", sorted(findings.RULE_WORDS))
+def test_evidence_becomes_the_sentence_of_its_rule(rule):
+    sentence = findings.sentence(finding(rule, EVIDENCE[rule]))
+    assert sentence.endswith(".") and "{" not in sentence and "no data" not in sentence
+
+
+@pytest.mark.parametrize("rule", sorted(findings.RULE_WORDS))
+@pytest.mark.parametrize("spoil", ["missing", "none"])
+def test_a_missing_piece_of_evidence_leaves_a_list_of_the_others(rule, spoil):
+    first, *rest = EVIDENCE[rule]
+    evidence = {name: EVIDENCE[rule][name] for name in rest} | ({first: None} if spoil == "none" else {})
+    written = findings.sentence(finding(rule, evidence))
+    # A piece that the sentence does not use may be missing without a trace.
+    assert "None" not in written and "{" not in written and written
+
+
+def test_a_rule_without_words_lists_its_evidence():
+    odd = finding("cosmic_rays", {"flips": 3, "lost_gpu_s": 2.0})
+    assert findings.title(odd) == "Cosmic rays"
+    assert findings.sentence(odd) == "flips: 3; lost: 2 GPU-s"
+
+
+def test_braces_in_a_run_s_strings_are_not_fields():
+    evidence = EVIDENCE["straggling_engine"] | {"worker_id": "{tokens_per_s}{nothing}"}
+    assert "{nothing}" in findings.sentence(finding("straggling_engine", evidence))
+
+
+@pytest.mark.parametrize(
+    "bottleneck", ["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
+)
+@pytest.mark.parametrize("with_losses", [True, False])
+def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_losses):
+    full = full_analysis()
+    losses = (Loss(bottleneck, 12.0, 0.25), Loss("samplers", 1.0, 0.01)) if with_losses else ()
+    verdict = Verdict(bottleneck, losses, "too few steps" if bottleneck == "unknown" else None, 0, 10**10)
+    for rules in (full.findings, ()):
+        analysis = replace(full, verdict=verdict, findings=rules)
+        for text in (verdict_words.headline(analysis), verdict_words.why(analysis), verdict_words.next_step(analysis)):
+            assert text and "{" not in text and "None" not in text
+        assert not verdict_words.headline(analysis).endswith(".")
+        assert verdict_words.why(analysis).endswith(".")
+
+
+def test_the_next_step_names_the_finding_that_is_cheaper_to_mend():
+    assert "Look first at “underfilled engines”" in verdict_words.next_step(full_analysis())
+
+
+def test_no_finding_is_cheaper_to_mend_than_the_updates_that_it_is_about():
+    dear = Finding("weight_update_cost", "warning", 10.0, EVIDENCE["weight_update_cost"], None, None)
+    verdict = Verdict("weight_updates", (Loss("weight_updates", 12.0, 0.25),), None, 0, 10**10)
+    analysis = replace(full_analysis(), findings=(dear,), verdict=verdict)
+    assert "weight-update cost" not in verdict_words.next_step(analysis)
+
+
+def test_weights_that_do_not_arrive_are_told_before_the_bottleneck_and_mended_first():
+    full = full_analysis()
+    assert verdict_words.alarm(full) is None
+    wrong = Finding("weights_not_applied", "critical", None, EVIDENCE["weights_not_applied"], None, None)
+    analysis = replace(full, findings=(wrong, *full.findings))
+    assert verdict_words.alarm(analysis).startswith("The policy that samples is not the policy that is trained")
+    assert verdict_words.next_step(analysis).startswith("Mend “weights not applied” (below) before anything else")
+    assert "in the first step it was 3.00e-14" in findings.sentence(wrong)
+
+
+def test_gaps_name_each_kind_once_and_skip_tables_without_drops():
+    lines = verdict_words.gap_lines(full_analysis())
+    assert len(lines) == 5
+    assert "812 rows of engine_steps" in lines[1]
+    assert verdict_words.gap_lines(empty_analysis()) == []
+
+
+@pytest.mark.parametrize(
+    ("knows_busy", "words"), [(True, "is the engine's own counter"), (False, "cannot be told and counts as generating")]
+)
+def test_an_engine_that_was_sampled_is_named_with_its_interval_and_what_that_cannot_tell(knows_busy, words):
+    quality = replace(empty_analysis().data_quality, sampled_engines=(SampledEngine("e0", 0.5, knows_busy),))
+    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
+    assert line.startswith("e0 was sampled from outside about every 500 ms:") and words in line
+
+
+@pytest.mark.parametrize(
+    ("offset_s", "uncertainty_s", "words"),
+    [
+        (0.03, None, "at least 30 ms ahead of"),
+        (-0.03, None, "at least 30 ms behind"),
+        (0.03, 0.002, "30 ms ± 2 ms ahead of"),
+    ],
+)
+def test_a_clock_with_one_bound_is_off_by_at_least_that(offset_s, uncertainty_s, words):
+    quality = replace(empty_analysis().data_quality, clock_offsets=(ClockOffset("b", "a", offset_s, uncertainty_s),))
+    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
+    assert line == f"The clock of b is {words} that of a; times are not corrected."
+
+
+def test_a_clock_is_named_once_among_the_gaps_of_a_run(tmp_path):
+    workers = [worker("t0", host="a"), worker("e0", "sampler", host="b")]
+    samples = [sample_row("x", "e0", [(0, 0, 1)], finished_ns=90)]
+    write_run(tmp_path, workers, samples=samples, deliveries=[delivery_row("x", "t0", step=1)])
+    (line,) = [line for line in verdict_words.gap_lines(analyze(tmp_path)) if "clock" in line]
+    assert "at least" in line

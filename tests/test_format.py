@@ -1,0 +1,102 @@
+import math
+
+import pytest
+
+from rlscope import format as fmt
+
+
+@pytest.mark.parametrize("write", [fmt.significant, fmt.count, fmt.si, fmt.percent, fmt.tokens,
+                                   fmt.tokens_per_second, fmt.versions, fmt.gpu_time, fmt.duration,
+                                   fmt.size, fmt.signed_hundredths])  # fmt: skip
+def test_what_is_no_number_is_said_to_be_no_data(write):
+    assert [write(value) for value in (None, math.nan, math.inf, -math.inf)] == ["no data"] * 4
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (0.00123, "0.00123"), (1.5, "1.5"), (12.34, "12.3"), (1234.5, "1,234"), (-2.5, "-2.5"), (100, "100"),
+     (1e-6, "0.000001"), (9.99e-7, "9.99e-07"), (-2.58e-14, "-2.58e-14")],
+)  # fmt: skip
+def test_a_plain_number_keeps_three_significant_digits(value, text):
+    assert fmt.significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0, "0"), (950, "950"), (999.4, "999"), (999.6, "1k"), (12_345, "12.3k"), (999_600, "1M"), (1.5e9, "1.5G")],
+)
+def test_a_large_number_gets_the_prefix_that_it_rounds_to(value, text):
+    assert fmt.si(value) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(0, "0%"), (0.0004, "<0.1%"), (0.0005, "0.1%"), (0.623, "62.3%"), (0.9994, "99.9%"), (1.0, "100%"), (1.5, "150%")],
+)
+def test_a_ratio_is_per_cent_and_nothing_above_zero_reads_as_zero(ratio, text):
+    assert fmt.percent(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(-0.0, "0%"), (-1e-17, "0%"), (-0.0004, "0%"), (-0.0005, "−0.1%"), (-0.028, "−2.8%"), (-1.5, "−150%")],
+)
+def test_what_is_below_zero_keeps_its_sign_unless_it_rounds_to_zero(ratio, text):
+    assert fmt.percent(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (5e-7, "0.5 µs"), (0.00085, "850 µs"), (0.0123, "12.3 ms"), (4.561, "4.56 s"), (59.96, "1 min"),
+     (200, "3 min 20 s"), (3599.6, "1 h"), (7500, "2 h 5 min"), (90_000, "1 d 1 h"), (-0.5, "-500 ms")],
+)  # fmt: skip
+def test_a_duration_is_written_in_the_units_that_matter(seconds, text):
+    assert fmt.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("gpu_s", "text"), [(0, "0 GPU-s"), (3599, "3,599 GPU-s"), (3600, "1 GPU-h"), (9e6, "2,500 GPU-h")]
+)
+def test_gpu_time_becomes_hours_from_one_hour_on(gpu_s, text):
+    assert fmt.gpu_time(gpu_s) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [("waiting_gpu_s", 12.0, "12 GPU-s"), ("share_ratio", 0.5, "50.0%"), ("tokens_per_s", 1500.0, "1.5k tokens/s"),
+     ("dropped_tokens", 1, "1 token"), ("max_staleness_versions", 4, "4 versions"), ("tail_s", 0.5, "500 ms"),
+     ("steps", 1, "1 step"), ("steps", 2, "2 steps"), ("samples_per_s", 3.0, "3/s"), ("running_cap", 64, "64"),
+     ("worker_id", "sampler-0", "sampler-0"), ("anything", None, "no data"), ("kv_bytes", 2.5e9, "2.5 GB")],
+)  # fmt: skip
+def test_a_quantity_is_written_by_the_unit_in_its_name(name, value, text):
+    assert fmt.quantity(name, value) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (0.0, "0%"),
+        (0.0098, "+0.98%"),
+        (-0.0022, "−0.22%"),
+        (0.00005, "+0.01%"),
+        (0.000049, "about 0%"),
+        (0.01, "+1.00%"),
+    ],
+)
+def test_a_small_change_is_per_cent_to_the_hundredth(ratio, text):
+    assert fmt.signed_hundredths(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(989e12, "989 TFLOP/s"), (999.6e9, "1 TFLOP/s"), (950, "950 FLOP/s"), (None, "no data")]
+)
+def test_a_prefix_stands_before_its_unit_and_after_a_space(value, text):
+    assert fmt.in_unit(value, "FLOP/s") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1, "1 version"), (0.9996, "1.0 versions"), (1.004, "1.0 versions"), (0.997, "0.997 versions"), (0, "0 versions")],
+)
+def test_only_one_of_a_thing_is_singular(value, text):
+    assert fmt.versions(value) == text

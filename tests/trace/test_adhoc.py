@@ -1,0 +1,152 @@
+"""The user's own SELECT runs on a connection that reads the run and nothing else, and changes nothing."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from rlscope.errors import QueryError
+from rlscope.trace.query import ask_own
+from rlscope.trace.store import Run, open_run
+from tests.trace_folder import engine_row, train_row, worker, write_run
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Run]:
+    (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
+    write_run(tmp_path / "other", [worker("t9")], train_steps=[train_row("t9", 0, 1)])
+    folder = write_run(
+        tmp_path / "run",
+        [worker("e0", "sampler"), worker("t0")],
+        train_steps=[train_row("t0", 0, 10, 1), train_row("t0", 10, 30, 2)],
+        engine_steps=[engine_row("e0", 0, 10, running=3)],
+    )
+    with open_run(folder) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SELECT step, end_ns - start_ns AS length_ns FROM train_steps ORDER BY step", [(1, 10), (2, 20)]),
+        ("WITH e AS (SELECT running FROM engine_steps) SELECT max(running) FROM e;", [(3,)]),
+        ("FROM workers SELECT worker_id ORDER BY ALL", [("e0",), ("t0",)]),
+        ("SELECT worker_id, end_ns FROM worker_extents ORDER BY ALL", [("e0", 100), ("t0", 100)]),
+        ("-- a comment\nVALUES (1), (2)", [(1,), (2,)]),
+        ("SELECT count(*) FROM samples", [(0,)]),
+        ("DESCRIBE SELECT step FROM train_steps", [("step", "BIGINT", "YES", None, None, None)]),
+    ],
+)
+def test_a_select_is_answered(run: Run, sql: str, rows: list[tuple[object, ...]]) -> None:
+    assert ask_own(run, sql).rows() == rows
+
+
+@pytest.mark.parametrize(
+    "sql", ["EXPLAIN SELECT step FROM train_steps", "explain analyze\nSELECT step FROM train_steps"]
+)
+def test_a_plan_is_explained(run: Run, sql: str) -> None:
+    assert ask_own(run, sql).columns == ["explain_key", "explain_value"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM read_text('/etc/passwd')",
+        "SELECT * FROM '/etc/passwd'",
+        "SELECT * FROM glob('/etc/*')",
+        "SELECT * FROM read_parquet('{parent}/other/train_steps/*.parquet')",
+        "SELECT * FROM read_csv('{parent}/run/../secret.csv')",
+        "SELECT * FROM 'https://example.invalid/x.parquet'",
+        "SELECT * FROM read_blob('~/.bashrc')",
+        "SELECT getenv('HOME')",
+        "EXPLAIN ANALYZE SELECT * FROM read_csv('/etc/passwd')",
+    ],
+)
+def test_nothing_outside_the_run_can_be_read(run: Run, sql: str) -> None:
+    with pytest.raises(QueryError, match="your SQL was refused"):
+        ask_own(run, sql.format(parent=run.folder.parent))
+
+
+@pytest.mark.parametrize(
+    ("sql", "found"),
+    [
+        ("COPY train_steps TO '{folder}/x.csv'", "COPY"),
+        ("ATTACH '{folder}/x.db'", "ATTACH"),
+        ("INSTALL httpfs", "LOAD"),
+        ("LOAD httpfs", "LOAD"),
+        ("SET enable_external_access = true", "SET"),
+        ("RESET lock_configuration", "SET"),
+        ("PRAGMA enable_profiling", "PRAGMA"),
+        ("CREATE TABLE x AS SELECT 1", "CREATE"),
+        ("CREATE MACRO wait_state(a, b) AS 1", "CREATE"),
+        ("INSERT INTO worker_extents SELECT * FROM worker_extents", "INSERT"),
+        ("DELETE FROM worker_extents", "DELETE"),
+        ("UPDATE worker_extents SET end_ns = 0", "UPDATE"),
+        ("DROP TABLE worker_extents", "DROP"),
+        ("EXPORT DATABASE '{folder}/x'", "EXPORT"),
+        ("CALL pragma_version()", "CALL"),
+        ("SELECT 1; SELECT 2", "SELECT, SELECT"),
+        ("SELECT 1; DROP TABLE worker_extents", "SELECT, DROP"),
+        ("", "nothing"),
+        ("-- only a comment", "nothing"),
+        (";", "nothing"),
+    ],
+)
+def test_anything_but_one_select_is_refused_by_name(run: Run, sql: str, found: str) -> None:
+    before = sorted(run.folder.rglob("*"))
+    with pytest.raises(QueryError) as error:
+        ask_own(run, sql.format(folder=run.folder))
+    assert str(error.value).startswith(f"your SQL: found {found}; expected one SELECT. ")
+    assert sorted(run.folder.rglob("*")) == before
+    assert len(ask_own(run, "SELECT * FROM worker_extents")) == 2
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "EXPLAIN ANALYZE DELETE FROM worker_extents",
+        "EXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'",
+        "explain /* */ analyze copy workers TO '{folder}/x.csv'",
+        "-- a comment\nEXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'",
+        "EXPLAIN (ANALYZE) COPY workers TO '{folder}/x.csv'",
+        "EXPLAIN EXPLAIN ANALYZE COPY workers TO '{folder}/x.csv'",
+        "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT 1",
+        "WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT * FROM gone",
+        "explain analyze WITH gone AS (COPY workers TO '{folder}/x.csv') SELECT 1",
+        "WITH gone AS (DELETE FROM worker_extents RETURNING *) SELECT * FROM gone",
+        "EXPLAIN ANALYZE SELECT 1; COPY workers TO '{folder}/x.csv'",
+    ],
+)
+def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrapped(run: Run, sql: str) -> None:
+    with pytest.raises(QueryError):
+        ask_own(run, sql.format(folder=run.folder))
+    assert not (run.folder / "x.csv").exists()
+    assert len(ask_own(run, "SELECT * FROM worker_extents")) == 2
+
+
+@pytest.mark.parametrize(
+    ("sql", "why"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("SELECT nothing FROM train_steps", "nothing"),
+        ("SELECT * FROM no_such_table", "no_such_table"),
+        ("SELECT CAST('x' AS BIGINT)", "x"),
+        ("SELECT $n", "n"),
+        ("SELECT error('mine')", "mine"),
+        ("SELECT INTERVAL 1 DAY", "interval"),
+    ],
+)
+def test_sql_that_duckdb_refuses_is_a_message(run: Run, sql: str, why: str) -> None:
+    with pytest.raises(QueryError, match=why) as error:
+        ask_own(run, sql)
+    assert str(error.value).startswith("your SQL was refused: ")
+
+
+def test_the_variables_of_the_program_are_no_tables(run: Run) -> None:
+    hidden = pl.DataFrame({"password": ["x"]})
+    assert len(hidden) == 1
+    for name in ("hidden", "pl", "run", "sql", "statements"):
+        with pytest.raises(QueryError, match="was refused"):
+            ask_own(run, f"SELECT * FROM {name}")

@@ -1,0 +1,421 @@
+"""A run folder is opened as it is: what cannot be read is left out and named with why, and only no run is refused."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from rlscope_otel.schema import TABLES, arrow_schema
+
+from rlscope.errors import RunFolderError
+from rlscope.pipeline import analyze
+from rlscope.trace.query import ask, ask_own
+from rlscope.trace.store import open_run
+from tests.trace_folder import (
+    Row,
+    activity,
+    delivery_row,
+    engine_row,
+    sample_row,
+    train_row,
+    update_row,
+    worker,
+    write_rows,
+    write_run,
+)
+
+SECOND = 10**9
+
+
+def small_run(folder: Path, workers: list[Row] | None = None, **config: Any) -> Path:
+    """Two steps of one engine and one trainer: ten tokens trained."""
+    return write_run(
+        folder,
+        workers or [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
+        config,
+        samples=[sample_row("a", "e0", [(0, 0, 4)]), sample_row("b", "e0", [(0, 0, 2), (1, 2, 6)])],
+        deliveries=[
+            delivery_row("a", "t0", step=1, consumer_version=1),
+            delivery_row("b", "t0", step=2, consumer_version=2),
+        ],
+        engine_steps=[engine_row("e0", 0, SECOND), engine_row("e0", SECOND, 2 * SECOND)],
+        train_steps=[train_row("t0", SECOND, 4 * SECOND, 1), train_row("t0", 5 * SECOND, 9 * SECOND, 2)],
+        weight_updates=[update_row("t0", 4 * SECOND, 5 * SECOND, 1, "publish"), update_row("e0", 5, 6, 1)],
+        activities=[activity("t0", 0, SECOND, "wait", "samples")],
+    )
+
+
+def skipped(folder: Path) -> dict[str, str]:
+    return {file.path: file.why for file in analyze(folder).data_quality.skipped_files}
+
+
+def table_with(change: Callable[[pa.Table], pa.Table]) -> bytes:
+    rows = [{"worker_id": "t0", "activity": "eval", "start_ns": 1, "end_ns": 2}]
+    sink = pa.BufferOutputStream()
+    pq.write_table(change(pa.Table.from_pylist(rows, schema=arrow_schema("activities"))), sink)
+    return sink.getvalue().to_pybytes()
+
+
+GOOD_BYTES = table_with(lambda table: table)
+BAD_FILES: dict[str, tuple[bytes, str]] = {
+    "no byte": (b"", "0 bytes long, too short for a Parquet file"),
+    "eleven bytes": (b"PAR1...PAR1", "11 bytes long, too short for a Parquet file"),
+    "cut off": (GOOD_BYTES[:-20], "no Parquet magic bytes at its start and end: cut off or not a Parquet file"),
+    "text": (b"a long enough line of text", "no Parquet magic bytes at its start and end"),
+    "zeros": (bytes(4096), "no Parquet magic bytes at its start and end"),
+    "damaged footer": (GOOD_BYTES[:-200] + b"\xff" * 192 + GOOD_BYTES[-8:], "cannot be read: "),
+    "footer longer than the file": (b"PAR1" + b"\xff\xff\xff\x00PAR1", "cannot be read: "),
+    "wrong type": (
+        table_with(lambda table: table.set_column(table.column_names.index("end_ns"), "end_ns", pa.array([0.5]))),
+        "column end_ns is double, expected int64",
+    ),
+    "missing column": (
+        table_with(lambda table: table.drop_columns(["start_ns"])),
+        "column start_ns is missing, expected int64",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_bad_file_is_left_out_and_named_with_why(kind: str, tmp_path: Path) -> None:
+    content, why = BAD_FILES[kind]
+    small_run(tmp_path)
+    (tmp_path / "activities" / "x-000001.parquet").write_bytes(content)
+    analysis = analyze(tmp_path)
+    (file,) = analysis.data_quality.skipped_files
+    assert (file.path, file.why[: len(why)]) == ("activities/x-000001.parquet", why)
+    assert analysis.run.tokens_trained == 10
+
+
+def damaged_inside(path: Path) -> None:
+    """Overwrite the first page of the file and keep its footer whole."""
+    content = bytearray(path.read_bytes())
+    offset = pq.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset
+    content[4 : offset + 12] = b"\xff" * (offset + 8)
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("table", ["samples", "deliveries", "engine_steps", "train_steps", "activities"])
+def test_a_damaged_page_inside_a_good_footer_costs_that_file_and_no_more(table: str, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    rows = {
+        "samples": sample_row("z", "e0", [(0, 0, 1)]),
+        "deliveries": delivery_row("z", "t0"),
+        "engine_steps": engine_row("e0", 1, 2),
+        "train_steps": train_row("t0", 1, 2, 9),
+        "activities": activity("t0", 1, 2, "eval"),
+    }
+    damaged_inside(write_rows(tmp_path, table, "z", [rows[table] | {"worker_id": "z"}]))
+    analysis = analyze(tmp_path)
+    assert [file.path for file in analysis.data_quality.skipped_files] == [f"{table}/z-000001.parquet"]
+    assert analysis.data_quality.skipped_files[0].why.startswith("cannot be read: ")
+    assert (analysis.run.steps, analysis.run.tokens_trained) == (2, 10)
+
+
+def test_a_worker_with_only_bad_files_is_still_accounted_for(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    for path in tmp_path.glob("*/t0-*.parquet"):
+        path.write_bytes(b"")
+    analysis = analyze(tmp_path)
+    assert len(analysis.data_quality.skipped_files) == 4
+    assert [(s.state, s.gpu_ns) for s in analysis.ledger.states if s.role == "trainer"] == [
+        ("unattributed", 10 * SECOND)
+    ]
+
+
+def test_unknown_columns_are_left_out(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    content = table_with(lambda table: table.append_column("secret", pa.array(["x"])))
+    (tmp_path / "activities" / "t0-000002.parquet").write_bytes(content)
+    with open_run(tmp_path) as run:
+        assert run.skipped_files == ()
+        assert ask_own(run, "SELECT * FROM activities").columns == [column.name for column in TABLES["activities"]]
+        assert run.row_counts["activities"] == 2
+
+
+def test_a_missing_optional_column_reads_as_null_beside_a_file_that_has_it(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    content = table_with(lambda table: table.drop_columns(["reason"]))
+    (tmp_path / "activities" / "t0-000002.parquet").write_bytes(content)
+    with open_run(tmp_path) as run:
+        frame = ask_own(run, "SELECT activity, reason FROM activities ORDER BY activity")
+    assert frame.rows() == [("eval", None), ("wait", "samples")]
+
+
+def test_an_optional_column_that_no_file_has_reads_as_null_of_its_type(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("t0")])
+    (tmp_path / "activities").mkdir()
+    (tmp_path / "activities" / "t0-000001.parquet").write_bytes(table_with(lambda t: t.drop_columns(["reason"])))
+    with open_run(tmp_path) as run:
+        assert ask_own(run, "SELECT reason, typeof(reason) AS type FROM activities").rows() == [(None, "VARCHAR")]
+
+
+def test_a_narrower_integer_and_a_dictionary_of_strings_are_read(tmp_path: Path) -> None:
+    small_run(tmp_path)
+
+    def narrow(table: pa.Table) -> pa.Table:
+        kinds = {"start_ns": pa.int32(), "end_ns": pa.uint16(), "activity": pa.dictionary(pa.int8(), pa.string())}
+        return table.cast(pa.schema([pa.field(f.name, kinds.get(f.name, f.type)) for f in table.schema]))
+
+    (tmp_path / "activities" / "t0-000002.parquet").write_bytes(table_with(narrow))
+    with open_run(tmp_path) as run:
+        assert run.skipped_files == ()
+        assert ask_own(run, "SELECT activity, end_ns FROM activities WHERE activity = 'eval'").rows() == [("eval", 2)]
+
+
+@pytest.mark.parametrize(
+    ("manifest", "found"),
+    [
+        ({"format": "rlscope-trace", "version": 2}, "format 'rlscope-trace' version 2"),
+        ({"format": "rlscope-trace", "version": "1"}, "format 'rlscope-trace' version '1'"),
+        ({"format": "other", "version": 1}, "format 'other' version 1"),
+        ({}, "format None version None"),
+    ],
+)
+def test_an_unknown_format_is_refused_by_name(manifest: dict[str, Any], found: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text(json.dumps(manifest))
+    with pytest.raises(RunFolderError) as error:
+        analyze(tmp_path)
+    expected = "expected format 'rlscope-trace' version 1. Analyse it with the rlscope version that matches"
+    assert str(error.value).startswith(f"{tmp_path / 'run.json'}: found {found}; {expected}")
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("", "text that is not JSON"),
+        ("{", "text that is not JSON"),
+        ("[]", "a JSON list"),
+        ("3", "a JSON int"),
+        ("null", "a JSON NoneType"),
+        ("\udcff", "text that is not JSON"),
+    ],
+)
+def test_a_run_json_that_is_no_object_is_refused(content: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_bytes(content.encode("utf-8", "surrogateescape"))
+    with pytest.raises(RunFolderError, match=found):
+        analyze(tmp_path)
+
+
+def test_a_folder_without_run_json_a_file_and_a_path_to_nothing_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, found in ((tmp_path, "no run.json"), (tmp_path / "file", "a file"), (tmp_path / "gone", "nothing")):
+        with pytest.raises(RunFolderError, match=f"found {found}; expected the folder of a run"):
+            analyze(path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a run", "run[1]", "run*", "run?", "{run,other}", "it's", 'say "run"', "läuft-実行-🏃", "-run", "a%20b", "$HOME"],
+)
+def test_a_folder_of_any_name_is_read_and_nothing_beside_it_that_its_name_would_match(
+    name: str, tmp_path: Path
+) -> None:
+    for sibling in ("run1", "run", "runs", "other", "runner"):
+        write_run(tmp_path / sibling, [worker("t9")], train_steps=[train_row("t9", 0, 1, step) for step in range(50)])
+    assert analyze(small_run(tmp_path / name)).run.steps == 2
+
+
+def test_a_folder_may_be_named_relative_to_where_one_stands_and_through_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_run(tmp_path / "real")
+    (tmp_path / "link").symlink_to(tmp_path / "real", target_is_directory=True)
+    monkeypatch.chdir(tmp_path / "real")
+    assert [analyze(path).run.steps for path in (".", "../link", Path("../real"))] == [2, 2, 2]
+
+
+def good_worker(**changes: Any) -> str:
+    return json.dumps(dict(worker("w")) | changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("{", "text that is not JSON"),
+        ("[]", "a JSON list"),
+        (good_worker(worker_id="other"), "worker_id is 'other', expected 'w', the name of the file"),
+        (good_worker(role="boss"), "role is 'boss', expected one of sampler, trainer, colocated, controller"),
+        (good_worker(started_ns=None), "started_ns is None, expected a whole number, at least 0"),
+        (good_worker(started_ns=-1), "started_ns is -1, expected"),
+        (good_worker(gpu_count="4"), "gpu_count is '4', expected"),
+        (good_worker(gpu_count=True), "gpu_count is True, expected"),
+        (good_worker(stopped_ns="now"), "stopped_ns is 'now', expected a whole number or null"),
+        (good_worker(last_flush_ns=0.5), "last_flush_ns is 0.5, expected a whole number or null"),
+        (good_worker(gpu_count=2**31), "gpu_count is 2147483648, expected a whole number, at least 0, of 32 bits"),
+        (good_worker(started_ns=2**63), "expected a whole number, at least 0, of 64 bits"),
+        (good_worker(stopped_ns=2**70), "expected a whole number or null, of 64 bits"),
+        (good_worker(last_flush_ns=-(2**63) - 1), "expected a whole number or null, of 64 bits"),
+        (
+            good_worker(stopped_ns=2**63 - 1),
+            f"stopped_ns is {2**63 - 1}, expected nanoseconds since 1970, before the year 2116 (2^62); correct it, or "
+            "write null where it is not known",
+        ),
+        (good_worker(last_flush_ns=2**62), f"last_flush_ns is {2**62}, expected nanoseconds since 1970, before the"),
+        (good_worker(started_ns=2**62), "before the year 2116 (2^62); correct the time"),
+    ],
+)
+def test_a_worker_file_without_what_cannot_be_done_without_is_left_out(content: str, why: str, tmp_path: Path) -> None:
+    small_run(tmp_path)
+    (tmp_path / "workers" / "w.json").write_text(content)
+    files = skipped(tmp_path)
+    assert list(files) == ["workers/w.json"]
+    assert why in files["workers/w.json"]
+
+
+def test_a_run_that_lasts_until_the_latest_time_that_is_taken_is_analysed(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("t0", stop_ns=2**62 - 1)], train_steps=[train_row("t0", 0, 100)])
+    assert analyze(tmp_path).ledger.total_gpu_ns == 2**62 - 1
+
+
+def test_optional_entries_of_a_worker_of_the_wrong_type_read_as_missing(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("w", max_running="many", device_name=3, host=None, kv_capacity_tokens=True)])
+    with open_run(tmp_path) as run:
+        frame = ask_own(run, "SELECT max_running, device_name, host, kv_capacity_tokens FROM workers")
+    assert frame.rows() == [(None, None, None, None)]
+
+
+def test_optional_entries_of_a_worker_that_no_column_can_hold_read_as_missing(tmp_path: Path) -> None:
+    workers = [worker("w", max_running=2**40, kv_capacity_tokens=2**63), worker("x", max_running=2**31 - 1)]
+    with open_run(write_run(tmp_path, workers)) as run:
+        frame = ask_own(run, "SELECT max_running, kv_capacity_tokens FROM workers ORDER BY worker_id")
+    assert frame.rows() == [(None, None), (2**31 - 1, None)]
+
+
+def test_a_cap_beyond_the_width_of_a_workers_own_is_compared_with_all_the_same(tmp_path: Path) -> None:
+    findings = analyze(small_run(tmp_path, None, max_running_per_engine=10**12)).findings
+    underfilled = next(finding for finding in findings if finding.rule == "underfilled_engines")
+    assert underfilled.evidence["running_cap"] == 10**12
+
+
+def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None:
+    small_run(tmp_path, None, max_running_per_engine=2**63, gpu_hour_price=10**400, n_gpus=2**63 - 1)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(manifest | {"created_ns": 2**70}))
+    with open_run(tmp_path) as run:
+        assert (run.config.n_gpus, run.created_ns) == (2**63 - 1, None)
+        assert run.gaps == (
+            f"run.json: config.max_running_per_engine is {2**63}, expected int of 64 bits; it is ignored",
+            f"run.json: config.gpu_hour_price is {10**400}, expected float of 64 bits; it is ignored",
+        )
+
+
+def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> None:
+    wrong = {"max_staleness": "2", "n_gpus": 2.5, "group_size": True, "model": "big", "gpu_hour_price": 3, "other": []}
+    wrong["dispatch"] = "robin"
+    analysis = analyze(small_run(tmp_path, None, **wrong))
+    assert analysis.run.max_staleness is None
+    assert [gap for gap in analysis.data_quality.gaps if gap.startswith("run.json")] == [
+        "run.json: config.n_gpus is 2.5, expected int; it is ignored",
+        "run.json: config.group_size is True, expected int; it is ignored",
+        "run.json: config.max_staleness is '2', expected int; it is ignored",
+        "run.json: config.model is 'big', expected object; it is ignored",
+        "run.json: config.dispatch is 'robin', expected least_loaded or pulled; it is ignored",
+    ]
+
+
+def test_a_config_that_is_no_object_is_no_config(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    manifest = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(manifest | {"config": [1], "run_id": None, "created_ns": "then"}))
+    with open_run(tmp_path) as run:
+        assert (run.config.n_gpus, run.run_id, run.created_ns) == (None, tmp_path.name, None)
+
+
+def test_a_run_that_is_still_being_written_is_analysed_up_to_its_last_flush(tmp_path: Path) -> None:
+    workers = [
+        worker("e0", "sampler", 0, None, last_flush_ns=8 * SECOND),
+        worker("t0", "trainer", 0, None, last_flush_ns=8 * SECOND),
+    ]
+    small_run(tmp_path, workers)
+    (tmp_path / "samples" / "e0-000002.parquet.tmp").write_bytes(b"PAR1")
+    (tmp_path / "samples" / ".e0-000003.parquet.tmp").write_bytes(b"")
+    (tmp_path / "workers" / "e0.json.tmp").write_text("{")
+    quality = analyze(tmp_path).data_quality
+    assert quality.skipped_files == ()
+    assert quality.workers_without_end == ("e0", "t0")
+    with open_run(tmp_path) as run:
+        assert dict(ask(run, "worker_extents").select("worker_id", "end_ns").rows()) == {
+            "e0": 8 * SECOND,
+            "t0": 9 * SECOND,
+        }
+
+
+def test_a_file_that_vanishes_once_the_run_is_open_is_told_and_does_not_break_the_analysis(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    extra = write_rows(tmp_path, "samples", "e0", [sample_row("c", "e0", [(0, 0, 9)])], sequence=2)
+
+    def vanish(doing: str) -> None:
+        if doing == "ledger" and extra.exists():
+            os.remove(extra)
+
+    assert analyze(tmp_path, progress=vanish).run.tokens_trained == 10
+
+
+def test_dropped_rows_are_summed_over_workers_and_what_is_no_count_is_not_counted(tmp_path: Path) -> None:
+    workers = [
+        worker("e0", "sampler", dropped={"samples": 3, "engine_steps": 4}),
+        worker("e1", "sampler", dropped={"samples": 2, "activities": 0, "deliveries": "many"}),
+        worker("t0", dropped=[7]),
+        worker("t1", dropped=None),
+    ]
+    assert analyze(write_run(tmp_path, workers)).data_quality.dropped_rows == {"samples": 5, "engine_steps": 4}
+
+
+def test_rows_of_a_worker_without_a_worker_file_are_a_gap_and_no_gpu_second(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("t0", stop_ns=10)], train_steps=[train_row("t0", 0, 10), train_row("gone", 0, 10)])
+    analysis = analyze(tmp_path)
+    assert "train_steps: 1 rows belong to a worker without a readable worker file" in analysis.data_quality.gaps
+    assert analysis.ledger.total_gpu_ns == 10
+
+
+def test_without_any_worker_file_the_gap_says_what_is_lost(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    for path in (tmp_path / "workers").iterdir():
+        path.unlink()
+    (tmp_path / "workers").rmdir()
+    analysis = analyze(tmp_path)
+    assert "workers/: no readable worker file, so no GPU-second can be accounted for" in analysis.data_quality.gaps
+    assert (analysis.ledger.total_gpu_ns, analysis.run.steps, analysis.verdict.bottleneck) == (0, 2, "unknown")
+
+
+def test_a_worker_that_says_neither_when_it_stopped_nor_when_it_flushed_ends_at_its_last_row(tmp_path: Path) -> None:
+    workers = [worker("t0", stop_ns=None, last_flush_ns=None)]
+    analysis = analyze(write_run(tmp_path, workers, train_steps=[train_row("t0", 2, 30)]))
+    assert "workers/t0.json: last_flush_ns is missing; the worker ends at its last row" in analysis.data_quality.gaps
+    assert analysis.ledger.total_gpu_ns == 30
+
+
+def test_a_run_of_nothing_but_run_json_is_analysed(tmp_path: Path) -> None:
+    analysis = analyze(write_run(tmp_path, []))
+    assert (analysis.run.steps, analysis.run.duration_s, analysis.staleness.tokens) == (0, 0.0, None)
+    assert analysis.throughput.achieved_tokens_per_s is None
+    assert sum(gap.split(":")[0] in TABLES for gap in analysis.data_quality.gaps) == 6
+
+
+def test_files_are_read_in_the_order_they_were_written_also_past_a_million(tmp_path: Path) -> None:
+    write_run(tmp_path, [worker("e0", "sampler")])
+    for sequence, start_ns in ((999_999, 0), (1_000_000, 10), (2, -10)):
+        write_rows(tmp_path, "engine_steps", "e0", [engine_row("e0", start_ns, start_ns + 10)], sequence)
+    with open_run(tmp_path) as run:
+        assert ask(run, "engine_row_order").rows() == [(3, True)]
+
+
+def test_files_that_are_not_the_formats_and_folders_that_look_like_files_are_handled(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    (tmp_path / "samples" / "notes.txt").write_text("not ours")
+    (tmp_path / "extra").mkdir()
+    (tmp_path / "extra" / "x-000001.parquet").write_bytes(b"")
+    (tmp_path / "samples" / "folder-000001.parquet").mkdir()
+    assert list(skipped(tmp_path)) == ["samples/folder-000001.parquet"]
+
+
+def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
+    small_run(tmp_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    analyze(tmp_path)
+    assert sorted(path for path in tmp_path.rglob("*")) == before

@@ -33,7 +33,7 @@ from trace_predictions import Advice, Told, predict
 
 from rlscope.errors import AnalysisError
 from rlscope.model.forecast.layouts import Spread
-from rlscope.model.forecast.result import NoOutlook
+from rlscope.model.forecast.result import NoModelResult
 
 FIGURES = Path(__file__).with_suffix(".txt")
 TRUE_STEPS = 90
@@ -108,7 +108,7 @@ def judge(task: tuple[System, bool]) -> Judged:
     noise = again / true[system.recorded] - 1.0
     if told_more is None:
         told_more = told
-    if isinstance(told, NoOutlook) or isinstance(told_more, NoOutlook):
+    if isinstance(told, NoModelResult) or isinstance(told_more, NoModelResult):
         best = max(true.values())
         return Judged(system, is_quiet, (), None, 0.0, 1.0 - true[system.recorded] / best, noise)
     chosen = told.advice.layout
@@ -129,7 +129,7 @@ def judge(task: tuple[System, bool]) -> Judged:
     return Judged(system, is_quiet, transfers, told.advice, *short, noise)
 
 
-def predict_beside(run: Path, beside: Path, layouts: Sequence[Layout]) -> Told | NoOutlook | None:
+def predict_beside(run: Path, beside: Path, layouts: Sequence[Layout]) -> Told | NoModelResult | None:
     """With one more recording; None where that is refused, having no steady stretch: the run then speaks alone."""
     try:
         return predict(run, layouts, also=(beside,))
@@ -281,7 +281,7 @@ def case_line(case: Case) -> str:
     with tempfile.TemporaryDirectory() as scratch:
         simulate_world(*case, seed=0, folder=Path(scratch) / "run")
         told = predict(Path(scratch) / "run", [case.layout], case.world.training.scaling_exponent)
-    if isinstance(told, NoOutlook):
+    if isinstance(told, NoModelResult):
         return f"  {case.world.name:<22} nothing: {told.reason}"
     said = f"change to {_split(told.advice.layout)}" if told.advice.changes else "stay"
     return f"  {case.world.name:<22} {said} ({told.advice.reason})"

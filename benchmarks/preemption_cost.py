@@ -26,7 +26,7 @@ from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.preemption import Preemption
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.whatif import what_if
 from rlscope.pipeline import analyze
 
@@ -85,18 +85,18 @@ def judged(name: str, world: World) -> Iterator[str]:
     """The lines of one system."""
     with tempfile.TemporaryDirectory() as scratch:
         truth = truth_of(world, TODAY.running_per_engine, Path(scratch) / "run")
-        outlook = analyze(Path(scratch) / "run").outlook
-    if not isinstance(outlook, Outlook):
-        yield f"{name}: {outlook.reason}"
+        model = analyze(Path(scratch) / "run").model
+    if not isinstance(model, ModelResult):
+        yield f"{name}: {model.reason}"
         return
     twice = 2 * TODAY.running_per_engine
     yield name
     yield row(f"true, {TODAY.running_per_engine} running", truth.lost, truth.tokens_per_s)
-    yield row("counted from the trace", outlook.preemption, None)
-    yield predicted("predicted", outlook.forecasts.today)
+    yield row("counted from the trace", model.preemption, None)
+    yield predicted("predicted", model.forecasts.today)
     other = truth_of(world, twice, None)
     yield row(f"true, {twice} running", other.lost, other.tokens_per_s)
-    yield predicted("predicted", what_if(outlook, Change(running_per_engine=twice)).predicted)
+    yield predicted("predicted", what_if(model, Change(running_per_engine=twice)).predicted)
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 from rlscope.analysis.result import Analysis
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
-from rlscope.model.forecast.result import NoOutlook, Outlook
+from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.whatif import what_if
 from rlscope.pipeline import analyze
 
@@ -84,10 +84,10 @@ def record(setting: Setting, folder: Path, steps: int) -> None:
     subprocess.run(command, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
 
 
-def predict(outlook: Outlook, asked: Setting) -> Spread | None:
+def predict(model: ModelResult, asked: Setting) -> Spread | None:
     """The rate under another setting, as `rlscope what-if` answers it; None where it says that nothing would run."""
     change = Change(running_per_engine=asked.slots, samples_per_step=asked.batch, max_output_tokens=asked.response_cap)
-    drawn = what_if(outlook, change).predicted.drawn_tokens_per_s
+    drawn = what_if(model, change).predicted.drawn_tokens_per_s
     return None if drawn is None else Spread.of(drawn)
 
 
@@ -96,9 +96,9 @@ def transfers(analyses: Sequence[tuple[Setting, Analysis]]) -> list[Transfer]:
     found: list[Transfer] = []
     for (seen, analysis), (asked, truth) in permutations(analyses, 2):
         achieved = truth.throughput.steady_tokens_per_s
-        if achieved is None or isinstance(analysis.outlook, NoOutlook):
+        if achieved is None or isinstance(analysis.model, NoModelResult):
             continue
-        predicted = predict(analysis.outlook, asked)
+        predicted = predict(analysis.model, asked)
         if predicted is not None:
             found.append(Transfer(seen, asked, achieved, predicted))
     return found
@@ -123,13 +123,13 @@ def report(analyses: Sequence[tuple[Setting, Analysis]], found: Sequence[Transfe
 
 
 def _own_line(analysis: Analysis) -> str:
-    steady, outlook = analysis.throughput.steady_tokens_per_s, analysis.outlook
+    steady, model = analysis.throughput.steady_tokens_per_s, analysis.model
     rate = "no steady stretch" if steady is None else f"{steady:6.0f}"
-    if isinstance(outlook, NoOutlook):
-        return f"{rate}, no outlook: {outlook.reason}"
-    if outlook.prediction is None:
+    if isinstance(model, NoModelResult):
+        return f"{rate}, no outlook: {model.reason}"
+    if model.prediction is None:
         return f"{rate}, too short to hold a part out"
-    residuals = {each.quantity: each.residual_ratio for each in outlook.prediction.compared}
+    residuals = {each.quantity: each.residual_ratio for each in model.prediction.compared}
     residual = residuals["tokens_per_s"]
     return f"{rate}, achieved over predicted {residual:+.1%}" if residual is not None else rate
 

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from token_simulator import Layout
 
-from rlscope.analysis.advise import Wishes
+from rlscope.analysis.advise import Constraints
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import Spread, drawn_rates, rates_of
-from rlscope.model.forecast.result import NoOutlook
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.model.forecast.simulated import is_doubtful, simulated_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Layout as ModelLayout
@@ -41,15 +41,19 @@ class Told:
 
 def predict(
     folder: Path, layouts: Sequence[Layout], scaling_exponent: float | None = None, also: Sequence[Path] = ()
-) -> Told | NoOutlook:
+) -> Told | NoModelResult:
     """Analyse the folder, with other recordings beside it, and ask about the layouts.
 
     scaling_exponent: the trainers' true one, to ask once more with it.
     """
-    outlook = analyze(folder, wishes=Wishes(also=tuple(also))).outlook
-    if isinstance(outlook, NoOutlook):
-        return outlook
-    calibration, advised, settings = outlook.calibration, outlook.recommendation, outlook.question.settings
+    model = analyze(folder, constraints=Constraints(also=tuple(also))).model
+    if isinstance(model, NoModelResult):
+        return model
+    calibration, advised, settings = (
+        model.calibration,
+        model.recommendation,
+        model.question.settings,
+    )
     chosen = advised.best.layout if advised.changes else calibration.layout
     return Told(
         advice=Advice(advised.changes, advised.reason, _layout(chosen)),

@@ -1,8 +1,6 @@
-"""The whole pipeline on one screen: open, ask, add up, judge, look ahead.
+"""The whole pipeline on one screen: open a run, ask its questions, add up, diagnose, fit the model, recommend.
 
-`rlscope check`: a run that ended, or as far as it is written, held to rules. Prints nothing.
-
-From a run folder and a change to what the run would do: the analysis of the run, and one question to its model.
+Beside it what needs the same: a run checked against alert rules, and a question to its model.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,9 +12,9 @@ import polars as pl
 
 from rlscope.alerts.config import built_in_rules, load_rules, one_off
 from rlscope.alerts.metrics import RESIDUAL
-from rlscope.alerts.offline import RuleReport, hold_to_rules
+from rlscope.alerts.offline import RuleReport, evaluate_rules
 from rlscope.alerts.types import RuleSet
-from rlscope.analysis.advise import NO_WISHES, Wishes, outlook_of
+from rlscope.analysis.advise import NO_CONSTRAINTS, Constraints, advise
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval
 from rlscope.analysis.data_quality import assess_quality
 from rlscope.analysis.interval import Interval
@@ -25,11 +23,11 @@ from rlscope.analysis.observe import read_other_runs
 from rlscope.analysis.result import Analysis, Severity, at_least
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.analysis.staleness import summarise_staleness
-from rlscope.diagnose import find_illnesses
+from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import AnalysisError, UnreadableDataError
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.result import NoOutlook, Outlook
+from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.whatif import WhatIf, what_if
 from rlscope.trace.query import Grid, ask, make_grid
 from rlscope.trace.store import Run, open_run
@@ -84,25 +82,27 @@ def say_nothing(_doing: str) -> None:
 
 
 def analyze(
-    folder: Path | str, *, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES
+    folder: Path | str, *, progress: Callable[[str], None] = say_nothing, constraints: Constraints = NO_CONSTRAINTS
 ) -> Analysis:
-    """Analyse the run in a folder; progress is told what is being done, wishes are what the user asks of a layout.
+    """Analyse the run in a folder; progress is told what is being done, constraints are what the user asks of a layout.
 
-    Raises RunFolderError for a folder that is no run, AnalysisError for another run of the wishes that cannot be
+    Raises RunFolderError for a folder that is no run, AnalysisError for another run of the constraints that cannot be
     compared. A file that turns out to be damaged inside is left out: the run is then read once in full to find it.
     """
     try:
         with open_run(Path(folder)) as run:
-            return analyze_run(run, progress, wishes)
+            return analyze_run(run, progress, constraints)
     except UnreadableDataError:
         progress("a file is damaged: reading every file to find which")
         with open_run(Path(folder), read_all=True) as run:
-            return analyze_run(run, progress, wishes)
+            return analyze_run(run, progress, constraints)
 
 
-def analyze_run(run: Run, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES) -> Analysis:
-    """Analyse an open run. Raises AnalysisError for another run of the wishes that cannot be compared."""
-    others = read_other_runs(run, wishes.also, progress)
+def analyze_run(
+    run: Run, progress: Callable[[str], None] = say_nothing, constraints: Constraints = NO_CONSTRAINTS
+) -> Analysis:
+    """Analyse an open run. Raises AnalysisError for another run of the constraints that cannot be compared."""
+    others = read_other_runs(run, constraints.also, progress)
     grid = focused_grid(run)
     answers = _ask_all(run, grid, progress)
     progress("adding up")
@@ -113,10 +113,10 @@ def analyze_run(run: Run, progress: Callable[[str], None] = say_nothing, wishes:
     quality = assess_quality(run, answers)
     progress("fitting the model")
     evidence = Evidence(facts, run.config, ledger, staleness, quality, answers)
-    outlook = outlook_of(run, facts, grid, answers, wishes, others)
+    model = advise(run, facts, grid, answers, constraints, others)
     progress("holding the run to the built-in rules")
-    alerts = hold_to_rules(run, built_in_rules()).alerts
-    efficiency = outlook.efficiency if isinstance(outlook, Outlook) else None
+    alerts = evaluate_rules(run, built_in_rules()).alerts
+    efficiency = model.efficiency if isinstance(model, ModelResult) else None
     return Analysis(
         run=facts,
         verdict=judge(
@@ -129,8 +129,8 @@ def analyze_run(run: Run, progress: Callable[[str], None] = say_nothing, wishes:
         throughput=measure_throughput(facts, answers),
         ledger=split_decoding(ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=staleness,
-        findings=find_illnesses(evidence),
-        outlook=outlook,
+        findings=find_all(evidence),
+        model=model,
         alerts=alerts,
         data_quality=quality,
         answers=answers,
@@ -185,43 +185,47 @@ def failed(report: RuleReport, fail_on: Severity) -> bool:
 
 def _hold(run: Run, rules: RuleSet) -> RuleReport:
     asks_model = any(rule.metric == RESIDUAL for rule in rules.rules)
-    return hold_to_rules(run, rules, _residual_ratio(run) if asks_model else None)
+    return evaluate_rules(run, rules, _residual_ratio(run) if asks_model else None)
 
 
 def _residual_ratio(run: Run) -> float | None:
     """What the model's prediction of the trained tokens per second leaves unexplained; None without a prediction."""
     # The model is slow to import, and hardly any rule asks for it.
-    from rlscope.model.forecast.result import NoOutlook
+    from rlscope.model.forecast.result import NoModelResult
 
-    outlook = analyze_run(run).outlook
-    if isinstance(outlook, NoOutlook) or outlook.prediction is None:
+    model = analyze_run(run).model
+    if isinstance(model, NoModelResult) or model.prediction is None:
         return None
-    return next((each.residual_ratio for each in outlook.prediction.compared if each.quantity == "tokens_per_s"), None)
+    return next((each.residual_ratio for each in model.prediction.compared if each.quantity == "tokens_per_s"), None)
 
 
 class Asked(NamedTuple):
     """What the model says of the run, and its answer."""
 
-    outlook: Outlook
+    model: ModelResult
     answer: WhatIf
 
 
 def ask_run(
-    folder: Path | str, change: Change, *, progress: Callable[[str], None] = say_nothing, wishes: Wishes = NO_WISHES
+    folder: Path | str,
+    change: Change,
+    *,
+    progress: Callable[[str], None] = say_nothing,
+    constraints: Constraints = NO_CONSTRAINTS,
 ) -> Asked:
-    """Analyse the run in a folder and ask its model; progress is told what is being done, wishes are an analysis's.
+    """Analyse the run in a folder and ask its model; progress and constraints are those of `analyze`.
 
-    Who has several questions analyses once and asks `rlscope.model.what_if.what_if` each. Raises RunFolderError for a
-    folder that is no run, AnalysisError for one that the model says nothing of, ImpossibleChangeError for GPUs that
-    make no layout.
+    To ask several questions, analyse once and call `rlscope.model.forecast.whatif.what_if` for each. Raises
+    RunFolderError for a folder that is no run, AnalysisError for one that the model cannot be fitted to,
+    ImpossibleChangeError for GPUs that make no layout.
     """
-    outlook = analyze(folder, progress=progress, wishes=wishes).outlook
-    if isinstance(outlook, NoOutlook):
+    model = analyze(folder, progress=progress, constraints=constraints).model
+    if isinstance(model, NoModelResult):
         raise AnalysisError.of(
             folder,
-            found=outlook.reason,
+            found=model.reason,
             expected="a run that the model can be fitted to",
             next_step="`rlscope analyze` says what the run does show.",
         )
     progress("asking the model")
-    return Asked(outlook, what_if(outlook, change))
+    return Asked(model, what_if(model, change))

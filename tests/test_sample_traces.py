@@ -50,7 +50,7 @@ def golden_text(trace: Path) -> str:
 
 
 def _settled(document: Any) -> Any:
-    """What a run settles of its outlook: the advice and its reason, and what was assumed for it.
+    """What a run settles of its model result: the advice and its reason, and what was assumed for it.
 
     The rest rests on draws from a chain of random steps, which another order of adding up leads elsewhere: its figures
     agree between machines to within their intervals, not to digits, and with them what is best measured next. They are

@@ -15,11 +15,11 @@ from rlscope.alerts.durations import parse_duration, parse_window
 from rlscope.alerts.metrics import BY_NAME, METRICS, RESIDUAL
 from rlscope.alerts.receiver import receivers_of
 from rlscope.alerts.source import Place, RuleSource, parse_source, read_source
-from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, Window
+from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
 
-DEFAULT_WINDOW: Final = Window(300_000_000_000)
+DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
 """Five minutes: several steps of most runs, and what Prometheus' own examples take."""
 ANNOTATION_FIELDS: Final = (
     "rule",
@@ -169,7 +169,7 @@ def _one_of(source: RuleSource, place: Place, table: Mapping[str, object], keys:
     return given[0]
 
 
-def _window(source: RuleSource, place: Place, table: Mapping[str, object]) -> Window:
+def _window(source: RuleSource, place: Place, table: Mapping[str, object]) -> RuleWindow:
     if "window" not in table:
         return DEFAULT_WINDOW
     text = _text(source, place, table, "window")

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from rlscope.alerts.types import WHOLE_RUN, Window
+from rlscope.alerts.types import WHOLE_RUN, RuleWindow
 
 UNITS_NS: Final = {
     "ms": 1_000_000,
@@ -34,18 +34,18 @@ def parse_duration(text: str) -> int:
     return length_ns
 
 
-def parse_window(text: str) -> Window:
+def parse_window(text: str) -> RuleWindow:
     """A duration above nothing, or a number of steps. Raises ValueError with what was expected."""
     steps = _STEPS.fullmatch(text)
     if steps is not None and int(steps[1]) > 0:
-        return Window(None, int(steps[1]))
+        return RuleWindow(None, int(steps[1]))
     try:
         length_ns = parse_duration(text)
     except ValueError as error:
         raise ValueError(f"{error}, or a number of steps such as `20 steps`") from None
     if length_ns == 0:
         raise ValueError("more than nothing")
-    return Window(length_ns)
+    return RuleWindow(length_ns)
 
 
 def write_duration(length_ns: int) -> str:
@@ -58,7 +58,7 @@ def write_duration(length_ns: int) -> str:
     return "".join(parts) or "0s"
 
 
-def write_window(window: Window) -> str:
+def write_window(window: RuleWindow) -> str:
     """The text that `parse_window` reads, or that the whole run is meant."""
     if window == WHOLE_RUN:
         return "the whole run"

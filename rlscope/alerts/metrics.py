@@ -29,7 +29,7 @@ from rlscope.alerts.series import (
 from rlscope.analysis.ledger import IDLE_STATES
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "times"]
-Evidence = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
+EvidenceUnit = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
 RESIDUAL: Final = "throughput.residual_ratio"
 """The one metric that needs the model."""
 SAMPLER_ROLES: Final = ("sampler", "colocated")
@@ -48,7 +48,7 @@ class Metric:
     """The question of queries/ that computes it."""
     family: Family | None
     """The parts that it is made of; None where it needs none."""
-    evidence: Evidence
+    evidence: EvidenceUnit
     min_evidence: int
     """With less of it in the window there is no data."""
     series: Callable[[Timeline], Series]

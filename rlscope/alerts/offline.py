@@ -61,7 +61,7 @@ class RuleReport:
         return tuple(sorted(found, key=lambda alert: (alert.start_ns, alert.rule)))
 
 
-def hold_to_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
+def evaluate_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
     """Evaluate every tick of a run, up to the first at or after its end.
 
     residual_ratio: what the model's prediction leaves unexplained, where a rule asks for it. Raises RuleError for a

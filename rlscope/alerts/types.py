@@ -17,7 +17,7 @@ WARM_UP_STEPS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RuleWindow:
     """How far back from a tick a metric looks: a time, or a number of optimizer steps.
 
     The other of the two is None; both are for the whole run, which is looked at once, at its end.
@@ -27,7 +27,7 @@ class Window:
     steps: int | None = None
 
 
-WHOLE_RUN: Final = Window(None)
+WHOLE_RUN: Final = RuleWindow(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Rule:
     direction: Direction
     threshold: float
     """In the unit of the metric; the condition holds strictly beyond it."""
-    window: Window
+    window: RuleWindow
     for_ns: int = 0
     """How long the condition must hold before the rule fires."""
     keep_firing_for_ns: int = 0

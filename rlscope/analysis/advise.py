@@ -1,6 +1,6 @@
-"""From an open run to the model's outlook: observes the stable stretch and its halves, and asks the model.
+"""From an open run to the model's model result: observes the stable stretch and its halves, and asks the model.
 
-A run that the model can say nothing of is no error: `NoOutlook` says what it lacks.
+A run that the model can say nothing of is no error: `NoModelResult` says what it lacks.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from rlscope.analysis.observe import ASKED_OF_A_STRETCH, UnobservableError, obse
 from rlscope.analysis.result import RunFacts
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode.prior import hardware_prior
-from rlscope.model.forecast.result import STEPS_TO_PREDICT, NoOutlook, Outlook, Question, look_ahead
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.hardware.devices import ModelShape, find_device
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
@@ -36,7 +36,7 @@ _HELD_BATCHES: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Constraints:
     """What the user asks of a recommendation besides what run.json says."""
 
     most_staleness: int | None = None
@@ -47,32 +47,32 @@ class Wishes:
     """Folders of other runs of the same model, which say how training scales."""
 
 
-NO_WISHES: Final = Wishes()
+NO_CONSTRAINTS: Final = Constraints()
 
 
-def outlook_of(
+def advise(
     run: Run,
     facts: RunFacts,
     grid: Grid,
     answers: Mapping[str, pl.DataFrame],
-    wishes: Wishes,
+    constraints: Constraints,
     others: tuple[OtherRun, ...] = (),
-) -> Outlook | NoOutlook:
+) -> ModelResult | NoModelResult:
     """What the model says of the run.
 
-    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `wishes.also`.
+    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `constraints.also`.
     """
     window = facts.window
     if window is None:
-        return NoOutlook(f"no steady stretch: {facts.window_reason}")
+        return NoModelResult(f"no steady stretch: {facts.window_reason}")
     stretch = Interval(window.start_ns, window.end_ns)
     try:
         whole = _observe(run, facts, grid, answers, stretch)
         halves = _halves(run, facts, grid, answers, stretch)
-        question = replace(_question(run.config, facts, whole, wishes), others=others)
-        return look_ahead(whole, halves, question)
+        question = replace(_question(run.config, facts, whole, constraints), others=others)
+        return model_run(whole, halves, question)
     except (UnobservableError, UncalibratableError) as error:
-        return NoOutlook(str(error))
+        return NoModelResult(str(error))
 
 
 def _observe(run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Observed:
@@ -94,19 +94,19 @@ def _halves(
     return _observe(run, facts, grid, answers, first), _observe(run, facts, grid, answers, rest)
 
 
-def _question(config: RunConfig, facts: RunFacts, whole: Observed, wishes: Wishes) -> Question:
+def _question(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
     admission = _admission(config, whole)
     # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
     own_cap = None if admission.max_staleness is not None else config.max_staleness
     device = find_device(whole.device_name)
     shape = ModelShape.of(config.model)
-    return Question(
+    return ModelConfig(
         admission=admission,
         form="expert_hit" if shape.has_experts else None,
         settings=_settings(config, admission, whole),
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
-        granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, wishes.gpus_per_node),
-        most_staleness=own_cap if wishes.most_staleness is None else wishes.most_staleness,
+        granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
+        most_staleness=own_cap if constraints.most_staleness is None else constraints.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
         aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",

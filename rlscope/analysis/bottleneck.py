@@ -15,14 +15,14 @@ import polars as pl
 
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import GENERATING, IDLE_STATES
-from rlscope.analysis.result import Bottleneck, Loss, RunFacts, Verdict, Window
+from rlscope.analysis.result import Bottleneck, Loss, RunFacts, SteadyWindow, Verdict
 
 # One GPU in ten: below this no change of layout pays for itself.
 BALANCED_SHARE_RATIO: Final = 0.10
 # With more than half of a side unexplained, whatever is explained may be the smaller part.
 UNEXPLAINED_SHARE_RATIO: Final = 0.50
 # One step has no step before it to wait after; two have one wait, which may be the first fill of the queue.
-LEAST_STEPS: Final = 3
+LEAST_STEPS_TO_JUDGE: Final = 3
 
 
 _SIDES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -53,14 +53,14 @@ def judge(
     return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns)
 
 
-def judged_interval(window: Window | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
+def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
     """The stable window; else from the end of the first step to the end of the last; else the whole run.
 
     steps is the answer of training_steps.
     """
     if window is not None:
         return Interval(window.start_ns, window.end_ns)
-    if len(steps) >= LEAST_STEPS:
+    if len(steps) >= LEAST_STEPS_TO_JUDGE:
         return Interval(int(steps["end_ns"][0]), int(steps["end_ns"][-1]))
     return run_ns
 
@@ -137,8 +137,8 @@ def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
     if len(missing) == 1:
         (present,) = set(_SIDES) - set(missing)
         return f"only the {present} were recorded in the stretch that is judged, and no GPU-second of the {missing[0]}"
-    if run.steps < LEAST_STEPS:
-        return f"{run.steps} train steps were recorded; {LEAST_STEPS} are the least that a verdict needs"
+    if run.steps < LEAST_STEPS_TO_JUDGE:
+        return f"{run.steps} train steps were recorded; {LEAST_STEPS_TO_JUDGE} are the least that a verdict needs"
     if missing:
         return "no GPU-second of either side was recorded in the stretch that is judged"
     for side in _SIDES:

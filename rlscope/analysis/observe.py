@@ -35,7 +35,7 @@ ASKED_OF_A_STRETCH: Final = (
     "preemptions",
 )
 """Questions whose answer depends on the stretch; the others are asked once of a run."""
-LEAST_STEPS: Final = 3
+LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
 
 
@@ -89,17 +89,17 @@ def observe(
     )
 
 
-class Training(NamedTuple):
+class ObservedTraining(NamedTuple):
     """What a stretch shows of the trainers alone."""
 
     gpus: int
     steps: TrainerSteps
 
 
-def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Training:
+def observe_training(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> ObservedTraining:
     """The train steps of a stretch, from trainer_steps and training_steps. Raises UnobservableError."""
     steps, numbers = _steps(answers, stretch)
-    return Training(_trainer_gpus(answers["trainer_steps"], numbers), steps)
+    return ObservedTraining(_trainer_gpus(answers["trainer_steps"], numbers), steps)
 
 
 class ObservedLengths(NamedTuple):
@@ -157,9 +157,9 @@ def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[Trai
         .filter((begins_ns >= stretch.start_ns - 1) & (pl.col("end_ns") <= stretch.end_ns) & (pl.col("period_s") > 0))
         .sort("step")
     )
-    if len(inside) < LEAST_STEPS:
+    if len(inside) < LEAST_STEPS_OBSERVED:
         raise UnobservableError(
-            f"{len(inside)} steps lie in the stretch; {LEAST_STEPS} are the least that show a spread"
+            f"{len(inside)} steps lie in the stretch; {LEAST_STEPS_OBSERVED} are the least that show a spread"
         )
     if not inside["trainer_gpus"].min():
         raise UnobservableError("the workers that trained own no GPU")
@@ -344,7 +344,7 @@ def _refuse_a_part(other: Run, folder: Path) -> None:
         )
 
 
-def _training(other: Run, folder: Path) -> Training:
+def _training(other: Run, folder: Path) -> ObservedTraining:
     answers = {name: ask(other, name) for name in ("training_steps", "trainer_steps")}
     window = steady_window(answers["training_steps"])
     if window is None:

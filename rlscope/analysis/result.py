@@ -16,7 +16,7 @@ import polars as pl
 from rlscope.analysis.data_quality import DataQuality
 
 if TYPE_CHECKING:
-    from rlscope.model.forecast.result import NoOutlook, Outlook
+    from rlscope.model.forecast.result import ModelResult, NoModelResult
 
 
 Severity = Literal["info", "warning", "critical"]
@@ -84,7 +84,7 @@ Bottleneck = Literal["samplers", "trainers", "staleness_cap", "weight_updates", 
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class SteadyWindow:
     """The last stable stretch of the run: what steady rates and the verdict are taken over."""
 
     start_ns: int
@@ -110,7 +110,7 @@ class RunFacts:
     """Response tokens trained, counted once per use."""
     max_staleness: int | None
     """The cap in the run's config; None when it states none."""
-    window: Window | None
+    window: SteadyWindow | None
     window_reason: str
     """Why the window is what it is, or why there is none."""
     gpu_hour_price: float | None = None
@@ -228,7 +228,7 @@ class Staleness:
     """Trained tokens by where their version comes from."""
 
 
-def _not_asked() -> "NoOutlook":
+def _not_asked() -> "NoModelResult":
     # The model is slow to import, and who checks or watches a run needs these facts without it.
     from rlscope.model.forecast.result import NOT_ASKED
 
@@ -249,7 +249,7 @@ class Analysis:
     data_quality: DataQuality
     answers: Mapping[str, pl.DataFrame]
     """The frame of each query that the page draws, by the query's name; columns are in the query's header."""
-    outlook: "Outlook | NoOutlook" = field(default_factory=_not_asked)
+    model: "ModelResult | NoModelResult" = field(default_factory=_not_asked)
     """What the run should have done, and the layout to use next; or why the model says nothing."""
     alerts: tuple[Alert, ...] = ()
     """The stretches in which a built-in alert rule fired, in the order in which they began."""

@@ -6,8 +6,8 @@ from itertools import accumulate
 
 import polars as pl
 
-from rlscope.analysis.result import RunFacts, Throughput, Window
-from rlscope.model.numerics.changepoints import LEAST_STEPS, last_stable_stretch
+from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
+from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
 from rlscope.trace.store import Run
 
 
@@ -50,7 +50,7 @@ def most_gpus(extents: pl.DataFrame) -> int:
     return max(accumulate(change for _, _, change in sorted(edges)), default=0)
 
 
-def steady_window(steps: pl.DataFrame) -> Window | None:
+def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
     """The last stretch of steps with one step period, from the end of the step before it to the end of its last."""
     timed = steps.filter(pl.col("period_s").is_not_null())
     stretch = last_stable_stretch(timed["period_s"].to_list())
@@ -58,7 +58,7 @@ def steady_window(steps: pl.DataFrame) -> Window | None:
         return None
     inside = timed.slice(stretch.first, stretch.last - stretch.first + 1)
     before = steps.filter(pl.col("step") < inside["step"][0])
-    return Window(
+    return SteadyWindow(
         start_ns=int(before["end_ns"][-1]),
         end_ns=int(inside["end_ns"][-1]),
         first_step=int(inside["step"][0]),
@@ -88,11 +88,11 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
     )
 
 
-def window_reason(window: Window | None, steps: int) -> str:
+def window_reason(window: SteadyWindow | None, steps: int) -> str:
     """Why the window is what it is, or why there is none, of so many steps."""
     if window is not None:
         count = window.last_step - window.first_step + 1
         return f"the last stretch, {count} of {steps} steps, over which the step period keeps one level"
-    if steps > LEAST_STEPS:
-        return f"the step period keeps no level for {LEAST_STEPS} of the {steps} steps"
-    return f"{steps} steps are too few: a level needs {LEAST_STEPS} step periods to tell it from noise"
+    if steps > LEAST_STEPS_TO_SETTLE:
+        return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
+    return f"{steps} steps are too few: a level needs {LEAST_STEPS_TO_SETTLE} step periods to tell it from noise"

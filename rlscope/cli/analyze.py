@@ -38,7 +38,7 @@ def analyze(
     also: Also = None,
 ) -> None:
     """Print the verdict card and write the page."""
-    from rlscope.analysis.advise import Wishes
+    from rlscope.analysis.advise import Constraints
     from rlscope.pipeline import analyze as analyze_folder
     from rlscope.reports.documents.analysis import as_document
     from rlscope.reports.markdown import as_markdown
@@ -49,8 +49,8 @@ def analyze(
         raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
     notes = Console(stderr=True)
     with notes.status("opening the run") as status:
-        wishes = Wishes(max_staleness, gpus_per_node, tuple(also or ()))
-        analysis = analyze_folder(run_dir, progress=status.update, wishes=wishes)
+        constraints = Constraints(max_staleness, gpus_per_node, tuple(also or ()))
+        analysis = analyze_folder(run_dir, progress=status.update, constraints=constraints)
         status.update("drawing the page")
         page = write_text(output or run_dir / "report.html", render(analysis))
     document = json.dumps(as_document(analysis), indent=2, allow_nan=False)
@@ -76,14 +76,14 @@ def report(
     also: Also = None,
 ) -> None:
     """Write the page, a picture of its first screen, or both."""
-    from rlscope.analysis.advise import Wishes
+    from rlscope.analysis.advise import Constraints
     from rlscope.pipeline import analyze as analyze_folder
     from rlscope.reports.page.html import render
     from rlscope.reports.page.png import as_png
 
     notes, written = Console(stderr=True), list[Path]()
     with notes.status("opening the run") as status:
-        analysis = analyze_folder(run_dir, progress=status.update, wishes=Wishes(also=tuple(also or ())))
+        analysis = analyze_folder(run_dir, progress=status.update, constraints=Constraints(also=tuple(also or ())))
         status.update("drawing")
         if png is not None:
             written.append(write_bytes(png, as_png(analysis)))

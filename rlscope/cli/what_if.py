@@ -58,7 +58,7 @@ def what_if(
     json_to: JsonTo = None,
 ) -> None:
     """Say what the run would do with something changed, and what one per cent of each quantity buys."""
-    from rlscope.analysis.advise import Wishes
+    from rlscope.analysis.advise import Constraints
     from rlscope.model.forecast.change import Change
     from rlscope.model.forecast.whatif import ImpossibleChangeError
     from rlscope.pipeline import ask_run
@@ -74,7 +74,7 @@ def what_if(
     notes = Console(stderr=True)
     try:
         with notes.status("opening the run") as status:
-            asked = ask_run(run_dir, change, progress=status.update, wishes=Wishes(also=tuple(also or ())))
+            asked = ask_run(run_dir, change, progress=status.update, constraints=Constraints(also=tuple(also or ())))
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
     if json_to is not None:

@@ -40,7 +40,7 @@ RULES: Final[dict[str, Rule]] = {
 }
 
 
-def find_illnesses(evidence: Evidence) -> tuple[Finding, ...]:
+def find_all(evidence: Evidence) -> tuple[Finding, ...]:
     """What every rule finds, dearest first; what has no price comes last, or first when it is critical.
 
     What is critical and costs no GPU-seconds puts the run itself, or every number about it, in doubt.

@@ -23,11 +23,11 @@ from rlscope.analysis.observe import UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
 from rlscope.model.decode.posterior import SHARPNESS
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
-from rlscope.model.forecast.plan import Planned, plan_layouts
+from rlscope.model.forecast.plan import PlanResult, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     MASTER_STATE_BYTES,
     DecodeGuess,
-    Plan,
+    PlanInputs,
     TrainingGuess,
     UnplannableError,
     UpdateGuess,
@@ -219,7 +219,7 @@ _UPDATE_LOG_SD: Final = 0.3
 """Of the time of a weight update before one was made."""
 
 
-def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, Planned]:
+def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, PlanResult]:
     """Read a plan and sweep its layouts; most_staleness: instead of the plan's own. Raises RlscopeError."""
     file = read_plan(path)
     if most_staleness is not None:
@@ -230,12 +230,12 @@ def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile,
         raise file.text.error("model", None, found=str(error), expected="a model that can be laid out") from error
 
 
-def plan_of(file: PlanFile) -> Plan:
+def plan_of(file: PlanFile) -> PlanInputs:
     """The plan in the terms of the model. Raises RlscopeError where its figures exclude each other."""
     device, decoder, workload = _device(file), decoder_of(file), _workload(file)
     gpus, granularity = file.gpus, _granularity(file)
     mean = file.lengths.mean_tokens
-    return Plan(
+    return PlanInputs(
         gpus=gpus.total,
         granularity=granularity,
         device=device,

@@ -9,7 +9,7 @@ from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import Brief, RolePart, brief_of
 from rlscope.reports.text.names import preemption_sentence
@@ -70,7 +70,7 @@ def _layout(brief: Brief) -> Iterator[str]:
 
 
 def _put_back(analysis: Analysis) -> Iterator[str]:
-    said = preemption_sentence(analysis.outlook) if isinstance(analysis.outlook, Outlook) else None
+    said = preemption_sentence(analysis.model) if isinstance(analysis.model, ModelResult) else None
     if said is not None:
         yield f"**KV cache** {plain_words(said)}"
         yield ""

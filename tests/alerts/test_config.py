@@ -7,7 +7,7 @@ import pytest
 from rlscope.alerts.config import built_in_rules, example, load_rules, one_off, rules_of
 from rlscope.alerts.durations import parse_duration, parse_window, write_duration, write_window
 from rlscope.alerts.source import parse_source
-from rlscope.alerts.types import WHOLE_RUN, Rule, Window
+from rlscope.alerts.types import WHOLE_RUN, Rule, RuleWindow
 from rlscope.errors import RuleError
 
 S = 1_000_000_000
@@ -17,7 +17,7 @@ STALE = Rule(
     sql=None,
     direction="above",
     threshold=4.0,
-    window=Window(None, 20),
+    window=RuleWindow(None, 20),
     for_ns=90 * S,
     keep_firing_for_ns=300 * S,
     kind="alarm",
@@ -89,7 +89,7 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
     assert (rules.interval_ns, rules.warm_up_steps) == (5 * S, 0)
     own = rules.rules[1]
     assert (own.metric, own.direction, own.threshold, own.reduction) == (None, "below", 0.5, "max")
-    assert (own.window, own.severity, own.kind) == (Window(300 * S), "warning", "hint")
+    assert (own.window, own.severity, own.kind) == (RuleWindow(300 * S), "warning", "hint")
     assert load_rules(written(tmp_path, YAML, "rules.yaml")) == rules
 
 

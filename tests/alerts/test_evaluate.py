@@ -4,14 +4,14 @@ import pytest
 
 from rlscope.alerts.evaluate import INACTIVE, LOOKBACK_NS, RuleState, advance
 from rlscope.alerts.series import Reading
-from rlscope.alerts.types import Direction, Rule, Window
+from rlscope.alerts.types import Direction, Rule, RuleWindow
 
 S = 1_000_000_000
 
 
 def rule(for_s: int = 0, keep_s: int = 0, direction: Direction = "above", threshold: float = 4.0) -> Rule:
     labels = {"severity": "warning"}
-    return Rule("r", "queue.depth", None, direction, threshold, Window(S), for_s * S, keep_s * S, labels=labels)
+    return Rule("r", "queue.depth", None, direction, threshold, RuleWindow(S), for_s * S, keep_s * S, labels=labels)
 
 
 def run(of: Rule, values: list[float | None], every_s: int = 10) -> tuple[str, list[tuple[int, int]]]:

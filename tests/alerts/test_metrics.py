@@ -11,7 +11,7 @@ import pytest
 from rlscope.alerts.metrics import BY_NAME, METRICS
 from rlscope.alerts.offline import whole_timeline
 from rlscope.alerts.series import Reading, Timeline
-from rlscope.alerts.types import Rule, RuleSet, Window
+from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.ledger import IDLE_STATES, close_ledger
 from rlscope.analysis.result import Ledger, Staleness
 from rlscope.analysis.staleness import summarise_staleness
@@ -33,7 +33,7 @@ from tests.trace_folder import (
 S = 1_000_000_000
 TRACE = Path(__file__).parents[2] / "sample_traces" / "overproduction"
 EVERY = RuleSet(
-    tuple(Rule(metric.name, metric.name, None, "above", 0.0, Window(S)) for metric in METRICS),
+    tuple(Rule(metric.name, metric.name, None, "above", 0.0, RuleWindow(S)) for metric in METRICS),
     interval_ns=S,
     warm_up_steps=0,
 )

@@ -14,13 +14,13 @@ import pytest
 from rlscope.alerts.config import built_in_rules, example
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.offline import RuleReport
-from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, Window
+from rlscope.alerts.types import WHOLE_RUN, Reduction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
 from rlscope.cli import main
 from rlscope.errors import RuleError
 from rlscope.model.forecast.holdout import Achieved, Compared, Prediction
 from rlscope.model.forecast.layouts import Spread
-from rlscope.model.forecast.result import NoOutlook
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import check, failed, rules_to_check
 from rlscope.reports.documents.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
@@ -30,9 +30,9 @@ S = 1_000_000_000
 I = 10  # seconds from tick to tick  # noqa: E741
 
 
-def idle(above: float = 0.5, window: Window | None = None, kind: RuleKind = "alarm", **more: object) -> Rule:
+def idle(above: float = 0.5, window: RuleWindow | None = None, kind: RuleKind = "alarm", **more: object) -> Rule:
     labels = {"severity": "warning"}
-    window = Window(I * S) if window is None else window
+    window = RuleWindow(I * S) if window is None else window
     return Rule(
         "idle",
         "idle.trainer_ratio",
@@ -48,7 +48,7 @@ def idle(above: float = 0.5, window: Window | None = None, kind: RuleKind = "ala
 
 def silent(above_s: float = 5, kind: RuleKind = "data_quality") -> Rule:
     return Rule(
-        "silent", "worker.silent_s", None, "above", above_s, Window(S), kind=kind, labels={"severity": "critical"}
+        "silent", "worker.silent_s", None, "above", above_s, RuleWindow(S), kind=kind, labels={"severity": "critical"}
     )
 
 
@@ -84,7 +84,7 @@ def test_a_stretch_is_from_the_tick_that_fires_to_the_tick_that_resolves_and_cos
 
 def test_windows_that_overlap_pay_for_a_bucket_once_and_what_only_was_pending_pays_for_nothing(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", activities=waits((10, 30)))
-    assert alerts(folder, idle(0.6, Window(20 * S))) == [("idle", 30, 40, 2 * 20.0)]
+    assert alerts(folder, idle(0.6, RuleWindow(20 * S))) == [("idle", 30, 40, 2 * 20.0)]
     assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 30, 40, 2 * 20.0)]
     folder = run_of(tmp_path / "later", activities=waits((10, 20), (30, 50)))
     assert alerts(folder, idle(for_ns=10 * S)) == [("idle", 50, 60, 2 * 20.0)]
@@ -107,8 +107,8 @@ def test_warm_up_is_what_comes_before_the_first_tick_after_the_named_step(tmp_pa
 def test_a_window_in_steps_reaches_back_to_the_tick_before_the_step_before_them(tmp_path: Path) -> None:
     folder = run_of(tmp_path / "run", activities=waits((0, 10)), train_steps=steps(15, 25, 35, 45))
     # At 40 s three steps have ended; the last two of them began to count with the end of the first, at 15 s.
-    assert alerts(folder, idle(0.01, Window(None, 2))) == [("idle", 10, 40, 2 * 10.0)]
-    assert alerts(folder, idle(0.01, Window(None, 3))) == [("idle", 10, 50, 2 * 10.0)]
+    assert alerts(folder, idle(0.01, RuleWindow(None, 2))) == [("idle", 10, 40, 2 * 10.0)]
+    assert alerts(folder, idle(0.01, RuleWindow(None, 3))) == [("idle", 10, 50, 2 * 10.0)]
 
 
 def test_too_little_evidence_is_no_data_and_exactly_enough_is_enough(tmp_path: Path) -> None:
@@ -135,9 +135,9 @@ def test_the_residual_is_the_analysis_own_and_is_asked_for_by_the_rule_alone(
     """A tenth less than the predicted 100 tokens per second is on the threshold."""
     rate = Compared("tokens_per_s", Spread(100.0, 95.0, 105.0), Achieved(achieved or 0.0, 0.0, 0.0))
     prediction = Prediction(4, 4, (replace(rate, quantity="step_s", achieved=Achieved(1.0, 1.0, 1.0)), rate))
-    outlook = NoOutlook("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
+    model = NoModelResult("no pass was recorded") if achieved is None else SimpleNamespace(prediction=prediction)
     folder = run_of(tmp_path / "run", train_steps=steps(5, 9, 20, 30))
-    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _: SimpleNamespace(outlook=outlook))
+    monkeypatch.setattr("rlscope.pipeline.analyze_run", lambda _: SimpleNamespace(model=model))
     residual = Rule(
         "slow", "throughput.residual_ratio", None, "below", -0.1, WHOLE_RUN, labels={"severity": "critical"}
     )
@@ -153,7 +153,7 @@ def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> No
     fired: dict[str, list[int]] = {}
     for reduction in get_args(Reduction):
         sql = "SELECT end_ns AS at_ns, loss AS value FROM train_steps"
-        rule = Rule("own", None, sql, "above", 4.5, Window(I * S), reduction=reduction, labels={"severity": "info"})
+        rule = Rule("own", None, sql, "above", 4.5, RuleWindow(I * S), reduction=reduction, labels={"severity": "info"})
         fired[reduction] = [start_s for _, start_s, _, _ in alerts(folder, rule)]
     assert fired == {"mean": [20], "min": [20], "max": [10], "sum": [10], "last": [10]}
 
@@ -168,7 +168,7 @@ def test_the_users_own_select_is_reduced_within_the_window(tmp_path: Path) -> No
     ],
 )
 def test_a_select_that_is_no_metric_is_refused_with_the_rules_name(tmp_path: Path, sql: str, found: str) -> None:
-    rule = Rule("own", None, sql, "above", 0, Window(S), labels={"severity": "info"})
+    rule = Rule("own", None, sql, "above", 0, RuleWindow(S), labels={"severity": "info"})
     with pytest.raises(RuleError, match=found):
         check(run_of(tmp_path / "run"), RuleSet((rule,)))
 

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.advise import Wishes, _admission, _question, _settings
+from rlscope.analysis.advise import Constraints, _admission, _question, _settings
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import UnobservableError, _held_ahead, observe
 from rlscope.model.observed import Delivered, Observed, PutBack
@@ -284,7 +284,7 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
     config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
     assert _admission(config, aged).queue_policy == (drops or "wait")
-    assert _question(config, SimpleNamespace(steps=30), aged, Wishes()).batches_ahead == max(ahead or 0.0, 0.0)
+    assert _question(config, SimpleNamespace(steps=30), aged, Constraints()).batches_ahead == max(ahead or 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -318,7 +318,7 @@ def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_ha
     config: RunConfig, shown: float | None, ahead: float
 ):
     run = replace(observed(), batches_ahead=shown)
-    assert _question(config, SimpleNamespace(steps=30), run, Wishes()).batches_ahead == ahead
+    assert _question(config, SimpleNamespace(steps=30), run, Constraints()).batches_ahead == ahead
 
 
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
@@ -330,13 +330,13 @@ def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_l
     facts = SimpleNamespace(steps=30)
     config = RunConfig(max_staleness=4, total_steps=50, gpus_per_trainer_replica=2)
     run = observed()
-    assert _question(config, facts, run, Wishes()).most_staleness == 4
-    assert _question(config, facts, run, Wishes(most_staleness=1)).most_staleness == 1
-    assert _question(config, facts, run, Wishes()).remaining_steps == 20
-    assert _question(config, facts, run, Wishes(gpus_per_node=8)).granularity.gpus_per_node == 8
+    assert _question(config, facts, run, Constraints()).most_staleness == 4
+    assert _question(config, facts, run, Constraints(most_staleness=1)).most_staleness == 1
+    assert _question(config, facts, run, Constraints()).remaining_steps == 20
+    assert _question(config, facts, run, Constraints(gpus_per_node=8)).granularity.gpus_per_node == 8
     for policy in ("drop", "admission", "publication_waits"):
         keeping = replace(config, staleness_policy=policy)
-        assert _question(keeping, facts, replace(run, delivered=DROPPING), Wishes()).most_staleness is None
+        assert _question(keeping, facts, replace(run, delivered=DROPPING), Constraints()).most_staleness is None
 
 
 @pytest.mark.parametrize(

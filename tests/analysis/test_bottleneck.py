@@ -7,7 +7,7 @@ import pytest
 
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.result import RunFacts, Verdict, Window
+from rlscope.analysis.result import RunFacts, SteadyWindow, Verdict
 
 SECOND = 10**9
 FACTS: dict[str, Any] = {
@@ -138,7 +138,7 @@ def test_a_bucket_counts_by_its_share_inside_the_interval() -> None:
 
 
 def test_the_window_is_judged_else_what_lies_between_the_first_and_the_last_step_else_the_run() -> None:
-    window = Window(start_ns=20 * SECOND, end_ns=60 * SECOND, first_step=1, last_step=20)
+    window = SteadyWindow(start_ns=20 * SECOND, end_ns=60 * SECOND, first_step=1, last_step=20)
     whole = Interval(0, 200 * SECOND)
     assert judged_interval(window, steps(10, 50, 100), whole) == (20 * SECOND, 60 * SECOND)
     assert judged_interval(None, steps(10, 50, 100), whole) == (10 * SECOND, 100 * SECOND)

@@ -12,13 +12,13 @@ from typer.testing import CliRunner
 
 from benchmarks.token_simulator import Layout, Limits, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.analysis.advise import Wishes
+from rlscope.analysis.advise import Constraints
 from rlscope.analysis.observe import read_other_runs
 from rlscope.cli import app
 from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast import recommend
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.forecast.whatif import what_if
 from rlscope.model.observed import OtherCaution, OtherRun
 from rlscope.model.simulate import Settings
@@ -152,7 +152,7 @@ def test_a_folder_that_is_no_run_ends_each_command_before_the_analysis(tmp_path:
     assert not (own / "report.html").exists()
 
 
-QUESTION = Question(
+QUESTION = ModelConfig(
     admission=Admission(queue_capacity_samples=512),
     settings=Settings(),
     form=None,
@@ -173,13 +173,13 @@ def at(trainers: int, *, lengths: float = 1.0) -> OtherRun:
 
 
 @cache
-def outlook(*others: OtherRun) -> Outlook:
+def model(*others: OtherRun) -> ModelResult:
     """Two trainer GPUs and six engines; training scales perfectly."""
-    return look_ahead(observed(), None, replace(QUESTION, others=others))
+    return model_run(observed(), None, replace(QUESTION, others=others))
 
 
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:
-    documents: list[Any] = [scaling_document(said) for said in (outlook(), outlook(at(4)))]
+    documents: list[Any] = [scaling_document(said) for said in (model(), model(at(4)))]
     alone, heard = documents
     assert (alone["measured"], alone["n_train_gpus"], alone["also"]) == (False, [2], [])
     assert (heard["measured"], heard["n_train_gpus"]) == (True, [2, 4])
@@ -203,7 +203,7 @@ def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautio
 
 
 def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
-    said = outlook(at(2), at(4), at(6))
+    said = model(at(2), at(4), at(6))
     assert remarks(said)[-1].startswith(
         "How training scales is measured from 3 runs, with 2, 4 and 6 trainer GPUs: as their number to the power 0.9"
     )
@@ -211,13 +211,13 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     assert f"with-2: {OTHER_CAUTIONS['same_trainers']}" in remarks(said)
     # And beside the advice, which every format shows.
     assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
-    assert "How training scales" not in advice.why_beside_rows(outlook())
-    assert remarks(outlook())[-1].startswith("How training scales is assumed: as the number of trainer GPUs to the ")
+    assert "How training scales" not in advice.why_beside_rows(model())
+    assert remarks(model())[-1].startswith("How training scales is assumed: as the number of trainer GPUs to the ")
 
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
     contradiction = "No way of scaling explains how fast the other runs train"
-    agreeing = outlook(at(4))
+    agreeing = model(at(4))
     training = replace(agreeing.calibration.training, scaling_contradicted=True)
     contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))
     for said, contradicted in ((agreeing, False), (contradicting, True)):
@@ -237,7 +237,7 @@ def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
 def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_seen(
     others: tuple[OtherRun, ...], trainers: int, line: str | None
 ) -> None:
-    said = outlook(*others)
+    said = model(*others)
     answer = what_if(said, Change(trainer_gpus=trainers))
     assert ("training_scaling" in answer.doubts) == (line is not None)
     lines = what_if_words.what_if_lines(said, answer)
@@ -252,7 +252,7 @@ SPLIT = replace(TODAY, trainer_gpus=4, sampler_gpus=4)
 def test_perfect_scaling_is_no_objection_where_the_scaling_was_measured() -> None:
     exponents = {
         said: [each.scaling_exponent for each in recommend._trainers(said.calibration, SPLIT)]
-        for said in (outlook(), outlook(at(4)))
+        for said in (model(), model(at(4)))
     }
     assert [1.0 in found for found in exponents.values()] == [True, False]
 
@@ -262,8 +262,8 @@ def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
     world = replace(PLAIN, training=training, limits=Limits(), kv_capacity_tokens=None)
     for trainers in (4, 2):
         simulate_world(world, Layout(trainers, 8 - trainers, 16), 20, trainers, tmp_path / str(trainers))
-    said = analyze(tmp_path / "4", wishes=Wishes(also=(tmp_path / "2",))).outlook
-    assert isinstance(said, Outlook)
+    said = analyze(tmp_path / "4", constraints=Constraints(also=(tmp_path / "2",))).model
+    assert isinstance(said, ModelResult)
     training = said.calibration.training
     assert (training.seen_gpus, training.scaling_seen_at) == (4, (2,))
     assert training.scaling_exponent == pytest.approx(0.7, abs=0.06)

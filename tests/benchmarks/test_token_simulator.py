@@ -30,7 +30,7 @@ from benchmarks.token_simulator.draws import groups, slowness
 from benchmarks.token_simulator.pass_cost import decode_s
 from benchmarks.token_simulator.requests import Group, Request
 from benchmarks.token_simulator.versions import VersionLog
-from rlscope.model.forecast.result import NoOutlook
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.pipeline import analyze
 
 UNHURRIED = math.inf
@@ -97,9 +97,9 @@ VARIANTS = {
 
 
 @pytest.fixture(autouse=True)
-def no_outlook(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded is tested here, not what the model makes of it, which takes seconds."""
-    monkeypatch.setattr("rlscope.pipeline.outlook_of", lambda *_: NoOutlook("not asked"))
+    monkeypatch.setattr("rlscope.pipeline.advise", lambda *_: NoModelResult("not asked"))
 
 
 def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 
 from rlscope.cli import app
 from rlscope.errors import RlscopeError
-from rlscope.model.forecast.plan import Planned
+from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
 from rlscope.reports.documents.plan import plan_document
@@ -38,7 +38,7 @@ def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(app, ["plan", *map(str, arguments)], catch_exceptions=False)
 
 
-def shown(answer: tuple[PlanFile, Planned], width: int) -> str:
+def shown(answer: tuple[PlanFile, PlanResult], width: int) -> str:
     console = Console(width=width, record=True, file=StringIO())
     file, planned = answer
     print_plan(planned, file, console)
@@ -46,12 +46,12 @@ def shown(answer: tuple[PlanFile, Planned], width: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanFile, Planned]:
+def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanFile, PlanResult]:
     return plan_ahead(write(tmp_path_factory.mktemp("plan"), PLAN))
 
 
 @pytest.fixture(scope="module")
-def document(answer: tuple[PlanFile, Planned]) -> dict[str, Any]:
+def document(answer: tuple[PlanFile, PlanResult]) -> dict[str, Any]:
     file, planned = answer
     return json.loads(json.dumps(plan_document(planned, file), allow_nan=False))
 
@@ -144,7 +144,7 @@ def test_a_present_layout_that_is_kept_beyond_the_cap_is_said_to_be(tmp_path: Pa
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Planned], width: int) -> None:
+def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, PlanResult], width: int) -> None:
     text = shown(answer, width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
@@ -155,7 +155,7 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Pl
     assert f"{best.layout.trainer_gpus} : {best.layout.sampler_gpus} × {best.layout.running_per_engine}" in text
 
 
-def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, Planned]) -> None:
+def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, PlanResult]) -> None:
     text = " ".join(shown(answer, 120).replace("│", " ").split())
     assert "Nothing here was measured" in text
     assert "It is the fastest split in" in text and "the interval holds 90% of the cases" in text

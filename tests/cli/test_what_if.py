@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from rlscope.cli import app
 from rlscope.errors import AnalysisError
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.result import NoOutlook, Outlook, Question, look_ahead
+from rlscope.model.forecast.result import ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.pipeline import ask_run
@@ -33,9 +33,9 @@ WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment
 
 
 @cache
-def outlook() -> Outlook:
+def model() -> ModelResult:
     """Two trainer GPUs and six engines; trainer replicas are of two GPUs."""
-    question = Question(
+    question = ModelConfig(
         admission=Admission(queue_capacity_samples=512),
         settings=Settings(),
         form=None,
@@ -45,14 +45,14 @@ def outlook() -> Outlook:
         remaining_steps=None,
         gpu_hour_price=None,
     )
-    return look_ahead(observed(), None, question)
+    return model_run(observed(), None, question)
 
 
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run folder is the known run."""
     monkeypatch.setattr(
-        "rlscope.pipeline.analyze", lambda _folder, progress, wishes: SimpleNamespace(outlook=outlook())
+        "rlscope.pipeline.analyze", lambda _folder, progress, constraints: SimpleNamespace(model=model())
     )
 
 
@@ -174,7 +174,7 @@ def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...
 
 
 def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = SimpleNamespace(outlook=NoOutlook("no pass was recorded"))
-    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, wishes: nothing)
+    nothing = SimpleNamespace(model=NoModelResult("no pass was recorded"))
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, constraints: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
         ask_run("runs/1", Change())

@@ -10,7 +10,7 @@ import pytest
 
 from rlscope import diagnose
 from rlscope.analysis.result import Finding
-from rlscope.diagnose import RULES, find_illnesses
+from rlscope.diagnose import RULES, find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.pipeline import analyze
 from tests.case_files import Case, cases_of
@@ -22,10 +22,10 @@ CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
     """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts."""
-    parts = dict.fromkeys(("find_illnesses", "outlook_of", "hold_to_rules"), DEFAULT)
+    parts = dict.fromkeys(("find_all", "advise", "evaluate_rules"), DEFAULT)
     with TemporaryDirectory() as folder, patch.multiple("rlscope.pipeline", **parts) as replaced:
         analyze(CASES[file, name].write(Path(folder)))
-    (evidence,) = replaced["find_illnesses"].call_args.args
+    (evidence,) = replaced["find_all"].call_args.args
     return evidence
 
 
@@ -101,5 +101,5 @@ def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_whe
         Finding("weight_update_cost", "warning", 3.0, {}, None, None),
     ]
     with patch("rlscope.diagnose.RULES", {one.rule: lambda _, one=one: one for one in given}):
-        names = [finding.rule for finding in find_illnesses(None)]  # type: ignore[arg-type]
+        names = [finding.rule for finding in find_all(None)]  # type: ignore[arg-type]
     assert names == ["weights_not_applied", "capped_staleness", "long_tail", "weight_update_cost", "overproduction"]

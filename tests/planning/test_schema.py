@@ -9,7 +9,7 @@ from typing import get_type_hints
 import pytest
 
 from rlscope.errors import RlscopeError
-from rlscope.model.forecast.plan_prior import Plan, planned_system
+from rlscope.model.forecast.plan_prior import PlanInputs, planned_system
 from rlscope.model.hardware.devices import DEVICES
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
@@ -54,7 +54,7 @@ def write(folder: Path, text: str) -> Path:
     return path
 
 
-def planned(folder: Path, text: str) -> Plan:
+def planned(folder: Path, text: str) -> PlanInputs:
     return plan_of(read_plan(write(folder, text)))
 
 
@@ -380,7 +380,7 @@ def test_an_update_stops_whom_the_plan_says(
 
 
 def test_a_cap_is_kept_in_the_manner_that_is_stated(tmp_path: Path) -> None:
-    def kept(manner: str) -> Plan:
+    def kept(manner: str) -> PlanInputs:
         return planned(tmp_path, f"{MINIMAL}[limits]\nmax_staleness = 3\nstaleness_kept = '{manner}'\n")
 
     by_layout, admission, waits, drop = map(kept, ("by_layout", "admission", "publication_waits", "drop"))

@@ -17,10 +17,10 @@ from rlscope.analysis.result import (
     RunFacts,
     SampleStaleness,
     Staleness,
+    SteadyWindow,
     Throughput,
     TokenStaleness,
     Verdict,
-    Window,
 )
 from rlscope.trace.files import SkippedFile
 from tests.reports.flow_fixture import flow_answers
@@ -65,7 +65,7 @@ def full_analysis(
     workers = [f"{engine_prefix}{n}" for n in range(engines)]
     timeline = _timeline(rng, engines)
     histogram = ((0, 410_000), (1, 2_950_000), (2, 4_120_000), (3, 2_380_000), (4, 1_020_000), (5, 164_000), (6, 9_000))
-    window = Window(_at(180), _at(1_150), 24, 221)
+    window = SteadyWindow(_at(180), _at(1_150), 24, 221)
     return Analysis(
         run=RunFacts(run_id, STARTED_NS, float(DURATION_S), 2 + engines, 2, engines, 0, STEPS, 30_720, 11_053_000, 4,
                      window, "the longest stretch in which the step time stays within 10% of its median"),

@@ -20,18 +20,18 @@ from rlscope.reports.page.png import HEIGHT_PX, WIDTH_PX, as_png, as_svg
 from rlscope.reports.terminal.card import print_card
 from rlscope.reports.text.brief import brief_of
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis, hostile_analysis
-from tests.reports.outlook_fixture import changing_outlook, short_outlook
+from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 
 
-def priced(outlook=None):
-    made = full_analysis() if outlook is None else replace(full_analysis(), outlook=outlook)
+def priced(model=None):
+    made = full_analysis() if model is None else replace(full_analysis(), model=model)
     return replace(made, run=replace(made.run, gpu_hour_price=2.5, currency="EUR"))
 
 
 ANALYSES = {
-    "priced, with a layout to change to": lambda: priced(changing_outlook()),
-    "too short to predict": lambda: replace(full_analysis(), outlook=short_outlook()),
+    "priced, with a layout to change to": lambda: priced(changing_model()),
+    "too short to predict": lambda: replace(full_analysis(), model=short_model()),
     "no model": full_analysis,
     "nothing known": empty_analysis,
 }
@@ -88,7 +88,7 @@ def test_every_format_holds_the_same_figures(name):
 
 
 def test_the_figures_of_the_document_are_those_of_the_words():
-    analysis = priced(changing_outlook())
+    analysis = priced(changing_model())
     brief, document = brief_of(analysis), as_document(analysis)
     losses = [fmt.gpu_time(loss["gpu_s"]) for loss in document["verdict"]["losses"] if loss["gpu_s"] > 0]
     assert [cause.gpu_time for cause in brief.causes] == losses[:3]
@@ -141,7 +141,7 @@ def test_a_part_is_named_from_a_fiftieth_on(share_ratio, named):
 def test_the_picture_is_a_slide_of_two_pixels_to_one():
     if not png._has_font():
         pytest.skip("no font is installed")
-    made = as_png(priced(changing_outlook()))
+    made = as_png(priced(changing_model()))
     assert made.startswith(b"\x89PNG")
     assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (2 * WIDTH_PX, 2 * HEIGHT_PX)
 
@@ -171,7 +171,7 @@ def test_what_does_not_fit_the_picture_ends_in_an_ellipsis(text):
 
 
 def test_hostile_strings_stay_text_in_markdown_and_picture():
-    hostile = replace(hostile_analysis(), outlook=short_outlook())
+    hostile = replace(hostile_analysis(), model=short_model())
     text = as_markdown(hostile)
     assert "<img" not in text and "</script" not in text
     tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(as_svg(hostile)).iter()}

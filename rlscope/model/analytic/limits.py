@@ -30,7 +30,7 @@ _MEAN_QUEUED: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
+class SamplerFleet:
     """A system laid out in several ways at once; the arrays have one entry per layout, and all can run."""
 
     system: System
@@ -97,7 +97,7 @@ class Levels:
     """Share of the finished samples that are dropped for their age, before any surplus is."""
 
 
-def sampler_levels(fleet: Fleet) -> Levels:
+def sampler_levels(fleet: SamplerFleet) -> Levels:
     """Put the limits on, one after the other."""
     sampling = fleet.sampling
     hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, sampling.kv_running))
@@ -114,7 +114,7 @@ def sampler_levels(fleet: Fleet) -> Levels:
     return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
 
 
-def near_a_cap(fleet: Fleet, running: Reals, margin_ratio: float) -> npt.NDArray[np.bool_]:
+def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> npt.NDArray[np.bool_]:
     """Whether so much larger a batch, 0..1 of it, would pass a limit on what is in flight or on staleness that waits.
 
     The load varies, so a limit that the mean does not reach binds now and then.
@@ -131,7 +131,7 @@ def near_a_cap(fleet: Fleet, running: Reals, margin_ratio: float) -> npt.NDArray
     return near
 
 
-def _under_admission(fleet: Fleet, most: Reals) -> Reals:
+def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
     """Running, waiting for their group, and queued: together at most the cap in flight; running, at most its own."""
     cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
     if cap is None:
@@ -139,7 +139,7 @@ def _under_admission(fleet: Fleet, most: Reals) -> Reals:
     return np.minimum(allowed, (cap - fleet.mean_queued()) / (fleet.group_tail_ratio() * fleet.engines))
 
 
-def _under_environment(fleet: Fleet, most: Reals) -> Reals:
+def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
     """Samples outside hold one of an engine's places, and count among those in flight."""
     environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
     if environment_s == 0.0:
@@ -154,7 +154,7 @@ def _under_environment(fleet: Fleet, most: Reals) -> Reals:
     return _until(is_full, most)
 
 
-def _under_staleness(fleet: Fleet, most: Reals) -> Reals:
+def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
     """With a cap that is waited for, by either rule."""
     admission = fleet.system.admission
     if admission.max_staleness is None or admission.queue_policy != "wait":
@@ -163,7 +163,7 @@ def _under_staleness(fleet: Fleet, most: Reals) -> Reals:
     return _until(is_over if fleet.cap_rule == "admission" else _older_than(fleet, admission.max_staleness), most)
 
 
-def _ahead_of(fleet: Fleet, cap: int) -> Condition:
+def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
     """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
     while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). What the trainers took
     ahead is among them.
@@ -181,7 +181,7 @@ def _ahead_of(fleet: Fleet, cap: int) -> Condition:
     return is_over
 
 
-def _older_than(fleet: Fleet, cap: int) -> Condition:
+def _older_than(fleet: SamplerFleet, cap: int) -> Condition:
     """The longest sample of a step would be older than the cap when it is trained on: it generates for longest *
     versions per token, and is then behind by the lag of an update. Trainers that wait for it before they publish, and
     samplers that are held back until they publish, both settle where it is just as old as the cap.
@@ -197,7 +197,7 @@ def _older_than(fleet: Fleet, cap: int) -> Condition:
     return is_over
 
 
-def _aged_ratio(fleet: Fleet, running: Reals) -> Reals:
+def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     """With drops by age: the share of samples whose oldest token is beyond the cap when a batch is taken, whenever it
     is trained on.
 

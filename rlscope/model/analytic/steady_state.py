@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of
-from rlscope.model.analytic.limits import CapRule, Fleet, Levels, Refused, near_a_cap, refused, sampler_levels
+from rlscope.model.analytic.limits import CapRule, Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.numerics.rootfind import begins_to_hold
 from rlscope.model.system import Admission, Layout, Reals, System
@@ -117,7 +117,7 @@ def surplus_of(admission: Admission) -> Surplus:
     return "held" if bounded or waits_for_cap or admission.max_in_flight_samples is not None else "grows"
 
 
-def offset_versions(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
+def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
     """Mean staleness of the last token of a sample whose group is then whole; NaN where the queue grows.
 
     Trainers that hold d batches besides the one they train on take a batch when they start the step d before its own.
@@ -140,7 +140,7 @@ def offset_versions(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals)
     return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.batches_ahead
 
 
-def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
     """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
     samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
     outside = workload.environment_s * samples / step_s
@@ -157,7 +157,7 @@ def _held_batches(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, l
     return np.maximum(batches, 0.5)
 
 
-def _allowed_batches(fleet: Fleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
+def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
     """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
     workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
     outside = workload.environment_s / step_s
@@ -177,7 +177,7 @@ def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
     return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
 
 
-def _kept_batches(fleet: Fleet, levels: Levels, step_s: Reals) -> Reals:
+def _kept_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> Reals:
     """Mean wait, in periods, in a full queue of q batches that drops its oldest: (q - 1/2) / load.
 
     With the half version that any wait adds it is (2 q + load - 1) / (2 load), the in-queue form of Applied Compute
@@ -188,7 +188,7 @@ def _kept_batches(fleet: Fleet, levels: Levels, step_s: Reals) -> Reals:
     return (batches - 0.5) * levels.staleness_s / step_s
 
 
-def _aged_offset(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
     """The offset at which the samples older than the cap are just the surplus."""
     workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
     law = oldest_token_law(workload.lengths, workload.group_size)
@@ -296,9 +296,11 @@ def steady_states(
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
-def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission") -> Fleet:
+def _fleet(
+    system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
+) -> SamplerFleet:
     gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
-    return Fleet(
+    return SamplerFleet(
         system,
         sampling,
         engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
@@ -308,12 +310,12 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout], cap_ru
     )
 
 
-def _keeping_up(fleet: Fleet, most: Reals) -> Reals:
+def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
     """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
     return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
-def _states(fleet: Fleet, layouts: Sequence[Layout]) -> list[SteadyState]:
+def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]:
     levels = sampler_levels(fleet)
     train_s = fleet.trainers.total_s
     step_s = np.maximum(levels.staleness_s, train_s)
@@ -343,7 +345,7 @@ def _states(fleet: Fleet, layouts: Sequence[Layout]) -> list[SteadyState]:
 
 
 def _state(
-    fleet: Fleet,
+    fleet: SamplerFleet,
     layout: Layout,
     numbers: Sequence[float],
     by_trainers: SideLosses,
@@ -376,25 +378,25 @@ def _state(
     )
 
 
-def _sample_s(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
+def _sample_s(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
     """Little's law: requests that run over samples finished per second; and the wait outside."""
     finished_per_s = fleet.sampling.samples_per_step / made_in_s
     return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
 
 
-def _busy_ratio(fleet: Fleet, running: Reals, made_in_s: Reals) -> Reals:
+def _busy_ratio(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
     """Share of the engines' time in passes and prefill."""
     sampling = fleet.sampling
     return sampling.samples_per_step / fleet.engines * sampling.busy_s(running) / made_in_s
 
 
-def _dropped_ratio(fleet: Fleet, made_in_s: Reals, step_s: Reals) -> Reals:
+def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Reals:
     if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
         return np.zeros_like(step_s)
     return np.maximum(1.0 - made_in_s / step_s, 0.0)
 
 
-def _staleness_max(fleet: Fleet, terms: StalenessTerms) -> int:
+def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
     ahead.
     """
@@ -409,7 +411,7 @@ def _staleness_max(fleet: Fleet, terms: StalenessTerms) -> int:
     return min(most, admission.max_staleness + aged)
 
 
-def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
+def _caveats(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
     surplus = surplus_of(fleet.system.admission)
     slower = levels.staleness_s < step_s * (1.0 - _SLIGHT_SURPLUS)
     loose = running < levels.hardware_running * (1.0 - _ROUNDING)
@@ -436,7 +438,7 @@ def _caveats(fleet: Fleet, levels: Levels, running: Reals, step_s: Reals) -> lis
     return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]
 
 
-def _waits_vary(fleet: Fleet, running: Reals) -> npt.NDArray[np.bool_]:
+def _waits_vary(fleet: SamplerFleet, running: Reals) -> npt.NDArray[np.bool_]:
     """Whether waits for the environment differ, are a part of a sample's time, and staleness is capped."""
     workload = fleet.system.workload
     waits_s = workload.environment_waits_s

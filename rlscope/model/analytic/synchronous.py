@@ -29,7 +29,7 @@ _SLICES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SynchronousBatch:
     """What one engine has to generate."""
 
     samples: float
@@ -41,7 +41,9 @@ class Batch:
     prompt_tokens: float
 
 
-def drain_s(curve: DecodeCurve, lengths: LengthLaw, batch: Batch, horizon: Horizon = "expected_longest") -> float:
+def drain_s(
+    curve: DecodeCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
+) -> float:
     """Seconds from the first pass to the last, prefill left out.
 
     Sum over passes k of t(n S(k - 1)) with n S(k - 1) (P + k - 1) resident tokens (the synchronous step of Applied
@@ -73,7 +75,7 @@ def largest_batch(lengths: LengthLaw, prompt_tokens: float, capacity_tokens: flo
     return capacity_tokens / float((alive * (prompt_tokens + ages)).max())
 
 
-def _waves(lengths: LengthLaw, batch: Batch, slice_tokens: float) -> tuple[Reals, Reals]:
+def _waves(lengths: LengthLaw, batch: SynchronousBatch, slice_tokens: float) -> tuple[Reals, Reals]:
     """Running requests and their resident tokens, slice by slice: as many start as keep the batch full.
 
     A request that starts with a slice runs for a share of every later one, the mean of S over it; so tokens are
@@ -133,7 +135,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
         return None
     workload, update, sampling = system.workload, system.update, sampling_of(system)
     samples = sampling.samples_per_step / engines
-    batch = Batch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
+    batch = SynchronousBatch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
         drain_s(system.engine.curve, workload.lengths, batch, horizon),

@@ -13,7 +13,7 @@ import numpy as np
 
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
-from rlscope.model.decode.posterior import Evidence, FormModel, Reference, prompt_passes
+from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.numerics.mcmc import draw, maximise
 from rlscope.model.system import DecodeCurve, Reals
@@ -181,13 +181,13 @@ def _model(
 
 
 def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
-    evidence = Evidence.of(cells)
+    evidence = PassEvidence.of(cells)
     return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
 
 
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> Reals:
     """Vectors from the posterior, in random order."""
-    evidence = Evidence.of(cells)
+    evidence = PassEvidence.of(cells)
     best = _most_probable(model, cells)
     start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
     start = np.where(np.isfinite(model.least), np.abs(start), start)

@@ -67,7 +67,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Evidence:
+class PassEvidence:
     """The cells as the likelihood needs them."""
 
     running: Reals
@@ -82,7 +82,7 @@ class Evidence:
     """Of log time: error of the form at each of those sizes, which all cells of a size share."""
 
     @classmethod
-    def of(cls, cells: DecodePoints) -> "Evidence":
+    def of(cls, cells: DecodePoints) -> "PassEvidence":
         """Variances of cells.
 
         An error of the batch size counts with the elasticity at its largest, 1 (effective variance, Barker and Diana
@@ -339,7 +339,7 @@ class FormModel:
             return SoftplusCurve(*hinged, *ends)
         return SigmoidCurve(*hinged, given["step"], *ends)
 
-    def log_density(self, vectors: Reals, evidence: Evidence) -> Reals:
+    def log_density(self, vectors: Reals, evidence: PassEvidence) -> Reals:
         """Log of prior times likelihood, up to a constant; one value a row of vectors."""
         feasible = np.all((vectors >= self.least) & (np.abs(vectors) < _FARTHEST), axis=-1)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):

@@ -85,7 +85,7 @@ def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> 
     return curve.pass_s(running) + curve.kv_s_per_token * context_tokens * running
 
 
-LEAST_ENGINES: Final = 3
+LEAST_ENGINES_COMPARED: Final = 3
 """Two cannot tell who is slow."""
 STRAGGLES_RATIO: Final = 1.25
 """Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
@@ -97,7 +97,7 @@ def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
     Engines share the work of a step, so together they make sum(1 / slowness). Own derivation.
     """
     slowness = engine_slowness(passes, curve)
-    if slowness.size < LEAST_ENGINES:
+    if slowness.size < LEAST_ENGINES_COMPARED:
         return 1.0
     median = float(np.median(slowness))
     kept_up = np.where(slowness >= STRAGGLES_RATIO * median, median, slowness)
@@ -115,7 +115,7 @@ def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
     return spent_s / should_s
 
 
-Cause = Literal[
+GapCause = Literal[
     "layout_imbalance",
     "stragglers",
     "kv_cache",
@@ -142,7 +142,7 @@ _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None
 class GapStep:
     """One cause."""
 
-    cause: Cause
+    cause: GapCause
     lost_tokens_per_s: float
     """Trained response tokens per second; below 0 where the run does better than the model says."""
     left_tokens_per_s: float
@@ -192,7 +192,7 @@ def _freed(calibration: Calibration, observed: Observed) -> System:
 
 def _rates(
     calibration: Calibration, observed: Observed, free: System, predicted_tokens_per_s: float
-) -> Iterator[tuple[Cause, float]]:
+) -> Iterator[tuple[GapCause, float]]:
     """Each cause, and the rate under it and all before it."""
     whole, layout = calibration.system, calibration.layout
     for cause, system in _ever_less_free(whole, free):
@@ -209,7 +209,7 @@ def _rates(
     yield "unexplained", observed.trained_tokens_per_s
 
 
-def _ever_less_free(whole: System, free: System) -> Iterator[tuple[Cause, System]]:
+def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, System]]:
     """What the closed forms know of: the hardware first, then the run's rules."""
     system = free
     yield "layout_imbalance", system

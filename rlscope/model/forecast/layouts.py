@@ -33,7 +33,7 @@ from rlscope.model.system import Layout, Reals, System
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class StepTiming:
     """One layout, by the best estimate."""
 
     step_s: float
@@ -47,16 +47,16 @@ class Pace:
     regime: Regime
 
 
-def pace_of_state(state: SteadyState) -> Pace:
+def pace_of_state(state: SteadyState) -> StepTiming:
     """By the closed forms."""
     step_tokens = state.trained_tokens_per_s * state.step_s
-    return Pace(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
+    return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
 
 
-def pace_of_simulated(simulated: Simulated, regime: Regime) -> Pace:
+def pace_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
     """By the event simulator, which finds no regime: that of the closed forms is kept."""
     trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
-    return Pace(
+    return StepTiming(
         step_s=simulated.step_s,
         step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
         trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
@@ -65,7 +65,7 @@ def pace_of_simulated(simulated: Simulated, regime: Regime) -> Pace:
     )
 
 
-def pace_of_step(step: SynchronousStep, layout: Layout) -> Pace:
+def pace_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
     """Of a synchronous run, in which each side waits while the other works.
 
     Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
@@ -78,7 +78,7 @@ def pace_of_step(step: SynchronousStep, layout: Layout) -> Pace:
         "environment": both * step.environment_s,
         "weight_updates": both * step.update_s,
     }
-    return Pace(
+    return StepTiming(
         step_s=step.step_s,
         step_tokens=step.trained_tokens_per_s * step.step_s,
         trainer_idle_ratio=1.0 - step.train_s / step.step_s,
@@ -206,7 +206,7 @@ class Forecast:
     """None also where the queue grows for ever."""
     grade: Grade | None
     """How near its decode passes are to what the run visited."""
-    pace: Pace | None = None
+    pace: StepTiming | None = None
     """By the best estimate, or by the event simulator where that judged."""
     preemption: Preemption | None = None
     """By the event simulator; None where that did not judge."""

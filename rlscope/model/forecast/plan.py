@@ -36,7 +36,7 @@ from rlscope.model.forecast.layouts import (
 )
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
-    Plan,
+    PlanInputs,
     Unknown,
     UnplannableError,
     assumed_calibration,
@@ -68,7 +68,7 @@ class Sweep:
     """Every layout of a plan, solved."""
 
     calibration: Calibration
-    plan: Plan
+    plan: PlanInputs
     forecasts: Mapping[Layout, Forecast]
     """By the guesses' medians; simulated where `judged` asked for it."""
     typical_tokens_per_s: Mapping[Layout, float]
@@ -77,7 +77,7 @@ class Sweep:
     """Layouts whose forecast is the event simulator's."""
 
 
-def layouts_of(plan: Plan) -> tuple[Layout, ...]:
+def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
     """Every split by every limit on running requests, the present layout among them. Raises UnplannableError."""
     most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
     limits = tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
@@ -87,7 +87,7 @@ def layouts_of(plan: Plan) -> tuple[Layout, ...]:
     return layouts if plan.present is None or plan.present in layouts else (*layouts, plan.present)
 
 
-def coarse_granularity(plan: Plan) -> Granularity:
+def coarse_granularity(plan: PlanInputs) -> Granularity:
     """The plan's own, with trainers in so large steps that the splits are few enough to be told apart."""
     given = plan.granularity
     splits = len(possible_layouts(plan.gpus, given, (1,)))
@@ -95,7 +95,7 @@ def coarse_granularity(plan: Plan) -> Granularity:
     return replace(given, gpus_per_trainer_replica=step) if splits > _MOST_SPLITS else given
 
 
-def sweep(calibration: Calibration, plan: Plan, layouts: Sequence[Layout]) -> Sweep:
+def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> Sweep:
     """Solve every layout by the closed forms."""
     laws = StalenessLaws.of(calibration.system)
     states = steady_states(calibration.system, layouts, calibration.cap_rule)
@@ -153,7 +153,7 @@ def simulated_ratio(forecast: Forecast) -> float:
     return forecast.tokens_per_s / forecast.state.trained_tokens_per_s
 
 
-def _cap(plan: Plan, layout: Layout) -> int | None:
+def _cap(plan: PlanInputs, layout: Layout) -> int | None:
     """The present layout is what the others are compared with, whatever its staleness."""
     return None if layout == plan.present else plan.most_staleness
 
@@ -191,10 +191,10 @@ class UnknownCost:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Planned:
+class PlanResult:
     """What the model says of a plan. Everything in it is assumed: nothing was measured."""
 
-    plan: Plan
+    plan: PlanInputs
     calibration: Calibration
     candidates: tuple[Forecast, ...]
     """One for each split of the GPUs: the fastest first, those out of the question last."""
@@ -216,7 +216,7 @@ class Planned:
     """Layouts whose forecast is the event simulator's."""
 
 
-def plan_layouts(plan: Plan) -> Planned:
+def plan_layouts(plan: PlanInputs) -> PlanResult:
     """Sweep all layouts of a plan. Raises UnplannableError where the model's shape does not say enough, and where the
     GPUs make no split.
 
@@ -234,7 +234,7 @@ def plan_layouts(plan: Plan) -> Planned:
         advice = recommend(calibration, Forecasts(present, others), long_enough=True)
         best = advice.best if advice.changes else present
     system = calibration.system
-    return Planned(
+    return PlanResult(
         plan=plan,
         calibration=calibration,
         candidates=candidates,
@@ -257,7 +257,7 @@ def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
     return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
 
 
-def hours_of(planned: Planned, steps: int) -> Spread | None:
+def hours_of(planned: PlanResult, steps: int) -> Spread | None:
     """Hours that so many steps take in the best layout; None where there is none."""
     if planned.best is None or planned.best.drawn_tokens_per_s is None:
         return None
@@ -307,7 +307,7 @@ def _best_probability(candidates: Sequence[Forecast]) -> dict[Layout, float]:
 
 
 def _unknown_costs(
-    calibration: Calibration, plan: Plan, candidates: Sequence[Forecast], best: Forecast
+    calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast], best: Forecast
 ) -> tuple[UnknownCost, ...]:
     """Each unknown alone, the others at their medians."""
     drawn = [each for each in candidates if each.drawn_tokens_per_s is not None]

@@ -108,7 +108,7 @@ class UpdateGuess:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class PlanInputs:
     """A run that is to be laid out."""
 
     gpus: int
@@ -146,7 +146,7 @@ class UnplannableError(Exception):
     """The shape of the model does not say enough. The message says what is missing."""
 
 
-def planned_system(plan: Plan, deviations: Deviations) -> System:
+def planned_system(plan: PlanInputs, deviations: Deviations) -> System:
     """The system of one draw; no deviations: the medians. Raises UnplannableError."""
     workload = _workload(plan, deviations)
     prior = engine_prior(plan)
@@ -165,19 +165,19 @@ def planned_system(plan: Plan, deviations: Deviations) -> System:
     )
 
 
-def drawn_systems(plan: Plan, count: int = DRAWS) -> tuple[System, ...]:
+def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
     """Systems that the plan leaves possible, equally likely."""
     rows = np.random.default_rng(_SEED).standard_normal((count, len(UNKNOWNS)))
     return tuple(planned_system(plan, dict(zip(UNKNOWNS, row.tolist(), strict=True))) for row in rows)
 
 
-def drawn_alone(plan: Plan, unknown: Unknown, count: int) -> tuple[System, ...]:
+def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System, ...]:
     """Systems that differ in one unknown: at the middles of so many equally likely parts of its law."""
     deviations = ndtri((np.arange(count) + 0.5) / count)
     return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
 
 
-def is_unsure(plan: Plan, unknown: Unknown) -> bool:
+def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
     """Whether the plan leaves this open at all."""
     prior, update = engine_prior(plan), plan.update.seconds
     kv = prior.kv_s_per_token
@@ -197,7 +197,7 @@ def is_unsure(plan: Plan, unknown: Unknown) -> bool:
     return spreads[unknown] > 0.0
 
 
-def assumed_calibration(plan: Plan, layout: Layout) -> Calibration:
+def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
     """The plan in the place of what a run would have been fitted to; layout: any of those looked at."""
     system, draws = planned_system(plan, {}), drawn_systems(plan)
     cap_rule: CapRule = "publication_waits" if plan.settings.publication == "capped" else "admission"
@@ -215,7 +215,7 @@ def assumed_calibration(plan: Plan, layout: Layout) -> Calibration:
     )
 
 
-def engine_prior(plan: Plan) -> HardwarePrior:
+def engine_prior(plan: PlanInputs) -> HardwarePrior:
     """What a pass should cost, with the plan's own shares and spreads. Raises UnplannableError."""
     decode, gpus = plan.decode, plan.granularity.gpus_per_engine
     shares = Shares(decode.weight_bandwidth_ratio, decode.compute_ratio, decode.kv_bandwidth_ratio)
@@ -237,14 +237,14 @@ def _respread(guess: LogNormal, log_sd: float | None) -> LogNormal:
     return guess if log_sd is None else replace(guess, log_sd=log_sd)
 
 
-def _workload(plan: Plan, deviations: Deviations) -> Workload:
+def _workload(plan: PlanInputs, deviations: Deviations) -> Workload:
     factor = _at(LogNormal(1.0, plan.lengths_log_sd), deviations.get("lengths", 0.0))
     if factor == 1.0:
         return plan.workload
     return replace(plan.workload, lengths=plan.workload.lengths.scaled(factor))
 
 
-def _curve(plan: Plan, prior: HardwarePrior, deviations: Deviations) -> DecodeCurve:
+def _curve(plan: PlanInputs, prior: HardwarePrior, deviations: Deviations) -> DecodeCurve:
     bandwidth, compute = deviations.get("weight_bandwidth", 0.0), deviations.get("compute", 0.0)
     shape = deviations.get("curve_shape", 0.0)
     kv = prior.kv_s_per_token
@@ -259,14 +259,14 @@ def _curve(plan: Plan, prior: HardwarePrior, deviations: Deviations) -> DecodeCu
     return PNormCurve(flat_s, per_request_s, _at(decode.sharpness, shape), overhead_s, kv_s)
 
 
-def _prefill_tokens_per_s(plan: Plan, deviations: Deviations) -> float | None:
+def _prefill_tokens_per_s(plan: PlanInputs, deviations: Deviations) -> float | None:
     ratio = _at(plan.decode.prefill_ratio, deviations.get("prefill", 0.0))
     return expected_prefill_tokens_per_s(
         plan.shape, plan.device, plan.granularity.gpus_per_engine, peak_ratio=min(ratio, 1.0)
     )
 
 
-def _trainer(plan: Plan, workload: Workload, deviations: Deviations) -> Trainer:
+def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Trainer:
     guess, deviation = plan.training, deviations.get("training_rate", 0.0)
     if guess.tokens_per_gpu_s is not None:
         rate = _at(guess.tokens_per_gpu_s, deviation)
@@ -282,7 +282,7 @@ def _trainer(plan: Plan, workload: Workload, deviations: Deviations) -> Trainer:
     )
 
 
-def _exponent(plan: Plan, deviation: float) -> float:
+def _exponent(plan: PlanInputs, deviation: float) -> float:
     """A normal law cut to 0..MOST_EXPONENT, at the quantile of the deviation."""
     middle, sd = plan.training.scaling_exponent, plan.training.scaling_exponent_sd
     if sd == 0.0:
@@ -291,7 +291,7 @@ def _exponent(plan: Plan, deviation: float) -> float:
     return float(middle + sd * ndtri(low + (high - low) * ndtr(deviation)))
 
 
-def _update(plan: Plan, deviations: Deviations) -> WeightUpdate:
+def _update(plan: PlanInputs, deviations: Deviations) -> WeightUpdate:
     update = plan.update
     seconds = 0.0 if update.seconds is None else _at(update.seconds, deviations.get("weight_update", 0.0))
     return WeightUpdate(

@@ -49,7 +49,7 @@ updates_bind, environment_binds: GPUs are not what the run waits for. no_other_l
 staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
 forms_disagree: another form of the model that fits as well says that today's layout is the faster one. An `assumed`
 forecast of a run that was measured is unsure, however large its gain."""
-Doubt = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
+Uncertainty = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 
 WORTHWHILE_RATIO: Final = 0.05
@@ -67,7 +67,7 @@ SURE_RATIO: Final = 0.90
 class Doubted:
     """A source of the gain's spread."""
 
-    source: Doubt
+    source: Uncertainty
     spread_ratio: float
     """Half of the width of the 90 % interval of the gain when this alone is unknown."""
 
@@ -186,7 +186,7 @@ def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
     rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
     # An exponent goes with the overhead of its draw.
     scalings = [at_pace_of(draw.trainer, best.trainer, best.workload) for draw in draws]
-    parts: dict[Doubt, list[System]] = {
+    parts: dict[Uncertainty, list[System]] = {
         "decode_curve": [replace(best, engine=draw.engine) for draw in draws],
         "trainer_rate": [replace(best, trainer=trainer) for trainer in rates],
         "trainer_scaling": [replace(best, trainer=trainer) for trainer in scalings],

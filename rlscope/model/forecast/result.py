@@ -24,8 +24,8 @@ from rlscope.model.forecast.holdout import Prediction, compare, level_log_sd
 from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
 from rlscope.model.forecast.preemption import Preemption, preemption_seen
 from rlscope.model.forecast.recommend import Recommendation, contradiction, recommend
-from rlscope.model.forecast.sensitivity import Lever, sensitivities
-from rlscope.model.forecast.simulated import arbitrate
+from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
+from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
@@ -85,11 +85,11 @@ STEPS_TO_PREDICT: Final = 20
 _OTHER_BATCHES: Final = 0.5
 """Batches held ahead beyond which the run contradicts what is taken of it: more would be another batch."""
 _SEED: Final = 20_260_101
-"""Of every draw: the same run gives the same outlook."""
+"""Of every draw: the same run gives the same model result."""
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ModelConfig:
     """What is asked of the model besides what the run shows."""
 
     admission: Admission
@@ -113,10 +113,10 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Outlook:
+class ModelResult:
     """What the model says of a run."""
 
-    question: Question
+    question: ModelConfig
     calibration: Calibration
     prediction: Prediction | None
     """None where the stretch is too short to hold a part of it out."""
@@ -128,7 +128,7 @@ class Outlook:
     synchronous_tokens_per_s: float | None
     """Of a synchronous run whose GPUs do both; None where no engine fits."""
     efficiency: BatchEfficiency | None
-    levers: tuple[Lever, ...]
+    levers: tuple[Sensitivity, ...]
     """What one per cent of each quantity buys; what buys most first."""
     finish: TimeToFinish | None
     """None where the run does not say how many steps it has, or has made them all."""
@@ -142,16 +142,16 @@ class Outlook:
 
 
 @dataclass(frozen=True, slots=True)
-class NoOutlook:
+class NoModelResult:
     """Why the model says nothing of a run."""
 
     reason: str
 
 
-NOT_ASKED: Final = NoOutlook("it was not asked")
+NOT_ASKED: Final = NoModelResult("it was not asked")
 
 
-def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, question: Question) -> Outlook:
+def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, question: ModelConfig) -> ModelResult:
     """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold,
     and where the model has no place for the run's own layout.
 
@@ -165,12 +165,12 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     forecasts = forecast_layouts(calibration, layouts, question.most_staleness)
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
-    judged = arbitrate(calibration, forecasts, question.settings, question.most_staleness)
+    judged = correct_by_simulation(calibration, forecasts, question.settings, question.most_staleness)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None, lengths=lengths)
     if recommendation.changes and contradiction(calibration, whole, question.prior, recommendation):
         recommendation = replace(recommendation, reason="forms_disagree")
-    return Outlook(
+    return ModelResult(
         question=question,
         calibration=calibration,
         prediction=prediction,
@@ -189,7 +189,7 @@ def look_ahead(whole: Observed, halves: tuple[Observed, Observed] | None, questi
     )
 
 
-def _calibrated(observed: Observed, question: Question, rng: np.random.Generator) -> Calibration:
+def _calibrated(observed: Observed, question: ModelConfig, rng: np.random.Generator) -> Calibration:
     every_step = question.settings.publication == "capped"
     return calibrate(
         observed,
@@ -217,7 +217,7 @@ def _safe_batch(system: System) -> float | None:
 
 
 def _prediction(
-    halves: tuple[Observed, Observed] | None, question: Question, rng: np.random.Generator
+    halves: tuple[Observed, Observed] | None, question: ModelConfig, rng: np.random.Generator
 ) -> Prediction | None:
     if halves is None:
         return None
@@ -234,7 +234,7 @@ def _finish(
     whole: Observed,
     recommendation: Recommendation,
     layout: Layout,
-    question: Question,
+    question: ModelConfig,
     rng: np.random.Generator,
 ) -> TimeToFinish | None:
     if not question.remaining_steps:
@@ -249,7 +249,7 @@ def _cautions(
     whole: Observed,
     halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
-    question: Question,
+    question: ModelConfig,
     *,
     simulated: bool,
 ) -> tuple[Caution, ...]:

@@ -59,7 +59,7 @@ _ROUGH: Final[frozenset[Caveat]] = frozenset({"in_flight_cap", "staleness_cap", 
 
 
 @dataclass(frozen=True, slots=True)
-class Lever:
+class Sensitivity:
     """One quantity."""
 
     quantity: SensitivityQuantity
@@ -82,7 +82,7 @@ class _Nudge:
     """By how much of itself."""
 
 
-def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[Lever, ...]:
+def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[Sensitivity, ...]:
     """Every quantity, what buys most first, what buys nothing last."""
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
@@ -113,9 +113,9 @@ def _lever(
     draws: Sequence[System],
     base: Reals,
     rough: bool,
-) -> Lever:
+) -> Sensitivity:
     if not isinstance(nudge, _Nudge):
-        return Lever(quantity, None if nudge == "not_recorded" else Spread(0.0, 0.0, 0.0), nudge, rough)
+        return Sensitivity(quantity, None if nudge == "not_recorded" else Spread(0.0, 0.0, 0.0), nudge, rough)
     layout = nudge.layout(calibration.layout)
 
     def gains(first: int, after: int) -> Reals:
@@ -124,9 +124,9 @@ def _lever(
 
     probed = gains(0, _PROBED_DRAWS)
     if np.abs(probed).max() < _NOTHING_RATIO:
-        return Lever(quantity, Spread(0.0, 0.0, 0.0), "not_limiting", rough)
+        return Sensitivity(quantity, Spread(0.0, 0.0, 0.0), "not_limiting", rough)
     gain = Spread.of(np.concatenate([probed, gains(_PROBED_DRAWS, len(draws))]))
-    return Lever(quantity, gain, None if any(gain) else "not_limiting", rough)
+    return Sensitivity(quantity, gain, None if any(gain) else "not_limiting", rough)
 
 
 def _rate(calibration: Calibration, system: System, layout: Layout) -> float:

@@ -47,7 +47,7 @@ class Arbitrated:
     simulated_layouts: int
 
 
-def arbitrate(
+def correct_by_simulation(
     calibration: Calibration, forecasts: Forecasts, settings: Settings, most_staleness: int | None
 ) -> Arbitrated:
     """Correct the forecasts where the closed form is not to be trusted.

@@ -17,8 +17,8 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.change import Change, Doubt, changed_systems, doubts_of
 from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts
-from rlscope.model.forecast.result import Outlook, Question
-from rlscope.model.forecast.simulated import arbitrate
+from rlscope.model.forecast.result import ModelConfig, ModelResult
+from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 
 Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
@@ -58,20 +58,22 @@ class WhatIf:
     """Of the run as it was."""
 
 
-def what_if(outlook: Outlook, change: Change) -> WhatIf:
+def what_if(model: ModelResult, change: Change) -> WhatIf:
     """Answer one question about a run. Raises ImpossibleChangeError for GPUs that make no layout."""
-    calibration, now = outlook.calibration, outlook.forecasts.today
-    layouts = asked_layouts(calibration.layout, change, outlook.question.granularity)
+    calibration, now = model.calibration, model.forecasts.today
+    layouts = asked_layouts(calibration.layout, change, model.question.granularity)
     systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, outlook.question.aged_policy)
+    changed = changed_systems(systems, change, calibration.steps_per_version, model.question.aged_policy)
     asked = replace(calibration, system=changed[0], draws=changed[1:])
-    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(outlook.question, change)))
+    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.question, change)))
     obstacle = _obstacle(calibration, asked)
-    judged = None if obstacle else arbitrate(asked, forecast_layouts(asked, ()), outlook.question.settings, None)
+    judged = (
+        None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model.question.settings, None)
+    )
     predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    doubts = doubts_of(change, calibration.system, unseen, outlook.question.aged_policy)
+    doubts = doubts_of(change, calibration.system, unseen, model.question.aged_policy)
     return WhatIf(
         asked=change,
         now=now,
@@ -127,14 +129,14 @@ def _pieces(granularity: Granularity) -> str:
     return f"trainer GPUs come in multiples of {replica}, sampler GPUs in multiples of {engine}"
 
 
-def _with_cap(question: Question, change: Change) -> Question:
+def _with_cap(question: ModelConfig, change: Change) -> ModelConfig:
     """A cap that is asked for and does not throw samples away goes before the run's own."""
     if change.max_staleness is None or question.aged_policy == "drop_by_age":
         return question
     return replace(question, most_staleness=change.max_staleness)
 
 
-def _fastest(asked: Calibration, layouts: Sequence[Layout], question: Question) -> Layout:
+def _fastest(asked: Calibration, layouts: Sequence[Layout], question: ModelConfig) -> Layout:
     """The fastest of several layouts that can run, those that keep the staleness cap before those that do not."""
     usable = [layout for layout in layouts if _refusal(asked, layout) is None]
     if len(usable) < 2:
@@ -142,7 +144,7 @@ def _fastest(asked: Calibration, layouts: Sequence[Layout], question: Question) 
     if asked.synchronous:
         return max(usable, key=lambda layout: _rate_by_turns(asked, layout))
     forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], question.most_staleness)
-    judged = arbitrate(
+    judged = correct_by_simulation(
         replace(asked, layout=usable[0]), forecasts, question.settings, question.most_staleness
     ).forecasts
     return max((judged.today, *judged.others), key=lambda each: _rank(each, question.most_staleness)).layout

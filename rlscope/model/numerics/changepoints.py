@@ -24,7 +24,7 @@ from scipy.special import stdtrit
 
 from rlscope.model.numerics.bootstrap import autocorrelation_time
 
-LEAST_STEPS: Final = 10
+LEAST_STEPS_TO_SETTLE: Final = 10
 """Fewer steps cannot tell a level from noise: the standard error of the noise level alone is then above 25 %."""
 _PENALTY: Final = 3.0
 """Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 forgives outliers."""
@@ -47,12 +47,12 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
 
     periods_s: one positive period per step, in order, seconds.
     """
-    if len(periods_s) < LEAST_STEPS:
+    if len(periods_s) < LEAST_STEPS_TO_SETTLE:
         return None
     levels = [math.log(max(period_s, 1e-9)) for period_s in periods_s]
     edges = [0, *sorted(_cuts(levels, 0, len(levels), _noise(levels) ** 2)), len(levels)]
     stretches = [Stretch(first, after - 1) for first, after in pairwise(edges)]
-    long_enough = [stretch for stretch in stretches if stretch.last - stretch.first + 1 >= LEAST_STEPS]
+    long_enough = [stretch for stretch in stretches if stretch.last - stretch.first + 1 >= LEAST_STEPS_TO_SETTLE]
     return long_enough[-1] if long_enough else None
 
 
@@ -82,7 +82,7 @@ def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> 
     """Where two levels explain most more than one, above the threshold. Pieces keep LEAST_STEPS / 2 steps."""
     total, count = sums[end] - sums[start], end - start
     best, best_gain = None, threshold
-    shortest = LEAST_STEPS // 2
+    shortest = LEAST_STEPS_TO_SETTLE // 2
     for cut in range(start + shortest, end - shortest + 1):
         left, left_count = sums[cut] - sums[start], cut - start
         right, right_count = total - left, count - left_count

@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
-from rlscope.model.simulate.engine import Engine, EngineTerms
-from rlscope.model.simulate.places import Cause
+from rlscope.model.simulate.engine import EngineTerms, SimulatedEngine
+from rlscope.model.simulate.places import HoldCause
 from rlscope.model.simulate.queue import Gate, GroupQueue, Hold
 from rlscope.model.simulate.samples import NEVER, Samples
 
@@ -25,11 +25,11 @@ _CLOSED: Final = 1 << 40
 """Added to the load of an engine that takes no requests: above any real load."""
 
 
-class Fleet:
+class EngineFleet:
     """The engines, what each has been given, and when each reaches its next boundary."""
 
     def __init__(self, terms: Sequence[EngineTerms], places_per_engine: int, samples: Samples) -> None:
-        self.engines = [Engine(index, each, samples) for index, each in enumerate(terms)]
+        self.engines = [SimulatedEngine(index, each, samples) for index, each in enumerate(terms)]
         self._drains = terms[0].drains
         self._places_per_engine = places_per_engine
         self._load = [0] * len(self.engines)
@@ -191,7 +191,7 @@ class Fleet:
 class Cap:
     """Which groups are under way, and which publications would make one of them too old."""
 
-    def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue, fleet: Fleet) -> None:
+    def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue, fleet: EngineFleet) -> None:
         self._max_staleness = max_staleness
         self._samples, self._queue, self._fleet = samples, queue, fleet
         self.open_groups: set[int] = set()
@@ -233,7 +233,7 @@ class Cap:
 class Router:
     """Starts groups while any place is free; finished groups wait in one line where the queue is full."""
 
-    def __init__(self, fleet: Fleet, gate: Gate, queue: GroupQueue, start_group: Callable[[], range]) -> None:
+    def __init__(self, fleet: EngineFleet, gate: Gate, queue: GroupQueue, start_group: Callable[[], range]) -> None:
         self._fleet, self._gate, self._queue, self._start_group = fleet, gate, queue, start_group
         self._line: deque[int] = deque()
         """Samples of groups that have started, not yet with an engine."""
@@ -248,7 +248,7 @@ class Router:
         return self._fleet.free_places - self.outside
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> HoldCause:
         """Why places are empty: where nothing holds the next group, they are of engines that take no requests."""
         return self._hold or "weight_updates"
 
@@ -298,7 +298,7 @@ class Pull:
 
     def __init__(
         self,
-        fleet: Fleet,
+        fleet: EngineFleet,
         gate: Gate,
         queue: GroupQueue,
         samples: Samples,
@@ -324,7 +324,7 @@ class Pull:
         return self._fleet.free_places
 
     @property
-    def cause(self) -> Cause:
+    def cause(self) -> HoldCause:
         """Why places are empty."""
         return "weight_updates" if self._fleet.closed_engines else self._hold
 

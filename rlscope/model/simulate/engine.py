@@ -74,7 +74,7 @@ class _Lead(NamedTuple):
 _NO_LEAD: Final = _Lead()
 
 
-class Engine:
+class SimulatedEngine:
     """State from one boundary to the next; a boundary is a moment between passes."""
 
     def __init__(self, index: int, terms: EngineTerms, samples: Samples) -> None:

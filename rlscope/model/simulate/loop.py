@@ -17,14 +17,14 @@ from typing import Final, Literal
 
 import numpy as np
 
-from rlscope.model.simulate.dispatch import Cap, Fleet, Pull, Router
+from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
-from rlscope.model.simulate.places import Cause, PlaceAccount
+from rlscope.model.simulate.places import HoldCause, PlaceAccount
 from rlscope.model.simulate.queue import Gate, GroupQueue
 from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summarise
 from rlscope.model.simulate.samples import FILTERED, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, QueueOrder, Settings, refuse_what_can_not_run
-from rlscope.model.simulate.trainer import Trainer
+from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Layout, System
 
 
@@ -68,7 +68,7 @@ _LONGEST_WAIT_STEPS: Final = 100
 Moment = Literal["step_end", "offer", "free"]
 
 
-class Run:
+class EventLoop:
     """A simulated run between two moments."""
 
     def __init__(self, system: System, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
@@ -81,14 +81,14 @@ class Run:
         self._leave_engine = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
         self.samples = Samples(draws, workload.group_size)
-        self.fleet = Fleet(terms, layout.running_per_engine, self.samples)
+        self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
         pulls = settings.dispatch == "pulled"
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
         self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
-        self.trainer = Trainer(system, layout.trainer_gpus, draws.step_factor)
+        self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
         self.places = PlaceAccount()
         self.version = 0
         self.step_ends_s: list[float] = []
@@ -213,7 +213,7 @@ class Run:
 
     def _note_places(self, now_s: float) -> None:
         empty, outside = self._starter.empty_places, self._starter.outside
-        cause: Cause = self._starter.cause if empty else "environment"
+        cause: HoldCause = self._starter.cause if empty else "environment"
         self.places.note(now_s, self.fleet.idle_engines, empty, outside, cause)
 
     def _reach_moment(self, now_s: float) -> None:
@@ -304,7 +304,7 @@ def simulate(
     """
     layout = _within_cap(system, layout)
     refuse_what_can_not_run(system, layout, settings)
-    run = Run(system, layout, settings, np.random.default_rng(seed))
+    run = EventLoop(system, layout, settings, np.random.default_rng(seed))
     warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
     if steps < 2 or not 0 <= warm_up < steps:
         raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-Cause = Literal["backpressure", "staleness_cap", "weight_updates", "environment"]
+HoldCause = Literal["backpressure", "staleness_cap", "weight_updates", "environment"]
 """backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on what is in flight.
 weight_updates: the engine finishes what it has before it takes weights. environment: samples outside hold places."""
 
 
-def _nothing() -> dict[Cause, float]:
+def _nothing() -> dict[HoldCause, float]:
     return {"backpressure": 0.0, "staleness_cap": 0.0, "weight_updates": 0.0, "environment": 0.0}
 
 
@@ -16,9 +16,9 @@ def _nothing() -> dict[Cause, float]:
 class PlaceTotals:
     """Sums since the start, by cause."""
 
-    idle_s: dict[Cause, float] = field(default_factory=_nothing)
+    idle_s: dict[HoldCause, float] = field(default_factory=_nothing)
     """Engine-seconds without a request."""
-    empty_s: dict[Cause, float] = field(default_factory=_nothing)
+    empty_s: dict[HoldCause, float] = field(default_factory=_nothing)
     """Place-seconds without a request."""
 
 
@@ -29,11 +29,11 @@ class PlaceAccount:
         self._totals = PlaceTotals()
         self._since_s = 0.0
         self._idle_engines = self._empty = self._outside = 0
-        self._cause: Cause = "backpressure"
+        self._cause: HoldCause = "backpressure"
         self.is_full = True
         """Whether, by the last note, nothing was idle, empty or outside."""
 
-    def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: Cause) -> None:
+    def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: HoldCause) -> None:
         """From now on so many engines are idle, so many places empty, and so many held by samples outside."""
         self._book(now_s)
         self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlscope.model.simulate.engine import EngineTotals
-from rlscope.model.simulate.places import Cause, PlaceTotals
+from rlscope.model.simulate.places import HoldCause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
 from rlscope.model.simulate.trainer import TrainerTotals
 
@@ -100,7 +100,7 @@ class EngineSeconds:
     """Computing KV again, after a preemption or a weight update."""
     weight_update_s: float
     """Paused for new weights."""
-    idle_s: Mapping[Cause, float]
+    idle_s: Mapping[HoldCause, float]
     """Without any request, by what keeps requests away."""
 
     @property
@@ -141,7 +141,7 @@ class Simulated:
     engines: int
     trainer_seconds: TrainerSeconds
     engine_seconds: EngineSeconds
-    empty_place_s: Mapping[Cause, float]
+    empty_place_s: Mapping[HoldCause, float]
     """Place-seconds without a request, by what keeps requests away; the limit on running requests sets the places."""
     generated_tokens: int
     passes: int
@@ -366,7 +366,7 @@ def _trainer_difference(start: TrainerTotals, end: TrainerTotals) -> TrainerSeco
     )
 
 
-def _difference(start: Mapping[Cause, float], end: Mapping[Cause, float]) -> dict[Cause, float]:
+def _difference(start: Mapping[HoldCause, float], end: Mapping[HoldCause, float]) -> dict[HoldCause, float]:
     return {cause: end[cause] - start[cause] for cause in end}
 
 

@@ -21,7 +21,7 @@ class TrainerTotals:
     wait_staleness_cap_s: float = 0.0
 
 
-class Trainer:
+class SimulatedTrainer:
     """Waits, trains, publishes, and waits again."""
 
     def __init__(self, system: System, gpus: int, step_factor: Callable[[], float]) -> None:

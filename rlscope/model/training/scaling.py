@@ -81,7 +81,7 @@ class Line(NamedTuple):
     token_s: Reals
 
 
-class Heard(NamedTuple):
+class ScalingPosterior(NamedTuple):
     """What steps elsewhere leave possible; one entry per draw, the first with medians."""
 
     exponents: Reals
@@ -118,7 +118,7 @@ def heard_exponents(
     elsewhere: Sequence[tuple[float, StepsElsewhere]],
     *,
     overhead_known: bool,
-) -> Heard:
+) -> ScalingPosterior:
     """Exponents drawn from their posterior: the prior times the likelihood of the mean step at other numbers of GPUs.
 
     With x times the GPUs and w tokens a step takes overhead + token_s w x^-g. Its logarithm is off by the blocks of
@@ -139,7 +139,7 @@ def heard_exponents(
         line, elasticity = _split(line, tokens, chosen), None
     rest = Elasticity(1.0, max(elasticity.error if elasticity else 0.0, _SOFT_EDGE))
     log_density = _log_density(rest) - _misfit(evidence, line, _GRID) / 2.0
-    return Heard(_drawn(log_density, _GRID, uniform), line, misfit > float(chdtri(freedom, _UNLIKELY)))
+    return ScalingPosterior(_drawn(log_density, _GRID, uniform), line, misfit > float(chdtri(freedom, _UNLIKELY)))
 
 
 class _Evidence(NamedTuple):
@@ -300,7 +300,7 @@ def fit_training_rate(
     elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
     own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
     if not elsewhere:
-        heard = Heard(likely_exponents(rng, draws, own.elasticity), own.line, is_contradicted=False)
+        heard = ScalingPosterior(likely_exponents(rng, draws, own.elasticity), own.line, is_contradicted=False)
     else:
         heard = heard_exponents(
             rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
@@ -359,7 +359,7 @@ def _line(work: Reals, times: Reals) -> Line:
     return Line(mean_time - slope * mean_work, slope)
 
 
-def _summed_up(seen: int, work: Reals, own: _OwnSteps, heard: Heard, elsewhere: Set[int]) -> TrainingRate:
+def _summed_up(seen: int, work: Reals, own: _OwnSteps, heard: ScalingPosterior, elsewhere: Set[int]) -> TrainingRate:
     rates = 1.0 / (heard.line.token_s * seen)
     return TrainingRate(
         seen_gpus=seen,

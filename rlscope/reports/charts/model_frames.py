@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""What the pictures of the model are drawn from: frames of an outlook, few enough rows to draw and to read."""
+"""What the pictures of the model are drawn from: frames of a model result, few enough rows to draw and to read."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -11,7 +11,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.model.decode.fit import CurveFit
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text.model import loss_rows
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, layout_remark
@@ -57,13 +57,13 @@ _LAYOUT_SCHEMA: Final = {
 }
 
 
-def gap_frame(outlook: Outlook) -> pl.DataFrame:
+def gap_frame(model: ModelResult) -> pl.DataFrame:
     """From the bound to what was achieved: what each cause takes, and what it leaves."""
-    gap = outlook.gap
+    gap = model.gap
     bound, achieved = gap.bound_tokens_per_s, gap.achieved_tokens_per_s
     most = ("the most possible", None, bound, 1.0 if bound else None, "Every GPU works all the time, split at will.")
     rows: list[tuple[str, float | None, float, float | None, str, str]] = [(*most, fmt.si(bound))]
-    for row in loss_rows(outlook):
+    for row in loss_rows(model):
         change = row.lost.removesuffix(" tokens/s")
         parts = (row.cause.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
         rows.append((*parts, row.cause.meaning, change))
@@ -72,13 +72,13 @@ def gap_frame(outlook: Outlook) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=_GAP_SCHEMA, orient="row")
 
 
-def sweep_frame(outlook: Outlook) -> pl.DataFrame:
+def sweep_frame(model: ModelResult) -> pl.DataFrame:
     """What each layout would train: every one where splits are few, else the best and today's limit of each split."""
-    forecasts = _all(outlook)
+    forecasts = _all(model)
     if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
-        rows = [_row(outlook, each, _split(each)) for each in forecasts]
+        rows = [_row(model, each, _split(each)) for each in forecasts]
     else:
-        rows = _by_split(outlook, forecasts)
+        rows = _by_split(model, forecasts)
     frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
     return _thinned(frame).sort("trainer_gpus", "running_per_engine")
 
@@ -88,30 +88,30 @@ def is_over_splits(frame: pl.DataFrame) -> bool:
     return frame["trainer_gpus"].n_unique() > _FEW_SPLITS
 
 
-def frontier_frame(outlook: Outlook) -> pl.DataFrame:
+def frontier_frame(model: ModelResult) -> pl.DataFrame:
     """Throughput against staleness of every layout that can run; those on the frontier are faster than all less stale.
 
     Layouts whose queue grows for ever have no staleness and are not here.
     """
-    known = [each for each in _all(outlook) if each.staleness is not None and each.tokens_per_s is not None]
-    usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(outlook, each))
+    known = [each for each in _all(model) if each.staleness is not None and each.tokens_per_s is not None]
+    usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(model, each))
     frontier, fastest = list[Forecast](), 0.0
     for each in usable:
-        rate = _rate(outlook, each)
+        rate = _rate(model, each)
         if rate > fastest:
             frontier, fastest = [*frontier, each], rate
-    rows = [_row(outlook, each, FRONTIER if each in frontier else SLOWER) for each in known]
+    rows = [_row(model, each, FRONTIER if each in frontier else SLOWER) for each in known]
     frame = pl.DataFrame(rows, schema=_LAYOUT_SCHEMA, orient="row")
     return _thinned(frame).sort("sample_staleness_p95", "tokens_per_s")
 
 
-def curve_frame(outlook: Outlook) -> pl.DataFrame:
+def curve_frame(model: ModelResult) -> pl.DataFrame:
     """Seconds of a pass by batch size: measured, and by the fitted curve with its interval, at the usual context.
 
     The operating points are passes of the layouts today and next, with the KV that they would hold.
     """
-    fit = outlook.calibration.curve
-    rows = _measured(fit) + _fitted(outlook, fit) + _operating(outlook, fit)
+    fit = model.calibration.curve
+    rows = _measured(fit) + _fitted(model, fit) + _operating(model, fit)
     kinds = {
         "kind": pl.String,
         "running": pl.Float64,
@@ -144,16 +144,16 @@ def usual_context_tokens(fit: CurveFit) -> float | None:
     return float(np.median(fit.cells.kv_tokens / fit.cells.running))
 
 
-def _all(outlook: Outlook) -> list[Forecast]:
-    return [outlook.forecasts.today, *outlook.forecasts.others]
+def _all(model: ModelResult) -> list[Forecast]:
+    return [model.forecasts.today, *model.forecasts.others]
 
 
-def _row(outlook: Outlook, forecast: Forecast, series: str) -> tuple[str | int | float | None, ...]:
-    layout, gain = forecast.layout, advice.gain_of(outlook, forecast)
-    rate = advice.rate_of(forecast, outlook.forecasts.today)
+def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int | float | None, ...]:
+    layout, gain = forecast.layout, advice.gain_of(model, forecast)
+    rate = advice.rate_of(forecast, model.forecasts.today)
     drawn = rate is not None and rate.low != rate.high
     return (
-        advice.mark_of(outlook, forecast),
+        advice.mark_of(model, forecast),
         layout.trainer_gpus,
         layout.sampler_gpus,
         layout.running_per_engine,
@@ -164,37 +164,37 @@ def _row(outlook: Outlook, forecast: Forecast, series: str) -> tuple[str | int |
         None if forecast.staleness is None else forecast.staleness.sample_p95,
         None if forecast.state is None else REGIMES[forecast.state.regime],
         layout_remark(forecast),
-        _series(outlook, forecast, series),
+        _series(model, forecast, series),
     )
 
 
-def _series(outlook: Outlook, forecast: Forecast, series: str) -> str:
+def _series(model: ModelResult, forecast: Forecast, series: str) -> str:
     """A synchronous run is on no line of asynchronous layouts, nor is one that is out of the question."""
     if forecast.excluded is not None:
         return OUT + EXCLUSIONS[forecast.excluded]
-    return BY_TURNS if outlook.calibration.synchronous and forecast is outlook.forecasts.today else series
+    return BY_TURNS if model.calibration.synchronous and forecast is model.forecasts.today else series
 
 
 def _split(forecast: Forecast) -> str:
     return f"{forecast.layout.trainer_gpus} : {forecast.layout.sampler_gpus}"
 
 
-def _by_split(outlook: Outlook, forecasts: Sequence[Forecast]) -> list[tuple[str | int | float | None, ...]]:
+def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[str | int | float | None, ...]]:
     """The best usable layout of each split, the one with today's limit, and the fastest that is out of the question."""
-    today_limit = outlook.forecasts.today.layout.running_per_engine
+    today_limit = model.forecasts.today.layout.running_per_engine
     rows: list[tuple[str | int | float | None, ...]] = []
     for gpus in sorted({each.layout.trainer_gpus for each in forecasts}):
         own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
         usable = [each for each in own if each.excluded is None]
-        best = max(usable, key=lambda each: _rate(outlook, each), default=None)
+        best = max(usable, key=lambda each: _rate(model, each), default=None)
         same = [each for each in usable if each.layout.running_per_engine == today_limit and each is not best]
-        named = [each for each in usable if advice.mark_of(outlook, each) and each not in (best, *same)]
-        rows += [_row(outlook, best, BEST_LIMIT)] if best is not None else []
-        rows += [_row(outlook, each, TODAY_LIMIT) for each in same]
-        rows += [_row(outlook, each, OTHER_LIMIT) for each in named]
-        out = max((each for each in own if each.excluded), key=lambda each: _rate(outlook, each), default=None)
-        if out is not None and (best is None or _rate(outlook, out) > _rate(outlook, best)):
-            rows.append(_row(outlook, out, ""))
+        named = [each for each in usable if advice.mark_of(model, each) and each not in (best, *same)]
+        rows += [_row(model, best, BEST_LIMIT)] if best is not None else []
+        rows += [_row(model, each, TODAY_LIMIT) for each in same]
+        rows += [_row(model, each, OTHER_LIMIT) for each in named]
+        out = max((each for each in own if each.excluded), key=lambda each: _rate(model, each), default=None)
+        if out is not None and (best is None or _rate(model, out) > _rate(model, best)):
+            rows.append(_row(model, out, ""))
     return rows
 
 
@@ -207,14 +207,14 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.filter(kept | (pl.col("row") % (-(-frame.height // _MOST_ROWS)) == 0)).drop("row")
 
 
-def _rate(outlook: Outlook, forecast: Forecast) -> float:
+def _rate(model: ModelResult, forecast: Forecast) -> float:
     """As it is said of the layout, or what is drawn as the fastest would not be."""
-    rate = advice.rate_of(forecast, outlook.forecasts.today)
+    rate = advice.rate_of(forecast, model.forecasts.today)
     return 0.0 if rate is None else rate.median
 
 
-def _by_age(outlook: Outlook, forecast: Forecast) -> tuple[int, float]:
-    return (forecast.staleness.sample_p95 if forecast.staleness else 0, -_rate(outlook, forecast))
+def _by_age(model: ModelResult, forecast: Forecast) -> tuple[int, float]:
+    return (forecast.staleness.sample_p95 if forecast.staleness else 0, -_rate(model, forecast))
 
 
 def _measured(fit: CurveFit) -> list[tuple[str | float | None, ...]]:
@@ -227,9 +227,9 @@ def _measured(fit: CurveFit) -> list[tuple[str | float | None, ...]]:
     ]
 
 
-def _fitted(outlook: Outlook, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
+def _fitted(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
     context = usual_context_tokens(fit)
-    asked = [float(each.layout.running_per_engine) for each in (outlook.forecasts.today, outlook.recommendation.best)]
+    asked = [float(each.layout.running_per_engine) for each in (model.forecasts.today, model.recommendation.best)]
     most = max([*asked, *(float(value) for value in fit.cells.running)]) * _BEYOND_NEED
     rows: list[tuple[str | float | None, ...]] = []
     for running in np.unique(np.append(np.linspace(1.0, most, _CURVE_POINTS), 1.0)):
@@ -239,9 +239,9 @@ def _fitted(outlook: Outlook, fit: CurveFit) -> list[tuple[str | float | None, .
     return rows
 
 
-def _operating(outlook: Outlook, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
+def _operating(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
     """The pass that each of the two layouts settles at; no row where its state is not known."""
-    chosen = {advice.mark_of(outlook, each): each for each in (outlook.forecasts.today, outlook.recommendation.best)}
+    chosen = {advice.mark_of(model, each): each for each in (model.forecasts.today, model.recommendation.best)}
     rows: list[tuple[str | float | None, ...]] = []
     for mark, forecast in chosen.items():
         if forecast.state is None:

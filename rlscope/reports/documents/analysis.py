@@ -10,7 +10,7 @@ from rlscope.analysis.result import Analysis, Finding, Ledger, RunFacts, Stalene
 from rlscope.format import finite
 from rlscope.reports.documents.check import alert_document
 from rlscope.reports.documents.layouts import Json
-from rlscope.reports.documents.model import outlook_documents, predicted_document
+from rlscope.reports.documents.model import model_documents, predicted_document
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 
@@ -27,11 +27,11 @@ def as_document(analysis: Analysis) -> dict[str, Json]:
             "achieved_tokens_per_s": finite(analysis.throughput.achieved_tokens_per_s),
             "steady_tokens_per_s": finite(analysis.throughput.steady_tokens_per_s),
             "generated_tokens_per_s": finite(analysis.throughput.generated_tokens_per_s),
-            **predicted_document(analysis.outlook),
+            **predicted_document(analysis.model),
         },
         "ledger": _ledger(analysis.ledger),
         "staleness": _staleness(analysis.staleness),
-        **outlook_documents(analysis.outlook, analysis.run),
+        **model_documents(analysis.model, analysis.run),
         "findings": [_finding(finding) for finding in analysis.findings],
         "alerts": [alert_document(alert) for alert in analysis.alerts],
         "data_quality": _data_quality(analysis.data_quality),

@@ -15,7 +15,7 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import Forecast, Spread
 from rlscope.model.forecast.preemption import Preemption
 from rlscope.model.forecast.recommend import fastest_probabilities
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.text import advice
 from rlscope.reports.text.names import scaling_exponent
@@ -64,23 +64,23 @@ def preemption_document(lost: Preemption | None) -> dict[str, Json]:
     }
 
 
-def candidate_documents(outlook: Outlook) -> list[Json]:
+def candidate_documents(model: ModelResult) -> list[Json]:
     """Every layout that was looked at, the run's own among them: the fastest first, those out of the question last."""
-    today = outlook.forecasts.today
-    odds = fastest_probabilities(outlook.forecasts)
+    today = model.forecasts.today
+    odds = fastest_probabilities(model.forecasts)
 
     def rank(forecast: Forecast) -> tuple[bool, float]:
         rate = advice.rate_of(forecast, today)
         return (forecast.excluded is not None, -(rate.median if rate else 0.0))
 
-    ranked = sorted((today, *outlook.forecasts.others), key=rank)
-    return [candidate_document(outlook, each, odds) for each in ranked]
+    ranked = sorted((today, *model.forecasts.others), key=rank)
+    return [candidate_document(model, each, odds) for each in ranked]
 
 
-def candidate_document(outlook: Outlook, forecast: Forecast, odds: Mapping[Layout, float]) -> dict[str, Json]:
+def candidate_document(model: ModelResult, forecast: Forecast, odds: Mapping[Layout, float]) -> dict[str, Json]:
     """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
-    gain = NO_GAIN if forecast is outlook.forecasts.today else advice.gain_of(outlook, forecast)
-    return compared_document(outlook.calibration, forecast, outlook.forecasts.today, gain, odds)
+    gain = NO_GAIN if forecast is model.forecasts.today else advice.gain_of(model, forecast)
+    return compared_document(model.calibration, forecast, model.forecasts.today, gain, odds)
 
 
 def compared_document(
@@ -123,9 +123,9 @@ def waits_for(regime: Regime) -> Waits:
     return _WAITS[regime]
 
 
-def scaling_document(outlook: Outlook) -> dict[str, Json]:
+def scaling_document(model: ModelResult) -> dict[str, Json]:
     """How the trainers' rate grows with their number: the exponent, and whether other runs measured it."""
-    training = outlook.calibration.training
+    training = model.calibration.training
     exponent, low, high = scaling_exponent(training)
     return {
         "exponent": finite(exponent),
@@ -136,6 +136,6 @@ def scaling_document(outlook: Outlook) -> dict[str, Json]:
         "n_train_gpus": sorted({training.seen_gpus, *training.scaling_seen_at}),
         "also": [
             {"run_id": other.run_id, "n_train_gpus": other.trainer_gpus, "cautions": list(other.cautions)}
-            for other in outlook.others
+            for other in model.others
         ],
     }

@@ -11,7 +11,7 @@ from rlscope.format import finite
 from rlscope.model.forecast.gap import Gap
 from rlscope.model.forecast.holdout import Compared, Prediction
 from rlscope.model.forecast.recommend import fastest_probabilities
-from rlscope.model.forecast.result import NoOutlook, Outlook, TimeToFinish
+from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
 from rlscope.reports.documents.layouts import (
     Json,
     candidate_document,
@@ -59,28 +59,28 @@ _MODEL_KEYS: Final = (
 )
 
 
-def outlook_documents(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, Json]:
+def model_documents(model: ModelResult | NoModelResult, run: RunFacts) -> dict[str, Json]:
     """The top-level keys that are the model's alone."""
     return {
-        "latency": _latency(outlook),
-        "recommendation": _recommendation(outlook, run),
-        "eta": _eta(outlook),
-        "sensitivity": lever_documents(outlook.levers) if isinstance(outlook, Outlook) else None,
-        "model": _model(outlook),
+        "latency": _latency(model),
+        "recommendation": _recommendation(model, run),
+        "eta": _eta(model),
+        "sensitivity": lever_documents(model.levers) if isinstance(model, ModelResult) else None,
+        "model": _model(model),
     }
 
 
-def predicted_document(outlook: Outlook | NoOutlook) -> dict[str, Json]:
+def predicted_document(model: ModelResult | NoModelResult) -> dict[str, Json]:
     """What `throughput` holds of the model: predicted and judged, the bound, and the way from it to what was achieved.
 
     bound_tokens_per_s and the `tokens_per_s` of all causes add up to the steady rate: a cause that costs is below 0.
     """
-    known = isinstance(outlook, Outlook)
+    known = isinstance(model, ModelResult)
     return {
-        **_predicted(outlook.prediction if known else None),
-        "bound_tokens_per_s": finite(outlook.gap.bound_tokens_per_s) if known else None,
-        "sync_tokens_per_s": finite(outlook.synchronous_tokens_per_s) if known else None,
-        "gap": _gap(outlook.gap) if known else None,
+        **_predicted(model.prediction if known else None),
+        "bound_tokens_per_s": finite(model.gap.bound_tokens_per_s) if known else None,
+        "sync_tokens_per_s": finite(model.synchronous_tokens_per_s) if known else None,
+        "gap": _gap(model.gap) if known else None,
     }
 
 
@@ -108,17 +108,17 @@ def _gap(gap: Gap) -> list[Json]:
     return [{"cause": step.cause, "tokens_per_s": finite(0.0 - step.lost_tokens_per_s)} for step in gap.steps]
 
 
-def _latency(outlook: Outlook | NoOutlook) -> dict[str, Json]:
-    if isinstance(outlook, NoOutlook):
+def _latency(model: ModelResult | NoModelResult) -> dict[str, Json]:
+    if isinstance(model, NoModelResult):
         return dict.fromkeys(_LATENCY_KEYS)
-    fit = outlook.calibration.curve
+    fit = model.calibration.curve
     visited = fit.visited
     values: tuple[Json, ...] = (
         fit.form,
         {name: finite(value) for name, value in fit.parameters.items()},
         None if visited is None else finite(visited.batch_low),
         None if visited is None else finite(visited.batch_high),
-        outlook.forecasts.today.grade,
+        model.forecasts.today.grade,
         finite(fit.mape_ratio),
         finite(fit.held_out_mape_ratio),
         list(fit.caveats),
@@ -126,32 +126,32 @@ def _latency(outlook: Outlook | NoOutlook) -> dict[str, Json]:
     return dict(zip(_LATENCY_KEYS, values, strict=True))
 
 
-def _recommendation(outlook: Outlook | NoOutlook, run: RunFacts) -> dict[str, Json]:
-    if isinstance(outlook, NoOutlook):
-        return _no_recommendation(outlook, run)
-    advised, forecasts = outlook.recommendation, outlook.forecasts
+def _recommendation(model: ModelResult | NoModelResult, run: RunFacts) -> dict[str, Json]:
+    if isinstance(model, NoModelResult):
+        return _no_recommendation(model, run)
+    advised, forecasts = model.recommendation, model.forecasts
     odds = fastest_probabilities(forecasts)
-    other = None if advised.best is forecasts.today else candidate_document(outlook, advised.best, odds)
-    today = candidate_document(outlook, forecasts.today, odds)
+    other = None if advised.best is forecasts.today else candidate_document(model, advised.best, odds)
+    today = candidate_document(model, forecasts.today, odds)
     return {
         "action": "change" if advised.changes else "keep",
-        "why": advice.why(outlook),
+        "why": advice.why(model),
         "reason": advised.reason,
-        "headline": advice.headline(outlook),
+        "headline": advice.headline(model),
         "current": present_document(forecasts.today),
         "best": other if advised.changes else today,
         "alternative": None if advised.changes else other,
         "probability_better": advised.better_probability,
         "regret_ratio": finite(advised.regret_ratio),
         "doubts": [{"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advised.doubts],
-        "candidates": candidate_documents(outlook),
+        "candidates": candidate_documents(model),
     }
 
 
-def _no_recommendation(outlook: NoOutlook, run: RunFacts) -> dict[str, Json]:
+def _no_recommendation(model: NoModelResult, run: RunFacts) -> dict[str, Json]:
     return {
         "action": "unknown",
-        "why": outlook.reason,
+        "why": model.reason,
         "reason": None,
         "headline": None,
         "current": {
@@ -171,8 +171,8 @@ def _no_recommendation(outlook: NoOutlook, run: RunFacts) -> dict[str, Json]:
     }
 
 
-def _eta(outlook: Outlook | NoOutlook) -> dict[str, Json]:
-    finish = outlook.finish if isinstance(outlook, Outlook) else None
+def _eta(model: ModelResult | NoModelResult) -> dict[str, Json]:
+    finish = model.finish if isinstance(model, ModelResult) else None
     if finish is None:
         return {"remaining_steps": None, "current": None, "best": None}
     current = _hours(finish, *finish.today_hours)
@@ -191,32 +191,32 @@ def _hours(finish: TimeToFinish, hours: float, low: float, high: float) -> dict[
     }
 
 
-def _model(outlook: Outlook | NoOutlook) -> dict[str, Json]:
-    if isinstance(outlook, NoOutlook):
+def _model(model: ModelResult | NoModelResult) -> dict[str, Json]:
+    if isinstance(model, NoModelResult):
         return dict.fromkeys(_MODEL_KEYS)
-    prediction, efficiency = outlook.prediction, outlook.efficiency
+    prediction, efficiency = model.prediction, model.efficiency
     values: tuple[Json, ...] = (
-        outlook.calibration.synchronous,
+        model.calibration.synchronous,
         None if prediction is None else prediction.calibrated_steps,
         None if prediction is None else prediction.judged_steps,
         None if prediction is None else _judged(prediction),
         None if efficiency is None else efficiency.efficient_running,
         None if efficiency is None else finite(efficiency.efficient_time_ratio),
-        outlook.simulated_layouts,
-        finite(outlook.question.batches_ahead),
-        _preemption(outlook),
-        list(outlook.cautions),
-        list(outlook.calibration.notes),
-        scaling_document(outlook),
+        model.simulated_layouts,
+        finite(model.question.batches_ahead),
+        _preemption(model),
+        list(model.cautions),
+        list(model.calibration.notes),
+        scaling_document(model),
     )
     return dict(zip(_MODEL_KEYS, values, strict=True))
 
 
-def _preemption(outlook: Outlook) -> dict[str, Json]:
+def _preemption(model: ModelResult) -> dict[str, Json]:
     """As counted over the steady stretch, and as the model expects of the run's layout."""
-    today = outlook.forecasts.today
+    today = model.forecasts.today
     return {
-        "achieved": preemption_document(outlook.preemption),
+        "achieved": preemption_document(model.preemption),
         "predicted": preemption_document(today.preemption),
         "grade": None if today.preemption is None else today.grade,
     }

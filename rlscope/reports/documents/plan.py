@@ -4,7 +4,7 @@ from typing import Final
 
 from rlscope.format import finite
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.plan import Planned, gain_over, hours_of
+from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.documents.layouts import NO_GAIN, Json, compared_document, present_document
 from rlscope.reports.text import plan as plan_words
@@ -13,7 +13,7 @@ from rlscope.reports.text.plan import assumption_lines
 SCHEMA_VERSION: Final = 1
 
 
-def plan_document(planned: Planned, file: PlanFile) -> dict[str, Json]:
+def plan_document(planned: PlanResult, file: PlanFile) -> dict[str, Json]:
     """The layout to start with, all candidates, what they are measured by, and what the answer depends on."""
     turns = planned.synchronous
     return {
@@ -39,7 +39,7 @@ def plan_document(planned: Planned, file: PlanFile) -> dict[str, Json]:
     }
 
 
-def _recommendation(planned: Planned) -> dict[str, Json]:
+def _recommendation(planned: PlanResult) -> dict[str, Json]:
     best, present, advised = planned.best, planned.present, planned.advice
     other = None if advised is None or advised.changes else advised.best
     return {
@@ -55,12 +55,12 @@ def _recommendation(planned: Planned) -> dict[str, Json]:
     }
 
 
-def _candidate(planned: Planned, forecast: Forecast) -> dict[str, Json]:
+def _candidate(planned: PlanResult, forecast: Forecast) -> dict[str, Json]:
     gain = NO_GAIN if forecast is planned.present else gain_over(forecast, planned.present)
     return compared_document(planned.calibration, forecast, planned.present, gain, planned.best_probability)
 
 
-def _eta(planned: Planned, file: PlanFile) -> Json:
+def _eta(planned: PlanResult, file: PlanFile) -> Json:
     steps, price = file.batch.steps, file.price
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from rlscope.format import finite
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.result import Outlook
-from rlscope.model.forecast.sensitivity import Lever
+from rlscope.model.forecast.result import ModelResult
+from rlscope.model.forecast.sensitivity import Sensitivity
 from rlscope.model.forecast.whatif import WhatIf
 from rlscope.reports.documents.layouts import (
     Json,
@@ -22,7 +22,7 @@ from rlscope.reports.documents.layouts import (
 from rlscope.reports.text import advice
 
 
-def what_if_document(outlook: Outlook, answer: WhatIf) -> dict[str, Json]:
+def what_if_document(model: ModelResult, answer: WhatIf) -> dict[str, Json]:
     """What was asked, the run as it is, as it would be, and what one per cent of each quantity buys today."""
     return {
         "asked": _asked(answer.asked),
@@ -33,18 +33,18 @@ def what_if_document(outlook: Outlook, answer: WhatIf) -> dict[str, Json]:
         "chose_split": answer.chose_split,
         "simulated": answer.simulated,
         "doubts": list(answer.doubts),
-        "cautions": list(outlook.cautions),
-        "training_scaling": scaling_document(outlook),
-        "sensitivity": lever_documents(outlook.levers),
+        "cautions": list(model.cautions),
+        "training_scaling": scaling_document(model),
+        "sensitivity": lever_documents(model.levers),
     }
 
 
-def lever_documents(levers: Sequence[Lever]) -> list[Json]:
+def lever_documents(levers: Sequence[Sensitivity]) -> list[Json]:
     """Gains are of trained tokens per second, for one per cent of the quantity."""
     return [_lever(lever) for lever in levers]
 
 
-def _lever(lever: Lever) -> dict[str, Json]:
+def _lever(lever: Sensitivity) -> dict[str, Json]:
     return {
         "quantity": lever.quantity,
         **_gain(lever.gain_ratio),

@@ -9,7 +9,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.page.figure import Drawn, Figure, drawn_all
@@ -56,10 +56,10 @@ def _emptiest(frame: pl.DataFrame) -> list[str]:
 
 def _efficient_running(analysis: Analysis) -> int | None:
     """The smallest efficient batch, in requests; None where the model does not know it."""
-    outlook = analysis.outlook
-    if not isinstance(outlook, Outlook) or outlook.efficiency is None:
+    model = analysis.model
+    if not isinstance(model, ModelResult) or model.efficiency is None:
         return None
-    return outlook.efficiency.efficient_running
+    return model.efficiency.efficient_running
 
 
 def _note(engine_count: int) -> str:

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import Analysis
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import gap_frame
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
@@ -27,8 +27,8 @@ class GapSection(NamedTuple):
 
 def gap_section(analysis: Analysis) -> GapSection:
     """The section's words and figures."""
-    said = analysis.outlook
-    if not isinstance(said, Outlook):
+    said = analysis.model
+    if not isinstance(said, ModelResult):
         return GapSection(model_words.silence_sentence(said))
     return GapSection(
         no_reason=None,

@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts import sampling
 from rlscope.reports.charts.model_frames import curve_frame, usual_context_tokens
@@ -20,9 +20,9 @@ class LatencySection(NamedTuple):
 
 def latency_section(analysis: Analysis) -> LatencySection:
     """The section's figures: the fit where the model has one, and what every engine measured where they can differ."""
-    said = analysis.outlook
+    said = analysis.model
     measured = drawn(_MEASURED, analysis)
-    if not isinstance(said, Outlook):
+    if not isinstance(said, ModelResult):
         return LatencySection([measured])
     fitted = drawn_frame(_fitted_figure(said), "figure-pass-curve", curve_frame(said), analysis.run)
     passes = analysis.answers.get("pass_latency")
@@ -30,7 +30,7 @@ def latency_section(analysis: Analysis) -> LatencySection:
     return LatencySection([fitted, measured] if has_several else [fitted])
 
 
-def _fitted_figure(said: Outlook) -> Figure:
+def _fitted_figure(said: ModelResult) -> Figure:
     fit = said.calibration.curve
     context = usual_context_tokens(fit)
     at = "" if context is None else f" at the usual {fmt.tokens(round(context))} of context a request"

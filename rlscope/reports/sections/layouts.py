@@ -4,7 +4,7 @@ from typing import Final, NamedTuple
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
 from rlscope.analysis.result import Analysis
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import frontier_frame, sweep_frame
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
@@ -27,8 +27,8 @@ class LayoutsSection(NamedTuple):
 
 def layouts_section(analysis: Analysis) -> LayoutsSection:
     """The section's words and figures."""
-    said = analysis.outlook
-    if not isinstance(said, Outlook):
+    said = analysis.model
+    if not isinstance(said, ModelResult):
         return LayoutsSection(model_words.silence_sentence(said))
     return LayoutsSection(
         no_reason=None,

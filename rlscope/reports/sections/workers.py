@@ -74,7 +74,7 @@ def _since_start(analysis: Analysis, instant_ns: int | None) -> float:
     return run.duration_s if instant_ns is None else min((instant_ns - run.started_ns) / 1e9, run.duration_s)
 
 
-class Choice(NamedTuple):
+class WorkersView(NamedTuple):
     """One way to look at the workers."""
 
     label: str
@@ -87,7 +87,7 @@ class Choice(NamedTuple):
 class WorkersSection(NamedTuple):
     """What the section shows."""
 
-    choices: list[Choice]
+    choices: list[WorkersView]
     figures: list[Drawn]
     """Of the choices, in their order."""
     key: list[State]
@@ -119,7 +119,7 @@ _HOW_TO_READ: Final = (
 _HEALTHY: Final = "Healthy: full lanes without hatching, cut only by thin updates, and no lane unlike its neighbours."
 
 
-def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> Choice:
+def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> WorkersView:
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
     table = lanes_of(states)
@@ -134,7 +134,7 @@ def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> Choice:
     is_stretch = view == "worst_stretch"
     figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     rows = lanes_and_firings(table.drop("lane"), firings)
-    return Choice(title, drawn_frame(figure, _anchor(view), rows, run), stretch_s if is_stretch else None)
+    return WorkersView(title, drawn_frame(figure, _anchor(view), rows, run), stretch_s if is_stretch else None)
 
 
 def _of_alerts(firings: Firings) -> str:

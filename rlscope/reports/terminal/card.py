@@ -15,8 +15,8 @@ from rich.text import Text
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis, Finding, LedgerState
 from rlscope.format import bulleted, plain
-from rlscope.model.forecast.result import Outlook
-from rlscope.reports.terminal.model import outlook_sections
+from rlscope.model.forecast.result import ModelResult
+from rlscope.reports.terminal.model import model_sections
 from rlscope.reports.text import advice, findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import NO_GAPS, brief_of
@@ -45,7 +45,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
         blocks.append(_gaps(gaps))
     blocks += [
         _section("Where the GPU time went, whole run", _ledger(analysis, width)),
-        *(_section(title, body) for title, body in outlook_sections(analysis.outlook, width)),
+        *(_section(title, body) for title, body in model_sections(analysis.model, width)),
         _section("Throughput", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
@@ -90,12 +90,12 @@ def _verdict(analysis: Analysis) -> Panel:
 
 def _add_next(body: Table, analysis: Analysis) -> None:
     """The next step; before it the layout that is kept, or after it what the new one brings."""
-    outlook = analysis.outlook
-    if isinstance(outlook, Outlook) and not outlook.recommendation.changes:
-        body.add_row("Layout", Text(f"{advice.headline(outlook)}."))
+    model = analysis.model
+    if isinstance(model, ModelResult) and not model.recommendation.changes:
+        body.add_row("Layout", Text(f"{advice.headline(model)}."))
     body.add_row("Next", plain(verdict_words.next_step(analysis)))
-    if isinstance(outlook, Outlook) and outlook.recommendation.changes:
-        gain = advice.gain_words(outlook.recommendation.gain_ratio)
+    if isinstance(model, ModelResult) and model.recommendation.changes:
+        gain = advice.gain_words(model.recommendation.gain_ratio)
         body.add_row("Gain", Text(f"{gain} more tokens trained per second, in the layout to use next."))
 
 

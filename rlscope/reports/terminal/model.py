@@ -18,8 +18,8 @@ from rich.text import Text
 
 from rlscope import format as fmt
 from rlscope.format import bulleted, plain
-from rlscope.model.forecast.plan import Planned
-from rlscope.model.forecast.result import NoOutlook, Outlook
+from rlscope.model.forecast.plan import PlanResult
+from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.whatif import WhatIf
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.text import advice
@@ -34,80 +34,84 @@ _LAYOUTS_SHOWN: Final = 6
 _WIDE: Final = 100
 
 
-class Section(NamedTuple):
+class TerminalSection(NamedTuple):
     """A titled block of the card."""
 
     title: str
     body: RenderableType
 
 
-def outlook_sections(outlook: Outlook | NoOutlook, width: int) -> list[Section]:
+def model_sections(model: ModelResult | NoModelResult, width: int) -> list[TerminalSection]:
     """The layout to use, predicted against achieved, and the way from the bound down."""
-    if isinstance(outlook, NoOutlook):
-        return [Section(_ADVICE, plain(model_words.silence_sentence(outlook)))]
+    if isinstance(model, NoModelResult):
+        return [TerminalSection(_ADVICE, plain(model_words.silence_sentence(model)))]
     return [
-        Section(_ADVICE, _advice(outlook, width)),
-        Section("Predicted and achieved, steady stretch", _predicted(outlook)),
-        Section("From the most that is possible to what was achieved", _gap(outlook, width)),
-        Section("Time to finish", _finish(outlook)),
+        TerminalSection(_ADVICE, _advice(model, width)),
+        TerminalSection("Predicted and achieved, steady stretch", _predicted(model)),
+        TerminalSection("From the most that is possible to what was achieved", _gap(model, width)),
+        TerminalSection("Time to finish", _finish(model)),
     ]
 
 
-def _advice(outlook: Outlook, width: int) -> RenderableType:
+def _advice(model: ModelResult, width: int) -> RenderableType:
     return Group(
-        Text(advice.headline(outlook), style="bold"),
-        Text(advice.why(outlook)),
+        Text(advice.headline(model), style="bold"),
+        Text(advice.why(model)),
         Text(""),
-        _layouts(outlook, with_intervals=width >= _WIDE),
-        *(bulleted("!", line) for line in model_words.remarks(outlook)),
+        _layouts(model, with_intervals=width >= _WIDE),
+        *(bulleted("!", line) for line in model_words.remarks(model)),
     )
 
 
-def _layouts(outlook: Outlook, *, with_intervals: bool) -> Table:
+def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("trainers : samplers\n× running", no_wrap=True)
     for title in ("trained\ntokens/s", "gain", "staleness\np95"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
-    for row in advice.layout_rows(outlook, _LAYOUTS_SHOWN):
+    for row in advice.layout_rows(model, _LAYOUTS_SHOWN):
         gain = row.gain if with_intervals else row.gain.partition(" (")[0]
         table.add_row(row.mark, row.layout, row.rate.removesuffix(" tokens/s"), gain, row.staleness, row.remark)
     return table
 
 
-def _finish(outlook: Outlook) -> RenderableType:
+def _finish(model: ModelResult) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for style in ("dim", "", "", ""):
         table.add_column(overflow="fold", style=style)
-    for row in model_words.finish_rows(outlook):
+    for row in model_words.finish_rows(model):
         table.add_row(*row)
-    return Group(table, Text(model_words.finish_sentence(outlook), style="dim"))
+    return Group(table, Text(model_words.finish_sentence(model), style="dim"))
 
 
-def _predicted(outlook: Outlook) -> RenderableType:
+def _predicted(model: ModelResult) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for title in ("", "predicted", "achieved", ""):
         table.add_column(title, overflow="fold")
-    for row in model_words.compared_rows(outlook):
+    for row in model_words.compared_rows(model):
         table.add_row(*row)
-    sentence = Text(model_words.prediction_sentence(outlook), style="dim")
-    return Group(table, sentence) if outlook.prediction else sentence
+    sentence = Text(model_words.prediction_sentence(model), style="dim")
+    return Group(table, sentence) if model.prediction else sentence
 
 
-def _gap(outlook: Outlook, width: int) -> RenderableType:
+def _gap(model: ModelResult, width: int) -> RenderableType:
     bar = 32 if width >= _WIDE else 24
-    gap = outlook.gap
+    gap = model.gap
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_row("the most that is possible", fmt.tokens_per_second(gap.bound_tokens_per_s), "█" * bar)
-    for row in model_words.loss_rows(outlook):
+    for row in model_words.loss_rows(model):
         table.add_row(row.cause.name, row.lost, Text(_step(row, gap.bound_tokens_per_s, bar), style="dark_orange"))
     kept = gap.achieved_tokens_per_s / gap.bound_tokens_per_s if gap.bound_tokens_per_s else 0.0
     table.add_row("achieved", fmt.tokens_per_second(gap.achieved_tokens_per_s), "█" * max(1, round(kept * bar)))
-    lines = [model_words.baseline_sentence(outlook), model_words.batch_sentence(outlook), preemption_sentence(outlook)]
+    lines = [
+        model_words.baseline_sentence(model),
+        model_words.batch_sentence(model),
+        preemption_sentence(model),
+    ]
     return Group(table, *(Text(line, style="dim") for line in lines if line))
 
 
@@ -119,17 +123,17 @@ def _step(row: model_words.LossRow, bound_tokens_per_s: float, bar: int) -> str:
     return " " * first + "▒" * max(1, last - first)
 
 
-def print_what_if(outlook: Outlook, answer: WhatIf, console: Console) -> None:
+def print_what_if(model: ModelResult, answer: WhatIf, console: Console) -> None:
     """The answer, what it rests on, and what one per cent of each quantity buys today."""
     console.print(Text(what_if_words.headline(answer), style="bold"))
     console.print()
     console.print(_beside(answer))
-    for line in what_if_words.what_if_lines(outlook, answer):
+    for line in what_if_words.what_if_lines(model, answer):
         console.print(bulleted("!", line))
     console.print()
     console.print(Text(model_words.TITLE, style="bold"))
-    console.print(_levers(outlook))
-    console.print(Text(model_words.lever_sentence(outlook), style="dim"))
+    console.print(_levers(model))
+    console.print(Text(model_words.lever_sentence(model), style="dim"))
 
 
 def _beside(answer: WhatIf) -> Table:
@@ -142,12 +146,12 @@ def _beside(answer: WhatIf) -> Table:
     return table
 
 
-def _levers(outlook: Outlook) -> Table:
+def _levers(model: ModelResult) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
     table.add_column(overflow="fold", style="dim")
-    for row in model_words.lever_rows(outlook):
+    for row in model_words.lever_rows(model):
         table.add_row(*row)
     return table
 
@@ -156,7 +160,7 @@ _WIDTH_MAX: Final = 120
 _SHOWN: Final = 10
 
 
-def print_plan(planned: Planned, file: PlanFile, console: Console) -> None:
+def print_plan(planned: PlanResult, file: PlanFile, console: Console) -> None:
     """Print the whole answer."""
     width = min(console.width, _WIDTH_MAX)
     blocks = [
@@ -168,7 +172,7 @@ def print_plan(planned: Planned, file: PlanFile, console: Console) -> None:
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
 
-def _plan_advice(planned: Planned, file: PlanFile) -> Panel:
+def _plan_advice(planned: PlanResult, file: PlanFile) -> Panel:
     cost = cost_line(planned, file)
     lines = [*plan_words.why(planned), *([] if cost is None else [cost])]
     body = Group(
@@ -188,7 +192,7 @@ def _plan_advice(planned: Planned, file: PlanFile) -> Panel:
     )
 
 
-def _plan_layouts(planned: Planned, *, wide: bool) -> RenderableType:
+def _plan_layouts(planned: PlanResult, *, wide: bool) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("trainers : samplers\n× running", no_wrap=True)
@@ -208,7 +212,7 @@ def _plan_layouts(planned: Planned, *, wide: bool) -> RenderableType:
     return Group(table, *(Text(line, style="dim") for line in plan_words.sweep_lines(planned, left_out)))
 
 
-def _unknowns(planned: Planned) -> RenderableType:
+def _unknowns(planned: PlanResult) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", overflow="fold")
     table.add_column("moves the\nrate by", justify="right", no_wrap=True)

@@ -5,14 +5,14 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.recommend import Doubt, Recommendation
-from rlscope.model.forecast.result import STEPS_TO_PREDICT, Outlook
-from rlscope.model.numerics.changepoints import LEAST_STEPS
+from rlscope.model.forecast.recommend import Recommendation, Uncertainty
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
+from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
 TODAY: Final = "today"
-_SCALING_STEPS: Final = LEAST_STEPS + 5
+_SCALING_STEPS: Final = LEAST_STEPS_TO_SETTLE + 5
 """What another run needs to show how training scales: a steady stretch, after a few steps that warm it up."""
 
 
@@ -36,47 +36,47 @@ class LayoutRow(NamedTuple):
         return f"{self.trainer_gpus} : {self.sampler_gpus} × {self.running}"
 
 
-def headline(outlook: Outlook) -> str:
+def headline(model: ModelResult) -> str:
     """The advice as one short sentence, without a full stop."""
-    advice = outlook.recommendation
+    advice = model.recommendation
     if advice.changes:
-        return f"{change_words(outlook)}: {gain_words(advice.gain_ratio)} more tokens trained per second"
-    return f"Keep {layout_words(outlook.forecasts.today.layout)}"
+        return f"{change_words(model)}: {gain_words(advice.gain_ratio)} more tokens trained per second"
+    return f"Keep {layout_words(model.forecasts.today.layout)}"
 
 
-def change_words(outlook: Outlook) -> str:
+def change_words(model: ModelResult) -> str:
     """What to change to, without what it brings; a synchronous run stops being one."""
-    words = layout_words(outlook.recommendation.best.layout)
-    return f"Run asynchronously, with {words}" if outlook.calibration.synchronous else f"Use {words}"
+    words = layout_words(model.recommendation.best.layout)
+    return f"Run asynchronously, with {words}" if model.calibration.synchronous else f"Use {words}"
 
 
-def why(outlook: Outlook) -> str:
+def why(model: ModelResult) -> str:
     """Why, how sure, and what would make it surer."""
-    advice = outlook.recommendation
+    advice = model.recommendation
     parts = [REASONS[advice.reason]]
-    if advice.best is not outlook.forecasts.today:
-        parts.append(_odds(outlook))
-    parts += _doubts(outlook)
+    if advice.best is not model.forecasts.today:
+        parts.append(_odds(model))
+    parts += _doubts(model)
     return " ".join(parts)
 
 
-def why_beside_rows(outlook: Outlook) -> str:
+def why_beside_rows(model: ModelResult) -> str:
     """The same, shorter, where the rows of `chosen_rows` and the odds stand beside it; and what other runs measured."""
-    reason = outlook.recommendation.reason
+    reason = model.recommendation.reason
     is_open = reason in ("worthwhile", "unsure", "forms_disagree")
-    scaling = [scaling_sentence(outlook)] if outlook.others else []
-    return " ".join([REASONS[reason], *(_doubts(outlook) if is_open else []), *scaling])
+    scaling = [scaling_sentence(model)] if model.others else []
+    return " ".join([REASONS[reason], *(_doubts(model) if is_open else []), *scaling])
 
 
-def measure_first(outlook: Outlook) -> str | None:
+def measure_first(model: ModelResult) -> str | None:
     """What to measure before the layout is changed, as a command without a full stop; None where nothing is open."""
-    advice = outlook.recommendation
+    advice = model.recommendation
     if advice.reason == "too_short":
         return f"record at least {STEPS_TO_PREDICT} steady steps and analyse again"
     if advice.reason not in ("unsure", "forms_disagree"):
         return None
     known = _most_doubtful(advice)
-    return "record a longer stretch" if known is None else _measure(known, outlook)
+    return "record a longer stretch" if known is None else _measure(known, model)
 
 
 def layout_words(layout: Layout) -> str:
@@ -113,37 +113,37 @@ def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None
     return Spread(median, min(own.low, median), max(own.high, median)) if is_drawn else Spread(median, median, median)
 
 
-def gain_of(outlook: Outlook, forecast: Forecast) -> Spread | None:
+def gain_of(model: ModelResult, forecast: Forecast) -> Spread | None:
     """Gain over today's layout; None for today's own and where nothing is known."""
-    return _gain_between(outlook.forecasts.today, forecast)
+    return _gain_between(model.forecasts.today, forecast)
 
 
-def mark_of(outlook: Outlook, forecast: Forecast) -> str:
+def mark_of(model: ModelResult, forecast: Forecast) -> str:
     """Which layout this is among all: today's, the one to use, or the best of those that are not used."""
-    if forecast is outlook.forecasts.today:
+    if forecast is model.forecasts.today:
         return TODAY
-    if forecast is not outlook.recommendation.best:
+    if forecast is not model.recommendation.best:
         return ""
-    return "recommended" if outlook.recommendation.changes else "best other"
+    return "recommended" if model.recommendation.changes else "best other"
 
 
-def chosen_rows(outlook: Outlook) -> list[LayoutRow]:
+def chosen_rows(model: ModelResult) -> list[LayoutRow]:
     """Today's layout, and the one to use or the best of the others where there is one."""
-    return layout_rows(outlook, shown=2)
+    return layout_rows(model, shown=2)
 
 
-def layout_rows(outlook: Outlook, shown: int) -> list[LayoutRow]:
+def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
     """Today's layout, the best other one, then the fastest, then those that are out of the question."""
-    forecasts, best = outlook.forecasts, outlook.recommendation.best
+    forecasts, best = model.forecasts, model.recommendation.best
     chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
     if len(chosen) > 1:
-        ranked = sorted(forecasts.others, key=lambda each: (each.excluded is not None, -_gain_ratio(outlook, each)))
+        ranked = sorted(forecasts.others, key=lambda each: (each.excluded is not None, -_gain_ratio(model, each)))
         chosen += [each for each in ranked if each is not best][: max(0, shown - len(chosen))]
-    return [_layout_row(outlook, each) for each in chosen]
+    return [_layout_row(model, each) for each in chosen]
 
 
-def _gain_ratio(outlook: Outlook, forecast: Forecast) -> float:
-    gain = gain_of(outlook, forecast)
+def _gain_ratio(model: ModelResult, forecast: Forecast) -> float:
+    gain = gain_of(model, forecast)
     return -math.inf if gain is None else gain.median
 
 
@@ -164,11 +164,11 @@ def _own_rate(forecast: Forecast) -> Spread | None:
     return None if rate is None else Spread(rate, rate, rate)
 
 
-def _layout_row(outlook: Outlook, forecast: Forecast) -> LayoutRow:
-    layout, gain = forecast.layout, gain_of(outlook, forecast)
-    rate = rate_of(forecast, outlook.forecasts.today)
+def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
+    layout, gain = forecast.layout, gain_of(model, forecast)
+    rate = rate_of(forecast, model.forecasts.today)
     return LayoutRow(
-        mark=mark_of(outlook, forecast),
+        mark=mark_of(model, forecast),
         trainer_gpus=fmt.count(layout.trainer_gpus),
         sampler_gpus=fmt.count(layout.sampler_gpus),
         running=fmt.count(layout.running_per_engine),
@@ -179,47 +179,47 @@ def _layout_row(outlook: Outlook, forecast: Forecast) -> LayoutRow:
     )
 
 
-def _odds(outlook: Outlook) -> str:
-    advice = outlook.recommendation
+def _odds(model: ModelResult) -> str:
+    advice = model.recommendation
     odds = fmt.percent(advice.better_probability)
     if advice.changes:
         fastest = fmt.percent(advice.best_probability)
         return f"It is faster in {odds} of the cases that the run leaves possible, and the fastest of all in {fastest}."
     words = layout_words(advice.best.layout)
-    words += ", run asynchronously" if outlook.calibration.synchronous else ""
+    words += ", run asynchronously" if model.calibration.synchronous else ""
     if not any(advice.gain_ratio):
         return f"The best of the others, {words}, would be no faster."
     return f"The best of the others, {words}, would bring {gain_words(advice.gain_ratio)}; it is faster in {odds}."
 
 
-def _doubts(outlook: Outlook) -> list[str]:
+def _doubts(model: ModelResult) -> list[str]:
     """What the advice rests on least surely."""
-    advice, lines = outlook.recommendation, list[str]()
+    advice, lines = model.recommendation, list[str]()
     known = _most_doubtful(advice) if advice.reason in ("unsure", "forms_disagree", "too_short") else None
     if known is not None:
-        lines.append(f"Least is known of {_UNKNOWN[known]}: {_measure(known, outlook)}.")
-    if advice.best.grade == "extrapolated" and advice.best is not outlook.forecasts.today:
+        lines.append(f"Least is known of {_UNKNOWN[known]}: {_measure(known, model)}.")
+    if advice.best.grade == "extrapolated" and advice.best is not model.forecasts.today:
         lines.append("Its batches are beyond those that the run made.")
     if advice.reason == "unsure" and advice.best.grade == "assumed":
         lines.append("The run made batches of one size, and its hardware is not known.")
     return lines
 
 
-_UNKNOWN: Final[dict[Doubt, str]] = {
+_UNKNOWN: Final[dict[Uncertainty, str]] = {
     "decode_curve": "what a decode pass costs at other batch sizes",
     "trainer_rate": "how fast the trainers train",
     "trainer_scaling": "how training scales with GPUs",
 }
 
 
-def _most_doubtful(advice: Recommendation) -> Doubt | None:
+def _most_doubtful(advice: Recommendation) -> Uncertainty | None:
     """The part of the system that the gain's spread mostly comes from; None where it has none."""
     return next((doubt.source for doubt in advice.doubts if doubt.spread_ratio > 0.0), None)
 
 
-def _measure(doubt: Doubt, outlook: Outlook) -> str:
+def _measure(doubt: Uncertainty, model: ModelResult) -> str:
     """What to run to know more, as a command without a full stop."""
-    best, today = outlook.recommendation.best.layout, outlook.forecasts.today.layout
+    best, today = model.recommendation.best.layout, model.forecasts.today.layout
     if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:
         requests = fmt.counted(best.running_per_engine, "request", "requests")
         return f"run a few minutes with up to {requests} per engine"

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis, LedgerState, Loss, RunFacts
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
@@ -63,7 +63,7 @@ class RoleBar(NamedTuple):
     """The few largest, which have room for a name."""
 
 
-class Choice(NamedTuple):
+class RecommendedLayout(NamedTuple):
     """The layout to use next."""
 
     headline: str
@@ -93,7 +93,7 @@ class Brief(NamedTuple):
     stretch: str
     """The part of the run that the causes are summed over."""
     causes: list[Cause]
-    choice: Choice | None
+    choice: RecommendedLayout | None
     no_choice: str
     """Why the model says nothing; empty where it does."""
     achieved: Fact
@@ -105,8 +105,8 @@ class Brief(NamedTuple):
 
 def brief_of(analysis: Analysis) -> Brief:
     """The words of an analysis."""
-    run, said, gaps = analysis.run, analysis.outlook, verdict_words.gap_lines(analysis)
-    known = isinstance(said, Outlook)
+    run, said, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
+    known = isinstance(said, ModelResult)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run)),
@@ -185,7 +185,7 @@ def _cause(loss: Loss, run: RunFacts) -> Cause:
     )
 
 
-def _choice(said: Outlook) -> Choice:
+def _choice(said: ModelResult) -> RecommendedLayout:
     chosen = advice.chosen_rows(said)
     changes = said.recommendation.changes
     rows = [
@@ -196,7 +196,7 @@ def _choice(said: Outlook) -> Choice:
         *_gain_rows(said),
         ("staleness p95", [row.staleness for row in chosen]),
     ]
-    return Choice(
+    return RecommendedLayout(
         advice.change_words(said) if changes else advice.headline(said),
         advice.why_beside_rows(said),
         [row.mark for row in chosen],
@@ -204,7 +204,7 @@ def _choice(said: Outlook) -> Choice:
     )
 
 
-def _gain_rows(said: Outlook) -> list[tuple[str, list[str]]]:
+def _gain_rows(said: ModelResult) -> list[tuple[str, list[str]]]:
     """What the other layout brings and how sure that is; no rows where there is none."""
     recommendation = said.recommendation
     if recommendation.best is said.forecasts.today:
@@ -217,8 +217,8 @@ def _gain_rows(said: Outlook) -> list[tuple[str, list[str]]]:
 
 def _achieved(analysis: Analysis) -> Fact:
     """The rate that the steps kept back made, beside what was predicted of them; without any, what is known."""
-    said, rate = analysis.outlook, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
-    if not isinstance(said, Outlook):
+    said, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
+    if not isinstance(said, ModelResult):
         return Fact("Trained, steady", rate, "nothing was predicted")
     compared = model_words.compared_rows(said)
     if said.prediction is None or not compared:

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
-from rlscope.model.forecast.result import NoOutlook, Outlook
-from rlscope.model.forecast.sensitivity import Lever, SensitivityQuantity, Silence
+from rlscope.model.forecast.result import ModelResult, NoModelResult
+from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
     CAUSES,
@@ -68,30 +68,30 @@ class FinishRow(NamedTuple):
     """Empty without a price of a GPU-hour."""
 
 
-def silence_sentence(said: NoOutlook) -> str:
+def silence_sentence(said: NoModelResult) -> str:
     """Why the model says nothing."""
     return f"The model says nothing of this run: {said.reason}."
 
 
-def compared_rows(outlook: Outlook) -> list[ComparedRow]:
+def compared_rows(model: ModelResult) -> list[ComparedRow]:
     """Predicted against achieved; empty where nothing was held out."""
-    if outlook.prediction is None:
+    if model.prediction is None:
         return []
-    return [_compared(each) for each in outlook.prediction.compared]
+    return [_compared(each) for each in model.prediction.compared]
 
 
-def prediction_sentence(outlook: Outlook) -> str:
+def prediction_sentence(model: ModelResult) -> str:
     """What was calibrated on what."""
-    prediction = outlook.prediction
+    prediction = model.prediction
     if prediction is None:
         return CAUTIONS["short_stretch"]
     first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.judged_steps)
     return f"Calibrated on the first {first} steps of the steady stretch, judged on the {rest} after them."
 
 
-def loss_rows(outlook: Outlook) -> list[LossRow]:
+def loss_rows(model: ModelResult) -> list[LossRow]:
     """From the bound to what was achieved; the small causes are one row, before what is not explained."""
-    gap = outlook.gap
+    gap = model.gap
     large = [step for step in gap.steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * gap.bound_tokens_per_s]
     small_tokens_per_s = sum(step.lost_tokens_per_s for step in gap.steps if step not in large)
     named = [(_cause_words(step), step.lost_tokens_per_s) for step in large]
@@ -104,9 +104,9 @@ def loss_rows(outlook: Outlook) -> list[LossRow]:
     return rows
 
 
-def finish_rows(outlook: Outlook) -> list[FinishRow]:
+def finish_rows(model: ModelResult) -> list[FinishRow]:
     """How long the rest takes as it is, and in the recommended layout; empty where that is not known."""
-    finish = outlook.finish
+    finish = model.finish
     if finish is None:
         return []
     spans = [("as it is", finish.today_hours), ("recommended layout", finish.recommended_hours)]
@@ -122,9 +122,9 @@ def finish_rows(outlook: Outlook) -> list[FinishRow]:
     ]
 
 
-def finish_sentence(outlook: Outlook) -> str:
+def finish_sentence(model: ModelResult) -> str:
     """How much is left, and what its price is taken from; or why that is not known."""
-    finish = outlook.finish
+    finish = model.finish
     if finish is None:
         return "How long the rest takes is not known: the run does not say how many steps it has, or has made them all."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
@@ -133,20 +133,20 @@ def finish_sentence(outlook: Outlook) -> str:
     return f"{text}." if price is None else f"{text}; the price is {fmt.significant(price)} for a GPU-hour."
 
 
-def baseline_sentence(outlook: Outlook) -> str:
+def baseline_sentence(model: ModelResult) -> str:
     """The bound and the synchronous baseline."""
-    bound = fmt.tokens_per_second(outlook.gap.bound_tokens_per_s)
+    bound = fmt.tokens_per_second(model.gap.bound_tokens_per_s)
     # Some of the steps that it is fitted to may be faster than their mean.
     text = f"By what passes and steps cost on average, no layout of these GPUs trains more than {bound}"
-    if outlook.synchronous_tokens_per_s is not None:
-        rate = fmt.tokens_per_second(outlook.synchronous_tokens_per_s)
+    if model.synchronous_tokens_per_s is not None:
+        rate = fmt.tokens_per_second(model.synchronous_tokens_per_s)
         text += f"; a synchronous run in which every GPU samples and then trains would do {rate}"
     return f"{text}."
 
 
-def batch_sentence(outlook: Outlook) -> str | None:
+def batch_sentence(model: ModelResult) -> str | None:
     """How well the batches used their time."""
-    efficiency = outlook.efficiency
+    efficiency = model.efficiency
     if efficiency is None:
         return None
     size = fmt.count(efficiency.efficient_running)
@@ -157,22 +157,22 @@ def batch_sentence(outlook: Outlook) -> str | None:
     return f"{text}; batches below {size} cost {fmt.percent(wasted_ratio)} of the decoding time."
 
 
-def remarks(outlook: Outlook) -> list[str]:
+def remarks(model: ModelResult) -> list[str]:
     """What was assumed, and what the figures may miss; what speaks against the advice first."""
-    calibration = outlook.calibration
-    lines = [CAUTIONS[caution] for caution in outlook.cautions]
+    calibration = model.calibration
+    lines = [CAUTIONS[caution] for caution in model.cautions]
     if calibration.synchronous:
         lines.append(
             "The run works by turns. Every other layout is taken to run asynchronously: its gain is that of both "
             "changes together, and its tokens are as old as is said of it."
         )
-    lines += other_run_lines(outlook)
+    lines += other_run_lines(model)
     lines += [NOTES[note] for note in calibration.notes]
     lines += [CURVE_CAVEATS[caveat] for caveat in calibration.curve.caveats]
-    if outlook.simulated_layouts:
-        many = fmt.counted(outlook.simulated_layouts, "layout was", "layouts were")
+    if model.simulated_layouts:
+        many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event: a limit binds there that no formula holds for.")
-    return [*lines, scaling_sentence(outlook)]
+    return [*lines, scaling_sentence(model)]
 
 
 def _compared(compared: Compared) -> ComparedRow:
@@ -222,22 +222,22 @@ class LeverRow(NamedTuple):
     remark: str
 
 
-def lever_rows(outlook: Outlook) -> list[LeverRow]:
+def lever_rows(model: ModelResult) -> list[LeverRow]:
     """What buys most first; what buys nothing last, with the reason."""
-    return [_row(lever) for lever in outlook.levers]
+    return [_row(lever) for lever in model.levers]
 
 
-def lever_sentence(outlook: Outlook) -> str:
+def lever_sentence(model: ModelResult) -> str:
     """How the figures are to be read, and how far to trust them."""
     text = (
         "Change of trained tokens per second for one per cent of each alone, today's layout kept; small whole numbers "
         "are moved by one and divided down."
     )
-    rough = any(lever.is_rough for lever in outlook.levers)
+    rough = any(lever.is_rough for lever in model.levers)
     return f"{text} A limit binds that the formulas hold for only roughly, so these are rough too." if rough else text
 
 
-def _row(lever: Lever) -> LeverRow:
+def _row(lever: Sensitivity) -> LeverRow:
     gain = lever.gain_ratio
     text = fmt.NO_DATA if gain is None else fmt.with_interval(fmt.signed_hundredths, *gain)
     return LeverRow(_NAMES[lever.quantity], text, _SILENCES[lever.silence] if lever.silence else "")

@@ -1,4 +1,4 @@
-"""What the parts of an outlook are called: a word or a sentence for every reason, cause, limit and assumption.
+"""What the parts of a model result are called: a word or a sentence for every reason, cause, limit and assumption.
 
 How training scales with the trainer GPUs, in words: measured from which runs or assumed, and how surely.
 
@@ -14,12 +14,12 @@ from rlscope.model.calibration import Note
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.fit import Caveat
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.gap import Cause
+from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Spread
 from rlscope.model.forecast.preemption import Preemption
 from rlscope.model.forecast.recommend import Reason
-from rlscope.model.forecast.result import STEPS_TO_PREDICT, Caution, Outlook
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, Caution, ModelResult
 from rlscope.model.observed import OtherCaution
 from rlscope.model.training.scaling import TrainingRate
 
@@ -60,7 +60,7 @@ class CauseWords(NamedTuple):
     meaning: str
 
 
-CAUSES: Final[Mapping[Cause, CauseWords]] = {
+CAUSES: Final[Mapping[GapCause, CauseWords]] = {
     "layout_imbalance": CauseWords("split of the GPUs", "One side waits for the other, whatever else is mended."),
     "stragglers": CauseWords("slow engines", "Engines that take longer for the same passes than the others."),
     "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),
@@ -164,9 +164,9 @@ def scaling_exponent(training: TrainingRate) -> Spread:
     return Spread(training.scaling_exponent, low, high)
 
 
-def scaling_sentence(outlook: Outlook) -> str:
+def scaling_sentence(model: ModelResult) -> str:
     """How the trainers' rate grows with their number, and how that is known."""
-    training = outlook.calibration.training
+    training = model.calibration.training
     middle, low, high = (fmt.significant(each, 2) for each in scaling_exponent(training))
     power = f"{middle} (90% between {low} and {high})"
     if not training.scaling_seen_at:
@@ -176,17 +176,17 @@ def scaling_sentence(outlook: Outlook) -> str:
         )
     counts = sorted({training.seen_gpus, *training.scaling_seen_at})
     listed = f"{', '.join(map(fmt.count, counts[:-1]))} and {fmt.count(counts[-1])}"
-    runs = 1 + sum("same_trainers" not in other.cautions for other in outlook.others)
+    runs = 1 + sum("same_trainers" not in other.cautions for other in model.others)
     return (
         f"How training scales is measured from {fmt.count(runs)} runs, with {listed} trainer GPUs: as their number "
         f"to the power {power}."
     )
 
 
-def other_run_lines(outlook: Outlook) -> list[str]:
+def other_run_lines(model: ModelResult) -> list[str]:
     """What to be careful with in the other runs."""
-    lines = [f"{other.run_id}: {OTHER_CAUTIONS[caution]}" for other in outlook.others for caution in other.cautions]
-    if outlook.calibration.training.scaling_contradicted:
+    lines = [f"{other.run_id}: {OTHER_CAUTIONS[caution]}" for other in model.others for caution in other.cautions]
+    if model.calibration.training.scaling_contradicted:
         lines.append(
             "No way of scaling explains how fast the other runs train beside this one: they differ in more than their "
             "trainer GPUs, and the interval is the wider for it."
@@ -198,15 +198,15 @@ _FEW_PER_SAMPLE: Final = 0.005
 """Of half a sample in a hundred nothing is said."""
 
 
-def preemption_sentence(outlook: Outlook) -> str | None:
+def preemption_sentence(model: ModelResult) -> str | None:
     """What preemptions cost the run, and were expected to; None where there are too few to speak of."""
-    today = outlook.forecasts.today
-    seen, expected = _worth_saying(outlook.preemption), _worth_saying(today.preemption)
+    today = model.forecasts.today
+    seen, expected = _worth_saying(model.preemption), _worth_saying(today.preemption)
     if seen is None and expected is None:
         return None
     grade = f" ({today.grade})" if today.grade else ""
     if seen is None:
-        was = "did not count preemptions" if outlook.preemption is None else "put next to no request back"
+        was = "did not count preemptions" if model.preemption is None else "put next to no request back"
         return f"Engines {was}; the model expects {_words(expected)}{grade}."
     text = f"The KV cache ran over: {_words(seen)}, as counted"
     return f"{text}." if today.preemption is None else f"{text}; the model expects {_words(today.preemption)}{grade}."

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Exclusion, Forecast, Spread
-from rlscope.model.forecast.plan import Planned, coarse_granularity, gain_over, hours_of
-from rlscope.model.forecast.plan_prior import Plan, Unknown
+from rlscope.model.forecast.plan import PlanResult, coarse_granularity, gain_over, hours_of
+from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.text import advice
@@ -22,14 +22,14 @@ NOTHING_MEASURED = (
 )
 
 
-def assumption_lines(planned: Planned) -> list[str]:
+def assumption_lines(planned: PlanResult) -> list[str]:
     """Device, model, lengths, decoding, training and updates, as the plan has them."""
     plan = planned.plan
     lines = [_device(plan), _model(planned), _lengths(plan), _decoding(plan), _training(planned), _updates(planned)]
     return [*lines, "Engines are alike, lengths stay as they are, and links between GPUs cost nothing of their own."]
 
 
-def cost_line(planned: Planned, file: PlanFile) -> str | None:
+def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
     """How long the whole run takes in the best layout, and its price; None where the plan does not say."""
     steps, price = file.batch.steps, file.price
     hours = None if steps is None else hours_of(planned, steps)
@@ -42,7 +42,7 @@ def cost_line(planned: Planned, file: PlanFile) -> str | None:
     return f"{text}, {money}." if money else f"{text}."
 
 
-def _device(plan: Plan) -> str:
+def _device(plan: PlanInputs) -> str:
     device = plan.device
     peak, bandwidth = fmt.in_unit(device.bf16_flop_per_s, "FLOP/s"), fmt.size(device.bandwidth_bytes_per_s)
     return (
@@ -51,7 +51,7 @@ def _device(plan: Plan) -> str:
     )
 
 
-def _model(planned: Planned) -> str:
+def _model(planned: PlanResult) -> str:
     plan = planned.plan
     shape, gpus = plan.shape, plan.granularity.gpus_per_engine
     token_bytes = shape.kv_bytes_per_token(gpus)
@@ -63,7 +63,7 @@ def _model(planned: Planned) -> str:
     )
 
 
-def _lengths(plan: Plan) -> str:
+def _lengths(plan: PlanInputs) -> str:
     law, workload = plan.workload.lengths, plan.workload
     capped = "" if law.cap_tokens is None else f", {fmt.percent(law.capped_ratio)} at the cap of {law.cap_tokens:,}"
     prompts = fmt.tokens(workload.prompt_tokens)
@@ -71,7 +71,7 @@ def _lengths(plan: Plan) -> str:
     return f"Responses of {fmt.tokens(law.mean_tokens)} on average{capped}, after prompts of {prompts}, {law_from}."
 
 
-def _decoding(plan: Plan) -> str:
+def _decoding(plan: PlanInputs) -> str:
     decode = plan.decode
     return (
         f"Decode passes read weights at {fmt.percent(decode.weight_bandwidth_ratio)} and the KV cache at "
@@ -80,7 +80,7 @@ def _decoding(plan: Plan) -> str:
     )
 
 
-def _training(planned: Planned) -> str:
+def _training(planned: PlanResult) -> str:
     guess, trainer = planned.plan.training, planned.calibration.system.trainer
     by = "as stated" if guess.tokens_per_gpu_s is not None else f"{fmt.percent(guess.mfu_ratio.median)} of the peak"
     seen = fmt.counted(trainer.seen_gpus, "GPU", "GPUs")
@@ -93,7 +93,7 @@ def _training(planned: Planned) -> str:
     )
 
 
-def _updates(planned: Planned) -> str:
+def _updates(planned: PlanResult) -> str:
     update = planned.calibration.system.update
     seconds = max(update.engine_pause_s, update.trainer_blocked_s, update.delay_s)
     if seconds == 0.0:
@@ -164,7 +164,7 @@ class UnknownRow(NamedTuple):
     regret: str
 
 
-def headline(planned: Planned) -> str:
+def headline(planned: PlanResult) -> str:
     """The advice as one short sentence, without a full stop."""
     best = planned.best
     if best is None:
@@ -175,7 +175,7 @@ def headline(planned: Planned) -> str:
     return f"Keep {words}" if best is planned.present else f"Use {words}"
 
 
-def why(planned: Planned) -> list[str]:
+def why(planned: PlanResult) -> list[str]:
     """Why this layout, how sure that is, and what stands beside it; one sentence or two each."""
     if planned.best is None:
         return _why_none(planned)
@@ -183,7 +183,7 @@ def why(planned: Planned) -> list[str]:
     return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
-def plan_rows(planned: Planned, shown: int) -> list[PlanRow]:
+def plan_rows(planned: PlanResult, shown: int) -> list[PlanRow]:
     """The best layout first, then the fastest others, then a few of those that are out of the question."""
     best = [] if planned.best is None else [planned.best]
     usable = [each for each in planned.candidates if each.excluded is None and each is not planned.best]
@@ -195,7 +195,7 @@ def plan_rows(planned: Planned, shown: int) -> list[PlanRow]:
     return [_row(planned, each) for each in (*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN])]
 
 
-def sweep_lines(planned: Planned, left_out: int) -> list[str]:
+def sweep_lines(planned: PlanResult, left_out: int) -> list[str]:
     """What of the sweep is not in its rows; left_out: candidates that are not."""
     lines = [f"{fmt.counted(left_out, 'split is', 'splits are')} not shown: slower, or out of the question."]
     step = coarse_granularity(planned.plan).gpus_per_trainer_replica
@@ -207,7 +207,7 @@ def sweep_lines(planned: Planned, left_out: int) -> list[str]:
     return lines if left_out else lines[1:]
 
 
-def unknown_rows(planned: Planned) -> list[UnknownRow]:
+def unknown_rows(planned: PlanResult) -> list[UnknownRow]:
     """What is not known, what matters most first."""
     return [
         UnknownRow(
@@ -219,7 +219,7 @@ def unknown_rows(planned: Planned) -> list[UnknownRow]:
     ]
 
 
-def measure_first(planned: Planned) -> str | None:
+def measure_first(planned: PlanResult) -> str | None:
     """What to measure before the layout is settled, as a sentence; None where nothing changes it."""
     first = next(iter(planned.unknown_costs), None)
     if first is None:
@@ -235,14 +235,14 @@ def _range(change_ratio: Spread) -> str:
     return "nothing" if max(abs(change_ratio.low), abs(change_ratio.high)) < _SHARE_OF_NOTHING else f"{low} to {high}"
 
 
-def _rate_sentence(planned: Planned, best: Forecast) -> str:
+def _rate_sentence(planned: PlanResult, best: Forecast) -> str:
     rate = advice.rate_of(best, planned.present)
     text = fmt.NO_DATA if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate)
     waits = "" if best.pace is None else f" It waits most for: {REGIMES[best.pace.regime]}."
     return f"It should train {text}; the interval holds 90% of the cases that the plan leaves possible.{waits}"
 
 
-def _odds_sentence(planned: Planned, best: Forecast) -> str:
+def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     if planned.advice is not None:
         return " ".join([_REASONS[planned.advice.reason], *_beyond_cap(planned, best)])
     odds = fmt.percent(planned.best_probability.get(best.layout))
@@ -257,7 +257,7 @@ def _odds_sentence(planned: Planned, best: Forecast) -> str:
     return f"{text} Over the next, {words}, it gains {advice.gain_words(gain)}."
 
 
-def _beyond_cap(planned: Planned, best: Forecast) -> list[str]:
+def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
     """A warning where a layout that is kept does not keep the cap: it is compared with the others all the same."""
     cap, staleness = planned.plan.most_staleness, best.staleness
     if cap is None or best is not planned.present or (staleness is not None and staleness.sample_p95 <= cap):
@@ -265,7 +265,7 @@ def _beyond_cap(planned: Planned, best: Forecast) -> list[str]:
     return [f"It does not keep the cap of {cap} on staleness."]
 
 
-def _bound_sentence(planned: Planned, best: Forecast) -> str:
+def _bound_sentence(planned: PlanResult, best: Forecast) -> str:
     bound = planned.bound.trained_tokens_per_s
     reached = fmt.percent(None if best.tokens_per_s is None else best.tokens_per_s / bound)
     rate = fmt.tokens_per_second(best.tokens_per_s)
@@ -275,7 +275,7 @@ def _bound_sentence(planned: Planned, best: Forecast) -> str:
     )
 
 
-def _synchronous_sentence(planned: Planned, best: Forecast) -> str:
+def _synchronous_sentence(planned: PlanResult, best: Forecast) -> str:
     turns = planned.synchronous
     if turns is None or best.tokens_per_s is None:
         return "Taking turns on all GPUs is not possible: no engine fits."
@@ -284,7 +284,7 @@ def _synchronous_sentence(planned: Planned, best: Forecast) -> str:
     return f"Taking turns on all GPUs would then train {rate}: running asynchronously brings {gain}."
 
 
-def _why_none(planned: Planned) -> list[str]:
+def _why_none(planned: PlanResult) -> list[str]:
     reasons: Counter[Exclusion] = Counter(each.excluded for each in planned.candidates if each.excluded is not None)
     counted = (f"{EXCLUSIONS[reason]} ({fmt.counted(n, 'split', 'splits')})" for reason, n in reasons.items())
     lines = [f"Of all splits: {', '.join(counted)}.", *(_memory_sentences(planned) if "kv_memory" in reasons else [])]
@@ -299,7 +299,7 @@ def _why_none(planned: Planned) -> list[str]:
     return lines
 
 
-def _memory_sentences(planned: Planned) -> list[str]:
+def _memory_sentences(planned: PlanResult) -> list[str]:
     workload = planned.plan.workload
     longest = fmt.tokens(workload.prompt_tokens + workload.lengths.max_tokens)
     held = fmt.tokens(planned.plan.kv_capacity_tokens)
@@ -309,7 +309,7 @@ def _memory_sentences(planned: Planned) -> list[str]:
     ]
 
 
-def _row(planned: Planned, forecast: Forecast) -> PlanRow:
+def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
     layout, rate, pace = forecast.layout, advice.rate_of(forecast, planned.present), forecast.pace
     drawn = forecast.drawn_tokens_per_s is not None
     mark = "best" if forecast is planned.best else ""

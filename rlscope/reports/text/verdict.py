@@ -7,7 +7,7 @@ from rlscope import format as fmt
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import Analysis, Bottleneck, Finding, Loss
 from rlscope.model.forecast.recommend import Reason
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice, findings
 
 
@@ -185,21 +185,21 @@ def next_step(analysis: Analysis) -> str:
     if analysis.verdict.bottleneck == "unknown":
         return words.next
     step = words.next
-    if isinstance(analysis.outlook, Outlook):
-        step = _modelled_step(analysis.outlook, analysis.verdict.bottleneck)
+    if isinstance(analysis.model, ModelResult):
+        step = _modelled_step(analysis.model, analysis.verdict.bottleneck)
     cheaper = cheapest_finding(analysis)
     if cheaper is None:
         return f"{step} Change one thing, and compare the steady rate."
     return f"{step} Look first at “{findings.title(cheaper).lower()}” (below), which may be cheaper to mend."
 
 
-def _modelled_step(outlook: Outlook, bottleneck: Bottleneck) -> str:
+def _modelled_step(model: ModelResult, bottleneck: Bottleneck) -> str:
     """What to do next that does not gainsay the model's advice on the layout."""
-    reason = outlook.recommendation.reason
-    if outlook.recommendation.changes:
-        return f"{advice.change_words(outlook)}."
+    reason = model.recommendation.reason
+    if model.recommendation.changes:
+        return f"{advice.change_words(model)}."
     binding = _BINDING.get(reason) or bottleneck
-    step, because, first = _WORDS[binding].next, _KEPT_BECAUSE.get(reason), advice.measure_first(outlook)
+    step, because, first = _WORDS[binding].next, _KEPT_BECAUSE.get(reason), advice.measure_first(model)
     if binding in _KEPT:
         step = f"{_KEPT[binding]}: {because}." if because else f"{_KEPT[binding]}."
     return step if first is None else f"{step} Before changing the layout, {first}."

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from rlscope import format as fmt
 from rlscope.model.forecast.change import Doubt, update_seconds
 from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.whatif import Obstacle, WhatIf
 from rlscope.reports.documents.layouts import step_seconds
 from rlscope.reports.text import advice
@@ -43,9 +43,9 @@ def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
     return [*layout, *_premises(answer), *(figures if answer.obstacle is None else [])]
 
 
-def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
+def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     """What was chosen, assumed, or is not known."""
-    lines = [_doubt(doubt, outlook) for doubt in answer.doubts]
+    lines = [_doubt(doubt, model) for doubt in answer.doubts]
     if answer.chose_split:
         lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
     if answer.simulated:
@@ -54,13 +54,13 @@ def what_if_lines(outlook: Outlook, answer: WhatIf) -> list[str]:
     lines += [overflow] if overflow else []
     if answer.calibration.synchronous:
         lines.append("The run works by turns, and is taken to go on doing so.")
-    if outlook.others:
-        lines += [scaling_sentence(outlook), *other_run_lines(outlook)]
-    return [*lines, *(CAUTIONS[caution] for caution in outlook.cautions)]
+    if model.others:
+        lines += [scaling_sentence(model), *other_run_lines(model)]
+    return [*lines, *(CAUTIONS[caution] for caution in model.cautions)]
 
 
-def _doubt(doubt: Doubt, outlook: Outlook) -> str:
-    seen_elsewhere = outlook.calibration.training.scaling_seen_at
+def _doubt(doubt: Doubt, model: ModelResult) -> str:
+    seen_elsewhere = model.calibration.training.scaling_seen_at
     return _BEYOND_SCALING if doubt == "training_scaling" and seen_elsewhere else _DOUBTS[doubt]
 
 

@@ -17,7 +17,7 @@ from rlscope.alerts.export.grafana import as_dashboard
 from rlscope.alerts.export.prometheus import Expressed, Inexpressible, as_rule_file, express
 from rlscope.alerts.metrics import METRICS, Metric
 from rlscope.alerts.source import parse_source
-from rlscope.alerts.types import Rule, RuleSet, Window
+from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
@@ -233,7 +233,7 @@ def test_hints_are_held_back_while_the_data_is_bad(kind: str, names: set[str], t
 @pytest.mark.parametrize(("minute", "names"), [(10, set()), (11, {"r"}), (24, {"r"}), (25, set())])
 def test_for_and_keep_firing_for_are_prometheus_own(minute: int, names: set[str], tmp_path: Path) -> None:
     given = rule("queue.depth", "above = 10", **{"for": "5m", "keep_firing_for": "5m"})
-    held = RuleSet((replace(given, window=Window(60 * 10**9)),))
+    held = RuleSet((replace(given, window=RuleWindow(60 * 10**9)),))
     # Over the window, the depth is above 10 from the sixth minute to the nineteenth.
     series = [(f"rlscope_queue_depth{{{WORKER}{SAMPLES}}}", "0x4 11x14 0x40")]
     assert fired(tmp_path, held, series, minute) == names

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from rlscope.alerts.live.files import MOMENTS
 from rlscope.alerts.metrics import METRICS
-from rlscope.alerts.types import Reduction, Rule, RuleSet, Window
+from rlscope.alerts.types import Reduction, Rule, RuleSet, RuleWindow
 from tests.trace_folder import (
     Row,
     activity,
@@ -37,7 +37,7 @@ def every_rule(interval_ns: int) -> RuleSet:
     rules: list[Rule] = []
     for index, metric in enumerate(metric for metric in METRICS if metric.is_live):
         for threshold in (0.05, 0.4, 1.3, 6.0, 40.0):
-            window = Window(None, 4) if index % 3 == 0 else Window((index % 4 + 1) * interval_ns)
+            window = RuleWindow(None, 4) if index % 3 == 0 else RuleWindow((index % 4 + 1) * interval_ns)
             rule = Rule(
                 f"{metric.name} {threshold}",
                 metric.name,
@@ -53,7 +53,7 @@ def every_rule(interval_ns: int) -> RuleSet:
             )
             rules.append(rule)
     sql = "SELECT end_ns AS at_ns, tokens AS value FROM train_steps"
-    own = Rule("own", None, sql, "above", 2.5, Window(2 * interval_ns), reduction=OWN, labels={"severity": "info"})
+    own = Rule("own", None, sql, "above", 2.5, RuleWindow(2 * interval_ns), reduction=OWN, labels={"severity": "info"})
     return RuleSet((*rules, own), interval_ns, warm_up_steps=2)
 
 

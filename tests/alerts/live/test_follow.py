@@ -11,7 +11,7 @@ from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.live.facts import LiveView, SilentWorker
 from rlscope.alerts.live.follow import GRACE_NS, LiveRun
 from rlscope.alerts.live.workers import GIVEN_UP_NS
-from rlscope.alerts.types import Rule, RuleSet, Window
+from rlscope.alerts.types import Rule, RuleSet, RuleWindow
 from rlscope.analysis.result import Alert
 from rlscope.errors import RuleError
 from rlscope.pipeline import check
@@ -23,7 +23,14 @@ RULES = every_rule(5 * S)
 IDLE = RuleSet(
     (
         Rule(
-            "idle", "idle.trainer_ratio", None, "above", 0.5, Window(10 * S), kind="alarm", labels={"severity": "info"}
+            "idle",
+            "idle.trainer_ratio",
+            None,
+            "above",
+            0.5,
+            RuleWindow(10 * S),
+            kind="alarm",
+            labels={"severity": "info"},
         ),
     ),
     interval_ns=10 * S,
@@ -140,7 +147,7 @@ def test_the_folder_may_appear_late_and_a_cut_off_file_is_tried_again_until_the_
 
 
 def test_a_worker_that_falls_silent_is_named_and_a_run_of_which_nothing_is_heard_is_over(tmp_path: Path) -> None:
-    silent = Rule("silent", "worker.silent_s", None, "above", 60, Window(S), kind="data_quality",
+    silent = Rule("silent", "worker.silent_s", None, "above", 60, RuleWindow(S), kind="data_quality",
                   labels={"severity": "critical"}, annotations={"summary": "{worker} for {value}"})  # fmt: skip
     folder = write_run(tmp_path / "run", [])
     growing(folder, 30, train_steps=1)
@@ -213,7 +220,7 @@ def test_the_state_of_other_rules_is_refused(tmp_path: Path) -> None:
 def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(tmp_path: Path) -> None:
     """Eight hours, more than anything looks back at. The trainer waits a third of each, and two thirds of the last."""
     hour_s = 3600
-    idle = replace(IDLE.rules[0], window=Window(hour_s * S))
+    idle = replace(IDLE.rules[0], window=RuleWindow(hour_s * S))
     folder = write_run(tmp_path / "run", [])
     live = LiveRun(folder, replace(IDLE, rules=(idle,), interval_ns=hour_s * S))
     looks: list[tuple[list[tuple[int, int | None]], int]] = []

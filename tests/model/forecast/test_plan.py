@@ -11,10 +11,10 @@ import pytest
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
 from rlscope.model.decode.prior import LogNormal
-from rlscope.model.forecast.plan import Planned, gain_over, hours_of, layouts_of, plan_layouts, sweep
+from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of, layouts_of, plan_layouts, sweep
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
-    Plan,
+    PlanInputs,
     UnplannableError,
     drawn_alone,
     drawn_systems,
@@ -70,7 +70,7 @@ pass_overhead_s = 0
 """
 
 
-def plan_from(folder: Path, text: str) -> Plan:
+def plan_from(folder: Path, text: str) -> PlanInputs:
     path = folder / "plan.toml"
     path.write_text(text, encoding="utf-8")
     return plan_of(read_plan(path))
@@ -81,16 +81,16 @@ def split(layout: Layout) -> tuple[int, int]:
 
 
 @pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+def golden(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
     return plan_layouts(plan_from(tmp_path_factory.mktemp("golden"), GOLDEN))
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+def small(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
     return plan_layouts(plan_from(tmp_path_factory.mktemp("small"), SMALL_PLAN))
 
 
-def test_a_plan_of_the_golden_system_finds_its_best_layout(golden: Planned) -> None:
+def test_a_plan_of_the_golden_system_finds_its_best_layout(golden: PlanResult) -> None:
     assert golden.best is not None and golden.best.state is not None
     assert split(golden.best.layout) == (12, 4)
     assert golden.kv_running == pytest.approx(232.178, abs=1e-3)
@@ -98,7 +98,7 @@ def test_a_plan_of_the_golden_system_finds_its_best_layout(golden: Planned) -> N
     assert golden.best.state.step_s == pytest.approx(50.966, rel=0.02)
 
 
-def test_a_plan_of_the_golden_system_is_that_system(golden: Planned) -> None:
+def test_a_plan_of_the_golden_system_is_that_system(golden: PlanResult) -> None:
     # Rounding the parameters moves the prefill rate by less than the tolerance.
     prefill_tokens_per_s = 2 * PARAMETERS / (3e-5 * 0.8) / (2 * PARAMETERS)
     known = golden_system.system(engine=golden_system.engine(prefill_tokens_per_s=prefill_tokens_per_s))
@@ -110,26 +110,26 @@ def test_a_plan_of_the_golden_system_is_that_system(golden: Planned) -> None:
         assert candidate.state.running == pytest.approx(state.running, rel=1e-5)
 
 
-def test_a_plan_without_doubt_depends_on_nothing(golden: Planned) -> None:
+def test_a_plan_without_doubt_depends_on_nothing(golden: PlanResult) -> None:
     assert golden.unknown_costs == ()
     assert len({draw.trainer for draw in golden.calibration.draws}) == 1
     assert {each.grade for each in golden.candidates} == {"assumed"}
 
 
-def test_the_leading_layouts_are_beyond_doubt_or_simulated(golden: Planned) -> None:
+def test_the_leading_layouts_are_beyond_doubt_or_simulated(golden: PlanResult) -> None:
     assert 1 <= len(golden.simulated) <= 6
     for each in golden.candidates[:3]:
         assert (each.layout in golden.simulated) == is_doubtful(golden.calibration, each.layout)
 
 
-def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(golden: Planned) -> None:
+def test_no_layout_beats_the_bound_and_asynchronous_beats_taking_turns(golden: PlanResult) -> None:
     assert golden.best is not None and golden.best.tokens_per_s is not None and golden.synchronous is not None
     # A simulation knows its rate to about a hundredth.
     assert max(each.tokens_per_s or 0.0 for each in golden.candidates) < 1.02 * golden.bound.trained_tokens_per_s
     assert golden.best.tokens_per_s > 2 * golden.synchronous.trained_tokens_per_s
 
 
-def test_guesses_with_a_spread_make_an_interval_and_odds(small: Planned) -> None:
+def test_guesses_with_a_spread_make_an_interval_and_odds(small: PlanResult) -> None:
     assert small.best is not None and small.best.drawn_tokens_per_s is not None
     low, median, high = np.quantile(small.best.drawn_tokens_per_s, [0.05, 0.5, 0.95])
     assert low < 0.8 * median and high > 1.1 * median
@@ -140,7 +140,7 @@ def test_guesses_with_a_spread_make_an_interval_and_odds(small: Planned) -> None
     ]
 
 
-def test_each_split_is_a_candidate_once_and_the_fastest_comes_first(small: Planned) -> None:
+def test_each_split_is_a_candidate_once_and_the_fastest_comes_first(small: PlanResult) -> None:
     splits = [split(each.layout) for each in small.candidates]
     assert len(set(splits)) == len(splits) == 5
     medians = [
@@ -149,7 +149,7 @@ def test_each_split_is_a_candidate_once_and_the_fastest_comes_first(small: Plann
     assert medians == sorted(medians, reverse=True)
 
 
-def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: Planned) -> None:
+def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: PlanResult) -> None:
     regrets = [each.regret_ratio for each in small.unknown_costs]
     # Choosing is free of regret where the unknown moves no layout past another.
     assert regrets[-1] == 0.0 < regrets[0] < 0.5
@@ -161,12 +161,12 @@ def test_what_matters_most_comes_first_and_what_is_certain_does_not_come(small: 
     assert trained.low < -0.2 and trained.high >= 0.0
 
 
-def test_the_same_plan_draws_the_same_systems(small: Planned) -> None:
+def test_the_same_plan_draws_the_same_systems(small: PlanResult) -> None:
     assert drawn_systems(small.plan, 10) == drawn_systems(small.plan, 10) == small.calibration.draws[:10]
     assert small.calibration.draws[0].trainer != small.calibration.draws[1].trainer
 
 
-def test_many_splits_are_tried_in_larger_steps(small: Planned) -> None:
+def test_many_splits_are_tried_in_larger_steps(small: PlanResult) -> None:
     def steps(gpus: int, replica: int = 1) -> set[int]:
         granularity = replace(small.plan.granularity, gpus_per_trainer_replica=replica)
         plan = replace(small.plan, gpus=gpus, granularity=granularity)
@@ -177,7 +177,7 @@ def test_many_splits_are_tried_in_larger_steps(small: Planned) -> None:
     assert (steps(4 * 49, 4), steps(4 * 50, 4)) == ({4}, {8})
 
 
-def test_a_layout_compared_with_itself_gains_nothing(small: Planned) -> None:
+def test_a_layout_compared_with_itself_gains_nothing(small: PlanResult) -> None:
     best, last = small.candidates[0], small.candidates[-1]
     slowest = [each for each in small.candidates if each.drawn_tokens_per_s is not None][-1]
     assert gain_over(best, best) == (0.0, 0.0, 0.0)
@@ -187,7 +187,7 @@ def test_a_layout_compared_with_itself_gains_nothing(small: Planned) -> None:
     assert gain_over(best, None) is gain_over(last, best) is None
 
 
-def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: Planned) -> None:
+def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: PlanResult) -> None:
     assert small.best is not None and small.best.drawn_tokens_per_s is not None
     hours = hours_of(small, 100)
     assert hours is not None
@@ -196,7 +196,7 @@ def test_the_time_of_a_run_is_its_tokens_over_the_rate(small: Planned) -> None:
     assert hours.low < hours.median < hours.high
 
 
-def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: Planned) -> None:
+def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: PlanResult) -> None:
     free = small.best
     assert free is not None and free.staleness is not None
     cap = free.staleness.sample_p95 - 1
@@ -208,7 +208,7 @@ def test_a_cap_on_staleness_leaves_only_layouts_that_keep_it(small: Planned) -> 
     assert (capped.best.tokens_per_s or 0.0) <= (free.tokens_per_s or 0.0)
 
 
-def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: Planned) -> None:
+def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: PlanResult) -> None:
     none = plan_layouts(replace(small.plan, most_staleness=0))
     assert none.best is None and none.unknown_costs == () and none.best_probability == {}
     assert {each.excluded for each in none.candidates} == {"too_stale", "trainer_memory"}
@@ -216,26 +216,26 @@ def test_where_no_layout_keeps_the_cap_there_is_no_best_one(small: Planned) -> N
     assert hours_of(none, 100) is None
 
 
-def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: Planned) -> None:
+def test_trainers_that_do_not_hold_what_they_train_are_out_of_the_question(small: PlanResult) -> None:
     # 16 bytes of 8.19 billion parameters are 131 GB: two GPUs of 80 GB hold them, one does not.
     assert {split(each.layout) for each in small.candidates if each.excluded == "trainer_memory"} == {(1, 5)}
     assert excluded_for(small, 80e9) == set()
     assert excluded_for(small, 80e9 + 1) == {(1, 5)}
 
 
-def excluded_for(planned: Planned, state_bytes: float) -> set[tuple[int, int]]:
+def excluded_for(planned: PlanResult, state_bytes: float) -> set[tuple[int, int]]:
     plan = replace(planned.plan, training=replace(planned.plan.training, state_bytes=state_bytes))
     swept = sweep(planned.calibration, plan, layouts_of(plan))
     return {split(each.layout) for each in swept.forecasts.values() if each.excluded == "trainer_memory"}
 
 
-def test_a_cache_too_small_for_the_longest_response_leaves_no_layout(small: Planned) -> None:
+def test_a_cache_too_small_for_the_longest_response_leaves_no_layout(small: PlanResult) -> None:
     short = plan_layouts(replace(small.plan, kv_capacity_tokens=1123.0))
     assert short.best is None
     assert {each.excluded for each in short.candidates} == {"kv_memory", "trainer_memory"}
 
 
-def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: Planned) -> None:
+def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: PlanResult) -> None:
     assert small.best is not None
     poor = plan_layouts(replace(small.plan, present=Layout(2, 4, 2)))
     assert poor.present is not None and poor.advice is not None and poor.best is not None
@@ -245,12 +245,12 @@ def test_a_poor_present_layout_is_left_and_the_best_one_kept(small: Planned) -> 
     assert good.best is good.present and good.advice is not None and not good.advice.changes
 
 
-def test_too_few_gpus_for_a_split_are_refused(small: Planned) -> None:
+def test_too_few_gpus_for_a_split_are_refused(small: PlanResult) -> None:
     with pytest.raises(UnplannableError, match="1 GPUs make no trainer replica and engine"):
         plan_layouts(replace(small.plan, gpus=1))
 
 
-def test_a_plan_with_certain_guesses_only_draws_its_medians(golden: Planned) -> None:
+def test_a_plan_with_certain_guesses_only_draws_its_medians(golden: PlanResult) -> None:
     median = planned_system(golden.plan, {})
     assert isinstance(median.engine.curve, PNormCurve)
     assert (median.engine.curve.flat_s, median.engine.curve.per_request_s) == pytest.approx((8e-3, 3e-5), rel=1e-8)
@@ -258,7 +258,7 @@ def test_a_plan_with_certain_guesses_only_draws_its_medians(golden: Planned) -> 
     assert all(draw.engine == median.engine for draw in drawn_systems(golden.plan, 20))
 
 
-def test_no_draw_is_faster_than_the_device(small: Planned) -> None:
+def test_no_draw_is_faster_than_the_device(small: PlanResult) -> None:
     wide = replace(small.plan.decode, weight_bandwidth_log_sd=1.0, compute_log_sd=1.0, kv_bandwidth_log_sd=1.0)
     plan = replace(small.plan, decode=wide)
     curves = [draw.engine.curve for draw in drawn_systems(plan, 200)]
@@ -271,7 +271,7 @@ def test_no_draw_is_faster_than_the_device(small: Planned) -> None:
     assert min(curve.kv_s_per_token for curve in curves) == pytest.approx(147_456 / 3.35e12)
 
 
-def test_an_unknown_alone_moves_nothing_else(small: Planned) -> None:
+def test_an_unknown_alone_moves_nothing_else(small: PlanResult) -> None:
     plan = replace(small.plan, lengths_log_sd=0.3, update=replace(small.plan.update, seconds=LogNormal(3.0, 0.3)))
     median = planned_system(plan, {})
     for unknown in UNKNOWNS:
@@ -289,13 +289,13 @@ def test_an_unknown_alone_moves_nothing_else(small: Planned) -> None:
         assert is_unsure(plan, unknown)
 
 
-def test_the_exponent_of_training_stays_inside_what_can_be(small: Planned) -> None:
+def test_the_exponent_of_training_stays_inside_what_can_be(small: PlanResult) -> None:
     plan = replace(small.plan, training=replace(small.plan.training, scaling_exponent=0.9, scaling_exponent_sd=1.0))
     exponents = [draw.trainer.scaling_exponent for draw in drawn_systems(plan, 200)]
     assert 0.0 < min(exponents) < 0.2 and 1.0 < max(exponents) <= 1.05
 
 
-def test_a_training_rate_that_is_stated_is_not_worked_out(small: Planned) -> None:
+def test_a_training_rate_that_is_stated_is_not_worked_out(small: PlanResult) -> None:
     stated = replace(small.plan, training=replace(small.plan.training, tokens_per_gpu_s=LogNormal(1234.0, 0.1)))
     assert planned_system(stated, {}).trainer.tokens_per_gpu_s == 1234.0
     # 0.25 of 989 TFLOP/s over 3 (2 N + 2 l d s) operations, s = prompt + E[L^2] / E[L].
@@ -305,7 +305,7 @@ def test_a_training_rate_that_is_stated_is_not_worked_out(small: Planned) -> Non
     assert planned_system(small.plan, {}).trainer.tokens_per_gpu_s == pytest.approx(0.25 * 989e12 / flop)
 
 
-def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: Planned) -> None:
+def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: PlanResult) -> None:
     shape = replace(small.plan.shape, active_parameters=2_000_000_000, experts=64, experts_per_token=4)
     curve = planned_system(replace(small.plan, shape=shape), {}).engine.curve
     assert isinstance(curve, ExpertHitCurve)
@@ -314,14 +314,14 @@ def test_a_mixture_of_experts_is_planned_with_experts_that_are_hit(small: Planne
     assert curve.experts_s == pytest.approx(2 * routed / (3.35e12 * 0.75))
 
 
-def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small: Planned) -> None:
+def test_many_gpus_of_an_engine_are_known_less_well_unless_the_plan_says_more(small: PlanResult) -> None:
     one, two = small.plan, replace(small.plan, granularity=replace(small.plan.granularity, gpus_per_engine=2))
     assert engine_prior(two).flat_s.log_sd > engine_prior(one).flat_s.log_sd
     sure = replace(two, decode=replace(two.decode, weight_bandwidth_log_sd=0.01))
     assert engine_prior(sure).flat_s.log_sd == 0.01
 
 
-def test_a_shape_that_says_too_little_is_refused(small: Planned) -> None:
+def test_a_shape_that_says_too_little_is_refused(small: PlanResult) -> None:
     with pytest.raises(UnplannableError, match="parameters, their bytes or the experts"):
         planned_system(replace(small.plan, shape=replace(small.plan.shape, active_parameters=10**9)), {})
 

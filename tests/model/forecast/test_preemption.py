@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rlscope.model.forecast.preemption import Preemption, preemption_seen, preemption_simulated
-from rlscope.model.forecast.result import Question, look_ahead
+from rlscope.model.forecast.result import ModelConfig, model_run
 from rlscope.model.forecast.whatif import Change, what_if
 from rlscope.model.observed import Observed, PutBack
 from rlscope.model.simulate import Settings, Simulated, simulate
@@ -72,11 +72,11 @@ def test_where_updates_have_the_cache_computed_again_too_a_simulation_only_count
 
 
 def test_more_requests_than_the_cache_holds_are_put_back_and_fewer_are_not() -> None:
-    question = Question(Admission(), Settings(), None, None, Granularity(1), None, None, None)
-    outlook = look_ahead(replace(observed(), kv_capacity_tokens=12_000), None, question)
-    few, many = (what_if(outlook, Change(running_per_engine=running)).predicted for running in (32, 128))
+    question = ModelConfig(Admission(), Settings(), None, None, Granularity(1), None, None, None)
+    model = model_run(replace(observed(), kv_capacity_tokens=12_000), None, question)
+    few, many = (what_if(model, Change(running_per_engine=running)).predicted for running in (32, 128))
     assert TODAY.running_per_engine == 64  # they hold some 10,000 tokens
     assert few.preemption == Preemption(0.0, 0.0)
     assert many.preemption is not None and many.preemption.per_sample > 0.5
     assert many.preemption.engine_ratio is None  # prefill was not seen
-    assert outlook.preemption is None  # nobody counted
+    assert model.preemption is None  # nobody counted

@@ -11,7 +11,7 @@ from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import Spread, forecast_layouts
 from rlscope.model.forecast.recommend import _covers, _doubts, _objection, _trainers, contradiction, recommend
-from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
@@ -19,7 +19,7 @@ from rlscope.model.system import Admission, Granularity, Layout, possible_layout
 from rlscope.model.training.step_time import trainer_step
 from tests.model.known_run import LENGTHS, TODAY, TRUTH, longer, observed, steady
 
-QUESTION = Question(
+QUESTION = ModelConfig(
     admission=Admission(),
     settings=Settings(),
     form=None,
@@ -37,9 +37,9 @@ def calibrated() -> Calibration:
 
 
 @cache
-def outlook() -> Outlook:
+def model() -> ModelResult:
     run = observed()
-    return look_ahead(run, (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
+    return model_run(run, (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
 
 
 def test_a_calibration_finds_the_trainer_the_passes_and_the_cost_of_updates():
@@ -107,7 +107,7 @@ def test_a_stretch_that_runs_at_half_the_speed_is_not_what_was_predicted():
 
 
 def test_the_gap_adds_up_exactly_from_the_bound_to_what_was_achieved():
-    gap = outlook().gap
+    gap = model().gap
     left = gap.bound_tokens_per_s
     for step in gap.steps:
         left -= step.lost_tokens_per_s
@@ -118,7 +118,7 @@ def test_the_gap_adds_up_exactly_from_the_bound_to_what_was_achieved():
 
 
 def test_the_gap_names_the_split_of_the_gpus_when_trainers_are_the_slower_side():
-    lost = {step.cause: step.lost_tokens_per_s for step in outlook().gap.steps}
+    lost = {step.cause: step.lost_tokens_per_s for step in model().gap.steps}
     assert max(lost, key=lambda cause: lost[cause]) == "layout_imbalance"
     assert lost["weight_updates"] > 0
 
@@ -131,7 +131,7 @@ def test_a_prediction_above_what_was_achieved_is_left_unexplained():
 
 
 def test_the_recommended_layout_is_near_the_true_best_of_all():
-    advice = outlook().recommendation
+    advice = model().recommendation
     layouts = possible_layouts(8, Granularity(1), (64,))
     truth = {layout: steady(layout=layout).trained_tokens_per_s for layout in layouts}
     best = max(truth.values())
@@ -186,7 +186,7 @@ def test_a_run_in_its_best_layout_keeps_it():
 
 
 def test_a_short_stretch_changes_nothing_however_large_the_gain():
-    short = look_ahead(observed(steps=12), None, QUESTION)
+    short = model_run(observed(steps=12), None, QUESTION)
     assert short.recommendation.reason == "too_short"
     assert not short.recommendation.changes
     assert short.prediction is None
@@ -204,9 +204,9 @@ def test_no_forecast_is_staler_than_a_cap_that_drops():
 def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
     capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
     for stated in (True, False):
-        outlook = look_ahead(observed(), None, replace(capped, manner_stated=stated))
-        assert outlook.simulated_layouts > 0
-        assert ("manner_assumed" in outlook.cautions) is not stated
+        model = model_run(observed(), None, replace(capped, manner_stated=stated))
+        assert model.simulated_layouts > 0
+        assert ("manner_assumed" in model.cautions) is not stated
 
 
 @pytest.mark.parametrize(
@@ -216,21 +216,21 @@ def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_m
     held: float | None, contradicted: bool
 ):
     run = replace(observed(steps=12), batches_ahead=held)
-    outlook = look_ahead(run, None, replace(QUESTION, batches_ahead=1.0))
-    assert ("ahead_contradicted" in outlook.cautions) is contradicted
+    model = model_run(run, None, replace(QUESTION, batches_ahead=1.0))
+    assert ("ahead_contradicted" in model.cautions) is contradicted
 
 
 def test_lengths_that_drift_are_said_to():
-    assert "lengths_drift" not in outlook().cautions
-    grown = look_ahead(longer(observed(), 0.3), None, QUESTION)
+    assert "lengths_drift" not in model().cautions
+    grown = model_run(longer(observed(), 0.3), None, QUESTION)
     assert "lengths_drift" in grown.cautions
     assert grown.length_drift is not None
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
 def test_lengths_that_drift_by_more_than_the_gain_s_interval_keep_the_layout():
-    assert outlook().recommendation.changes
-    grown = look_ahead(longer(observed(), 1.0), (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
+    assert model().recommendation.changes
+    grown = model_run(longer(observed(), 1.0), (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
     assert grown.recommendation.reason == "lengths_drift"
     assert not grown.recommendation.changes
 
@@ -251,7 +251,7 @@ def test_a_run_of_one_batch_size_without_known_hardware_is_not_told_to_run_anoth
 
 
 def test_a_change_that_every_form_of_the_model_backs_is_contradicted_by_none_and_its_reverse_by_one():
-    advice = outlook().recommendation
+    advice = model().recommendation
     assert contradiction(calibrated(), observed(), None, advice) is None
     slower = replace(advice, gain_ratio=Spread(-0.01, -0.02, 0.0))
     assert contradiction(calibrated(), observed(), None, slower) in ("decode_form", "training_form")
@@ -296,14 +296,14 @@ def test_layouts_with_tokens_older_than_the_cap_are_excluded_and_today_s_never()
     assert recommend(calibrated(), forecasts, long_enough=True).reason == "no_other_layout"
 
 
-def test_the_same_run_gives_the_same_outlook():
-    first, second = (look_ahead(observed(steps=12), None, QUESTION) for _ in range(2))
+def test_the_same_run_gives_the_same_model():
+    first, second = (model_run(observed(steps=12), None, QUESTION) for _ in range(2))
     assert first.recommendation.gain_ratio == second.recommendation.gain_ratio
     assert first.gap == second.gap
 
 
 def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
-    finish, advice = outlook().finish, outlook().recommendation
+    finish, advice = model().finish, model().recommendation
     assert finish is not None and finish.recommended_hours is not None
     assert finish.today_hours.median == pytest.approx(100 * observed().steps.period_s.mean() / 3600, rel=0.02)
     assert finish.recommended_hours.median == pytest.approx(
@@ -314,7 +314,7 @@ def test_time_to_finish_is_steps_times_their_period_and_shrinks_with_the_gain():
 
 
 def test_a_full_batch_is_efficient_and_a_single_request_is_not():
-    full = outlook().efficiency
+    full = model().efficiency
     assert full is not None
     assert full.efficient_time_ratio > 0.95
     run = observed()
@@ -353,4 +353,4 @@ def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
 def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
     question = replace(QUESTION, admission=Admission(None, "drop_by_age", 0))
     with pytest.raises(UncalibratableError, match="own layout cannot run"):
-        look_ahead(observed(), None, question)
+        model_run(observed(), None, question)

@@ -7,7 +7,7 @@ import pytest
 
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration, calibrate
-from rlscope.model.forecast.sensitivity import Lever, SensitivityQuantity, sensitivities
+from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, sensitivities
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, WeightUpdate
 from tests.model.known_run import TODAY, TRUTH, observed, steady
 
@@ -20,11 +20,11 @@ def run_of(system: System, layout: Layout = TODAY, *, synchronous: bool = False)
     return replace(CALIBRATED, system=system, draws=(system,) * 20, layout=layout, synchronous=synchronous)
 
 
-def levers(run: Calibration, granularity: Granularity = ONE) -> dict[SensitivityQuantity, Lever]:
+def levers(run: Calibration, granularity: Granularity = ONE) -> dict[SensitivityQuantity, Sensitivity]:
     return {lever.quantity: lever for lever in sensitivities(run, granularity)}
 
 
-def gain(found: dict[SensitivityQuantity, Lever], quantity: SensitivityQuantity) -> float:
+def gain(found: dict[SensitivityQuantity, Sensitivity], quantity: SensitivityQuantity) -> float:
     spread = found[quantity].gain_ratio
     assert spread is not None
     assert spread.low == pytest.approx(spread.high)
@@ -103,7 +103,7 @@ def test_a_limit_that_binds_buys_something_and_one_that_is_not_there_says_so():
     assert found["running_limit"].silence == "not_limiting"
     assert found["in_flight_cap"].silence == found["staleness_cap"].silence == "not_there"
     assert found["environment"].silence == "not_there"
-    assert found["prefill_speed"] == Lever("prefill_speed", None, "not_recorded", found["prefill_speed"].is_rough)
+    assert found["prefill_speed"] == Sensitivity("prefill_speed", None, "not_recorded", found["prefill_speed"].is_rough)
 
 
 def test_a_cap_in_flight_buys_per_cent_of_itself():

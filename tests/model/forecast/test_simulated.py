@@ -8,7 +8,7 @@ import pytest
 
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.forecast.layouts import Forecast, forecast_layouts
-from rlscope.model.forecast.simulated import _moved, arbitrate, is_doubtful
+from rlscope.model.forecast.simulated import _moved, correct_by_simulation, is_doubtful
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
 from tests.model.known_run import observed
@@ -61,7 +61,7 @@ def test_a_layout_that_is_not_doubtful_keeps_its_closed_form() -> None:
 def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doubt() -> None:
     layouts = possible_layouts(8, Granularity(1), (32, 64))
     before = forecast_layouts(capped(), layouts)
-    judged = arbitrate(capped(), before, Settings(), None)
+    judged = correct_by_simulation(capped(), before, Settings(), None)
     assert 1 <= judged.simulated_layouts <= 10
     closed = {each.layout: each.tokens_per_s for each in before.others}
     leaders = [each for each in judged.forecasts.rivals if is_doubtful(capped(), each.layout)][:1]

@@ -19,14 +19,14 @@ from rlscope.model.forecast.change import (
     with_trainer_speed,
 )
 from rlscope.model.forecast.layouts import drawn_rates
-from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.forecast.whatif import ImpossibleChangeError, WhatIf, asked_layouts, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
 from tests.model.known_run import TODAY, TRUTH, observed
 
-QUESTION = Question(
+QUESTION = ModelConfig(
     admission=Admission(),
     settings=Settings(),
     form=None,
@@ -40,15 +40,15 @@ CAPPED = LengthLaw(np.array([100.0, 200.0, 400.0]), np.array([0.5, 0.3, 0.2]), c
 
 
 @cache
-def outlook(**changed: object) -> Outlook:
+def model(**changed: object) -> ModelResult:
     """Of the known run: two trainer GPUs, six engines of one GPU, trainers the slower side."""
-    return look_ahead(observed(), None, replace(QUESTION, **changed))
+    return model_run(observed(), None, replace(QUESTION, **changed))
 
 
 @cache
-def synchronous_outlook() -> Outlook:
+def synchronous_model() -> ModelResult:
     run = observed()
-    return look_ahead(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
+    return model_run(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
 
 
 def truth(system: System, layout: Layout = TODAY) -> SteadyState:
@@ -63,7 +63,7 @@ def rate(found: WhatIf) -> float:
 
 
 def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
-    for said in (outlook(), synchronous_outlook()):
+    for said in (model(), synchronous_model()):
         found = what_if(said, Change())
         assert found.predicted.tokens_per_s == said.forecasts.today.tokens_per_s
         assert np.array_equal(found.predicted.drawn_tokens_per_s, said.forecasts.today.drawn_tokens_per_s)
@@ -85,7 +85,7 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
     ],
 )
 def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: Change):
-    said = outlook()
+    said = model()
     layout = Layout(3, 5, 45)  # drawn, and with nothing to simulate
     candidate = next(each for each in said.forecasts.others if each.layout == layout)
     answer = what_if(said, replace(change, running_per_engine=45))
@@ -113,7 +113,7 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: C
     ],
 )
 def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
-    found, expected = what_if(outlook(), change), truth(system)
+    found, expected = what_if(model(), change), truth(system)
     assert rate(found) == pytest.approx(expected.trained_tokens_per_s, rel=0.07)  # what the fit errs at this context
     assert found.predicted.pace is not None
     assert found.predicted.pace.step_s == pytest.approx(expected.step_s, rel=0.07)
@@ -122,12 +122,12 @@ def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: 
 
 
 def test_what_the_run_does_not_wait_for_brings_nothing_and_surely_so():
-    assert what_if(outlook(), Change(forward_speed=2.0)).gain_ratio == pytest.approx((0.0, 0.0, 0.0), abs=1e-9)
-    assert what_if(outlook(), Change(trainer_speed=0.5)).gain_ratio.median == pytest.approx(-0.49, abs=0.02)
+    assert what_if(model(), Change(forward_speed=2.0)).gain_ratio == pytest.approx((0.0, 0.0, 0.0), abs=1e-9)
+    assert what_if(model(), Change(trainer_speed=0.5)).gain_ratio.median == pytest.approx(-0.49, abs=0.02)
 
 
 def test_gpus_alone_are_split_the_fastest_way():
-    said = outlook()
+    said = model()
     found = what_if(said, Change(gpus=5))
     by_hand = [what_if(said, Change(gpus=5, trainer_gpus=trainers)) for trainers in range(1, 5)]
     assert found.chose_split and not by_hand[0].chose_split
@@ -135,17 +135,17 @@ def test_gpus_alone_are_split_the_fastest_way():
 
 
 def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
-    found = what_if(synchronous_outlook(), Change(trainer_gpus=3))
+    found = what_if(synchronous_model(), Change(trainer_gpus=3))
     assert found.predicted.staleness is not None and found.predicted.staleness.token_mean == 0.0
     pace = found.predicted.pace
     assert pace is not None
     assert pace.trainer_idle_ratio + pace.sampler_idle_ratio >= 1.0
-    assert what_if(synchronous_outlook(), Change(gpus=12)).predicted.staleness == found.predicted.staleness
+    assert what_if(synchronous_model(), Change(gpus=12)).predicted.staleness == found.predicted.staleness
 
 
 def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tokens_younger():
-    slow = what_if(outlook(), Change(forward_speed=0.25))
-    found = what_if(outlook(), Change(forward_speed=0.25, max_staleness=1))
+    slow = what_if(model(), Change(forward_speed=0.25))
+    found = what_if(model(), Change(forward_speed=0.25, max_staleness=1))
     assert found.simulated and found.doubts == ("cap_by_admission",)
     assert found.predicted.staleness.token_mean < slow.predicted.staleness.token_mean
     assert rate(found) < rate(slow)
@@ -160,7 +160,7 @@ def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tok
     ],
 )
 def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
-    found = what_if(outlook(admission=Admission(queue_capacity_samples=300)), change)
+    found = what_if(model(admission=Admission(queue_capacity_samples=300)), change)
     assert found.obstacle == obstacle
     assert (found.predicted.tokens_per_s is None) == (found.gain_ratio is None) == (obstacle is not None)
 
@@ -235,7 +235,7 @@ def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[st
 
 
 def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
-    said = look_ahead(replace(observed(), lengths=CAPPED), None, QUESTION)
+    said = model_run(replace(observed(), lengths=CAPPED), None, QUESTION)
     assert what_if(said, Change(max_output_tokens=400)).predicted.grade != "assumed"
     assert what_if(said, Change(max_output_tokens=800)).predicted.grade == "assumed"
 
@@ -253,9 +253,9 @@ def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still(
     change = Change(weight_update_s=1.0)
     assert timed_update(WeightUpdate(0.5, 1.0, 1.5), change) == WeightUpdate(0.25, 0.5, 0.75)
     assert timed_update(WeightUpdate(), change) == WeightUpdate(1.0, 1.0, 0.0)
-    found = what_if(outlook(), Change(weight_update_s=0.0))
+    found = what_if(model(), Change(weight_update_s=0.0))
     assert found.doubts == ()
-    assert rate(found) > rate(what_if(outlook(), Change()))
+    assert rate(found) > rate(what_if(model(), Change()))
 
 
 def test_samples_per_step_are_those_of_an_optimizer_step():
@@ -285,7 +285,7 @@ def test_an_update_lasts_until_the_slower_side_goes_on():
 
 
 def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
-    free, capped = outlook(), outlook(most_staleness=1)
+    free, capped = model(), model(most_staleness=1)
     change = Change(gpus=6, running_per_engine=16)
     layouts = [what_if(said, change).predicted for said in (free, capped)]
     assert layouts[0].staleness.sample_p95 > 1 >= layouts[1].staleness.sample_p95
@@ -293,12 +293,12 @@ def test_the_fastest_split_keeps_the_staleness_cap_where_one_does():
 
 
 def test_a_limit_that_the_run_itself_passed_keeps_nothing_from_running():
-    said = outlook(admission=Admission(queue_capacity_samples=128))  # the run takes 256 samples a step
+    said = model(admission=Admission(queue_capacity_samples=128))  # the run takes 256 samples a step
     assert what_if(said, Change(trainer_speed=0.5)).obstacle is None
 
 
 def test_a_layout_errs_by_the_same_whatever_it_is_asked_with_and_not_as_another_does():
-    calibration, layouts = outlook().calibration, (Layout(3, 5, 45), Layout(4, 4, 90))
+    calibration, layouts = model().calibration, (Layout(3, 5, 45), Layout(4, 4, 90))
     both = drawn_rates(calibration, layouts)
     assert np.array_equal(both[:, [1]], drawn_rates(calibration, layouts[1:]))
     exact = replace(calibration, draws=(calibration.system,) * 200)

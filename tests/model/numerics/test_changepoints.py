@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.run_facts import steady_window
-from rlscope.model.numerics.changepoints import LEAST_STEPS, Stretch, last_stable_stretch
+from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, Stretch, last_stable_stretch
 
 
 def noisy(level_s: float, steps: int, seed: int = 0, spread: float = 0.1) -> list[float]:
@@ -19,8 +19,8 @@ def test_a_constant_sequence_is_one_stretch() -> None:
 
 
 def test_the_least_number_of_steps_is_a_stretch_and_one_less_is_none() -> None:
-    assert last_stable_stretch([2.0] * LEAST_STEPS) == Stretch(0, LEAST_STEPS - 1)
-    assert last_stable_stretch([2.0] * (LEAST_STEPS - 1)) is None
+    assert last_stable_stretch([2.0] * LEAST_STEPS_TO_SETTLE) == Stretch(0, LEAST_STEPS_TO_SETTLE - 1)
+    assert last_stable_stretch([2.0] * (LEAST_STEPS_TO_SETTLE - 1)) is None
     assert last_stable_stretch([]) is None
 
 
@@ -43,7 +43,7 @@ def test_a_warm_up_is_left_out() -> None:
 
 
 def test_a_drain_too_short_to_judge_leaves_the_stretch_before_it() -> None:
-    assert last_stable_stretch(noisy(1.0, 40) + noisy(5.0, LEAST_STEPS - 2)) == Stretch(0, 39)
+    assert last_stable_stretch(noisy(1.0, 40) + noisy(5.0, LEAST_STEPS_TO_SETTLE - 2)) == Stretch(0, 39)
 
 
 def test_one_slow_step_cuts_nothing() -> None:
@@ -83,5 +83,5 @@ def test_the_window_runs_from_the_end_of_the_step_before_the_stretch_to_the_end_
 
 
 def test_there_is_no_window_without_enough_periods() -> None:
-    assert steady_window(steps_of([1.0] * (LEAST_STEPS - 1))) is None
-    assert steady_window(steps_of([1.0] * LEAST_STEPS)) is not None
+    assert steady_window(steps_of([1.0] * (LEAST_STEPS_TO_SETTLE - 1))) is None
+    assert steady_window(steps_of([1.0] * LEAST_STEPS_TO_SETTLE)) is not None

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlscope.model.simulate.dispatch import Fleet
-from rlscope.model.simulate.engine import Engine, EngineTerms
+from rlscope.model.simulate.dispatch import EngineFleet
+from rlscope.model.simulate.engine import EngineTerms, SimulatedEngine
 from rlscope.model.simulate.samples import Draws, Samples
 
 TERMS = EngineTerms(
@@ -33,11 +33,11 @@ class Given(Draws):
         return self.listed, [True] * len(self.listed)
 
 
-def engine_with(lengths: list[int], terms: EngineTerms = TERMS) -> Engine:
+def engine_with(lengths: list[int], terms: EngineTerms = TERMS) -> SimulatedEngine:
     samples = Samples(Given(lengths), 1)
     for _ in lengths:
         samples.start_group()
-    engine = Engine(0, terms, samples)
+    engine = SimulatedEngine(0, terms, samples)
     engine.waiting.extend(range(len(lengths)))
     return engine
 
@@ -213,11 +213,11 @@ def admitted(terms: EngineTerms) -> int:
     return engine.running
 
 
-def fleet_of(engines: int, places: int, lengths: list[int], terms: EngineTerms = TERMS) -> Fleet:
+def fleet_of(engines: int, places: int, lengths: list[int], terms: EngineTerms = TERMS) -> EngineFleet:
     samples = Samples(Given(lengths), 1)
     for _ in lengths:
         samples.start_group()
-    return Fleet([terms] * engines, places, samples)
+    return EngineFleet([terms] * engines, places, samples)
 
 
 def test_a_sample_goes_to_the_engine_with_the_fewest_requests() -> None:

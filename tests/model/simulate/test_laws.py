@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rlscope.model.simulate import Settings, Simulated, dispatch, simulate
-from rlscope.model.simulate.engine import Engine
-from rlscope.model.simulate.loop import Run
+from rlscope.model.simulate.engine import SimulatedEngine
+from rlscope.model.simulate.loop import EventLoop
 from rlscope.model.simulate.results import summarise
 from rlscope.model.simulate.samples import NEVER, Samples
 from rlscope.model.system import Layout, System
@@ -30,7 +30,7 @@ def test_every_generated_token_is_in_one_place(case: Case) -> None:
 
 def test_tokens_of_a_request_that_waits_for_room_in_the_cache_are_in_flight() -> None:
     system, layout, settings = CASES["cache overflows"]
-    run = Run(system, layout, settings, np.random.default_rng(5))
+    run = EventLoop(system, layout, settings, np.random.default_rng(5))
     start, waited = run.play(0), 0
     for steps in range(1, 25):
         ledger = summarise(run.samples, start, run.play(steps), run.step_ends_s).ledger
@@ -56,7 +56,7 @@ def test_the_seconds_of_each_side_add_up(case: Case) -> None:
 def test_requests_that_run_are_the_time_that_each_of_them_runs(case: Case) -> None:
     """Little's law as an identity: the integral of their number is the sum of their times."""
     system, layout, settings = case
-    run = Run(system, layout, settings, np.random.default_rng(5))
+    run = EventLoop(system, layout, settings, np.random.default_rng(5))
     totals = run.play(30)
     admitted = np.array(run.samples.admitted_s)
     finished = np.array(run.samples.finished_s)
@@ -72,7 +72,7 @@ def test_requests_that_run_are_the_time_that_each_of_them_runs(case: Case) -> No
 @every_case
 def test_places_are_taken_or_empty_for_a_reason(case: Case) -> None:
     system, layout, settings = case
-    run = Run(system, layout, settings, np.random.default_rng(5))
+    run = EventLoop(system, layout, settings, np.random.default_rng(5))
     totals = run.play(30)
     taken_s = sum(engine.running_s for engine in totals.engines)
     accounted_s = taken_s + sum(totals.places.empty_s.values())
@@ -104,7 +104,7 @@ def test_one_seed_is_one_run(case: Case) -> None:
     assert first == second != other
 
 
-class OnePassAtATime(Engine):
+class OnePassAtATime(SimulatedEngine):
     """The same engine without jumps: every pass is an event, and every token is written down."""
 
     written: dict[int, list[int]]
@@ -148,9 +148,9 @@ def seconds_of(run: Simulated) -> dict[str, float]:
 def test_jumping_over_passes_changes_nothing(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     system, layout, settings = case
     jumped = simulate(system, layout, steps=14, seed=5, warm_up_steps=4, settings=settings)
-    monkeypatch.setattr(dispatch, "Engine", OnePassAtATime)
+    monkeypatch.setattr(dispatch, "SimulatedEngine", OnePassAtATime)
     OnePassAtATime.written = {}
-    run = Run(system, layout, settings, np.random.default_rng(5))
+    run = EventLoop(system, layout, settings, np.random.default_rng(5))
     walked = summarise(run.samples, run.play(4), run.play(14), run.step_ends_s)
     assert dict(jumped.staleness.tokens.counts) == ages_written_down(run.samples, 4)
     assert jumped.staleness == walked.staleness
@@ -170,7 +170,7 @@ def without_places(run: Simulated) -> Simulated:
 def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     system, layout, settings = case
     short = simulate(system, layout, steps=14, seed=5, settings=settings)
-    monkeypatch.setattr(Run, "_swap_requests", lambda run: None)
+    monkeypatch.setattr(EventLoop, "_swap_requests", lambda run: None)
     long = simulate(system, layout, steps=14, seed=5, settings=settings)
     assert without_places(long) == without_places(short)
     # Their integrals are added up in other pieces.
@@ -181,14 +181,14 @@ def test_the_short_way_over_full_engines_gives_the_same_bits(case: Case, monkeyp
 @pytest.mark.parametrize("name", ["trainer waits", "trainer waits, pulled"])
 def test_the_short_way_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     system, layout, settings = CASES[name]
-    taken, swap = Counter[bool](), Engine.swap
+    taken, swap = Counter[bool](), SimulatedEngine.swap
 
-    def counted(engine: Engine, now_s: float, newcomer: int) -> int:
+    def counted(engine: SimulatedEngine, now_s: float, newcomer: int) -> int:
         sample = swap(engine, now_s, newcomer)
         taken[sample != NEVER] += 1
         return sample
 
-    monkeypatch.setattr(Engine, "swap", counted)
+    monkeypatch.setattr(SimulatedEngine, "swap", counted)
     simulate(system, layout, steps=10, seed=5, settings=settings)
     assert taken[True] > taken[False]
 
@@ -196,7 +196,7 @@ def test_the_short_way_is_taken(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 @every_case
 def test_a_step_trains_the_samples_it_should(case: Case) -> None:
     system, layout, settings = case
-    run = Run(system, layout, settings, np.random.default_rng(5))
+    run = EventLoop(system, layout, settings, np.random.default_rng(5))
     run.play(12)
     workload = system.workload
     trained = Counter(step for step in run.samples.group_step if step != NEVER)

@@ -7,13 +7,13 @@ import pytest
 
 from rlscope.model.lengths import GroupLengths, LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
-from rlscope.model.simulate.dispatch import Cap, Fleet, Pull
-from rlscope.model.simulate.loop import Run, engine_terms
+from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull
+from rlscope.model.simulate.loop import EventLoop, engine_terms
 from rlscope.model.simulate.queue import Gate, GroupQueue
 from rlscope.model.simulate.results import Ages
 from rlscope.model.simulate.samples import DROPPED, QUEUED, Draws, Samples, group_correlation
 from rlscope.model.simulate.settings import QueueOrder
-from rlscope.model.simulate.trainer import Trainer as SimulatedTrainer
+from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
 from tests.model.simulated_systems import (
     BUSY,
@@ -228,7 +228,7 @@ def cap_of_1(*engine_versions: int) -> tuple[Cap, Samples, GroupQueue]:
     """Two running groups of one sample, neither admitted yet, and engines that hold these versions."""
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     terms = engine_terms(STARVED, replace(LAYOUT, sampler_gpus=len(engine_versions)), Settings())
-    fleet = Fleet(terms, 8, samples)
+    fleet = EngineFleet(terms, 8, samples)
     for engine, version in zip(fleet.engines, engine_versions, strict=True):
         engine.version = version
     cap = Cap(1, samples, queue, fleet)
@@ -413,7 +413,7 @@ def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_tu
     system = replace(STARVED, admission=admission, workload=replace(WORKLOAD, samples_per_step=12))
     layout = replace(LAYOUT, sampler_gpus=2)
     pulled, routed = (
-        Run(system, layout, Settings(dispatch=dispatch), np.random.default_rng(0))
+        EventLoop(system, layout, Settings(dispatch=dispatch), np.random.default_rng(0))
         for dispatch in ("pulled", "least_loaded")
     )
     for run in (pulled, routed):
@@ -428,7 +428,7 @@ def test_engines_that_take_groups_themselves_take_all_they_have_places_for_in_tu
 def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_does() -> None:
     # Groups of one, a queue of one: what the first engine holds back is its own matter while there is room.
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
-    fleet = Fleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
+    fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
     gate = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue)
     pull = Pull(fleet, gate, queue, samples, samples.start_group, lambda _now_s: None)
     samples.engine[0] = samples.engine[1] = 0
@@ -452,7 +452,7 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
 
 def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_says_what_it_queued() -> None:
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
-    fleet = Fleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
+    fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
     gate, queued_s = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue), []
     pull = Pull(fleet, gate, queue, samples, samples.start_group, queued_s.append)
     samples.engine[0] = 0

@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 
 from rlscope.analysis.result import Analysis
-from rlscope.model.forecast.result import NoOutlook, Outlook, look_ahead
+from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
-from tests.reports.outlook_fixture import QUESTION, changing_outlook, observed, short_outlook
+from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
 LAYOUT = {"n_train_gpus", "n_sample_gpus", "max_running_per_engine"}
 PRESENT = LAYOUT | {"tokens_per_s", "staleness_mean", "staleness_max"}
@@ -27,21 +27,21 @@ WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment
 
 
 @cache
-def synchronous_outlook() -> Outlook:
+def synchronous_model() -> ModelResult:
     """The run of the fixture with every token of the newest version."""
     run = observed(40)
-    return look_ahead(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
+    return model_run(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
 
 
-def with_outlook(outlook: Outlook | NoOutlook) -> Analysis:
-    return replace(full_analysis(), outlook=outlook)
+def with_model(model: ModelResult | NoModelResult) -> Analysis:
+    return replace(full_analysis(), model=model)
 
 
 ANALYSES: dict[str, Callable[[], Analysis]] = {
-    "an outlook": lambda: with_outlook(changing_outlook()),
-    "a short stretch": lambda: with_outlook(short_outlook()),
-    "synchronous": lambda: with_outlook(synchronous_outlook()),
-    "no outlook": lambda: with_outlook(NoOutlook("no pass was recorded")),
+    "a model result": lambda: with_model(changing_model()),
+    "a short stretch": lambda: with_model(short_model()),
+    "synchronous": lambda: with_model(synchronous_model()),
+    "no model result": lambda: with_model(NoModelResult("no pass was recorded")),
     "nothing at all": empty_analysis,
 }
 
@@ -64,9 +64,9 @@ def test_every_key_of_the_contract_is_there_whatever_the_model_can_say(name: str
 
 
 def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
-    outlook = changing_outlook()
-    advice = as_document(with_outlook(outlook))["recommendation"]
-    best, gain = outlook.recommendation.best, outlook.recommendation.gain_ratio
+    model = changing_model()
+    advice = as_document(with_model(model))["recommendation"]
+    best, gain = model.recommendation.best, model.recommendation.gain_ratio
     assert advice["action"] == "change"
     layout = {
         "n_train_gpus": best.layout.trainer_gpus,
@@ -79,7 +79,7 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
         gain.median,
         gain.high,
     )
-    assert advice["best"]["probability_best"] == outlook.recommendation.best_probability
+    assert advice["best"]["probability_best"] == model.recommendation.best_probability
     assert advice["best"] in advice["candidates"]
     assert advice["alternative"] is None
     assert {name: advice["current"][name] for name in ("n_train_gpus", "n_sample_gpus")} == {
@@ -89,8 +89,8 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
 
 
 def test_a_run_to_keep_has_its_own_layout_as_the_best_with_no_gain_and_the_best_other_one_beside_it():
-    outlook = short_outlook()
-    advice = as_document(with_outlook(outlook))["recommendation"]
+    model = short_model()
+    advice = as_document(with_model(model))["recommendation"]
     assert (advice["action"], advice["reason"]) == ("keep", "too_short")
     assert {name: advice["best"][name] for name in PRESENT} == advice["current"]
     assert (advice["best"]["gain_ratio"], advice["best"]["gain_low_ratio"], advice["best"]["gain_high_ratio"]) == (
@@ -98,12 +98,12 @@ def test_a_run_to_keep_has_its_own_layout_as_the_best_with_no_gain_and_the_best_
         0.0,
         0.0,
     )
-    assert advice["alternative"]["n_train_gpus"] == outlook.recommendation.best.layout.trainer_gpus
+    assert advice["alternative"]["n_train_gpus"] == model.recommendation.best.layout.trainer_gpus
     assert advice["alternative"]["gain_ratio"] > 0.05
 
 
-def test_without_an_outlook_the_advice_is_unknown_and_says_what_is_missing():
-    document = as_document(with_outlook(NoOutlook("no pass was recorded")))
+def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():
+    document = as_document(with_model(NoModelResult("no pass was recorded")))
     advice = document["recommendation"]
     assert (advice["action"], advice["why"], advice["best"]) == ("unknown", "no pass was recorded", None)
     assert advice["candidates"] == []
@@ -122,27 +122,27 @@ def test_without_an_outlook_the_advice_is_unknown_and_says_what_is_missing():
 
 
 def test_the_bound_and_the_causes_of_the_gap_add_up_to_what_was_achieved():
-    outlook = changing_outlook()
-    throughput = as_document(with_outlook(outlook))["throughput"]
+    model = changing_model()
+    throughput = as_document(with_model(model))["throughput"]
     total = throughput["bound_tokens_per_s"] + sum(step["tokens_per_s"] for step in throughput["gap"])
-    assert total == pytest.approx(outlook.gap.achieved_tokens_per_s, rel=1e-12)
+    assert total == pytest.approx(model.gap.achieved_tokens_per_s, rel=1e-12)
     costs = {step["cause"]: step["tokens_per_s"] for step in throughput["gap"]}
     assert costs["layout_imbalance"] < 0.0
     assert "-0.0" not in {str(cost) for cost in costs.values()}
 
 
 def test_a_prediction_is_held_to_the_part_of_the_run_that_it_did_not_see():
-    throughput = as_document(with_outlook(changing_outlook()))["throughput"]
+    throughput = as_document(with_model(changing_model()))["throughput"]
     assert throughput["predicted_low"] < throughput["predicted_tokens_per_s"] < throughput["predicted_high"]
     ratio = throughput["judged_tokens_per_s"] / throughput["predicted_tokens_per_s"]
     assert throughput["residual_ratio"] == pytest.approx(ratio - 1.0)
-    short = as_document(with_outlook(short_outlook()))["throughput"]
+    short = as_document(with_model(short_model()))["throughput"]
     assert short["predicted_tokens_per_s"] is None and short["residual_ratio"] is None
     assert short["bound_tokens_per_s"] > 0.0
 
 
 def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
-    candidates = as_document(with_outlook(changing_outlook()))["recommendation"]["candidates"]
+    candidates = as_document(with_model(changing_model()))["recommendation"]["candidates"]
     undrawn = [each for each in candidates if each["probability_best"] is None and each["tokens_per_s"] is not None]
     assert undrawn
     assert {(each["low"], each["high"], each["gain_low_ratio"], each["gain_high_ratio"]) for each in undrawn} == {
@@ -155,15 +155,15 @@ def test_a_layout_that_was_not_drawn_has_a_rate_without_an_interval():
 
 
 def test_what_one_per_cent_buys_stands_in_the_document_and_is_null_without_a_model():
-    levers = as_document(with_outlook(changing_outlook()))["sensitivity"]
+    levers = as_document(with_model(changing_model()))["sensitivity"]
     assert levers[0]["quantity"] == "trainer_speed"
     assert levers[0]["gain_low_ratio"] <= levers[0]["gain_ratio"] <= levers[0]["gain_high_ratio"]
     assert {each["silence"] for each in levers if each["gain_ratio"] == 0.0} == {"not_limiting", "not_there"}
-    assert as_document(with_outlook(NoOutlook("no pass")))["sensitivity"] is None
+    assert as_document(with_model(NoModelResult("no pass")))["sensitivity"] is None
 
 
 def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to_be_changed_to():
-    eta = as_document(with_outlook(changing_outlook()))["eta"]
+    eta = as_document(with_model(changing_model()))["eta"]
     assert eta["remaining_steps"] == 400
     assert set(eta["current"]) == {"hours", "low", "high", "gpu_hours", "price"}
     assert eta["best"]["hours"] < eta["current"]["hours"]
@@ -172,20 +172,20 @@ def test_the_time_to_finish_of_the_best_layout_is_the_shorter_one_where_it_is_to
 
 
 def test_a_step_is_one_of_the_optimizer_where_several_make_a_version():
-    outlook = changing_outlook()
-    halved = replace(outlook, calibration=replace(outlook.calibration, steps_per_version=2.0))
-    one, two = (as_document(with_outlook(said))["recommendation"]["best"]["step_s"] for said in (outlook, halved))
+    model = changing_model()
+    halved = replace(model, calibration=replace(model.calibration, steps_per_version=2.0))
+    one, two = (as_document(with_model(said))["recommendation"]["best"]["step_s"] for said in (model, halved))
     assert two == pytest.approx(one / 2.0)
-    best = outlook.recommendation.best
+    best = model.recommendation.best
     assert best.pace is not None
     assert one == pytest.approx(best.pace.step_s, rel=0.05)  # at the median of the draws, not at the best estimate
 
 
 def test_the_candidates_stand_by_the_rate_that_is_said_of_them():
-    usable = [each for each in as_document(with_outlook(changing_outlook()))["recommendation"]["candidates"]
+    usable = [each for each in as_document(with_model(changing_model()))["recommendation"]["candidates"]
               if each["excluded"] is None]  # fmt: skip
     rates = [each["tokens_per_s"] for each in usable]
     assert len(rates) > 2 and rates == sorted(rates, reverse=True)
-    today = changing_outlook().forecasts.today
+    today = changing_model().forecasts.today
     now = next(each for each in usable if each["n_train_gpus"] == today.layout.trainer_gpus and not each["gain_ratio"])
     assert all(each["tokens_per_s"] == pytest.approx(now["tokens_per_s"] * (1 + each["gain_ratio"])) for each in usable)

@@ -8,7 +8,7 @@ import pytest
 
 from rlscope.reports.page.html import render
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis
-from tests.reports.outlook_fixture import changing_outlook, short_outlook
+from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 
 NAMES = ("whole", "hostile", "many", "empty")
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def texts():
-    priced = replace(full_analysis(), outlook=changing_outlook())
+    priced = replace(full_analysis(), model=changing_model())
     return {
         "whole": render(replace(priced, run=replace(priced.run, gpu_hour_price=2.5, currency="EUR"))),
-        "hostile": render(replace(hostile_analysis(), outlook=short_outlook())),
+        "hostile": render(replace(hostile_analysis(), model=short_model())),
         "many": render(full_analysis(64)),
         "empty": render(empty_analysis()),
     }

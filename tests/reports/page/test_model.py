@@ -1,4 +1,4 @@
-"""What page, card and JSON make of an outlook, and of none."""
+"""What page, card and JSON make of a model result, and of none."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rlscope.format import count, signed_percent
 from rlscope.model.forecast.layouts import Spread
-from rlscope.model.forecast.result import NoOutlook
+from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.charts import model_frames
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.page.html import render
@@ -21,25 +21,25 @@ from rlscope.reports.terminal.card import print_card
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis
-from tests.reports.outlook_fixture import changing_outlook, short_outlook
+from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
 
 CHARTS = ("figure-gap", "figure-sweep", "figure-frontier", "figure-pass-curve")
 
 
-def with_outlook(said):
-    return replace(full_analysis(), outlook=said)
+def with_model(said):
+    return replace(full_analysis(), model=said)
 
 
 def card(said, width=80):
     out = StringIO()
-    print_card(with_outlook(said), Console(file=out, width=width))
+    print_card(with_model(said), Console(file=out, width=width))
     return out.getvalue()
 
 
 @pytest.fixture(scope="module")
 def page():
-    return Page(render(with_outlook(changing_outlook())))
+    return Page(render(with_model(changing_model())))
 
 
 def specs_of(page):
@@ -47,27 +47,27 @@ def specs_of(page):
 
 
 def test_the_advice_stands_beside_the_verdict_before_everything_else(page):
-    advised = advice.change_words(changing_outlook())
+    advised = advice.change_words(changing_model())
     assert page.text.index("Layout to use next") < page.text.index(advised, page.text.index("Layout to use next"))
     assert page.text.index("Layout to use next") < page.text.index("Where the GPU time went")
 
 
 def test_today_s_layout_and_the_recommended_one_stand_side_by_side_with_gain_and_interval():
-    html = render(with_outlook(changing_outlook()))
+    html = render(with_model(changing_model()))
     rows = dict(re.findall(r'<tr><th scope="row">([^<]*)</th>(<td>[^<]*</td><td>[^<]*</td>)</tr>', html))
     cells = {name: tuple(re.findall("<td>(.*?)</td>", row)) for name, row in rows.items()}
-    gain = changing_outlook().recommendation.gain_ratio
+    gain = changing_model().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
     assert cells["gain"] == ("–", signed_percent(gain.median))
     assert cells["90% between"] == ("–", f"{signed_percent(gain.low)} and {signed_percent(gain.high)}")
 
 
 def test_an_interval_without_a_width_has_no_line():
-    made = changing_outlook()
+    made = changing_model()
     sure = replace(made, recommendation=replace(made.recommendation, gain_ratio=Spread(0.1, 0.1, 0.1)))
-    html = render(with_outlook(sure))
+    html = render(with_model(sure))
     assert '<th scope="row">90% between</th>' not in html and "<td>+10.0%</td>" in html
-    assert '<th scope="row">90% between</th>' in render(with_outlook(made))
+    assert '<th scope="row">90% between</th>' in render(with_model(made))
 
 
 def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
@@ -79,15 +79,15 @@ def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
     assert sum(attributes.get("class") == "numbers" for _, attributes in page.tags) == len(specs)
 
 
-@pytest.mark.parametrize("make", [changing_outlook, short_outlook])
+@pytest.mark.parametrize("make", [changing_model, short_model])
 def test_no_chart_of_the_model_has_more_than_a_few_hundred_marks(make):
-    specs = specs_of(Page(render(with_outlook(make()))))
+    specs = specs_of(Page(render(with_model(make()))))
     for name in CHARTS:
         assert 0 < max(len(rows) for rows in specs[name]["datasets"].values()) <= 300
 
 
 def test_the_bars_of_the_gap_join_and_end_at_what_was_achieved():
-    frame, gap = model_frames.gap_frame(changing_outlook()), changing_outlook().gap
+    frame, gap = model_frames.gap_frame(changing_model()), changing_model().gap
     left, lost = frame["left_tokens_per_s"].to_list(), frame["lost_tokens_per_s"].to_list()
     assert left[0] == gap.bound_tokens_per_s and left[-1] == gap.achieved_tokens_per_s
     for before, taken, after in zip(left[:-2], lost[1:-1], left[1:-1], strict=True):
@@ -96,7 +96,7 @@ def test_the_bars_of_the_gap_join_and_end_at_what_was_achieved():
 
 
 def test_the_sweep_goes_over_the_splits_with_today_and_the_recommended_layout_named():
-    frame = model_frames.sweep_frame(changing_outlook())
+    frame = model_frames.sweep_frame(changing_model())
     assert model_frames.is_over_splits(frame)
     assert set(frame["trainer_gpus"]) == set(range(1, 8))
     assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["recommended", "today"]
@@ -105,7 +105,7 @@ def test_the_sweep_goes_over_the_splits_with_today_and_the_recommended_layout_na
 
 
 def test_one_split_is_swept_over_the_limit_of_running_requests():
-    made = changing_outlook()
+    made = changing_model()
     own = tuple(each for each in made.forecasts.others if each.layout.trainer_gpus == 2)
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
     assert not model_frames.is_over_splits(frame)
@@ -114,14 +114,14 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
 
 
 def test_layouts_that_are_out_of_the_question_are_there_with_their_reason():
-    frame = model_frames.frontier_frame(changing_outlook())
+    frame = model_frames.frontier_frame(changing_model())
     out = frame.filter(pl.col("series").str.starts_with("out: "))
     assert set(out["series"]) == {"out: tokens older than the cap"}
     assert out["sample_staleness_p95"].min() > 8
 
 
 def test_nothing_is_faster_and_less_stale_than_the_frontier():
-    frame = model_frames.frontier_frame(changing_outlook())
+    frame = model_frames.frontier_frame(changing_model())
     usable = frame.filter(~pl.col("series").str.starts_with("out: "))
     for age, rate in (
         usable.filter(pl.col("series") == "frontier").select("sample_staleness_p95", "tokens_per_s").rows()
@@ -130,7 +130,7 @@ def test_nothing_is_faster_and_less_stale_than_the_frontier():
 
 
 def test_the_frontier_goes_by_the_rates_that_are_drawn():
-    made = changing_outlook()
+    made = changing_model()
     today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
     first, second = [each for each in made.forecasts.others if each.excluded is None][:2]
     # A median of 190, but of today's 200 the usual gain makes 220.
@@ -142,7 +142,7 @@ def test_the_frontier_goes_by_the_rates_that_are_drawn():
 
 
 def test_many_layouts_are_thinned_but_the_named_ones_stay():
-    made = changing_outlook()
+    made = changing_model()
     others = tuple(
         replace(each, layout=replace(each.layout, trainer_gpus=gpus))
         for gpus in range(10, 400)
@@ -155,7 +155,7 @@ def test_many_layouts_are_thinned_but_the_named_ones_stay():
 
 
 def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points():
-    made = changing_outlook()
+    made = changing_model()
     frame, cells = model_frames.curve_frame(made), made.calibration.curve.cells
     measured = frame.filter(pl.col("kind") == "measured")
     assert sorted(measured["pass_s"]) == sorted(cells.pass_s)
@@ -181,22 +181,22 @@ def test_what_the_run_did_not_visit_is_shaded(grades, stretches):
 
 
 def test_a_layout_whose_state_is_not_known_has_no_operating_point():
-    made = changing_outlook()
+    made = changing_model()
     unknown = replace(made, forecasts=replace(made.forecasts, today=replace(made.forecasts.today, state=None)))
     assert "today" not in set(model_frames.curve_frame(unknown)["kind"])
 
 
 def test_figures_of_the_page_are_those_of_the_document(page):
-    advised = as_document(with_outlook(changing_outlook()))["recommendation"]
+    advised = as_document(with_model(changing_model()))["recommendation"]
     best = advised["best"]
     assert signed_percent(best["gain_ratio"]) in page.text
     assert f"{signed_percent(best['gain_low_ratio'])} and {signed_percent(best['gain_high_ratio'])}" in page.text
     assert count(best["max_running_per_engine"]) in page.text
-    assert advised["headline"] == advice.headline(changing_outlook())
+    assert advised["headline"] == advice.headline(changing_model())
 
 
 def test_the_page_says_what_one_per_cent_of_every_quantity_buys(page):
-    rows = model_words.lever_rows(changing_outlook())
+    rows = model_words.lever_rows(changing_model())
     assert len(rows) == 12
     for row in rows:
         cells = " ".join(page.text.split())
@@ -204,15 +204,15 @@ def test_the_page_says_what_one_per_cent_of_every_quantity_buys(page):
 
 
 @pytest.mark.parametrize("reason", ["no steady stretch: 3 steps are too few", HOSTILE])
-def test_without_an_outlook_page_card_and_document_say_why_and_draw_nothing(reason):
-    said = NoOutlook(reason)
-    html = render(with_outlook(said))
+def test_without_an_model_page_card_and_document_say_why_and_draw_nothing(reason):
+    said = NoModelResult(reason)
+    html = render(with_model(said))
     page = Page(html)
     assert f"The model says nothing of this run: {reason}." in page.text
     assert not set(CHARTS) & set(specs_of(page))
     assert "<img src=x" not in html
     assert f"The model says nothing of this run: {reason}." in " ".join(card(said, 200).split())
-    assert as_document(with_outlook(said))["recommendation"]["why"] == reason
+    assert as_document(with_model(said))["recommendation"]["why"] == reason
 
 
 def test_a_run_that_was_never_asked_about_says_so():
@@ -220,7 +220,7 @@ def test_a_run_that_was_never_asked_about_says_so():
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
-@pytest.mark.parametrize("make", [changing_outlook, short_outlook])
+@pytest.mark.parametrize("make", [changing_model, short_model])
 def test_the_card_fits_the_terminal_and_cuts_nothing(make, width):
     text = card(make(), width)
     assert max(cell_len(line) for line in text.splitlines()) <= width
@@ -229,29 +229,29 @@ def test_the_card_fits_the_terminal_and_cuts_nothing(make, width):
 
 
 def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
-    text = card(changing_outlook()).partition("Where the GPU time went")[0]
+    text = card(changing_model()).partition("Where the GPU time went")[0]
     panel = " ".join(text.replace("│", " ").split())
     assert panel.count("Use 4 trainer GPUs") == 1
-    assert f"Gain {advice.gain_words(changing_outlook().recommendation.gain_ratio)}" in panel
-    kept = " ".join(card(short_outlook()).partition("Where the GPU")[0].replace("│", " ").split())
+    assert f"Gain {advice.gain_words(changing_model().recommendation.gain_ratio)}" in panel
+    kept = " ".join(card(short_model()).partition("Where the GPU")[0].replace("│", " ").split())
     assert "Layout Keep 2 trainer GPUs and 6 sampler GPUs" in kept and "Gain" not in kept
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_gaps_bars_of_the_card_step_down_from_the_bound(width):
-    lines = card(changing_outlook(), width).splitlines()
+    lines = card(changing_model(), width).splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("  the most that is possible"))
-    blocks = lines[start : start + len(model_words.loss_rows(changing_outlook())) + 2]
+    blocks = lines[start : start + len(model_words.loss_rows(changing_model())) + 2]
     ends = [max(line.rfind("█"), line.rfind("▒")) for line in blocks]
     assert ends[0] == max(ends)
     assert ends[-1] < ends[0]
 
 
 def test_a_value_that_is_no_number_is_left_out_of_document_and_pictures():
-    made = changing_outlook()
+    made = changing_model()
     odd = replace(made.forecasts.others[-1], tokens_per_s=float("nan"), drawn_tokens_per_s=None)
     said = replace(made, forecasts=replace(made.forecasts, others=(*made.forecasts.others[:-1], odd)))
-    json.dumps(as_document(with_outlook(said)), allow_nan=False)
-    for spec in specs_of(Page(render(with_outlook(said)))).values():
+    json.dumps(as_document(with_model(said)), allow_nan=False)
+    for spec in specs_of(Page(render(with_model(said)))).values():
         json.dumps(spec, allow_nan=False)
     assert np.isnan(odd.tokens_per_s)

@@ -16,7 +16,7 @@ from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.queries import figures_in
 from rlscope.reports.sections.workers import firings_in, workers_section
 from tests.reports.analysis_fixture import DURATION_S, HOSTILE, STARTED_NS, empty_analysis, full_analysis
-from tests.reports.outlook_fixture import changing_outlook
+from tests.reports.model_fixture import changing_model
 from tests.reports.timeline_fixture import LANES, timeline_analysis
 
 MARKS_MAX = 5_000
@@ -234,7 +234,7 @@ def test_one_worker_alone_has_a_lane_and_a_run_without_updates_no_rules():
 
 
 def test_the_efficient_batch_is_a_named_line_where_the_model_knows_it():
-    known = engines_section(replace(full_analysis(), outlook=changing_outlook()))
+    known = engines_section(replace(full_analysis(), model=changing_model()))
     unknown = engines_section(full_analysis())
     assert "efficient batch" in (known.figures[0].spec or "")
     assert "efficient batch" not in (unknown.figures[0].spec or "")
@@ -264,7 +264,7 @@ def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting,
 
 @pytest.mark.parametrize(("engines", "titles"), [(1, 1), (2, 2)])
 def test_the_measured_passes_have_a_picture_of_their_own_where_engines_can_differ(engines, titles):
-    analysis = replace(full_analysis(engines), outlook=changing_outlook())
+    analysis = replace(full_analysis(engines), model=changing_model())
     assert len(latency_section(analysis).figures) == titles
     assert len(latency_section(full_analysis(engines)).figures) == 1
 

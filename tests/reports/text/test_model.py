@@ -11,19 +11,19 @@ from rlscope.model.calibration import Note
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.fit import Caveat
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.gap import Cause, Gap, GapStep
+from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Spread
-from rlscope.model.forecast.recommend import Doubt, Doubted, Reason
-from rlscope.model.forecast.result import NOT_ASKED, Caution, look_ahead
+from rlscope.model.forecast.recommend import Doubted, Reason, Uncertainty
+from rlscope.model.forecast.result import NOT_ASKED, Caution, model_run
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from tests.reports.analysis_fixture import full_analysis
-from tests.reports.outlook_fixture import QUESTION, changing_outlook, observed, short_outlook
+from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
 REASONS = typing.get_args(Reason)
-DOUBTS = typing.get_args(Doubt)
+DOUBTS = typing.get_args(Uncertainty)
 
 
 def words_of(literal):
@@ -33,12 +33,12 @@ def words_of(literal):
 
 
 def with_reason(reason, made=None, **changes):
-    made = made or changing_outlook()
+    made = made or changing_model()
     return replace(made, recommendation=replace(made.recommendation, reason=reason, **changes))
 
 
 def analysed(made, bottleneck="samplers"):
-    return replace(full_analysis(), outlook=made, verdict=Verdict(bottleneck, (), None, 0, 10**10))
+    return replace(full_analysis(), model=made, verdict=Verdict(bottleneck, (), None, 0, 10**10))
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def analysed(made, bottleneck="samplers"):
     [
         (Reason, names.REASONS),
         (PredictedQuantity, names.QUANTITIES),
-        (Cause, names.CAUSES),
+        (GapCause, names.CAUSES),
         (Exclusion, names.EXCLUSIONS),
         (Regime, names.REGIMES),
         (Grade, names.GRADES),
@@ -65,10 +65,14 @@ def test_every_word_of_the_model_has_words_and_no_others_do(literal, names):
 @pytest.mark.parametrize("bottleneck", [word for word in typing.get_args(Bottleneck) if word != "unknown"])
 def test_every_advice_has_a_headline_a_reason_and_a_next_step_for_every_verdict(reason, bottleneck):
     analysis = analysed(with_reason(reason), bottleneck)
-    for text in (advice.headline(analysis.outlook), advice.why(analysis.outlook), verdict_words.next_step(analysis)):
+    for text in (
+        advice.headline(analysis.model),
+        advice.why(analysis.model),
+        verdict_words.next_step(analysis),
+    ):
         assert text and "{" not in text and "None" not in text and "no data" not in text
-    assert not advice.headline(analysis.outlook).endswith(".")
-    assert advice.why(analysis.outlook).endswith(".")
+    assert not advice.headline(analysis.model).endswith(".")
+    assert advice.why(analysis.model).endswith(".")
 
 
 @pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "worthwhile"])
@@ -116,7 +120,7 @@ def test_a_layout_that_would_bring_nothing_is_no_gain():
 
 
 def test_the_next_step_holds_no_figure_of_the_gain():
-    made = changing_outlook()
+    made = changing_model()
     assert made.recommendation.changes
     assert "%" not in verdict_words.next_step(analysed(made))
 
@@ -180,7 +184,7 @@ def test_points_are_the_difference_of_two_shares():
     assert [fmt.signed_points(value) for value in (0.014, -0.2, None)] == ["+1.4 points", "−20.0 points", "no data"]
 
 
-@pytest.mark.parametrize("make", [changing_outlook, short_outlook])
+@pytest.mark.parametrize("make", [changing_model, short_model])
 def test_the_losses_add_up_to_what_lies_between_the_bound_and_what_was_achieved(make):
     gap, rows = make().gap, model_words.loss_rows(make())
     lost = sum(row.lost_tokens_per_s for row in rows)
@@ -192,7 +196,7 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
     steps = (GapStep("layout_imbalance", 300.0, 700.0), GapStep("kv_cache", 1.9, 698.1),
              GapStep("admission", 0.0, 698.1), GapStep("weight_updates", 2.0, 696.1),
              GapStep("unexplained", -50.0, 746.1))  # fmt: skip
-    made = replace(changing_outlook(), gap=Gap(1000.0, steps, 746.1))
+    made = replace(changing_model(), gap=Gap(1000.0, steps, 746.1))
     rows = [(row.cause.name, row.lost, round(row.left_tokens_per_s, 6)) for row in model_words.loss_rows(made)]
     assert rows == [
         ("split of the GPUs", "−300 tokens/s", 700.0),
@@ -221,42 +225,42 @@ def test_small_causes_share_a_row_and_a_gain_is_told_from_a_loss():
 def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_it_is_off(
     quantity, predicted, achieved, row
 ):
-    made = changing_outlook()
+    made = changing_model()
     compared = (Compared(quantity, Spread(*predicted), Achieved(*achieved)),)
     (found,) = model_words.compared_rows(replace(made, prediction=replace(made.prediction, compared=compared)))
     assert (found.name, found.remark) == row
 
 
 def test_a_stretch_too_short_compares_nothing_and_says_so():
-    assert model_words.compared_rows(short_outlook()) == []
-    assert "too short" in model_words.prediction_sentence(short_outlook())
-    assert names.CAUTIONS["short_stretch"] in model_words.remarks(short_outlook())
+    assert model_words.compared_rows(short_model()) == []
+    assert "too short" in model_words.prediction_sentence(short_model())
+    assert names.CAUTIONS["short_stretch"] in model_words.remarks(short_model())
 
 
 def test_the_rows_of_today_and_next_agree_with_the_recommendation():
-    made = changing_outlook()
+    made = changing_model()
     today, best = advice.chosen_rows(made)
     assert (today.mark, today.gain, best.mark) == ("today", "", "recommended")
     assert best.gain == fmt.with_interval(fmt.signed_percent, *made.recommendation.gain_ratio)
-    assert advice.chosen_rows(short_outlook())[1].mark == "best other"
+    assert advice.chosen_rows(short_model())[1].mark == "best other"
 
 
 def test_without_another_layout_there_is_one_row_and_no_odds():
-    made = changing_outlook()
+    made = changing_model()
     alone = with_reason("no_other_layout", best=made.forecasts.today, gain_ratio=Spread(0.0, 0.0, 0.0))
     assert [row.mark for row in advice.layout_rows(alone, 6)] == ["today"]
     assert advice.why(alone) == names.REASONS["no_other_layout"]
 
 
 def test_a_layout_that_was_not_drawn_has_a_gain_without_an_interval():
-    made = changing_outlook()
+    made = changing_model()
     undrawn = next(each for each in made.forecasts.others if each.tokens_per_s and each.drawn_tokens_per_s is None)
     gain = advice.gain_of(made, undrawn)
     assert gain.median == gain.low == gain.high == undrawn.tokens_per_s / made.forecasts.today.tokens_per_s - 1.0
 
 
 def test_a_synchronous_run_is_told_that_it_would_stop_being_one():
-    made = changing_outlook()
+    made = changing_model()
     turns = replace(made, calibration=replace(made.calibration, synchronous=True))
     assert advice.headline(turns).startswith("Run asynchronously, with 4 trainer GPUs and 4 sampler GPUs")
     assert "run asynchronously, would bring" in advice.why(with_reason("small_gain", turns))
@@ -265,19 +269,19 @@ def test_a_synchronous_run_is_told_that_it_would_stop_being_one():
 
 
 def test_the_end_of_the_run_is_told_with_its_price_or_why_it_is_not_known():
-    rows = model_words.finish_rows(changing_outlook())
+    rows = model_words.finish_rows(changing_model())
     assert [row.layout for row in rows] == ["as it is", "recommended layout"]
-    finish = changing_outlook().finish
+    finish = changing_model().finish
     assert rows[0].price == fmt.significant(finish.today_hours.median * 8 * 2.5)
-    assert "400 steps to go on 8 GPUs" in model_words.finish_sentence(changing_outlook())
-    assert model_words.finish_rows(short_outlook()) == []
-    assert "is not known" in model_words.finish_sentence(short_outlook())
-    unpriced = replace(changing_outlook(), finish=replace(finish, gpu_hour_price=None))
+    assert "400 steps to go on 8 GPUs" in model_words.finish_sentence(changing_model())
+    assert model_words.finish_rows(short_model()) == []
+    assert "is not known" in model_words.finish_sentence(short_model())
+    unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None))
     assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
 
 
 def test_batches_that_were_all_efficient_cost_nothing():
-    made = changing_outlook()
+    made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
     assert model_words.batch_sentence(efficient).endswith("; all of the decoding time went to such batches.")
     assert model_words.batch_sentence(replace(made, efficiency=None)) is None
@@ -285,7 +289,7 @@ def test_batches_that_were_all_efficient_cost_nothing():
 
 
 def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():
-    asked = look_ahead(observed(12), None, replace(QUESTION, most_staleness=6))
+    asked = model_run(observed(12), None, replace(QUESTION, most_staleness=6))
     today = asked.forecasts.today
     assert today.staleness.sample_p95 > 6 and today.excluded is None
     assert advice.chosen_rows(asked)[0].mark == "today"
@@ -293,7 +297,7 @@ def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_ar
 
 
 def test_the_rate_beside_a_gain_is_todays_times_that_gain():
-    made = changing_outlook()
+    made = changing_model()
     today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
     other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
     assert advice.rate_of(today).median == 200.0
@@ -305,7 +309,7 @@ def test_the_rate_beside_a_gain_is_todays_times_that_gain():
 
 
 def test_the_rows_of_the_layouts_stand_by_gain():
-    made = changing_outlook()
+    made = changing_model()
     rates = iter(np.linspace(0.9, 1.1, 5))
     drawn = made.forecasts.today.drawn_tokens_per_s
     others = [

@@ -6,21 +6,21 @@ import pytest
 
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.preemption import Preemption
-from rlscope.model.forecast.result import Outlook
+from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text.names import layout_remark, overflow_line, preemption_sentence
-from tests.reports.outlook_fixture import short_outlook
+from tests.reports.model_fixture import short_model
 
 MANY, NONE = Preemption(1.71, 0.123), Preemption(0.0, 0.0)
 
 
-def told(seen: Preemption | None, expected: Preemption | None) -> Outlook:
-    outlook = short_outlook()
-    today = replace(outlook.forecasts.today, preemption=expected, grade="interpolated")
-    return replace(outlook, preemption=seen, forecasts=replace(outlook.forecasts, today=today))
+def told(seen: Preemption | None, expected: Preemption | None) -> ModelResult:
+    model = short_model()
+    today = replace(model.forecasts.today, preemption=expected, grade="interpolated")
+    return replace(model, preemption=seen, forecasts=replace(model.forecasts, today=today))
 
 
 def limited(running_limit: float, lost: Preemption | None) -> Forecast:
-    today = short_outlook().forecasts.today
+    today = short_model().forecasts.today
     assert today.state is not None
     return replace(today, state=replace(today.state, running_limit=running_limit), preemption=lost)
 
@@ -64,7 +64,7 @@ def test_what_a_run_lost_stands_beside_what_it_was_expected_to(
 
 
 def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> None:
-    today = short_outlook().forecasts.today
+    today = short_model().forecasts.today
     assert layout_remark(replace(today, grade="extrapolated", preemption=None)) == "extrapolated"
     assert layout_remark(replace(today, grade="extrapolated", preemption=NONE)) == "extrapolated"
     assert (
@@ -74,7 +74,7 @@ def test_a_layout_says_what_it_would_put_back_and_one_that_cannot_run_why() -> N
 
 
 def test_more_requests_than_the_cache_holds_are_said_to_be() -> None:
-    running = short_outlook().forecasts.today.layout.running_per_engine
+    running = short_model().forecasts.today.layout.running_per_engine
     assert overflow_line(limited(float(running), MANY)) is None
     holds = f"The KV cache of an engine holds 19.3 requests safely, not {running}"
     assert overflow_line(limited(19.3, None)) == f"{holds}."

@@ -1,6 +1,6 @@
-"""An outlook of a made run: eight GPUs, of which two train and six sample; the trainers are the slower side.
+"""A model result of a made run: eight GPUs, of which two train and six sample; the trainers are the slower side.
 
-It is what `look_ahead` says of it, so nothing here has to be kept in step with the model by hand.
+It is what `model_run` says of it, so nothing here has to be kept in step with the model by hand.
 """
 
 from dataclasses import replace
@@ -8,7 +8,7 @@ from functools import cache
 
 import numpy as np
 
-from rlscope.model.forecast.result import Outlook, Question, look_ahead
+from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
 from rlscope.model.simulate import Settings
@@ -19,7 +19,7 @@ PROMPT_TOKENS = 50
 SAMPLES_PER_STEP = 64
 TRAINED_TOKENS_PER_S = 3_600.0
 ENGINES = 6
-QUESTION = Question(
+QUESTION = ModelConfig(
     admission=Admission(queue_capacity_samples=128),
     settings=Settings(),
     prior=None,
@@ -32,15 +32,15 @@ QUESTION = Question(
 
 
 @cache
-def changing_outlook() -> Outlook:
+def changing_model() -> ModelResult:
     """The trainers get GPUs."""
-    return look_ahead(observed(40), (observed(20, seed=2), observed(20, seed=3)), QUESTION)
+    return model_run(observed(40), (observed(20, seed=2), observed(20, seed=3)), QUESTION)
 
 
 @cache
-def short_outlook() -> Outlook:
+def short_model() -> ModelResult:
     """The same run with too few steps to hold the model to; it does not say how many are left."""
-    return look_ahead(observed(12), None, replace(QUESTION, remaining_steps=None, gpu_hour_price=None))
+    return model_run(observed(12), None, replace(QUESTION, remaining_steps=None, gpu_hour_price=None))
 
 
 def observed(steps: int, seed: int = 1) -> Observed:

@@ -1,9 +1,10 @@
-"""Writes the pages that are made from the code: the trace format, the findings, the questions and the metrics.
+"""Writes the pages generated from the code: the trace format, the findings, the queries and the metrics.
 
-`python docs/generate.py` writes them; with --check it fails when one of them is out of date.
+`python docs/generate.py` writes them; with --check it fails if one of them is out of date.
 """
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import get_args, get_type_hints
@@ -49,17 +50,18 @@ def _config_lines() -> list[str]:
 
 
 def findings_page() -> str:
-    """Every illness, from the docstring of its rule."""
-    lines = [GENERATED, "# Findings\n\nWhat `rlscope analyze` looks for, one section an illness.\n"]
-    for name in RULES:
-        text = importlib.import_module(f"rlscope.diagnose.{name}").__doc__ or ""
-        lines.append(f"\n## {name}\n\n{text.strip()}\n")
+    """Every finding, from the docstring of its module."""
+    lines = [GENERATED, "# Findings\n\nThe performance problems that `rlscope analyze` looks for.\n"]
+    for rule in RULES:
+        text = importlib.import_module(f"rlscope.diagnose.{rule.name}").__doc__ or ""
+        listed = re.sub(r"^([A-Z][a-z]+): ", r"- **\1**: ", text.strip(), flags=re.MULTILINE)
+        lines.append(f"\n## {rule.name}\n\n{listed}\n")
     return "".join(lines)
 
 
 def queries_page() -> str:
-    """Every question, from the header of its file."""
-    lines = [GENERATED, "# Questions\n\n`rlscope query RUN_DIR NAME` answers each; the SQL is in `queries/`.\n"]
+    """Every query, from the header of its file."""
+    lines = [GENERATED, "# Queries\n\n`rlscope query RUN_DIR NAME` runs each; the SQL is in `queries/`.\n"]
     for question in questions().values():
         lines.append(f"\n## {question.name}\n\n{question.question} {question.grain.capitalize()}.\n\n")
         lines.append("| column | type | meaning |\n|---|---|---|\n")
@@ -73,13 +75,13 @@ def metrics_page() -> str:
     """Every metric of the alert rules, from their list."""
     lines = [
         GENERATED,
-        "# Metrics of alert rules\n\nWhat a rule may name ([alerts.md](alerts.md)). Over the whole run each is the\n",
-        "report's own figure, by the question that it names. With less evidence in its window there is no data. A\n",
-        "metric with a price says what it cost in GPU-seconds.\n\n",
-        "| metric | unit | meaning | question | least evidence | price |\n|---|---|---|---|---|---|\n",
+        "# Metrics of alert rules\n\nThe metrics that an alert rule can use ([alerts.md](alerts.md)). Over the whole\n",
+        "run, each equals the number in the report, which the named query computes. A window with less than the\n",
+        "minimum evidence has no value. Metrics with a cost report the GPU-seconds lost while a rule fires.\n\n",
+        "| metric | unit | meaning | query | minimum evidence | cost |\n|---|---|---|---|---|---|\n",
     ]
     for metric in METRICS:
-        meaning = metric.meaning + ("" if metric.is_live else "; after the run only")
+        meaning = metric.meaning + ("" if metric.is_live else "; only after the run")
         least = f"{metric.min_evidence:,} {metric.evidence}"
         price = "GPU-s" if metric.price_ns is not None else ""
         lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} | {price} |\n")

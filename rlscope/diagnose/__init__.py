@@ -1,10 +1,10 @@
-"""Every illness that is looked for, in one list. Pure: evidence in, findings out, no wording.
+"""Looks for known performance problems in a run, one module per finding. Pure: evidence in, findings out.
 
-One illness per module; `rules` lists them. Pure: evidence in, findings out, no wording.
+Each module documents its finding, holds its thresholds and its texts, and ends with its `RULE`. Numbers are formatted
+by the reports.
 """
 
 import math
-from collections.abc import Callable
 from typing import Final
 
 from rlscope.analysis.result import Finding
@@ -21,31 +21,30 @@ from rlscope.diagnose import (
     weight_update_cost,
     weights_not_applied,
 )
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-Rule = Callable[[Evidence], Finding | None]
-
-RULES: Final[dict[str, Rule]] = {
-    "weights_not_applied": weights_not_applied.find,
-    "starved_trainer": starved_trainer.find,
-    "capped_staleness": capped_staleness.find,
-    "overproduction": overproduction.find,
-    "underfilled_engines": underfilled_engines.find,
-    "lockstep": lockstep.find,
-    "long_tail": long_tail.find,
-    "weight_update_cost": weight_update_cost.find,
-    "straggling_engine": straggling_engine.find,
-    "data_quality_gaps": data_quality_gaps.find,
-    "gpu_disagreement": gpu_disagreement.find,
-}
+RULES: Final[tuple[FindingRule, ...]] = (
+    weights_not_applied.RULE,
+    starved_trainer.RULE,
+    capped_staleness.RULE,
+    overproduction.RULE,
+    underfilled_engines.RULE,
+    lockstep.RULE,
+    long_tail.RULE,
+    weight_update_cost.RULE,
+    straggling_engine.RULE,
+    data_quality_gaps.RULE,
+    gpu_disagreement.RULE,
+)
+"""Every finding that is looked for, in the order of the documentation."""
 
 
 def find_all(evidence: Evidence) -> tuple[Finding, ...]:
-    """What every rule finds, dearest first; what has no price comes last, or first when it is critical.
+    """Every finding of a run, most expensive first.
 
-    What is critical and costs no GPU-seconds puts the run itself, or every number about it, in doubt.
+    Findings without a cost come last, except critical ones, which come first: they put the run or its numbers in doubt.
     """
-    found = [finding for rule in RULES.values() if (finding := rule(evidence)) is not None]
+    found = [finding for rule in RULES if (finding := rule.find(evidence)) is not None]
     return tuple(sorted(found, key=lambda finding: (-_weight(finding), finding.rule)))
 
 

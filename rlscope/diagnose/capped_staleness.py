@@ -1,22 +1,22 @@
 """The staleness cap holds GPUs back.
 
-Symptom: samplers have no requests, or the trainer holds a publication, because a token would grow too old.
-Evidence: GPU-seconds of both sides that waited for the reason `staleness_cap`.
-Threshold: 5 % of all GPU-seconds: a cap is meant to bind now and then, and then costs little; critical from 20 %.
-Remedy: a higher cap if the algorithm bears it; else fewer samples in flight, shorter responses, or trainers and
-samplers nearer to balance, so that the cap does not bind.
-When it is wrong: a framework that throttles by a fixed number of requests in flight without calling it a cap shows
-up as backpressure instead.
+Symptom: samplers have no requests, or the trainer delays a publication, because a token would exceed the cap.
+Evidence: GPU-seconds of trainers and samplers that waited for the reason `staleness_cap`.
+Threshold: 5% of all GPU-seconds; critical from 20%. A cap is meant to bind now and then, which costs less than that.
+Remedy: raise the cap if the algorithm tolerates it. Otherwise keep it from binding: fewer samples in flight, shorter
+responses, or better balance between trainers and samplers.
+Limits: a framework that limits the number of requests in flight without calling it a staleness cap shows up as
+backpressure instead.
 """
 
 from typing import Final
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# A cap that binds now and then does its work; beyond this it sets the pace.
+# A cap that binds now and then works as intended; above this it limits throughput.
 WARNING_SHARE_RATIO: Final = 0.05
-# One GPU in five only waits for the cap.
+# One GPU in five does nothing but wait for the cap.
 CRITICAL_SHARE_RATIO: Final = 0.20
 
 
@@ -41,3 +41,18 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+RULE = FindingRule(
+    name="capped_staleness",
+    title="Capped staleness",
+    sentences=(
+        "The staleness cap of {max_staleness_versions} blocked trainers for {trainer_waiting_gpu_s} and samplers for "
+        "{sampler_waiting_gpu_s}, {waiting_share_ratio} of all GPU time.",
+        "The staleness cap blocked trainers for {trainer_waiting_gpu_s} and samplers for {sampler_waiting_gpu_s}, "
+        "{waiting_share_ratio} of all GPU time.",
+    ),
+    remedy="Raise the cap if training stays stable with staler tokens. Otherwise keep it and reduce staleness: a "
+    "shorter queue, fewer samples in flight, shorter responses.",
+    find=find,
+)

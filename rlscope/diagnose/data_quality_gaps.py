@@ -1,26 +1,27 @@
-"""The trace does not say enough about the run.
+"""The trace is incomplete.
 
-Symptom: files that cannot be read, rows that capture dropped, workers that never stopped, time that nothing explains.
-Evidence: their counts, and the share of the GPU-seconds that is unattributed.
-Threshold: any skipped file or dropped row; 10 % unattributed, as much as the verdict tolerates on a side; critical
-when a quarter is unattributed, since the verdict may then be about the wrong thing.
-Remedy: read the list of gaps; hook the phases that are missing; keep the recorder's buffers larger.
-When it is wrong: a run that is still being written has workers without an end, which is told but no illness.
+Symptom: unreadable files, rows dropped by capture, workers that never stopped, unattributed time.
+Evidence: their counts, and the share of GPU-seconds that is unattributed.
+Threshold: any skipped file or dropped row, or 10% unattributed, as much as the verdict tolerates on one side. Critical
+from 25% unattributed, because the verdict can then be about the wrong cause.
+Remedy: read the list of gaps under data quality; add hooks for the phases that are missing; increase the recorder's
+buffers.
+Limits: in a run that is still being written, workers have no end yet. They are listed but do not trigger the rule.
 """
 
 from typing import Final
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# As much as the verdict tolerates as a loss of a side.
+# As much as the verdict tolerates as a loss on one side.
 WARNING_SHARE_RATIO: Final = 0.10
-# A quarter of the run could hold any illness.
+# A quarter of the run can hide any other finding.
 CRITICAL_SHARE_RATIO: Final = 0.25
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None when nothing is missing."""
+    """The finding, or None if nothing is missing."""
     quality = evidence.data_quality
     dropped_rows = sum(quality.dropped_rows.values())
     total_gpu_s = evidence.ledger.total_gpu_s
@@ -42,3 +43,16 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=None,
         end_ns=None,
     )
+
+
+RULE = FindingRule(
+    name="data_quality_gaps",
+    title="Gaps in the data",
+    sentences=(
+        "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Without an end: {workers_without_end}. "
+        "Unattributed: {unattributed_share_ratio} of GPU time.",
+    ),
+    remedy="Read every number with these gaps in mind; data quality lists each of them. Wrap unattributed phases in "
+    "an activity.",
+    find=find,
+)

@@ -1,18 +1,18 @@
-"""What a rule looks at: the facts of the run and the answers to its questions."""
+"""The input of a finding rule (facts of the run and query results), and the rule itself with its texts."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.result import Ledger, LedgerState, RunFacts, Staleness
+from rlscope.analysis.result import Finding, Ledger, LedgerState, RunFacts, Staleness
 from rlscope.trace.config import RunConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Everything that is known of a run before it is judged."""
+    """Everything known about a run before the rules look at it."""
 
     run: RunFacts
     config: RunConfig
@@ -20,7 +20,7 @@ class Evidence:
     staleness: Staleness
     data_quality: DataQuality
     answers: Mapping[str, pl.DataFrame]
-    """Answers by the question's name."""
+    """Query results by query name."""
 
     @property
     def end_ns(self) -> int:
@@ -32,7 +32,7 @@ class Evidence:
         return gpu_seconds(state for state in self.ledger.states if state.role in roles)
 
     def state_gpu_s(self, *states: str, roles: tuple[str, ...] | None = None, reason: str | None = None) -> float:
-        """GPU-seconds in these states, of these roles and for this reason where they are given."""
+        """GPU-seconds in these states; only of these roles and this reason, if given."""
         return gpu_seconds(
             state
             for state in self.ledger.states
@@ -42,16 +42,30 @@ class Evidence:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FindingRule:
+    """One finding that is looked for, and the texts that describe it."""
+
+    name: str
+    """The name of its module, and of its findings' `rule`."""
+    title: str
+    sentences: tuple[str, ...]
+    """Patterns over the finding's evidence; the first one whose evidence is complete is used."""
+    remedy: str
+    find: Callable[[Evidence], Finding | None]
+    """The finding, or None if the run does not have it."""
+
+
 def gpu_seconds(states: Iterable[LedgerState]) -> float:
-    """Their sum, exact until it is made a float."""
+    """The total of these states, summed in integer nanoseconds."""
     return sum(state.gpu_ns for state in states) / 1e9
 
 
 def column_total(frame: pl.DataFrame, column: str) -> float:
-    """The sum of a column, 0 for no rows."""
+    """The sum of a column; 0 without rows."""
     return float(frame[column].sum())
 
 
 def weighted_mean(frame: pl.DataFrame, column: str, weight: str) -> float:
-    """The mean of a column, weighted by another whose sum is above 0."""
+    """The mean of a column, weighted by another column whose sum is above 0."""
     return float((frame[column] * frame[weight]).sum()) / column_total(frame, weight)

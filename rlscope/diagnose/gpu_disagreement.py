@@ -1,12 +1,13 @@
 """The hooks say busy, the GPU says idle.
 
-Symptom: in a state that counts as work, the GPU ran no kernel for a good part of the time.
-Evidence: GPU readings whose whole period lies in the state: the share of them without a kernel; at least 10 readings
-that cover at least 1 % of the state's GPU-seconds.
-Threshold: 30 % idle: launch gaps and host work between kernels reach 10 to 20 % in healthy runs; critical from 60 %.
-Remedy: look for host work inside the phase (tokenizing, data loading, Python between passes), or hook it as its own.
-When it is wrong: a driver's utilisation counts any kernel, a polling one too, so a busy GPU proves little; an idle one
-proves much.
+Symptom: in a state that counts as work, the GPU ran no kernel for much of the time.
+Evidence: the share of GPU readings without a kernel, over readings that lie entirely in the state. At least 10 readings
+that cover at least 1% of the state's GPU-seconds.
+Threshold: 30% idle; critical from 60%. Launch gaps and host work between kernels reach 10 to 20% in healthy runs.
+Remedy: look for host work inside the phase (tokenizing, data loading, Python between passes), or record it as its own
+phase.
+Limits: a driver's utilization counts any kernel, including a polling one. A busy GPU therefore proves little; an idle
+one proves much.
 """
 
 from typing import Final
@@ -15,20 +16,20 @@ import polars as pl
 
 from rlscope.analysis.ledger import ENGINE_STATES
 from rlscope.analysis.result import Finding, LedgerState
-from rlscope.diagnose.evidence import Evidence, column_total
+from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 
-# Above what launch gaps and host work between kernels reach in healthy runs.
+# More than launch gaps and host work between kernels reach in healthy runs.
 WARNING_IDLE_RATIO: Final = 0.30
-# More idle than busy by any reading.
+# Clearly more idle than busy.
 CRITICAL_IDLE_RATIO: Final = 0.60
-# One reading that fell into a gap between kernels moves the ratio by no more than a tenth.
+# With ten, a single reading in a gap between kernels moves the ratio by at most 0.1.
 LEAST_READINGS: Final = 10
-# Readings of less than a hundredth of the state may all come from one unusual moment, such as a warm-up.
+# Readings of less than 1% of the state may all come from one unusual moment, such as warm-up.
 LEAST_COVERED_RATIO: Final = 0.01
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding about the state that cost most, or None when GPU and hooks agree or no GPU was read."""
+    """The finding about the most expensive state, or None if GPU and hooks agree or no GPU was read."""
     states = [
         (state.gpu_idle_ratio * state.gpu_s, state.gpu_idle_ratio, state)
         for state in evidence.ledger.states
@@ -50,7 +51,7 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 def _is_read_enough(state: LedgerState, evidence: Evidence) -> bool:
-    """Whether the readings in the state are enough to speak for it; the passes of an engine are read as one state."""
+    """Whether there are enough readings in the state; all passes of an engine count as one state."""
     together = ENGINE_STATES if state.state in ENGINE_STATES else (state.state,)
     read_as = "engine_rows" if state.state in ENGINE_STATES else state.state
     workers = evidence.answers["worker_extents"].filter(role=state.role)["worker_id"]
@@ -62,3 +63,12 @@ def _is_read_enough(state: LedgerState, evidence: Evidence) -> bool:
         column_total(read, "readings") >= LEAST_READINGS
         and column_total(read, "read_s") >= LEAST_COVERED_RATIO * state_gpu_s
     )
+
+
+RULE = FindingRule(
+    name="gpu_disagreement",
+    title="Hooks and GPU disagree",
+    sentences=("Hooks report {gpu_s} of {state}, but for {gpu_idle_ratio} of it the GPU ran no kernel.",),
+    remedy="That state hides idle time: look for host work, locks or transfers inside it, and record each as a span.",
+    find=find,
+)

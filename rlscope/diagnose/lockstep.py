@@ -1,22 +1,22 @@
-"""Samplers and trainers work by turns.
+"""Samplers and trainers run in lockstep: each side is idle while the other works.
 
-Symptom: samplers stand at a barrier while the trainers train, and the trainers wait while the samplers sample.
+Symptom: samplers wait at a barrier while the trainers train, and the trainers wait while the samplers generate.
 Evidence: the samplers' GPU-seconds without requests for the reason `barrier`, the trainers' in `waiting_for_samples`.
-Threshold: both at least 10 % of their side, one GPU in ten; critical when the two together reach half of all
-GPU-seconds, which is what two equal sides that never overlap lose.
-Remedy: let the samplers run ahead by a step (asynchronous), or give both phases the same GPUs.
-When it is wrong: a run that must be on-policy pays this on purpose; then only the split of the same GPUs can be better.
-The cost is the smaller of the two waits, on each side: what a perfect overlap could win back of both.
+Threshold: both at least 10% of their side's GPU time, one GPU in ten. Critical when both together reach half of all
+GPU-seconds, which is what two equal sides without any overlap lose.
+Remedy: let the samplers run one step ahead (asynchronous), or colocate both phases on the same GPUs.
+Limits: a run that must stay on-policy accepts this cost; only colocation can reduce it.
+Cost: the smaller share of the two waits, applied to both sides: what perfect overlap could recover.
 """
 
 from typing import Final
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# One GPU in ten on each side: below that the sides overlap nearly always.
+# One GPU in ten on each side: below that, the two sides overlap nearly always.
 WARNING_SHARE_RATIO: Final = 0.10
-# What two equal sides that never overlap lose.
+# The loss of two equal sides that never overlap.
 CRITICAL_SHARE_RATIO: Final = 0.50
 
 
@@ -45,3 +45,17 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+RULE = FindingRule(
+    name="lockstep",
+    title="Lockstep",
+    sentences=(
+        "Samplers and trainers ran in lockstep: samplers waited at the barrier for {barrier_gpu_s} "
+        "({barrier_share_ratio} of their GPU time) and trainers waited for samples for {waiting_gpu_s} "
+        "({waiting_share_ratio}).",
+    ),
+    remedy="Let samplers run one step ahead of the trainers, or colocate both phases on the same GPUs. A run that "
+    "must stay on-policy accepts this cost.",
+    find=find,
+)

@@ -1,15 +1,14 @@
 """Steps wait for the last few of their samples.
 
-Symptom: most samples of a step have ended, and the trainers wait for the rest.
-Evidence: for each step, the time from the end of the sample at 90 % to the end of the last, as far as the trainers
-waited for samples in it, beyond a tenth of the step's wait: samples that end evenly spaced have a last tenth too, and
-it lasts a tenth of the wait by definition.
-Threshold: 5 % of the trainers' GPU-seconds: the tail is only worth work when it costs more than a weight update
-usually does; critical from 20 %.
-Remedy: let the next step's samples start before the last have ended (asynchronous, or more in flight), cap the
-response length, abort or carry over the tail.
-When it is wrong: in a run that takes samples from a queue the last sample of a batch was rarely waited for; the overlap
-with the trainers' own waits keeps the rule quiet there.
+Symptom: most samples of a step have finished, and the trainers wait for the rest.
+Evidence: per step, the time from the finish of the 90th-percentile sample to the finish of the last one, as far as
+trainers waited for samples in it, minus a tenth of the step's wait. Samples that finish evenly spaced have a last tenth
+too, and it takes a tenth of the wait by definition.
+Threshold: 5% of the trainers' GPU-seconds, more than a weight update usually costs; critical from 20%.
+Remedy: start the next step's samples before the last ones have finished (asynchronous, or more in flight), cap the
+response length, abort the tail or carry it over to the next step.
+Limits: in a run that takes samples from a queue, trainers rarely wait for the last sample of a batch. The rule counts
+only time in which trainers waited, so it stays silent there.
 """
 
 from typing import Final
@@ -17,13 +16,13 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence, column_total
+from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 
 # More than a weight update usually costs.
 WARNING_SHARE_RATIO: Final = 0.05
-# The share of a wait in which the last tenth of evenly spaced samples ends.
+# Share of a wait that the last tenth of evenly spaced samples takes.
 EVEN_TAIL_RATIO: Final = 0.10
-# One trainer in five only waits for the last tenth of its samples.
+# One trainer in five does nothing but wait for the last tenth of its samples.
 CRITICAL_SHARE_RATIO: Final = 0.20
 
 
@@ -51,8 +50,21 @@ def find(evidence: Evidence) -> Finding | None:
 
 
 def _beyond_even_s() -> pl.Expr:
-    """Seconds that a step's trainers waited in its tail, beyond what evenly spaced samples would have cost."""
+    """Seconds that a step's trainers waited in its tail, beyond the tail of evenly spaced samples."""
     from_ns = pl.max_horizontal("tail_start_ns", "wait_from_ns")
     to_ns = pl.min_horizontal("last_finish_ns", "wait_to_ns")
     even_ns = EVEN_TAIL_RATIO * (pl.col("wait_to_ns") - pl.col("wait_from_ns"))
     return ((to_ns - from_ns - even_ns) / 1e9).clip(lower_bound=0)
+
+
+RULE = FindingRule(
+    name="long_tail",
+    title="Long tail",
+    sentences=(
+        "Steps waited for the last tenth of their samples, {tail_s} on average over {steps}: trainers were idle for "
+        "{idle_gpu_s}, {tail_share_ratio} of their GPU time.",
+    ),
+    remedy="Start the next samples before the last ones finish (asynchronous generation, or more in flight), cap or "
+    "split long responses, or carry the tail over to the next step.",
+    find=find,
+)

@@ -1,23 +1,23 @@
-"""Samplers make more than the trainers take.
+"""Samplers produce more than the trainers consume.
 
-Symptom: samples are dropped for their age, or samplers stand still because the queue is full.
+Symptom: samples are dropped as stale, or samplers are idle because the queue is full.
 Evidence: generated tokens that were dropped as stale or abandoned, priced at the samplers' GPU-seconds per generated
-token; samplers' GPU-seconds without requests for backpressure.
-Threshold: 10 % of the samplers' GPU-seconds, one GPU in ten; critical from 30 %.
-Remedy: fewer sampler GPUs or more trainer GPUs; a smaller queue or a limit on samples in flight, so that what is made
-is fresh.
-When it is wrong: samples filtered for their reward (all equal in a group) are not overproduction and are not counted.
+token; the samplers' GPU-seconds without requests because of backpressure.
+Threshold: 10% of the samplers' GPU-seconds, one GPU in ten; critical from 30%.
+Remedy: fewer sampler GPUs or more trainer GPUs; a smaller queue or a limit on samples in flight, so that samples are
+fresh when they are trained on.
+Limits: samples filtered for their reward (all equal in a group) are not overproduction and are not counted.
 """
 
 from typing import Final
 
 from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence, column_total
+from rlscope.diagnose.evidence import Evidence, FindingRule, column_total
 
-# One sampler GPU in ten works for the bin or stands still.
+# One sampler GPU in ten is idle or generates tokens that are dropped.
 WARNING_SHARE_RATIO: Final = 0.10
-# Every third one does.
+# One sampler GPU in three is wasted.
 CRITICAL_SHARE_RATIO: Final = 0.30
 
 
@@ -56,3 +56,16 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+RULE = FindingRule(
+    name="overproduction",
+    title="Overproduction",
+    sentences=(
+        "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens), and samplers "
+        "were blocked by a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
+    ),
+    remedy="Samplers produce more than trainers consume: make the training step faster, admit fewer samples so that "
+    "fewer become stale, or, if the recommended layout agrees, move GPUs from samplers to trainers.",
+    find=find,
+)

@@ -1,22 +1,23 @@
 """Trainers wait for samples.
 
-Symptom: trainer GPUs stand still with an empty queue between steps.
+Symptom: trainer GPUs are idle between steps, with an empty queue.
 Evidence: the trainers' GPU-seconds in `waiting_for_samples`, and the longest single wait.
-Threshold: 10 % of the trainers' GPU-seconds, since below that moving a GPU costs as much as it brings on most
-clusters (one GPU in ten); critical from 30 %, where every third trainer could have sampled instead.
-Remedy: more sampler GPUs or fuller engines; a shorter response tail; fewer trainer GPUs if none can be had.
-When it is wrong: in a synchronous run the trainers wait by design while samples are generated; the long tail and the
-split of the same GPUs are the question there. The first fill of the queue counts too: look at a short run's timeline.
+Threshold: 10% of the trainers' GPU-seconds, about one GPU in ten: on most clusters, moving a GPU gains nothing below
+that. Critical from 30%, where every third trainer could have been a sampler.
+Remedy: more sampler GPUs or larger decode batches; a shorter response tail; fewer trainer GPUs if no sampler can be
+added.
+Limits: in a synchronous run the trainers wait by design while samples are generated; look at the long tail and at
+colocating both phases there. The first fill of the queue counts too: check the timeline of a short run.
 """
 
 from typing import Final
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# One GPU in ten: the smallest share that a change of layout can win back.
+# One GPU in ten: the smallest share that a different layout can recover.
 WARNING_SHARE_RATIO: Final = 0.10
-# Every third trainer could have sampled instead.
+# Every third trainer could have been a sampler.
 CRITICAL_SHARE_RATIO: Final = 0.30
 
 
@@ -41,3 +42,17 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+RULE = FindingRule(
+    name="starved_trainer",
+    title="Starved trainer",
+    sentences=(
+        "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time; the longest single "
+        "wait took {longest_wait_s}.",
+        "Trainers waited {waiting_gpu_s} for samples, {waiting_share_ratio} of their GPU time.",
+    ),
+    remedy="Make samples arrive faster: run larger decode batches, let samplers run further ahead if the staleness "
+    "cap allows it, or, if the recommended layout agrees, move GPUs from trainers to samplers.",
+    find=find,
+)

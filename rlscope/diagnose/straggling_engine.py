@@ -1,12 +1,12 @@
 """One engine decodes slower than the others.
 
-Symptom: of several engines one produces fewer tokens for each second that its passes run.
-Evidence: tokens per second of its rows, against the median of the engines with a comparable batch.
-Threshold: 20 % below the median of at least two others, beyond what unequal batches explain on equal hardware.
-Remedy: look at its host (clocks, neighbours, a faulty link), or give it fewer requests.
-When it is wrong: engines of different sizes are compared as if equal; an engine with a small batch is slower per row
-only because it has less to do, so engines with a batch well below the median are left out first.
-The cost is what the median engine would have produced beyond it, in GPU-seconds of its own rows.
+Symptom: one of several engines produces fewer tokens per second of forward passes.
+Evidence: tokens per second of its engine steps, against the median of the engines with a comparable batch.
+Threshold: 20% below the median of at least three engines, more than unequal batches explain on equal hardware.
+Remedy: check its host (clocks, neighbours, a faulty link), or give it fewer requests.
+Limits: engines of different sizes are compared as if they were equal. An engine with a small batch is slower only
+because it has less to do, so engines with a batch well below the median are excluded first.
+Cost: the tokens that the median engine would have produced in addition, in GPU-seconds of the slow engine.
 """
 
 from typing import Final
@@ -14,13 +14,13 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# Beyond what unequal batches explain on equal hardware.
+# More than unequal batches explain on equal hardware.
 SLOWDOWN_RATIO: Final = 0.20
-# Two cannot tell who is slow.
+# With two engines, the median does not show which one is off.
 LEAST_ENGINES: Final = 3
-# A batch smaller than this share of the median batch explains a lower rate by itself.
+# A batch below this share of the median batch explains a lower rate by itself.
 COMPARABLE_BATCH_RATIO: Final = 0.80
 
 
@@ -53,3 +53,13 @@ def find(evidence: Evidence) -> Finding | None:
 def _comparable(engines: pl.DataFrame) -> pl.DataFrame:
     """The engines whose batch does not explain a lower rate by itself."""
     return engines.filter(pl.col("running_mean") >= COMPARABLE_BATCH_RATIO * pl.col("running_mean").median())
+
+
+RULE = FindingRule(
+    name="straggling_engine",
+    title="Straggling engine",
+    sentences=("Engine {worker_id} generates {tokens_per_s}; the median engine generates {median_tokens_per_s}.",),
+    remedy="Check that engine's host and GPU (clocks, neighbours, memory) and how requests are routed to it; replace "
+    "it if it stays slow.",
+    find=find,
+)

@@ -1,13 +1,14 @@
-"""Engines decode with few requests in a batch that could hold many.
+"""Engines decode small batches although larger ones would fit.
 
-Symptom: the mean number of running requests is far below what the engine may run, with nothing waiting.
-Evidence: running requests weighted by time, the engine's cap, requests waiting.
-Threshold: half of the cap with fewer than one request waiting: decode passes are flat in the batch size until the GPU
-is compute-bound, so a half-empty batch gives up to half of the tokens for the same GPU-seconds.
-Remedy: more samples in flight, fewer engines, or a cap that is meant.
-When it is wrong: an engine bound by its KV cache cannot fill its cap (then requests wait, and the rule is quiet); a
-cap left at a default of thousands says nothing about the engine.
-The cost is not priced: how much a fuller batch brings depends on the latency curve.
+Symptom: the mean number of running requests is far below the engine's limit, with nothing waiting.
+Evidence: running requests weighted by time, the engine's limit on running requests, requests waiting.
+Threshold: less than half of the limit, with fewer than one request waiting. Decode passes take about the same time at
+any batch size until the GPU is compute-bound, so a half-empty batch gives up to half of the tokens for the same
+GPU-seconds.
+Remedy: more samples in flight, fewer engines, or a limit that reflects what the engine can run.
+Limits: an engine bound by its KV cache cannot reach its limit; requests wait then, and the rule stays silent. A limit
+left at a default of thousands says nothing about the engine.
+Cost: none is given, because the gain from a larger batch depends on the latency curve.
 """
 
 from typing import Final
@@ -15,16 +16,16 @@ from typing import Final
 import polars as pl
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence, column_total, weighted_mean
+from rlscope.diagnose.evidence import Evidence, FindingRule, column_total, weighted_mean
 
-# Below half of the cap a decode pass costs nearly the same as at the cap.
+# Below half of the limit, a decode pass takes about as long as at the limit.
 FILL_RATIO: Final = 0.50
-# One request waiting on average means that something other than demand keeps the batch small.
+# With a request waiting on average, something other than demand limits the batch.
 WAITING_REQUESTS: Final = 1.0
 
 
 def find(evidence: Evidence) -> Finding | None:
-    """The finding over all engines whose cap is known, or None."""
+    """The finding over all engines whose limit is known, or None."""
     engines = evidence.answers["engine_speed"].with_columns(
         pl.coalesce("max_running", pl.lit(evidence.config.max_running_per_engine, dtype=pl.Int64)).alias("cap")
     )
@@ -50,3 +51,16 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+RULE = FindingRule(
+    name="underfilled_engines",
+    title="Underfilled engines",
+    sentences=(
+        "Engines ran {running_mean} requests at a time, with a limit of {running_cap} ({fill_ratio} full), over "
+        "{decoding_gpu_s} of decoding.",
+    ),
+    remedy="Give each engine more concurrent requests: raise the admission limit or run fewer engines. A forward "
+    "pass takes about as long for a few requests as for many, until the batch is large.",
+    find=find,
+)

@@ -1,22 +1,22 @@
-"""Moving weights takes a visible share of the run.
+"""Weight updates take a visible share of the run.
 
-Symptom: trainers publish, samplers apply, and meanwhile neither trains nor samples.
-Evidence: GPU-seconds in publishing, transferring and applying, and waiting for weights; mean time of one application.
-Threshold: 5 % of all GPU-seconds: updates through fast links take 1 to 3 %; critical from 15 %.
-Remedy: publish less often (several optimizer steps to a version), overlap the transfer with generation, send only
-what changed, use a faster link.
-When it is wrong: an engine that applies weights without pausing generation is counted by its rows, not as applying;
-a hook that does not say `paused=False` for such an update makes it look as if it stood still.
+Symptom: trainers publish and samplers apply weights, and do nothing else meanwhile.
+Evidence: GPU-seconds in publishing, transferring, applying and waiting for weights; mean time to apply an update.
+Threshold: 5% of all GPU-seconds; critical from 15%. Updates over fast links take 1 to 3%.
+Remedy: publish less often (several optimizer steps per version), overlap the transfer with generation, send only what
+changed, use a faster link.
+Limits: an engine that applies weights without pausing generation is counted by its engine steps, not as applying. A
+hook that does not pass `paused=False` for such an update makes the engine look idle.
 """
 
 from typing import Final
 
 from rlscope.analysis.result import Finding
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose.evidence import Evidence, FindingRule
 
-# Above what an update over a fast link takes.
+# More than updates over a fast link take.
 WARNING_SHARE_RATIO: Final = 0.05
-# One GPU in seven only moves weights.
+# One GPU in seven does nothing but move weights.
 CRITICAL_SHARE_RATIO: Final = 0.15
 
 
@@ -45,3 +45,18 @@ def find(evidence: Evidence) -> Finding | None:
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
     )
+
+
+RULE = FindingRule(
+    name="weight_update_cost",
+    title="Weight-update cost",
+    sentences=(
+        "{updates} took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of all GPU time "
+        "including the waits for weights. An engine took {apply_mean_s} to apply one.",
+        "Weight updates took {publish_gpu_s} of trainers and {apply_gpu_s} of samplers, {share_ratio} of all GPU time "
+        "including the waits for weights.",
+    ),
+    remedy="Publish less often, transfer weights while the samplers keep generating, and apply them without draining "
+    "the engines or recomputing their KV cache.",
+    find=find,
+)

@@ -10,12 +10,13 @@ import pytest
 
 from rlscope import diagnose
 from rlscope.analysis.result import Finding
-from rlscope.diagnose import RULES, find_all
-from rlscope.diagnose.evidence import Evidence
+from rlscope.diagnose import find_all
+from rlscope.diagnose.evidence import Evidence, FindingRule
 from rlscope.pipeline import analyze
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
 
+RULES = {rule.name: rule for rule in diagnose.RULES}
 CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
 
 
@@ -30,7 +31,7 @@ def evidence_of(file: str, name: str) -> Evidence:
 
 
 def found(case: Case) -> Finding | None:
-    return RULES[case.file](evidence_of(case.file, case.name))
+    return RULES[case.file].find(evidence_of(case.file, case.name))
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=lambda case: f"{case.file}: {case.name}")
@@ -57,9 +58,10 @@ def test_every_rule_has_a_firing_and_a_quiet_case_and_every_number_of_its_eviden
 
 def test_every_case_file_belongs_to_a_rule_and_every_rule_is_a_module_of_its_name() -> None:
     assert {file for file, _ in CASES} == set(RULES)
-    assert {rule: find.__module__ for rule, find in RULES.items()} == {
-        rule: f"rlscope.diagnose.{rule}" for rule in RULES
-    }
+    assert len(RULES) == len(diagnose.RULES)
+    for name, rule in RULES.items():
+        assert rule.find.__module__ == f"rlscope.diagnose.{name}"
+        assert getattr(diagnose, name).RULE is rule
 
 
 def thresholds() -> list[tuple[str, str, float]]:
@@ -100,6 +102,7 @@ def test_findings_are_ordered_by_price_and_what_has_none_comes_last_or_first_whe
         Finding("capped_staleness", "critical", 9.0, {}, None, None),
         Finding("weight_update_cost", "warning", 3.0, {}, None, None),
     ]
-    with patch("rlscope.diagnose.RULES", {one.rule: lambda _, one=one: one for one in given}):
+    rules = tuple(FindingRule(one.rule, "", (), "", lambda _, one=one: one) for one in given)
+    with patch("rlscope.diagnose.RULES", rules):
         names = [finding.rule for finding in find_all(None)]  # type: ignore[arg-type]
     assert names == ["weights_not_applied", "capped_staleness", "long_tail", "weight_update_cost", "overproduction"]

@@ -36,17 +36,19 @@ def finding(rule, evidence):
     return Finding(rule, "warning", 1.0, evidence, None, None)
 
 
-def test_every_rule_has_words():
-    assert set(RULES) == set(findings.RULE_WORDS)
+def test_every_rule_has_a_title_sentences_and_a_remedy_of_its_own():
+    assert {rule.name for rule in RULES} == set(EVIDENCE)
+    assert all(rule.title and rule.sentences and rule.remedy for rule in RULES)
+    assert len({rule.title for rule in RULES}) == len({rule.remedy for rule in RULES}) == len(RULES)
 
 
-@pytest.mark.parametrize("rule", sorted(findings.RULE_WORDS))
+@pytest.mark.parametrize("rule", sorted(EVIDENCE))
 def test_evidence_becomes_the_sentence_of_its_rule(rule):
     sentence = findings.sentence(finding(rule, EVIDENCE[rule]))
     assert sentence.endswith(".") and "{" not in sentence and "no data" not in sentence
 
 
-@pytest.mark.parametrize("rule", sorted(findings.RULE_WORDS))
+@pytest.mark.parametrize("rule", sorted(EVIDENCE))
 @pytest.mark.parametrize("spoil", ["missing", "none"])
 def test_a_missing_piece_of_evidence_leaves_a_list_of_the_others(rule, spoil):
     first, *rest = EVIDENCE[rule]
@@ -101,7 +103,7 @@ def test_weights_that_do_not_arrive_are_told_before_the_bottleneck_and_mended_fi
     analysis = replace(full, findings=(wrong, *full.findings))
     assert verdict_words.alarm(analysis).startswith("The policy that samples is not the policy that is trained")
     assert verdict_words.next_step(analysis).startswith("Mend “weights not applied” (below) before anything else")
-    assert "in the first step it was 3.00e-14" in findings.sentence(wrong)
+    assert "against 3.00e-14 in the first step" in findings.sentence(wrong)
 
 
 def test_gaps_name_each_kind_once_and_skip_tables_without_drops():

@@ -1,9 +1,7 @@
-"""A run cut into the stretches between ticks, added up: what every window of every rule is made of.
+"""A run split into buckets between ticks, from which the windows of all rules are added up. Evaluates no rule.
 
-Each part comes from a question of the report, so a window over the whole run says what the report says. Parts add up,
-so a window costs no more than its own buckets, and a bucket whose late rows came is replaced alone. Judges nothing.
-
-The metric of a rule as the user's own SELECT: one row a moment, with the columns at_ns and value.
+The buckets come from the report's queries, so a window over the whole run has the report's value. A window costs only
+its own buckets, and late rows replace only the buckets they belong to. A rule's SQL is bucketed too.
 """
 
 from collections.abc import Collection, Mapping
@@ -35,34 +33,34 @@ _OF_BUCKETS: Final[Mapping[Family, str]] = {
     "queues": "queue_buckets",
     "outcomes": "outcome_buckets",
 }
-"""Questions that are asked with the ticks as their buckets."""
+"""Queries that take the ticks as their buckets."""
 _OF_STEPS: Final[Mapping[Family, str]] = {"tokens": "token_staleness", "samples": "sample_staleness"}
-"""Questions whose rows belong to the bucket in which their step ends."""
+"""Queries whose rows belong to the bucket in which their step ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticks:
-    """The instants at which rules are evaluated: origin_ns plus every multiple of interval_ns, the first of them 1."""
+    """The times at which rules are evaluated: origin_ns plus n times interval_ns, for n = 1, 2, ..."""
 
     origin_ns: int
     interval_ns: int
 
     def at_ns(self, tick: int) -> int:
-        """When a tick is, UTC epoch. Bucket `tick - 1` ends there."""
+        """The time of a tick, UTC epoch. Bucket `tick - 1` ends there."""
         return self.origin_ns + tick * self.interval_ns
 
     def bucket_of(self, instant_ns: int) -> int:
-        """The bucket that holds an instant; one on an edge belongs to the bucket that begins there."""
+        """The bucket that contains a time; a time on an edge belongs to the bucket that starts there."""
         return (instant_ns - self.origin_ns) // self.interval_ns
 
     def tick_from(self, instant_ns: int) -> int:
-        """The first tick at or after an instant."""
+        """The first tick at or after a time."""
         return -((self.origin_ns - instant_ns) // self.interval_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerLife:
-    """When a worker began, and when it was last heard of."""
+    """When a worker started, and when its last data arrived."""
 
     worker_id: str
     role: str
@@ -70,11 +68,11 @@ class WorkerLife:
     last_ns: int
     """Its end, or its last flush or row."""
     has_end: bool
-    """Whether it said that it stopped."""
+    """Whether it recorded its stop."""
 
 
 def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
-    """When the last trainer said that it stopped, UTC epoch; None while one has not, and without a trainer."""
+    """When the last trainer recorded its stop, UTC epoch; None while one has not, and without trainers."""
     trainers = [worker for worker in workers if worker.role in TRAINER_ROLES]
     if not trainers or not all(worker.has_end for worker in trainers):
         return None
@@ -83,25 +81,25 @@ def trained_until_ns(workers: Collection[WorkerLife]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a stretch of buckets, and what of the run has no bucket."""
+    """The buckets of a run, and the facts about it that have no bucket."""
 
     ticks: Ticks
     frames: Mapping[Family, pl.DataFrame]
-    """By family; each has a column `bucket`. A family that no rule needs is missing."""
+    """By family, each with a column `bucket`; families that no rule needs are missing."""
     workers: tuple[WorkerLife, ...]
     kv_capacity_tokens: Mapping[str, int]
-    """By engine, where it is recorded."""
+    """By engine; missing if not recorded."""
     dropped_rows: int
     stored_rows: int
     max_staleness: int | None
     end_ns: int | None = None
-    """End of the run; None while it goes on."""
+    """End of the run; None while it is in progress."""
     own: Mapping[str, pl.DataFrame] = field(default_factory=dict[str, pl.DataFrame])
-    """The answers of the user's own SELECTs by rule: bucket, at_ns, value."""
+    """The results of SQL rules by rule name: bucket, at_ns, value."""
 
 
 def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) -> dict[Family, pl.DataFrame]:
-    """The parts of an open run up to end_ns, for every bucket of which it holds rows."""
+    """The buckets of an open run up to end_ns, as far as it has rows."""
     arguments: dict[str, Argument] = {
         "origin_ns": ticks.origin_ns,
         "bucket_ns": ticks.interval_ns,
@@ -115,7 +113,7 @@ def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) ->
 
 
 def worker_lives(run: Run) -> tuple[WorkerLife, ...]:
-    """When each worker began and was last heard of, from worker_extents."""
+    """When each worker started and when its last data arrived, from worker_extents."""
     return tuple(
         WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"])
         for row in ask(run, "worker_extents").iter_rows(named=True)
@@ -123,7 +121,7 @@ def worker_lives(run: Run) -> tuple[WorkerLife, ...]:
 
 
 def kv_capacities(run: Run) -> dict[str, int]:
-    """Tokens that the KV cache of each engine can hold, from worker_devices."""
+    """KV-cache capacity of each engine in tokens, from worker_devices."""
     devices = ask(run, "worker_devices").filter(pl.col("kv_capacity_tokens") > 0)
     return dict(devices.select("worker_id", "kv_capacity_tokens").iter_rows())
 
@@ -146,13 +144,13 @@ def _part(
 
 
 def _bucketed(rows: pl.DataFrame, column: str, ticks: Ticks) -> pl.DataFrame:
-    """The rows with the bucket that they count in; what is before the first tick's stretch is left out."""
+    """The rows with the bucket that they count in; rows before the first bucket are left out."""
     bucket = ((pl.col(column) - ticks.origin_ns) // ticks.interval_ns).alias("bucket")
     return rows.with_columns(bucket).filter(pl.col("bucket") >= 0)
 
 
 def own_answers(run: Run, rules: RuleSet, ticks: Ticks) -> Mapping[str, pl.DataFrame]:
-    """The answers of the rules' SELECTs by rule, with the bucket of each row. Raises RuleError for one refused."""
+    """The results of the SQL rules by name, with the bucket of each row. Raises RuleError if one fails."""
     return {rule.name: _answer(run, rule.name, rule.sql, ticks) for rule in rules.rules if rule.sql is not None}
 
 
@@ -165,9 +163,9 @@ def _answer(run: Run, name: str, sql: str, ticks: Ticks) -> pl.DataFrame:
     at_ns, value = kinds["at_ns"], kinds["value"]
     if at_ns is None or value is None or not at_ns.is_integer() or not (value.is_numeric() or value == pl.Null):
         raise RuleError.of(
-            f"the SELECT of rule {name!r}",
+            f"the SQL of rule {name!r}",
             found="columns " + ", ".join(f"{column} {kind}" for column, kind in answer.schema.items()),
-            expected="at_ns, a whole number of nanoseconds UTC, and value, a number",
+            expected="at_ns (integer, nanoseconds UTC) and value (a number)",
             next_step="Name the columns with AS.",
         )
     rows = answer.select(pl.col("at_ns").cast(pl.Int64), pl.col("value").cast(pl.Float64)).drop_nulls()

@@ -1,20 +1,15 @@
-"""Holds a stretch of a run to rules, tick by tick: the same code for a run that ended and one that goes on. Pure.
-
-Warm-up is what comes before the end of the optimizer step that the rules name; only rules about data quality look at
-it. While one of those fires, hints are held back: they have no data.
-
-From a metric's values at ticks to stretches in which a rule fires, with Prometheus' `for` and `keep_firing_for`.
+"""Evaluates alert rules tick by tick, with Prometheus' `for` and `keep_firing_for`. Pure; live and after the run.
 
 At each tick, in the order of Prometheus' alerting rules (rules/alerting.go, AlertingRule.Eval):
-- the condition holds: an inactive rule becomes pending; a pending one fires once it has held `for` so long, which with
-  `for = 0` is at once; a firing one forgets that it was about to be resolved;
-- it does not hold: a pending rule becomes inactive; a firing one is resolved, or goes on firing until `keep_firing_for`
-  has passed since the first tick at which it did not hold;
-- there is no value: for LOOKBACK_NS, what Prometheus takes a sample for current, nothing changes: what is pending does
-  not come to fire, what fires is not resolved. After that it counts as not holding.
-Both waits are over on the tick that stands exactly on them. Pure; a tick is evaluated once, in order.
+- The condition is true: an inactive rule becomes pending. A pending rule fires once the condition has been true for
+  `for`; with `for = 0`, at once. A firing rule stays firing and any pending resolution is cancelled.
+- The condition is false: a pending rule becomes inactive. A firing rule is resolved once `keep_firing_for` has passed
+  since the first tick at which the condition was false.
+- There is no value: nothing changes for LOOKBACK_NS, Prometheus' lookback. After that it counts as false.
+A wait is over on the tick at its exact end. Each tick is evaluated once, in order.
 
-The texts of a rule with its values filled in, each written in the metric's unit.
+Warm-up ends with the optimizer step that the rules name; only data-quality rules look at it. While one of those fires,
+hints have no data.
 """
 
 from bisect import bisect_left
@@ -33,46 +28,46 @@ from rlscope.format import count, quantity, significant
 
 Phase = Literal["inactive", "pending", "firing"]
 LOOKBACK_NS: Final = 300_000_000_000
-"""Prometheus' default lookback: a sample older than this says nothing of now."""
+"""Prometheus' default lookback: an older sample is not current."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleState:
-    """What a rule remembers from one tick to the next."""
+    """The state of a rule between two ticks."""
 
     phase: Phase = "inactive"
     held_since_ns: int | None = None
-    """First tick of the present stretch at which the condition held; None while inactive."""
+    """First tick since which the condition has been true; None while inactive."""
     fired_ns: int | None = None
-    """Tick at which it began to fire."""
+    """Tick at which it started firing."""
     kept_since_ns: int | None = None
-    """First tick at which it did not hold any more, while it is kept firing."""
+    """First tick at which the condition was false again, while `keep_firing_for` keeps it firing."""
     known_ns: int | None = None
     """Last tick with a value."""
     value: float | None = None
-    """The value when the condition last held."""
+    """The value when the condition was last true."""
     worst_value: float | None = None
     evidence: float = 0
     worker_id: str | None = None
     cost_gpu_ns: int = 0
     billed_to: int = 0
-    """The bucket up to which the cost was added up."""
+    """The bucket up to which the cost has been added."""
     paid_to: int = 0
-    """The bucket up to which earlier firings were: none is paid for twice."""
+    """The bucket up to which earlier alerts counted the cost: no bucket counts twice."""
 
 
 INACTIVE: Final = RuleState()
 
 
 class Advance(NamedTuple):
-    """The state after a tick, and the firing that ended there."""
+    """The state after a tick, and the firing state that was resolved there."""
 
     state: RuleState
     resolved: RuleState | None
 
 
 def advance(rule: Rule, state: RuleState, at_ns: int, reading: Reading) -> Advance:
-    """Evaluate one tick. A reading without a value is no data."""
+    """Evaluate one tick. A reading without a value means no data."""
     if reading.value is None:
         if state.known_ns is not None and at_ns - state.known_ns <= LOOKBACK_NS:
             return Advance(state, None)
@@ -116,7 +111,7 @@ _WRITTEN_AS: Final = {
     "s": "value_s",
     "tokens_per_s": "value_tokens_per_s",
 }
-"""Names whose ending says to `quantity` how to write them."""
+"""Names whose suffix tells `quantity` the unit."""
 
 
 _COUNTED_IN: Final = {"gpu_s": "evidence_gpu_s", "s": "evidence_s", "tokens": "evidence_tokens"}
@@ -131,17 +126,17 @@ def written(rule: Rule, value: float | None) -> str:
 
 
 def condition(rule: Rule) -> str:
-    """What the rule asks: metric, window, comparison, threshold."""
-    subject = rule.metric or "own SELECT"
+    """The rule's condition as text: metric, window, comparison, threshold."""
+    subject = rule.metric or "SQL rule"
     sign = ">" if rule.direction == "above" else "<"
     return f"{subject} over {write_window(rule.window)} {sign} {written(rule, rule.threshold)}"
 
 
 def annotations(rule: Rule, state: RuleState, run_id: str) -> dict[str, str]:
-    """The rule's annotations as they read now."""
+    """The rule's annotations with the current values filled in."""
     fields = {
         "rule": rule.name,
-        "metric": rule.metric or "own SELECT",
+        "metric": rule.metric or "SQL rule",
         "value": written(rule, state.value),
         "worst": written(rule, state.worst_value),
         "threshold": written(rule, rule.threshold),
@@ -155,7 +150,7 @@ def annotations(rule: Rule, state: RuleState, run_id: str) -> dict[str, str]:
 
 
 def evidence(rule: Rule, value: float) -> str:
-    """What a value was counted from, with its unit."""
+    """The evidence behind a value, with its unit."""
     if rule.metric is None:
         return f"{count(value)} rows"
     unit = BY_NAME[rule.metric].evidence
@@ -164,19 +159,19 @@ def evidence(rule: Rule, value: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What came of a stretch of ticks."""
+    """The result of evaluating a range of ticks."""
 
     states: Mapping[str, RuleState]
-    """Of every rule by name, after the last tick."""
+    """By rule name, after the last tick."""
     resolved: tuple[Alert, ...]
-    """Stretches that ended, in the order in which they did."""
+    """Alerts that were resolved, in the order of their end."""
     judged_ticks: Mapping[str, int]
-    """By rule: ticks at which it had enough to go by."""
+    """By rule name: ticks with enough data to evaluate it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A rule, its metric over this timeline, and what that costs by bucket."""
+    """A rule, its metric over this timeline, and the metric's cost by bucket."""
 
     rule: Rule
     series: Series
@@ -188,8 +183,8 @@ def judge_ticks(
 ) -> Judged:
     """Evaluate ticks [first_tick, last_tick] in order.
 
-    timeline must reach back from first_tick as far as the longest window, and up to last_tick. A rule over the whole
-    run is evaluated at last_tick only.
+    timeline must cover the longest window before first_tick, and everything up to last_tick. A rule over the whole run
+    is evaluated at last_tick only.
     """
     made: dict[str, tuple[Series, Whole | None]] = {}
     bound_rules = [_bind(rule, timeline, made) for rule in rules.rules]
@@ -218,7 +213,7 @@ def judge_ticks(
 
 
 def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> Alert:
-    """The alert of a state that fires, or fired until end_ns."""
+    """The alert of a firing state, or of one that fired until end_ns."""
     assert state.fired_ns is not None and state.held_since_ns is not None
     priced = rule.metric is not None and BY_NAME[rule.metric].price_ns is not None
     return Alert(
@@ -237,7 +232,7 @@ def alert_of(rule: Rule, state: RuleState, end_ns: int | None, run_id: str) -> A
 
 
 def firing(rules: RuleSet, states: Mapping[str, RuleState], run_id: str) -> tuple[Alert, ...]:
-    """The alerts that fire in these states, in the order of the rules."""
+    """The firing alerts in these states, in the order of the rules."""
     return tuple(
         alert_of(rule, state, None, run_id)
         for rule in rules.rules
@@ -246,12 +241,12 @@ def firing(rules: RuleSet, states: Mapping[str, RuleState], run_id: str) -> tupl
 
 
 def warm_up_end_ns(step_ends_ns: Sequence[int], warm_up_steps: int) -> int | None:
-    """The end of that many optimizer steps, UTC epoch; None before, and where there is no warm-up. They rise."""
+    """The end of warm-up, UTC epoch; None before it, and without warm-up. step_ends_ns is ascending."""
     return step_ends_ns[warm_up_steps - 1] if 0 < warm_up_steps <= len(step_ends_ns) else None
 
 
 def _bind(rule: Rule, timeline: Timeline, made: dict[str, tuple[Series, Whole | None]]) -> _Bound:
-    """A rule with its series; rules that share a metric share what was made of it."""
+    """A rule with its series; rules with the same metric share one."""
     if rule.metric is None:
         return _Bound(rule, _own_values(timeline.parts.own.get(rule.name), rule, timeline.first_bucket), None)
     if rule.metric not in made:
@@ -270,7 +265,7 @@ def _own_values(frame: pl.DataFrame | None, rule: Rule, first_bucket: int) -> Se
 
 
 def _window(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
-    """The buckets that a rule looks at; None where warm-up leaves none."""
+    """The buckets in the rule's window; None if all of them are warm-up."""
     first = 0
     if rule.kind != "data_quality" and rules.warm_up_steps:
         if timeline.warm_up_end_ns is None or timeline.warm_up_end_ns >= timeline.ticks.at_ns(tick):
@@ -293,7 +288,7 @@ def _earliest(rule: Rule, timeline: Timeline, tick: int) -> int:
 
 
 def _reading(bound: _Bound, window: range | None, first_bucket: int) -> Reading:
-    """What the metric says of the window, or nothing where that is too little to go by."""
+    """The metric over the window; no value with too little evidence."""
     if window is None:
         return NOTHING
     reading = bound.series.reading(window.start - first_bucket, window.stop - first_bucket)
@@ -301,7 +296,7 @@ def _reading(bound: _Bound, window: range | None, first_bucket: int) -> Reading:
 
 
 def _billed(bound: _Bound, state: RuleState, window: range, first_bucket: int) -> RuleState:
-    """Add the buckets of the window that were not added before: each bucket is paid for once by a rule."""
+    """Add the cost of the window's new buckets: each bucket counts once per rule."""
     if bound.price_ns is None:
         return state
     start = max(window.start, state.billed_to) - first_bucket

@@ -1,7 +1,6 @@
-"""The metrics that a rule may name: unit, what counts as evidence, which question computes it, and its price.
+"""The metrics that an alert rule can use: unit, meaning, evidence, the query that computes each, and its cost.
 
-Each is the report's own quantity over a window; docs/metrics.md is made of this list. How windows are added up is the
-business of `readings`, where rules come from that of `rules`.
+Over the whole run each metric equals the number in the report. docs/metrics.md is generated from this list.
 """
 
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from rlscope.alerts.series import (
 )
 from rlscope.analysis.ledger import IDLE_STATES
 
-Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "times"]
+Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods"]
 EvidenceUnit = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
 RESIDUAL: Final = "throughput.residual_ratio"
 """The one metric that needs the model."""
@@ -45,17 +44,17 @@ class Metric:
     unit: Unit
     meaning: str
     question: str
-    """The question of queries/ that computes it."""
+    """The query in queries/ that computes it."""
     family: Family | None
-    """The parts that it is made of; None where it needs none."""
+    """The rows it is computed from; None if it needs none."""
     evidence: EvidenceUnit
     min_evidence: int
-    """With less of it in the window there is no data."""
+    """With less evidence in the window the metric has no value."""
     series: Callable[[Timeline], Series]
     price_ns: Callable[[Timeline], Whole] | None = None
-    """GPU-nanoseconds that it costs, by bucket; None where it has no price."""
+    """GPU-nanoseconds lost, by bucket; None for a metric without a cost."""
     is_live: bool = True
-    """Whether it is known while the run goes on."""
+    """Whether it is known while the run is in progress."""
 
 
 def _states(timeline: Timeline, where: pl.Expr) -> Whole:
@@ -177,7 +176,7 @@ def _mean(family: Family, column: str) -> Callable[[Timeline], Series]:
 
 
 def _overdue(family: Family, event: str, column: str) -> Callable[[Timeline], Series]:
-    """Events are what happened to any worker first: a version that reaches one engine after another is one event."""
+    """An event counts when the first worker reaches it: a version applied by several engines is one event."""
 
     def series(timeline: Timeline) -> Series:
         frame = timeline.parts.frames.get(family)
@@ -194,7 +193,7 @@ def _silence(timeline: Timeline) -> Series:
 
 
 def _due_until_ns(timeline: Timeline) -> int | None:
-    """Once no trainer is left, no step, no new weights and no word of an engine are due, however long others go on."""
+    """After the last trainer stopped, no step, weight update or sign of life is due, even if other workers go on."""
     ends_ns = (trained_until_ns(timeline.parts.workers), timeline.parts.end_ns)
     return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
@@ -214,11 +213,11 @@ def _residual(timeline: Timeline) -> Series:
 
 def _token_metrics() -> tuple[Metric, ...]:
     meanings: tuple[tuple[Statistic, str], ...] = (
-        ("mean", "mean age of the response tokens that were trained on"),
-        ("p50", "the age that half of them do not exceed"),
-        ("p95", "the age that 95 % of them do not exceed"),
-        ("p99", "the age that 99 % of them do not exceed"),
-        ("max", "age of the oldest of them"),
+        ("mean", "mean staleness of the trained response tokens"),
+        ("p50", "median staleness of the trained response tokens"),
+        ("p95", "95th percentile of the staleness of the trained response tokens"),
+        ("p99", "99th percentile of the staleness of the trained response tokens"),
+        ("max", "highest staleness of any trained response token"),
     )
     return tuple(
         Metric(
@@ -239,13 +238,13 @@ def _shares() -> tuple[Metric, ...]:
     trainers, samplers = _role(TRAINER_ROLES), _role(SAMPLER_ROLES)
     everyone = pl.lit(True)
     shares = (
-        ("idle.trainer_ratio", "share of the trainers' GPU-seconds in which they stood still for want of something",
+        ("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples, weights or anything else",
          _IDLE, trainers),
-        ("idle.sampler_ratio", "share of the samplers' GPU-seconds in which they stood still for want of something",
+        ("idle.sampler_ratio", "share of the samplers' GPU-seconds spent without requests, or waiting for anything else",
          _IDLE, samplers),
-        ("weight_update.gpu_ratio", "share of all GPU-seconds that published, moved, applied or awaited weights",
+        ("weight_update.gpu_ratio", "share of all GPU-seconds spent publishing, transferring, applying or waiting for weights",
          _WEIGHTS, everyone),
-        ("unattributed_ratio", "share of all GPU-seconds that no hook explains", _UNKNOWN, everyone),
+        ("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN, everyone),
     )  # fmt: skip
     return tuple(
         Metric(name, "ratio", meaning, "ledger", "states", "gpu_s", 60, _share(lost, of), _gpu_ns(lost & of))
@@ -255,41 +254,41 @@ def _shares() -> tuple[Metric, ...]:
 
 METRICS: Final[tuple[Metric, ...]] = (
     *_token_metrics(),
-    Metric("staleness.samples.max", "versions", "age of the oldest token of any sample that was trained on",
+    Metric("staleness.samples.max", "versions", "staleness of the oldest token of any trained sample",
            "sample_staleness", "samples", "samples", 1, _oldest_sample),
-    Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens older than the run's max_staleness allows",
+    Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's staleness cap (max_staleness)",
            "token_staleness", "tokens", "tokens", 1000, _over_cap),
     *_shares(),
-    Metric("dropped_stale_ratio", "ratio", "share of the tokens that left the queue which were dropped for their age",
+    Metric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
            "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
     Metric("queue.depth", "samples", "mean depth of the deepest queue",
            "queue_depth", "queues", "s", 10, _queues("held_ns")),
-    Metric("queue.used_ratio", "ratio", "mean depth over capacity, of the fullest queue",
+    Metric("queue.used_ratio", "ratio", "mean depth over capacity of the fullest queue",
            "queue_depth", "queues", "s", 10, _queues("capacity_ns")),
-    Metric("kv.used_ratio", "ratio", "tokens resident in the KV caches over what they hold, by time",
+    Metric("kv.used_ratio", "ratio", "tokens resident in the KV caches over their capacity, weighted by time",
            "kv_use", "engines", "s", 10, _kv_used),
-    Metric("running.per_engine", "requests", "requests in an engine's batch, by time",
+    Metric("running.per_engine", "requests", "requests running in an engine, weighted by time",
            "batch_size", "engines", "s", 10, _engines("running_ns")),
-    Metric("waiting.requests", "requests", "requests waiting inside an engine, by time",
+    Metric("waiting.requests", "requests", "requests waiting inside an engine, weighted by time",
            "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
-    Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, over the time",
+    Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, per second",
            "training_steps", "steps", "steps", 3, _trained_tokens),
-    Metric(RESIDUAL, "ratio", "what the model's prediction leaves of the rate unexplained",
+    Metric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
            "training_steps", None, "steps", 1, _residual, is_live=False),
-    Metric("step.period_s", "s", "mean time from the end of one optimizer step to the next",
+    Metric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",
            "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
-    Metric("step.overdue_periods", "times", "time since the last step ended, in periods as they usually are",
+    Metric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step period",
            "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns")),
-    Metric("weight_update.duration_s", "s", "mean time from the start of a publication to its end in an engine",
+    Metric("weight_update.duration_s", "s", "mean time from the start of a publication until an engine applied it",
            "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
-    Metric("weight_update.overdue_periods", "times",
-           "time since new weights last reached an engine, in intervals as they usually are",
+    Metric("weight_update.overdue_periods", "periods",
+           "time since new weights last reached an engine, in units of the median interval between updates",
            "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns")),
-    Metric("worker.silent_s", "s", "time since the worker that was not heard of for longest flushed or recorded",
+    Metric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
            "worker_extents", None, "workers", 1, _silence),
-    Metric("rows.dropped", "rows", "rows that capture dropped, by the workers' own count",
+    Metric("rows.dropped", "rows", "rows dropped by capture, as counted by the workers",
            "worker_extents", None, "rows", 0, _dropped_rows),
-    Metric("rows.dropped_ratio", "ratio", "their share of all rows",
+    Metric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
            "worker_extents", None, "rows", 1, _dropped_ratio),
 )  # fmt: skip
 """Every metric, in the order in which they are listed."""

@@ -1,7 +1,4 @@
-"""Holds a run that can be read whole to rules: every stretch in which each of them fires, from start to end.
-
-The ticks are those of a run that is followed live, so both say the same. What the model alone knows is handed in.
-"""
+"""Evaluates alert rules on a recorded run, at the same ticks as a live watch, and lists every alert."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,25 +24,25 @@ from rlscope.trace.query import ask
 from rlscope.trace.store import Run
 
 MOST_TICKS: Final = 500_000
-"""Two months at a tick every 10 s. A clock that jumps makes a run of a century, and hours of evaluating nothing."""
+"""Two months at a tick every 10 s. Clocks that jump can make a run look a century long."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleOutcome:
-    """What one rule came to over the run."""
+    """One rule's result over the run."""
 
     rule: Rule
     alerts: tuple[Alert, ...]
-    """In the order in which they began to fire."""
+    """In the order in which they started firing."""
     ticks: int
-    """Ticks of the run."""
+    """Ticks in the run."""
     judged_ticks: int
-    """Those at which there was enough to go by; with none the rule says nothing of the run."""
+    """Ticks with enough data to evaluate the rule; with none, the rule has no result."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleReport:
-    """A run and what became of every rule."""
+    """The result of every rule on one run."""
 
     run_id: str
     start_ns: int
@@ -56,7 +53,7 @@ class RuleReport:
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
-        """Every stretch in which a rule fired, by its start."""
+        """Every alert, by its start."""
         found = [alert for outcome in self.outcomes for alert in outcome.alerts]
         return tuple(sorted(found, key=lambda alert: (alert.start_ns, alert.rule)))
 
@@ -64,8 +61,8 @@ class RuleReport:
 def evaluate_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
     """Evaluate every tick of a run, up to the first at or after its end.
 
-    residual_ratio: what the model's prediction leaves unexplained, where a rule asks for it. Raises RuleError for a
-    rule's SELECT that is refused.
+    residual_ratio: the share of the trained rate that the model's prediction does not explain, if a rule needs it.
+    Raises RuleError if a rule's SQL fails.
     """
     ticks, start_ns, end_ns = _span(run, rules, worker_lives(run))
     if ticks.tick_from(end_ns) > MOST_TICKS:
@@ -88,7 +85,7 @@ def evaluate_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None
 
 
 def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:
-    """The parts of a whole run that the rules need, as one timeline."""
+    """The whole run as one timeline, with the rows that the rules need."""
     workers = worker_lives(run)
     ticks, _, end_ns = _span(run, rules, workers)
     step_ends_ns = step_ends(run)
@@ -114,7 +111,7 @@ def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None
 
 
 def _span(run: Run, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:
-    """The ticks of a run, its start and its end."""
+    """The ticks of a run, its start and end."""
     start_ns = min((worker.start_ns for worker in workers), default=0)
     end_ns = max((worker.last_ns for worker in workers), default=start_ns)
     return Ticks(start_ns if run.created_ns is None else run.created_ns, rules.interval_ns), start_ns, end_ns
@@ -123,22 +120,22 @@ def _span(run: Run, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Tick
 def _too_long(ticks: Ticks, end_ns: int) -> str:
     days = (end_ns - ticks.origin_ns) / 8.64e13
     return (
-        f"No rule was evaluated: by its workers' clocks the run lasts {days:.0f} days, more than {MOST_TICKS:,}"
-        " ticks. Give the rules a longer interval."
+        f"No rule was evaluated: by its workers' clocks the run lasts {days:.0f} days, more than {MOST_TICKS:,} ticks."
+        " Set a longer interval in the rules."
     )
 
 
 def step_ends(run: Run) -> tuple[int, ...]:
-    """The ends of the optimizer steps, rising, UTC epoch."""
+    """The ends of the optimizer steps, ascending, UTC epoch."""
     return tuple(ask(run, "training_steps")["end_ns"].sort())
 
 
 def families_of(rules: RuleSet) -> tuple[Family, ...]:
-    """The parts that the rules' metrics are made of."""
+    """The families of rows that the rules' metrics need."""
     needed = {BY_NAME[rule.metric].family for rule in rules.rules if rule.metric is not None}
     return tuple(family for family in FAMILIES if family in needed)
 
 
 def _notes(run: Run) -> tuple[str, ...]:
-    skipped = tuple(f"{file.path} was left out: {file.why}" for file in run.skipped_files)
+    skipped = tuple(f"skipped {file.path}: {file.why}" for file in run.skipped_files)
     return (*skipped, *run.gaps)

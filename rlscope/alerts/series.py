@@ -1,9 +1,7 @@
-"""A metric over a window of buckets: sums over sums, quantiles of histograms, the worst of a kind. Pure.
+"""A metric over any window of a run, from arrays with one entry per bucket. Pure.
 
-Every series is made once of the parts of a run, or of the last part of it, and answers for any window in it. Sums are
-of whole numbers, or exact, so that the same window gives the same value whatever else is known.
-
-The parts of a run laid out as arrays, one place a bucket, from which series are made. Pure.
+A `Timeline` lays the parts of a run out as arrays; a series is built from them once and then answers for any window.
+Sums are integers or exactly rounded, so a window's value does not depend on what else is known.
 """
 
 import math
@@ -25,9 +23,9 @@ from rlscope.analysis.staleness import weighted_quantile
 Statistic = Literal["mean", "p50", "p95", "p99", "max"]
 Whole = NDArray[np.int64]
 LEAST_INTERVALS: Final = 3
-"""Intervals between events from which their usual length is told; two cannot outvote one."""
+"""Fewest intervals whose median is the usual interval: of two, neither is the outlier."""
 HISTORY_NS: Final = 6 * 3_600_000_000_000
-"""How far back anything is looked at: the usual length of an interval, and a window in steps. Runs change."""
+"""How far back the usual interval and windows in steps reach. Runs change."""
 
 
 class Reading(NamedTuple):
@@ -35,9 +33,9 @@ class Reading(NamedTuple):
 
     value: float | None
     evidence: float
-    """What it was counted from, in the metric's unit of evidence."""
+    """In the metric's unit of evidence."""
     worker_id: str | None = None
-    """Which worker it is about, where it is about one."""
+    """The worker that the value is about; None if it is not about one."""
 
 
 NOTHING: Final = Reading(None, 0)
@@ -53,7 +51,7 @@ class Series(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Sum over sum; no data where the lower sum is nothing."""
+    """Sum over sum; no value if the lower sum is 0."""
 
     upper: Whole
     lower: Whole
@@ -71,7 +69,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class FloatRatio:
-    """Sum over sum of numbers that are not whole: exactly rounded sums, so that no order of adding shows."""
+    """Sum over sum of floats, exactly rounded, so that the order of adding has no effect."""
 
     upper: Sequence[float]
     lower: Sequence[float]
@@ -89,10 +87,10 @@ class FloatRatio:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A statistic of whole values, each with its weight."""
+    """A statistic of weighted integers."""
 
     levels: tuple[int, ...]
-    """The values, rising."""
+    """The values, ascending."""
     weights: Whole
     """By bucket and level."""
     statistic: Statistic
@@ -112,10 +110,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class Greatest:
-    """The greatest value of any bucket."""
+    """The highest value of any bucket."""
 
     values: NDArray[np.float64]
-    """Minus infinity where a bucket has none."""
+    """Minus infinity for a bucket without one."""
     evidence: Whole
 
     def reading(self, first: int, after: int) -> Reading:
@@ -126,7 +124,7 @@ class Greatest:
 
 @dataclass(frozen=True, slots=True)
 class Fullest:
-    """The greatest ratio of several series: of the fullest queue."""
+    """The highest of several ratios, such as that of the fullest queue."""
 
     parts: tuple[Ratio, ...]
 
@@ -139,7 +137,7 @@ class Fullest:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """Amounts over the length of the window, which ends with the run and begins no earlier than it."""
+    """Amounts per second of the window, clipped to the run."""
 
     amounts: Whole
     events: Whole
@@ -161,17 +159,17 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Overdue:
-    """How long ago the last event was, in lengths of the usual interval between events."""
+    """Time since the last event, in units of the median interval between events."""
 
     moments_ns: tuple[int, ...]
-    """Rising."""
+    """Ascending."""
     ticks: Ticks
     first_bucket: int
     end_ns: int | None
-    """After it nothing is due; None while the run goes on."""
+    """After it no event is due; None while the run is in progress."""
 
     def reading(self, first: int, after: int) -> Reading:
-        """The intervals are those of HISTORY_NS up to the tick; the window only says where the tick is."""
+        """Intervals from HISTORY_NS before the tick count; the window only gives the tick."""
         at_ns = self.ticks.at_ns(after + self.first_bucket)
         begin, end = bisect_left(self.moments_ns, at_ns - HISTORY_NS), bisect_left(self.moments_ns, at_ns)
         seen = self.moments_ns[begin:end]
@@ -184,16 +182,16 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """How long the worker that was not heard of for longest is silent, seconds; one that said it stopped is not."""
+    """Seconds without data from the worker silent for longest; workers that stopped do not count."""
 
     workers: tuple[WorkerLife, ...]
     ticks: Ticks
     first_bucket: int
     end_ns: int | None
-    """After it nobody has to be heard of; None while the run goes on."""
+    """After it no data is due; None while the run is in progress."""
 
     def reading(self, first: int, after: int) -> Reading:
-        """A worker is heard of until its last flush or row: what is silent and speaks again was not silent."""
+        """Silence starts at the last known flush or row: a gap before a later one does not count."""
         at_ns = self.ticks.at_ns(after + self.first_bucket)
         now_ns = at_ns if self.end_ns is None else min(at_ns, self.end_ns)
         begun = [worker for worker in self.workers if worker.start_ns <= now_ns]
@@ -206,7 +204,7 @@ class Silence:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A fact of the whole run."""
+    """A value of the whole run, the same in every window."""
 
     value: float | None
     evidence: float
@@ -218,7 +216,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class OwnValues:
-    """The rows of the user's own SELECT, by bucket, in the order of their moments."""
+    """The rows of a rule's SQL, by bucket, ordered by time."""
 
     values: Mapping[int, Sequence[float]]
     reduction: Reduction
@@ -243,30 +241,30 @@ class OwnValues:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Parts and the stretch of buckets [first_bucket, first_bucket + buckets) that arrays are made for."""
+    """Parts of a run, laid out as arrays over the buckets [first_bucket, first_bucket + buckets)."""
 
     parts: Parts
     first_bucket: int
     buckets: int
     step_ends_ns: tuple[int, ...] = field(default=())
-    """Ends of the optimizer steps that are known, rising."""
+    """Known ends of optimizer steps, ascending."""
     warm_up_end_ns: int | None = None
-    """When warm-up is over; None where that is not known yet."""
+    """The end of warm-up; None if not known yet."""
     residual_ratio: float | None = None
-    """What the model's prediction leaves unexplained; None where it was not asked."""
+    """The share of the trained rate that the model does not explain; None if no rule needs it."""
 
     @property
     def ticks(self) -> Ticks:
-        """Where the ticks are."""
+        """The ticks of the run."""
         return self.parts.ticks
 
     @property
     def start_ns(self) -> int:
-        """When the first worker began, UTC epoch; the first tick's origin where there is none."""
+        """Start of the first worker, UTC epoch; the origin of the ticks without workers."""
         return min((worker.start_ns for worker in self.parts.workers), default=self.ticks.origin_ns)
 
     def rows(self, family: Family) -> pl.DataFrame:
-        """The rows of a family that lie in the stretch, `place` counted from its first bucket; empty where missing."""
+        """The family's rows in these buckets, with `place` counted from the first one; empty if missing."""
         frame = self.parts.frames.get(family)
         if frame is None or frame.is_empty():
             return pl.DataFrame()
@@ -274,21 +272,21 @@ class Timeline:
         return frame.with_columns(place.alias("place")).filter(pl.col("place").is_between(0, self.buckets - 1))
 
     def sums(self, rows: pl.DataFrame, column: str) -> Whole:
-        """The sum of a column of whole numbers, by bucket."""
+        """The sum of an integer column, by bucket."""
         sums = np.zeros(self.buckets, dtype=np.int64)
         if len(rows):
             np.add.at(sums, rows["place"].to_numpy(), rows[column].fill_null(0).to_numpy())
         return sums
 
     def counts(self, rows: pl.DataFrame) -> Whole:
-        """How many rows there are, by bucket."""
+        """The number of rows, by bucket."""
         counts = np.zeros(self.buckets, dtype=np.int64)
         if len(rows):
             np.add.at(counts, rows["place"].to_numpy(), 1)
         return counts
 
     def exact_sums(self, rows: pl.DataFrame, column: str) -> list[float]:
-        """The sum of a column of floats, by bucket, each rounded once."""
+        """The sum of a float column, by bucket, exactly rounded."""
         values: list[list[float]] = [[] for _ in range(self.buckets)]
         if len(rows):
             for place, value in rows.select("place", column).iter_rows():
@@ -296,14 +294,14 @@ class Timeline:
         return [math.fsum(some) for some in values]
 
     def greatest(self, rows: pl.DataFrame, column: str) -> NDArray[np.float64]:
-        """The greatest value of a column, by bucket; minus infinity where there is none."""
+        """The highest value of a column, by bucket; minus infinity without rows."""
         greatest = np.full(self.buckets, -np.inf)
         if len(rows):
             np.maximum.at(greatest, rows["place"].to_numpy(), rows[column].cast(pl.Float64).to_numpy())
         return greatest
 
     def by_level(self, rows: pl.DataFrame, level: str, weight: str) -> tuple[tuple[int, ...], Whole]:
-        """The levels of a column, rising, and the sum of another by bucket and level."""
+        """The distinct values of a column, ascending, and the sum of another column by bucket and value."""
         if rows.is_empty():
             return (), np.zeros((self.buckets, 0), dtype=np.int64)
         levels = rows[level].unique().sort()
@@ -314,11 +312,11 @@ class Timeline:
 
 
 def merged(old: pl.DataFrame | None, new: pl.DataFrame, replaced: Iterable[int], keep_from: int) -> pl.DataFrame:
-    """Parts with the buckets of one range replaced by others, and those before keep_from let go."""
+    """Rows with the replaced buckets taken from new, and buckets before keep_from removed."""
     buckets = list(replaced)
     fresh = new.filter(pl.col("bucket").is_in(buckets)) if len(new) else new
     if old is None or old.is_empty():
         return fresh
     kept = old.filter(~pl.col("bucket").is_in(buckets) & (pl.col("bucket") >= keep_from))
-    # One piece: a piece a look would make every look dearer than the one before.
+    # Rechunk: one chunk per poll would make every poll slower than the one before.
     return pl.concat([kept, fresh], how="vertical_relaxed", rechunk=True) if len(fresh) else kept

@@ -1,17 +1,12 @@
-"""A rule's condition in PromQL, over the metrics that the hooks export; or why there is none.
+"""Writes alert rules as a Prometheus rule file, over the metrics that the hooks export.
 
-Each is the metric's own definition (`metrics`), as far as a scrape can know it: a level is averaged over scrapes, and
-a wait counts once it has ended. One series a run comes out, or one a worker where the worker matters.
+Names, thresholds and texts stay the same. Each PromQL expression follows the metric's definition (`metrics`) as far as
+scrapes allow: a level is averaged over scrapes, and a wait counts once it has ended. Warm-up and the suppression of
+hints are part of the expression. A rule that PromQL cannot express becomes a comment with the reason. There are no
+costs, no late rows, and no minimum evidence except for tokens and steps.
 
-The hooks' metrics as Prometheus names them, once an OpenTelemetry exporter has translated them.
-
-Dots become underscores, seconds and `_total` become part of the name. The names themselves are those of
-`rlscope_otel.conventions`; a test scrapes the hooks to hold both to one another.
-
-The rules as a Prometheus rule file: the same names, thresholds and texts, over the metrics that the hooks export.
-
-What Prometheus cannot hold stands in the file as a comment with the reason. Warm-up and the holding back of hints are
-part of each expression. Costs, evidence other than counts, and late rows are not Prometheus' to know.
+Metric names are those of `rlscope_otel.conventions` as an OpenTelemetry exporter translates them (dots become
+underscores, with the unit and `_total` appended). A test compares them with a scrape of the hooks.
 """
 
 import math
@@ -63,34 +58,34 @@ DROPPED: Final = "rlscope_rows_dropped_total"
 WRITTEN: Final = "rlscope_rows_written_total"
 
 BUCKETS: Final = ((0, "0"), (1, "1"), (2, "2"), (4, "3-4"), (8, "5-8"), (16, "9-16"), (32, "17-32"), (None, "33+"))
-"""Staleness in versions: the last age of each bucket, and the bucket's name; the last bucket has no end."""
+"""Staleness buckets in versions: upper end (inclusive) and name; the last one has no end."""
 
 
-# A worker that died leaves the scrapes; for so long it is still missed.
+# A dead worker disappears from the scrapes; it counts as silent for this long.
 _MISSED_FOR: Final = "1h"
-# As far as the usual time between steps looks back.
+# How far back the usual step period reaches.
 _HISTORY: Final = "6h"
 
 
 @dataclass(frozen=True, slots=True)
 class Expressed:
-    """A condition that PromQL can hold."""
+    """A condition in PromQL."""
 
     condition: str
     value_is_metric: bool = True
-    """Whether the value of the expression is the metric's own; a quantile is compared by the share beyond it."""
+    """Whether the expression has the metric's value. A quantile is compared by the share of tokens beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inexpressible:
-    """A rule that only `check` and `watch` can hold."""
+    """A rule that only `check` and `watch` can evaluate."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A value by run, and what it was counted from where a scrape knows that."""
+    """A value by run, and its evidence if a scrape knows it."""
 
     promql: str
     evidence: str | None = None
@@ -101,20 +96,20 @@ _Metric = Callable[[str], _Value]
 
 
 def express(rule: Rule) -> Expressed | Inexpressible:
-    """The condition of a rule: its metric beyond its threshold, on enough evidence."""
+    """The rule's condition: its metric beyond the threshold, with enough evidence."""
     if rule.metric is None:
-        return Inexpressible("it is a SELECT over the trace")
+        return Inexpressible("it is SQL over the trace")
     if rule.metric in _REASONS:
         return Inexpressible(_REASONS[rule.metric])
     if rule.window.length_ns is None:
-        return Inexpressible("its window is a number of steps, and Prometheus only knows time")
+        return Inexpressible("its window is a number of steps; Prometheus windows are times")
     if not math.isfinite(rule.threshold):
-        return Inexpressible("nothing is beyond its threshold, or everything")
+        return Inexpressible("its threshold is not a finite number")
     window = write_duration(rule.window.length_ns)
     if rule.metric in _QUANTILES:
         return _quantile(rule, _QUANTILES[rule.metric], window)
     if rule.metric not in _METRICS:
-        return Inexpressible("the hooks export nothing that it could be computed from")
+        return Inexpressible("the hooks export no metric to compute it from")
     value = _METRICS[rule.metric](window)
     sign = ">" if rule.direction == "above" else "<"
     return Expressed(_with_evidence(f"{value.promql} {sign} {rule.threshold:.15g}", value.evidence, rule))
@@ -127,16 +122,16 @@ def _with_evidence(condition: str, evidence: str | None, rule: Rule) -> str:
 
 
 def _quantile(rule: Rule, percent: int, window: str) -> Expressed | Inexpressible:
-    """The smallest age that so many per cent of the tokens do not exceed, against a whole number of versions.
+    """A percentile of staleness, compared through the share of tokens beyond the threshold.
 
-    It is above T exactly when more than the rest of the tokens are older than T, whatever their ages.
+    The p95 is above T exactly if more than 5% of the tokens are staler than T.
     """
-    # Ages are whole: above 4.5 is above 4, and below 4.5 is 4 or less.
+    # Staleness is an integer: above 4.5 means above 4, and below 4.5 means 4 or less.
     last = math.floor(rule.threshold) if rule.direction == "above" else math.ceil(rule.threshold) - 1
     younger = [name for end, name in BUCKETS if end is not None and end <= last]
     if last >= 0 and last not in [end for end, _ in BUCKETS]:
         ends = ", ".join(str(end) for end, _ in BUCKETS if end is not None)
-        return Inexpressible(f"the hooks count tokens in buckets of age that end at {ends}, and at no {last}")
+        return Inexpressible(f"the hooks count tokens in staleness buckets that end at {ends}, not at {last}")
     total = f"sum by ({RUN}) (increase({TRAINED}[{window}]))"
     older = f'sum by ({RUN}) (increase({TRAINED}{{{STALENESS}!~"{"|".join(younger)}"}}[{window}]))'
     share = f"({older} or 0 * {total}) / {total}"
@@ -147,7 +142,7 @@ def _quantile(rule: Rule, percent: int, window: str) -> Expressed | Inexpressibl
 
 
 def _share(selectors: tuple[str, ...], roles: tuple[str, ...]) -> _Metric:
-    """GPU-seconds in these states over the GPU-seconds that the roles own."""
+    """GPU-seconds in these states over all GPU-seconds of the roles."""
     role = f'{ROLE}=~"{"|".join(roles)}"'
 
     def value(window: str) -> _Value:
@@ -206,7 +201,7 @@ def _steps(window: str) -> str:
 
 
 def _steps_overdue(_: str) -> _Value:
-    # By the trainers' own clock: the time since the last scrape is not the trainers' delay.
+    # By the trainers' own clock, so that the time since the last scrape does not count.
     heard = f'max by ({RUN}) ({HEARTBEAT}{{{ROLE}=~"{"|".join(TRAINER_ROLES)}"}})'
     since = f"({heard} - max by ({RUN}) ({LAST_STEP}))"
     intervals = f"max by ({RUN}) (increase({STEPS}[{_HISTORY}]))"
@@ -217,7 +212,7 @@ def _silence(_: str) -> _Value:
     who = f"{RUN}, {WORKER}"
     last = f"max by ({who}) (last_over_time({HEARTBEAT}[{_MISSED_FOR}]))"
     stopped = f"last_over_time({STOPPED}[{_MISSED_FOR}])"
-    # A run of which nobody is scraped has ended: it is not its workers that fell silent.
+    # A run without any scraped worker has ended; its workers did not fall silent.
     return _Value(f"((time() - {last} unless on ({who}) {stopped}) and on ({RUN}) {HEARTBEAT})")
 
 
@@ -259,17 +254,17 @@ _QUANTILES: Final[Mapping[str, int]] = {
     "staleness.tokens.max": 100,
 }
 _REASONS: Final[Mapping[str, str]] = {
-    "staleness.samples.max": "the trainer's hook knows the ages of tokens, not of samples",
-    "unattributed_ratio": "what no hook explains is what is left of the whole ledger",
-    "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know how long samples are",
-    "throughput.residual_ratio": "the model predicts from the whole trace",
-    "weight_update.duration_s": "it lasts from one worker's publication to another one's application",
-    "weight_update.overdue_periods": "an engine knows its own updates, the run's are those of whichever was first",
+    "staleness.samples.max": "the trainer's hook exports the staleness of tokens, not of samples",
+    "unattributed_ratio": "unattributed time is the remainder of the whole ledger",
+    "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know the length of a sample",
+    "throughput.residual_ratio": "the model needs the whole trace",
+    "weight_update.duration_s": "it runs from one worker's publication to another worker's update",
+    "weight_update.overdue_periods": "an engine only knows its own updates, not which engine was first",
 }
 
 
 _HEAD: Final = """\
-# Made by `rlscope rules --prometheus`. Needs the metrics of rlscope-otel, scraped or sent from every worker.
+# Generated by `rlscope rules --prometheus`. Needs the metrics of rlscope-otel, scraped or pushed from every worker.
 """
 _HUMANE: Final = {
     "ratio": "{{ $value | humanizePercentage }}",
@@ -281,7 +276,7 @@ _PLAIN: Final = '{{ $value | printf "%.4g" }}'
 
 
 def as_rule_file(rules: RuleSet) -> str:
-    """The text of a rule file for Prometheus 2.42 or newer, which knows `keep_firing_for`."""
+    """The text of a rule file for Prometheus 2.42 or newer (for `keep_firing_for`)."""
     expressed = [(rule, express(rule)) for rule in rules.rules]
     alarms = [rule.name for rule, how in expressed if rule.kind == "data_quality" and isinstance(how, Expressed)]
     entries = [_entry(rule, how, rules, alarms) for rule, how in expressed if isinstance(how, Expressed)]
@@ -292,7 +287,7 @@ def as_rule_file(rules: RuleSet) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as they read."""
+    """Writes multi-line texts as block scalars."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -326,12 +321,12 @@ def _expression(rule: Rule, how: Expressed, rules: RuleSet, alarms: list[str]) -
 
 
 def _escaped(name: str) -> str:
-    """A name inside a regular expression: what could mean something there matches any one character."""
+    """A name inside a regular expression; special characters become `.`."""
     return "".join(char if char.isalnum() or char in "_- " else "." for char in name)
 
 
 def _annotation(rule: Rule, how: Expressed, text: str) -> str:
-    """An annotation with our fields as Prometheus' templates; what reads like a template of its own is kept as text."""
+    """An annotation with our fields as Prometheus templates; other braces are escaped."""
     filled: list[str] = []
     for literal, field, _, _ in Formatter().parse(text):
         filled.append(literal.replace("{", '{{ "{" }}'))
@@ -355,7 +350,7 @@ def _field(rule: Rule, how: Expressed, field: str) -> str:
         "threshold": threshold,
         "window": write_window(rule.window),
         "for": write_duration(rule.for_ns),
-        "evidence": "what was scraped",
+        "evidence": "the scraped data",
         "worker": f"{{{{ $labels.{WORKER} }}}}",
         "run": f"{{{{ $labels.{RUN} }}}}",
     }
@@ -363,5 +358,6 @@ def _field(rule: Rule, how: Expressed, field: str) -> str:
 
 
 def _comment(rule: Rule, how: Inexpressible) -> str:
-    subject = f"{rule.name} ({rule.metric or 'own SELECT'})"
-    return "# Not here: " + " ".join(f"{subject}: {how.reason}. `rlscope watch` holds it.".split()) + "\n"
+    subject = f"{rule.name} ({rule.metric or 'SQL rule'})"
+    text = f"{subject}: {how.reason}. `rlscope watch` evaluates it."
+    return "# Not expressible in PromQL: " + " ".join(text.split()) + "\n"

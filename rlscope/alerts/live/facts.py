@@ -1,7 +1,4 @@
-"""The facts that a terminal draws, from the latest parts of a run that is being written.
-
-What one look at a run that is being written shows: the alerts, and the facts that a terminal draws. No wording.
-"""
+"""The result of one poll of a run in progress: its alerts, and the facts that a terminal shows. No formatting."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,18 +16,18 @@ from rlscope.analysis.staleness import weighted_quantile
 
 @dataclass(frozen=True, slots=True)
 class SideState:
-    """What the workers of one role did in the last five minutes that are known."""
+    """What the workers of one role did in the last five minutes with data."""
 
     role: str
     workers: int
     gpu_count: int
     state_ratios: Mapping[str, float]
-    """Share of the role's GPU-seconds by the ledger's state, 0..1, largest first; empty while nothing is known."""
+    """Share of the role's GPU-seconds by ledger state, 0..1, largest first; empty without data."""
 
 
 @dataclass(frozen=True, slots=True)
 class SilentWorker:
-    """A worker that never said it stopped and has not been heard of."""
+    """A worker that has not recorded its stop and sends no data."""
 
     worker_id: str
     silent_s: float
@@ -38,12 +35,12 @@ class SilentWorker:
 
 @dataclass(frozen=True, slots=True)
 class LiveFacts:
-    """The run as of its last evaluated tick, over the last five minutes that are known; None is no data."""
+    """The run at its last evaluated tick, over the last five minutes with data; None means no data."""
 
     run_id: str
     started_ns: int
     steps: int
-    """Optimizer steps so far: those of the trainer that recorded most."""
+    """Optimizer steps so far, of the trainer that recorded the most."""
     last_step_end_ns: int | None
     sides: tuple[SideState, ...]
     running_per_engine: float | None
@@ -53,38 +50,38 @@ class LiveFacts:
     queue_depth_samples: float | None
     trained_tokens_per_s: float | None
     silent_workers: tuple[SilentWorker, ...]
-    """Those that a terminal should name: not heard of for longer than a flush takes."""
+    """Workers without data for SILENT_NS or longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """The answer to one poll."""
+    """The result of one poll."""
 
     now_ns: int
     evaluated_ns: int | None
     """The last tick that was evaluated; None before the first."""
     alerts: tuple[Alert, ...]
-    """Those that fire, and those that were resolved since the poll before."""
+    """Firing alerts, and those resolved since the last poll."""
     facts: LiveFacts | None
-    """None while the folder holds no run."""
+    """None while the directory contains no run."""
     ended: bool
-    """Whether every worker said that it stopped and all of its files were seen, or none was heard of for long."""
+    """Whether every worker recorded its stop and all files were read, or no worker sent data for a long time."""
     problems: tuple[str, ...]
-    """What the watcher should know about the data, one sentence each."""
+    """Problems with the data, one sentence each."""
 
 
 SHOWN_NS: Final = 300_000_000_000
-"""Facts are those of the last five minutes that are known: the window of most rules."""
+"""Facts cover the last five minutes with data."""
 SILENT_NS: Final = 15_000_000_000
-"""A worker that flushes every two seconds was not heard of seven times."""
+"""Seven missed flushes at the usual interval of two seconds."""
 
 
 SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tokens", "steps"})
-"""The parts that facts are made of."""
+"""The families of rows that the facts need."""
 
 
 def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: int, now_ns: int) -> LiveFacts:
-    """The facts of a timeline that holds the last SHOWN_NS, or as much as there is."""
+    """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
     return LiveFacts(
         run_id=run_id,
         started_ns=timeline.start_ns,

@@ -238,11 +238,11 @@ def _shares() -> tuple[Metric, ...]:
     trainers, samplers = _role(TRAINER_ROLES), _role(SAMPLER_ROLES)
     everyone = pl.lit(True)
     shares = (
-        ("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples, weights or anything else",
+        ("idle.trainer_ratio", "share of the trainers' GPU-seconds spent waiting for samples or anything else",
          _IDLE, trainers),
-        ("idle.sampler_ratio", "share of the samplers' GPU-seconds spent without requests, or waiting for anything else",
+        ("idle.sampler_ratio", "share of the samplers' GPU-seconds spent without requests or otherwise waiting",
          _IDLE, samplers),
-        ("weight_update.gpu_ratio", "share of all GPU-seconds spent publishing, transferring, applying or waiting for weights",
+        ("weight_update.gpu_ratio", "share of all GPU-seconds spent on moving weights or waiting for them",
          _WEIGHTS, everyone),
         ("unattributed_ratio", "share of all GPU-seconds that no hook accounts for", _UNKNOWN, everyone),
     )  # fmt: skip
@@ -256,7 +256,7 @@ METRICS: Final[tuple[Metric, ...]] = (
     *_token_metrics(),
     Metric("staleness.samples.max", "versions", "staleness of the oldest token of any trained sample",
            "sample_staleness", "samples", "samples", 1, _oldest_sample),
-    Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's staleness cap (max_staleness)",
+    Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's max_staleness",
            "token_staleness", "tokens", "tokens", 1000, _over_cap),
     *_shares(),
     Metric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",

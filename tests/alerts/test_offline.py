@@ -190,12 +190,12 @@ def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path
     assert (failed(report, "info"), failed(report, "warning"), failed(report, "critical")) == (True, True, False)
     text = as_text(report, "warning")
     assert "WARNING   idle  from 20 s to 40 s" in text
-    assert "idle.trainer_ratio over 10s > 50.0%: 80.0%, at worst 100%, from 20 GPU-s; it cost 36 GPU-s" in text
+    assert "idle.trainer_ratio over 10s > 50.0%: 80.0% (worst 100%), over 20 GPU-s; it cost 36 GPU-s" in text
     assert "not judged (warm-up, or too little to go by): quiet" in text
     assert text.endswith("failed: a rule of severity warning or above fired")
     assert "failed" not in as_text(report, "critical")
     assert (
-        "| warning | idle | from 20 s to 40 s | 80.0%, at worst 100%, from 20 GPU-s; 50% \\| 80.0% of idle | "
+        "| warning | idle | from 20 s to 40 s | 80.0% (worst 100%), over 20 GPU-s; 50% \\| 80.0% of idle | "
         in as_markdown(report, "warning")
     )
     github = as_github(report, "warning").splitlines()
@@ -280,7 +280,7 @@ def test_what_is_listed_is_folded_below_its_own_column_on_a_terminal(width: int)
     folded, whole = (rules.as_text(built_in_rules(), each) for each in (width, None))
     assert max(map(len, folded.splitlines())) <= width < max(map(len, whole.splitlines()))
     assert " ".join(folded.split()) == " ".join(whole.split())
-    assert "  staleness.tokens.p50              versions  the age that half of them do not" in folded
+    assert "  staleness.tokens.p50              versions  median staleness of the trained" in folded
 
 
 def test_one_offs_stand_alone_or_beside_the_rules_of_a_file(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_pa
     assert "$NOT_SET_ANYWHERE: found nothing" in str(refusal(run_dir, tmp_path, chat))
     wrong = refusal(run_dir, tmp_path, chat.replace("url_env", "url"))
     assert isinstance(wrong, RuleError) and "rules.toml:4" in str(wrong) and "NOT_SET_ANYWHERE" not in str(wrong)
-    with pytest.raises(RlscopeError, match="no folder to put it in"):
+    with pytest.raises(RlscopeError, match="no such directory"):
         watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
     (run_dir / "watch_state.json").write_text("{}")
     assert "Delete it to begin anew" in str(refusal(run_dir, tmp_path, ""))
@@ -203,4 +203,4 @@ def test_rules_that_changed_are_held_from_the_beginning_of_the_run(run_dir: Path
         rules.write_text(text)
         outcome = watch_run(run_dir, rules, None, 1.0, lambda _: None, lambda: 0, said.append)
         assert outcome.worst == "critical"
-    assert said == ["the rules changed since the last watch; the run is looked at from its beginning"]
+    assert said == ["the rules changed since the last watch; evaluating the run from its start"]

@@ -88,7 +88,7 @@ def test_a_watch_tells_what_must_fire_once_though_it_is_killed_in_the_middle(
     rules.write_text(f'{RULES}url = "{listener.url}"\n')
     first = begin(watch(run_dir, rules))
     assert first.stdout is not None
-    assert first.stdout.readline().endswith("waiting for the run to begin\n")
+    assert first.stdout.readline().endswith("waiting for the run to start\n")
     pipeline = begin(start(run_dir, *STARVED))
     state = run_dir / "watch_state.json"
     eventually(lambda: state.exists() and '"told": true' in state.read_text(), first)

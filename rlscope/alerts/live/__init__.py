@@ -1,1 +1,1 @@
-"""A run that is still being written: follow its files, judge each tick once, remember what was sent."""
+"""Follows a run in progress: reads new files, evaluates each tick once, remembers what was sent."""

@@ -1,8 +1,8 @@
-"""Which files of a run that is being written are new, and how far each worker has written. Reads footers, no rows.
+"""Finds the new files of a run in progress, and how far each worker has written. Reads footers, no rows.
 
-A look costs what is new: a worker's own file says how many rows it wrote, and only where fewer were seen are the next
-names tried; a whole folder is listed when that fails, and now and then. What was seen is remembered as a number a
-worker and table, so days of files take no memory.
+A poll costs only what is new: a worker's own file counts the rows it wrote, and the next file names are tried only if
+some are missing. A whole directory is listed if that fails, and every _LIST_EVERY polls. Seen files are stored as one
+number per worker and table, so days of files take no memory.
 """
 
 import os
@@ -23,26 +23,26 @@ MOMENTS: Final[Mapping[str, tuple[str, str]]] = {
     "gpu_samples": ("time_ns", "time_ns"),
     **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
 }
-"""From when to when a row of a table counts."""
+"""The columns with the first and last time of a row, by table."""
 _TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
-"""Tables whose rows say how far a worker has come, as in worker_extents."""
+"""Tables whose rows show how far a worker has progressed, as in worker_extents."""
 _LIST_EVERY: Final = 30
-"""Looks between two listings of every folder: for files of which no worker's own file speaks."""
+"""Polls between two listings of every directory, for files that no worker file counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file that was not seen before."""
+    """A file found for the first time."""
 
     path: Path
     table: str
     first_ns: int
-    """The first moment of any of its rows."""
+    """The earliest time in any of its rows."""
     last_ns: int
 
 
 class _Seen:
-    """The sequence numbers of one worker and table that were seen: all below `below`, and those in `ahead`."""
+    """The sequence numbers seen for one worker and table: all below `below`, and those in `ahead`."""
 
     def __init__(self) -> None:
         self.below = 1
@@ -65,7 +65,7 @@ class _Name(NamedTuple):
 
 
 class LiveFiles:
-    """The files of one run folder."""
+    """The files of one run directory."""
 
     def __init__(self, folder: Path, patience_ns: int) -> None:
         self._folder = folder
@@ -77,10 +77,10 @@ class LiveFiles:
         """The end of each worker's latest row."""
         self.stored_rows = 0
         self.skipped: list[str] = []
-        """Files that stayed unreadable, and why."""
+        """Files that stayed unreadable, each with the reason."""
 
     def look(self, workers: Sequence[Mapping[str, object]], now_ns: int) -> list[NewFile]:
-        """The new files; one that cannot be read yet is tried again until patience_ns have passed."""
+        """The new files; an unreadable file is retried for patience_ns."""
         found: list[NewFile] = []
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
@@ -93,11 +93,11 @@ class LiveFiles:
         return found
 
     def is_complete(self, worker: Mapping[str, object]) -> bool:
-        """Whether every row was seen that the worker's own file counts."""
+        """Whether every row that the worker's own file counts was seen."""
         return isinstance(worker.get("rows"), dict) and not any(self._lacks(worker, table) for table in TABLES)
 
     def most_rows(self, table: str) -> int:
-        """The most rows that any one worker wrote to a table."""
+        """The highest number of rows that one worker wrote to a table."""
         return max((seen.rows for (name, _), seen in self._seen.items() if name == table), default=0)
 
     def _lacks(self, worker: Mapping[str, object], table: str) -> bool:
@@ -135,13 +135,13 @@ class LiveFiles:
         return found
 
     def _opened(self, path: Path, table: str, name: _Name, now_ns: int) -> NewFile | None:
-        """The file, noted as seen; None where it cannot be read (yet) or holds nothing."""
+        """The file, marked as seen; None if it is not readable (yet) or empty."""
         fault = table_fault(path, table)
         if fault is not None:
             since_ns = self._broken_since_ns.setdefault(path, now_ns)
             if now_ns - since_ns >= self._patience_ns:
                 self._of(name.worker_id, table).add(name.sequence)
-                self.skipped.append(f"{table}/{path.name} was left out: {fault}")
+                self.skipped.append(f"skipped {table}/{path.name}: {fault}")
                 del self._broken_since_ns[path]
             return None
         self._broken_since_ns.pop(path, None)
@@ -167,7 +167,7 @@ def _parsed(file_name: str) -> _Name | None:
 
 
 def _moments(path: Path, metadata: pq.FileMetaData, table: str) -> tuple[int, int]:
-    """The first and the last moment of the rows, from the footer; from the rows where a writer left it out."""
+    """The first and last time of the rows, from the footer; from the rows if the footer has no statistics."""
     first, last = MOMENTS[table]
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]

@@ -1,10 +1,9 @@
-"""Follows a run that is being written: reads new files only and evaluates each tick of the rules once.
+"""Follows a run in progress: reads only new files and evaluates each tick of the rules once.
 
-A tick is due when every worker that lives has recorded something that ends after it, or grace_ns after it. Rows that
-come later than that replace the parts that they belong to, so that the ticks after them count them; the ticks before
-are not evaluated again, and how many rows were late is said. The definitions, the ticks and the code that judges are
-those of `whole_run`, so that a run whose rows all come in time is judged as it is after its end.
-Memory is bounded: rows are let go by `live_rows`, parts after `_keep_ns`.
+A tick is due once every running worker has recorded something that ends after it, or grace_ns after it. Late rows
+update the buckets they belong to and count in later ticks. Earlier ticks are not evaluated again; the number of late
+rows is reported. Ticks, definitions and code are those of `offline`, so a run whose rows all arrive in time has the
+same result as after its end. Memory is bounded: `rows` drops old rows, and buckets are dropped after `_keep_ns`.
 """
 
 import hashlib
@@ -33,14 +32,14 @@ from rlscope.trace.files import RunManifest, SkippedFile, read_manifest, read_wo
 from rlscope.trace.store import open_rows
 
 GRACE_NS: Final = 30_000_000_000
-"""Fifteen flushes of a worker at the usual interval."""
+"""Fifteen flushes at the usual interval."""
 _ONLY_OWN: Final = frozenset({"gpu_samples", "spans"})
-"""Tables that no metric of ours is made of."""
+"""Tables that no built-in metric reads."""
 _STATE_VERSION: Final = 1
 
 
 class LiveRun:
-    """A run that is followed; the folder may appear late."""
+    """A run in progress; its directory may appear later."""
 
     def __init__(self, folder: Path, rules: RuleSet, grace_ns: int = GRACE_NS) -> None:
         self._folder = folder
@@ -48,7 +47,7 @@ class LiveRun:
         self._grace_ns = grace_ns
         reaches_ns = [rule.window.length_ns or HISTORY_NS for rule in rules.rules]
         self._reach = -(-max(reaches_ns, default=0) // rules.interval_ns)
-        """Buckets that the longest window of a tick holds."""
+        """Number of buckets in the longest window."""
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
         self._files = LiveFiles(folder, grace_ns)
         self._rows = LiveRows()
@@ -62,11 +61,11 @@ class LiveRun:
         self._step_ends_ns: tuple[int, ...] = ()
         self._ticks: Ticks | None = None
         self._filled = 0
-        """Buckets before this one have their parts."""
+        """Buckets before this one are computed."""
         self._dirty_from = 0
-        """The first bucket whose parts are out of date."""
+        """The first bucket that is out of date."""
         self._evaluated = 0
-        """The last tick that was judged."""
+        """The last tick that was evaluated."""
         self._warm_up_end_ns: int | None = None
         self._states: dict[str, RuleState] = {}
         self._late_rows = 0
@@ -74,13 +73,13 @@ class LiveRun:
 
     @classmethod
     def restored(cls, folder: Path, rules: RuleSet, state: Mapping[str, object], grace_ns: int = GRACE_NS) -> "LiveRun":
-        """Go on from what `saved` returned, in this process or another. Raises RuleError for a state of other rules."""
+        """Resume from the result of `saved`, in any process. Raises RuleError for a state saved with other rules."""
         if state.get("version") != _STATE_VERSION or state.get("rules") != _identity(rules):
             raise RuleError.of(
                 "the saved state of a watch",
-                found="the state of other rules, or of another version",
-                expected="the state of these rules",
-                next_step="Delete the state file to start over, or go back to the rules that it was saved with.",
+                found="a state saved with other rules or by another version",
+                expected="a state saved with these rules",
+                next_step="Delete the state file to start over, or use the rules that it was saved with.",
             )
         live = cls(folder, rules, grace_ns)
         live._restore(state)
@@ -88,11 +87,11 @@ class LiveRun:
 
     @property
     def held_rows(self) -> int:
-        """Rows of the trace that are held in memory."""
+        """Rows of the trace in memory."""
         return self._rows.count
 
     def saved(self) -> dict[str, object]:
-        """What `restored` needs to go on, as a JSON object; it holds no secret."""
+        """What `restored` needs to resume, as a JSON object without secrets."""
         return {
             "version": _STATE_VERSION,
             "rules": _identity(self._rules),
@@ -105,12 +104,12 @@ class LiveRun:
         }
 
     def poll(self, now_ns: int) -> LiveView:
-        """Look at what is new and evaluate the ticks that are due; now_ns is UTC epoch."""
+        """Read new files and evaluate the ticks that are due; now_ns is UTC epoch."""
         try:
             manifest = read_manifest(self._folder)
         except RunFolderError as error:
             return LiveView(now_ns, None, (), None, False, (str(error),))
-        # Workers' files first: the rows that they count are then in files that the look finds.
+        # Worker files first, so that the rows they count are in files that exist by now.
         documents, self._faulty = read_workers(self._folder)
         self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
         workers = LiveWorkers.of(documents, self._files, now_ns, self._grace_ns)
@@ -138,7 +137,7 @@ class LiveRun:
             self._ticks = Ticks(origin_ns, self._rules.interval_ns)
 
     def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
-        """Stretch by stretch, so that a long run that is met late does not have to be held in memory whole."""
+        """In pieces, so that a long run need not fit in memory when the watch starts late."""
         resolved: list[Alert] = []
         ticks, until_ns = self._ticks, workers.until_ns
         due_ns = workers.due_ns(now_ns, self._grace_ns)
@@ -155,7 +154,7 @@ class LiveRun:
         return tuple(resolved)
 
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
-        """Read the files whose rows begin before that, and note from which bucket on the parts are out of date."""
+        """Read the files whose rows begin before until_ns, and note the first bucket that is out of date."""
         due = [file for file in self._pending if file.first_ns < until_ns]
         self._pending = [file for file in self._pending if file.first_ns >= until_ns]
         filled_ns = ticks.at_ns(self._filled)
@@ -165,7 +164,7 @@ class LiveRun:
             try:
                 rows = self._rows.add(file)
             except (OSError, pa.ArrowException) as error:
-                self._files.skipped.append(f"{file.table}/{file.path.name} was left out: {error}")
+                self._files.skipped.append(f"skipped {file.table}/{file.path.name}: {error}")
                 continue
             count, first_ns = earliest(rows, file.table, filled_ns)
             if count and self._filled == self._evaluated:
@@ -175,7 +174,7 @@ class LiveRun:
             self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns)))
 
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
-        """Compute the parts of the buckets that are new or out of date, up to `until`."""
+        """Compute the buckets that are new or out of date, up to `until`."""
         first = min(self._dirty_from, self._filled)
         tables, since_ns = self._rows.since(ticks.at_ns(first))
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
@@ -201,7 +200,7 @@ class LiveRun:
         return judged.resolved
 
     def _timeline(self, manifest: RunManifest, workers: LiveWorkers, ticks: Ticks, first: int) -> Timeline:
-        """The parts from a bucket on: no more than is asked for, so that a look at a long run costs no more."""
+        """The timeline from one bucket on; no more than needed, so that a poll costs the same in a long run."""
         config, _ = read_config(manifest.config)
         first = max(0, first)
         parts = Parts(
@@ -225,7 +224,7 @@ class LiveRun:
             shown = max(1, SHOWN_NS // ticks.interval_ns)
             timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
             facts = facts_of(manifest.run_id, timeline, workers, self._files.most_rows("train_steps"), now_ns)
-        faulty = (f"{file.path} was left out: {file.why}" for file in self._faulty)
+        faulty = (f"skipped {file.path}: {file.why}" for file in self._faulty)
         ended = workers.has_ended(now_ns, self._grace_ns) and (
             workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)
         )
@@ -243,7 +242,7 @@ class LiveRun:
             return ()
         rows = counted(self._late_rows, "row", "rows")
         reach = duration(self._late_ns / 1e9)
-        return (f"{rows} began before what was already evaluated, by up to {reach}; later ticks count them",)
+        return (f"{rows} arrived late, by up to {reach}; only later ticks count late rows",)
 
 
 def _identity(rules: RuleSet) -> str:

@@ -1,7 +1,4 @@
-"""The recent rows of a run that is being written: what the next buckets, and the correction of late ones, need.
-
-Bounded by time: what stands still in a run for days is not here.
-"""
+"""The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -15,30 +12,30 @@ from rlscope_otel.schema import arrow_schema
 from rlscope.alerts.live.files import MOMENTS, NewFile
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
-"""How far back a late row still counts in the parts: as long as the rows around it are kept."""
+"""How late a row can arrive and still count: as long as the rows around it are kept."""
 JOINED_NS: Final = 60 * 60_000_000_000
-"""How long a sample is kept for the step that trains on it, and a publication for the engine that applies it."""
+"""How long samples are kept for the step that trains on them, and publications for the engines."""
 _JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "queue_depths")
 _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
-"""What the ledger is made of."""
+"""The tables that the ledger is computed from."""
 _MOST_CHUNKS: Final = 64
 
 
 class LiveRows:
-    """Rows by table, in the contract's schema."""
+    """Rows by table, in the schema of the trace format."""
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
         self._first_rows: dict[str, pa.Table] = {}
-        """One engine row of each worker: whether it has any at all decides how its updates are counted."""
+        """One engine row of each worker: having any decides how its updates are counted."""
 
     @property
     def count(self) -> int:
-        """How many rows are held."""
+        """The number of rows in memory."""
         return sum(rows.num_rows for rows in self._tables.values())
 
     def add(self, file: NewFile) -> pa.Table:
-        """Read a file's rows and keep them. Raises OSError or ArrowException where it breaks."""
+        """Read a file's rows and keep them. Raises OSError or ArrowException for a broken file."""
         rows = _contract_rows(pq.read_table(file.path), file.table)
         held = self._tables.get(file.table)
         joined = rows if held is None else pa.concat_tables([held, rows])
@@ -48,13 +45,13 @@ class LiveRows:
         return rows
 
     def prune(self, now_ns: int) -> None:
-        """Let go of what is too old to count in any bucket after now_ns, UTC epoch."""
+        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""
         for table, rows in self._tables.items():
             kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
             self._tables[table] = _from(rows, MOMENTS[table][1], now_ns - kept_ns)
 
     def since(self, from_ns: int) -> tuple[dict[str, pa.Table], int]:
-        """The rows that buckets from from_ns on need, and the earliest start of those that reach beyond it."""
+        """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them."""
         tables = dict(self._tables)
         for table in ("engine_steps", "activities"):
             if table in tables:
@@ -72,7 +69,7 @@ class LiveRows:
 
 
 def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
-    """How many rows begin before an instant, and when the first of all rows does."""
+    """The number of rows that begin before a time, and the earliest start of all rows."""
     starts_ns = _instants(rows, MOMENTS[table][0])
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 

@@ -1,9 +1,7 @@
-"""The loop of `rlscope watch`: look, remember, tell, show, wait. What a look finds is the business of `live`.
+"""The loop of `rlscope watch`: poll the run, save the state, send notifications, update the display, wait.
 
-The state is on disk before anything is sent, and again once it arrived: a watch that is killed at any moment says
-nothing twice, save for a message that arrived within the last tenth of a second.
-
-A watch put together: rules, receivers, the state of an earlier watch, the run. Set-up fails loudly.
+The state is saved before a notification is sent and again once it was delivered. A watch that is killed and restarted
+sends nothing twice, except a message delivered within the last tenth of a second. Set-up errors are raised.
 """
 
 import time
@@ -26,21 +24,21 @@ from rlscope.analysis.result import Severity, at_least
 from rlscope.errors import RlscopeError, RuleError
 
 _NS_PER_S: Final = 1_000_000_000
-# How soon an answer of a receiver is noted; short, since until then a kill makes it be told again.
+# How soon a delivery is noted: a kill before that makes the next watch send it again.
 _NAP_NS: Final = 50_000_000
-# Enough for a second and a third try, and little to a job that waits for the exit code.
+# Enough for two retries, and short for a job that waits for the exit code.
 _LAST_MESSAGES_S: Final = 5.0
 
 
 class Clock(Protocol):
-    """The time, and a way to let it pass."""
+    """The time, and a way to wait."""
 
     def now_ns(self) -> int:
         """Nanoseconds since the UTC epoch."""
         ...
 
     def sleep(self, seconds: float) -> None:
-        """Return after so long."""
+        """Wait."""
         ...
 
 
@@ -52,31 +50,31 @@ class SystemClock:
         return time.time_ns()
 
     def sleep(self, seconds: float) -> None:
-        """Return after so long."""
+        """Wait."""
         time.sleep(seconds)
 
 
 class Followed(Protocol):
-    """A run that is followed, as `LiveRun` does."""
+    """A run in progress, as `LiveRun` follows it."""
 
     def poll(self, now_ns: int) -> LiveView:
-        """What is new since the look before."""
+        """What is new since the last poll."""
         ...
 
     def saved(self) -> Mapping[str, Any]:
-        """What it takes to go on from here."""
+        """What is needed to resume from here."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look at the run showed, and how telling of it goes."""
+    """The result of one poll, and the state of the notifications."""
 
     view: LiveView
     troubles: tuple[str, ...]
-    """What keeps people from being told, or the state from being kept; one sentence each."""
+    """Problems with sending notifications or saving the state, one sentence each."""
     waiting: int
-    """Alerts that some receiver has yet to be told something of."""
+    """Alerts with a notification still to be delivered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +82,14 @@ class Outcome:
     """How a watch ended."""
 
     ended: bool
-    """Whether the run did; else the watch was interrupted."""
+    """Whether the run ended; if not, the watch was interrupted."""
     worst: Severity | None
-    """The gravest alert of the run; None when nothing fired."""
+    """The highest severity of any alert; None if nothing fired."""
     untold: int
-    """Alerts that some receiver could not be told of."""
+    """Alerts that could not be delivered to some receiver."""
 
     def failed(self, fail_on: Severity) -> bool:
-        """Whether something as grave as that fired."""
+        """Whether an alert of this severity or higher fired."""
         return self.worst is not None and at_least(self.worst, fail_on)
 
 
@@ -119,9 +117,9 @@ class Watch:
         self._state_trouble: str | None = None
 
     def follow(self, interruptions: Callable[[], int]) -> Outcome:
-        """Watch until the run ends or somebody interrupts; a second interruption leaves messages unsent.
+        """Watch until the run ends or is interrupted; a second interruption leaves messages unsent.
 
-        Raises RlscopeError when another watch began to use the file of state, before anything is sent.
+        Raises RlscopeError if another watch uses the state file, before anything is sent.
         """
         while True:
             view = self._look()
@@ -135,7 +133,7 @@ class Watch:
         now_ns = self._clock.now_ns()
         view = self._run.poll(now_ns)
         self._couriers.collect(now_ns)
-        # Before the first tick is evaluated nothing is known, and so nothing known to have ended.
+        # Before the first tick, no alert may be closed as missing.
         if view.evaluated_ns is not None and view.facts is not None:
             run_id = view.facts.run_id
             self._couriers.take((of_run(alert, run_id) for alert in view.alerts), now_ns)
@@ -154,10 +152,10 @@ class Watch:
         if self._state_trouble is not None:
             yield self._state_trouble
         if self._state_file is not None and self._state_file.is_shared:
-            yield f"another watch writes {self._state_file.path} too: both tell the same; end one of them"
+            yield f"another watch also writes {self._state_file.path}: notifications are sent twice; stop one of them"
 
     def _wait(self, interruptions: Callable[[], int]) -> None:
-        # Counted, not read off the clock: one that is set back would stop the watch for as long.
+        # Counted down, because a clock that is set back would stop the watch.
         left_ns = round(self._interval_s * _NS_PER_S)
         while left_ns > 0 and not interruptions():
             nap_ns = min(_NAP_NS, left_ns)
@@ -166,18 +164,18 @@ class Watch:
             self._tend(at_once=False)
 
     def _send_the_last(self, view: LiveView, interruptions: Callable[[], int]) -> None:
-        """Nothing more comes: what is known is told now."""
+        """Send what is left: the run has ended or the watch was interrupted."""
         due_ns = self._clock.now_ns() + round(_LAST_MESSAGES_S * _NS_PER_S)
         self._tend(at_once=True)
         while interruptions() < 2 and self._clock.now_ns() < due_ns and self._couriers.can_tell_before(due_ns):
             self._clock.sleep(_NAP_NS / _NS_PER_S)
             self._tend(at_once=True)
         self._save()
-        # What has just ended was shown by the look itself.
+        # Alerts that just ended were shown by the poll itself.
         self._show_look(replace(view, alerts=tuple(alert for alert in view.alerts if alert.end_ns is None)))
 
     def _tend(self, *, at_once: bool) -> None:
-        """Send the messages whose time has come, and remember at once what became of those on their way."""
+        """Send due messages, and save the outcome of those in flight at once."""
         now_ns = self._clock.now_ns()
         self._couriers.dispatch(now_ns, at_once=at_once)
         if self._couriers.collect(now_ns):
@@ -190,8 +188,8 @@ class Watch:
             self._state_file.write(WatchState(self._run.saved(), self._couriers.saved(), self._worst))
             self._state_trouble = None
         except OSError as error:
-            file = f"{self._state_file.path} cannot be written ({error.strerror})"
-            self._state_trouble = f"{file}: a watch that starts again would tell again"
+            file = f"cannot write {self._state_file.path} ({error.strerror})"
+            self._state_trouble = f"{file}: a restarted watch would send its notifications again"
 
 
 def watch_run(
@@ -204,10 +202,10 @@ def watch_run(
     note: Callable[[str], None],
     clock: Clock | None = None,
 ) -> Outcome:
-    """Follow the run in a folder to its end. The folder may appear late.
+    """Follow the run in a directory to its end. The directory may appear later.
 
-    Raises RuleError for rules or receivers that cannot be read, RlscopeError for a secret that is not there, and for a
-    file of state that is none, that another watch uses, or that has no folder.
+    Raises RuleError for invalid rules or receivers, RlscopeError for a missing secret or for a state file that is
+    invalid, used by another watch, or in a missing directory.
     """
     rules, receivers = _rules_and_receivers(rules_file)
     check_ready(receivers)
@@ -229,7 +227,7 @@ def watch_run(
 
 
 def check_ready(receivers: Iterable[Receiver]) -> None:
-    """Raise SecretError for a secret that is not there, RlscopeError for a library that is not installed."""
+    """Raise SecretError for a missing secret, RlscopeError for a missing library."""
     for receiver in receivers:
         for source in (receiver.address, receiver.token):
             if source is not None:
@@ -237,8 +235,8 @@ def check_ready(receivers: Iterable[Receiver]) -> None:
         if receiver.kind == "apprise" and not is_installed():
             raise RlscopeError.of(
                 f"receiver {receiver.name}",
-                found="no apprise",
-                expected="the library that sends for it",
+                found="apprise is not installed",
+                expected="the apprise library for receivers of this kind",
                 next_step="pip install 'rlscope[apprise]'",
             )
 
@@ -247,7 +245,7 @@ def _state_path(folder: Path, named: Path | None) -> Path:
     path = named or folder / FILE_NAME
     if path.parent.resolve() != folder.resolve() and not path.parent.is_dir():
         raise RlscopeError.of(
-            path, found="no folder to put it in", expected="one that is there", next_step="Make it, or name another."
+            path, found="no such directory", expected="an existing directory", next_step="Create it, or choose another."
         )
     return path
 
@@ -265,7 +263,7 @@ def _followed(folder: Path, rules: RuleSet, state: WatchState | None, note: Call
     try:
         return LiveRun.restored(folder, rules, state.run)
     except RuleError:
-        note("the rules changed since the last watch; the run is looked at from its beginning")
+        note("the rules changed since the last watch; evaluating the run from its start")
         return LiveRun(folder, rules)
 
 
@@ -274,5 +272,5 @@ def _restore(couriers: Couriers, state: WatchState, path: Path) -> None:
         couriers.restore(state.receivers)
     except (KeyError, TypeError, AttributeError) as error:
         raise RlscopeError.of(
-            path, found="a state with parts missing", expected="what an earlier watch wrote", next_step="Delete it."
+            path, found="an incomplete state", expected="the state of an earlier watch", next_step="Delete it."
         ) from error

@@ -1,7 +1,7 @@
-"""The workers of a run that is being written: how far each has come, who is silent, whether the run has ended.
+"""The workers of a run in progress: how far each has progressed, who is silent, whether the run has ended.
 
-Engines are often killed when training is over. So once every trainer has said that it stopped, a worker that is not
-heard of for the grace has ended with the run: nobody has to be called for it.
+Engines are often killed when training is over. Once every trainer has recorded its stop, a worker without data for the
+grace period has therefore ended with the run and raises no alert.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,30 +13,30 @@ from rlscope.alerts.live.files import LiveFiles
 from rlscope.trace.files import is_integer
 
 SETTLED_NS: Final = 2_000_000_000
-"""A flush writes one table after the other: rows this close to its end may be in the next one."""
+"""A flush writes one table after another; rows this close to its end may be in the next flush."""
 GIVEN_UP_NS: Final = 600_000_000_000
-"""When no worker was heard of for so long the run is over, however it ended."""
+"""Without data from any worker for this long, the run is over, however it ended."""
 _ROLES_WITH_ROWS: Final = ("trainer", "sampler", "colocated")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveWorkers:
-    """The workers' files as they stand, and the ends of the rows that were seen."""
+    """The worker files, and the ends of the rows seen so far."""
 
     documents: tuple[Mapping[str, object], ...]
     lives: tuple[WorkerLife, ...]
     last_row_ns: Mapping[str, int]
     """The end of each worker's latest row."""
     complete: frozenset[str]
-    """Workers of which every row that their file counts was seen."""
+    """Workers whose rows were all seen, by the count in their file."""
     over: frozenset[str]
-    """Workers that are no more: they said so, or were killed after the training."""
+    """Workers that have ended: they recorded their stop, or were killed after training."""
 
     @classmethod
     def of(
         cls, documents: Sequence[Mapping[str, object]], files: LiveFiles, now_ns: int, grace_ns: int
     ) -> "LiveWorkers":
-        """The workers of these documents, with what was seen of their files since the documents were read."""
+        """The workers of these documents, with the files seen since the documents were read."""
         lives = tuple(_life(document, files.last_ns) for document in documents)
         trained = trained_until_ns(lives) is not None
         return cls(
@@ -51,41 +51,41 @@ class LiveWorkers:
 
     @property
     def start_ns(self) -> int | None:
-        """When the first worker began, UTC epoch."""
+        """Start of the first worker, UTC epoch."""
         return min((life.start_ns for life in self.lives), default=None)
 
     @property
     def end_ns(self) -> int | None:
-        """When the last worker was over; None while one is not."""
+        """When the last worker ended; None while one is running."""
         return self._last_ns if self.lives and len(self.over) == len(self.lives) else None
 
     @property
     def until_ns(self) -> int | None:
-        """The end of the run, or when it is given up if nothing more is heard; None without a worker."""
+        """The end of the run, or when the watch gives up without further data; None without workers."""
         if not self.lives:
             return None
         return self._last_ns + GIVEN_UP_NS if self.end_ns is None else self.end_ns
 
     @property
     def dropped_rows(self) -> int:
-        """Rows that capture dropped, by the workers' own count."""
+        """Rows dropped by capture, as counted by the workers."""
         return sum(_counts(document, "dropped") for document in self.documents)
 
     @property
     def kv_capacity_tokens(self) -> dict[str, int]:
-        """By engine, where it is recorded."""
+        """By engine; missing if not recorded."""
         found = {str(each["worker_id"]): each.get("kv_capacity_tokens") for each in self.documents}
         return {name: tokens for name, tokens in found.items() if is_integer(tokens) and tokens > 0}
 
     def due_ns(self, now_ns: int, grace_ns: int) -> int | None:
-        """Up to when the run is known whole: by all of its workers, or by the grace that is over."""
+        """Up to when all data has arrived: from every worker, or because the grace period is over."""
         if not self.lives:
             return None
         frontiers = [self._frontier_ns(*pair, now_ns) for pair in zip(self.documents, self.lives, strict=True)]
         return max(min(frontiers), now_ns - grace_ns)
 
     def has_ended(self, now_ns: int, grace_ns: int) -> bool:
-        """Whether nothing more is to come: all are over and their rows are here or overdue, or all fell silent."""
+        """Whether no more data will come: all workers ended, with rows arrived or overdue, or all are silent."""
         if not self.lives:
             return False
         if self.end_ns is not None:
@@ -93,7 +93,7 @@ class LiveWorkers:
         return now_ns - self._last_ns >= GIVEN_UP_NS
 
     def since(self, since_ns: int) -> Sequence[Mapping[str, object]]:
-        """The documents with no worker beginning before since_ns: what happened before is of no interest."""
+        """The documents, with workers starting no earlier than since_ns."""
         return [
             {**document, "started_ns": max(life.start_ns, since_ns), "last_flush_ns": life.last_ns}
             for document, life in zip(self.documents, self.lives, strict=True)
@@ -101,11 +101,11 @@ class LiveWorkers:
 
     @property
     def _last_ns(self) -> int:
-        """When any worker was last heard of."""
+        """When the last data arrived from any worker."""
         return max(life.last_ns for life in self.lives)
 
     def _frontier_ns(self, document: Mapping[str, object], life: WorkerLife, now_ns: int) -> int:
-        """Until when a worker's rows are all here. What is still going on in it has no row yet."""
+        """Up to when all rows of a worker have arrived. Spans still open have no row yet."""
         if life.worker_id not in self.complete:
             return life.start_ns
         if life.worker_id in self.over:
@@ -118,7 +118,7 @@ class LiveWorkers:
 
 
 def _life(document: Mapping[str, object], last_ns: Mapping[str, int]) -> WorkerLife:
-    """As worker_extents has it."""
+    """The same as in worker_extents."""
     worker_id, role = str(document["worker_id"]), str(document["role"])
     start_ns, stopped_ns = document["started_ns"], document.get("stopped_ns")
     assert is_integer(start_ns)

@@ -1,5 +1,5 @@
-"""Telling people of alerts: one module a kind of receiver, and what they share.
+"""Sends notifications about alerts.
 
-`outbox` knows what each receiver has been told, `couriers` carries messages to them on threads of their own. A receiver
-that is down is tried again with growing pauses; it never holds up whoever watches the run.
+`outbox` tracks what each receiver was sent, `couriers` delivers messages on threads of their own, and `senders` has one
+function per kind of receiver. A receiver that is down is retried with growing pauses and never blocks the watch.
 """

@@ -1,9 +1,7 @@
-"""Carries messages to receivers, a thread a receiver, so that one that is slow or down holds up nothing else.
+"""Delivers messages, with one thread per receiver, so that a slow or failing receiver blocks nothing else.
 
-The state is only touched by the caller's thread: a courier puts what became of its messages into a queue, and
-`collect` takes it from there. How threads start, the clock's readings and the draws are given.
-
-How long to leave a receiver alone after it failed. The draw is given, so that a test can decide it.
+Only the caller's thread changes state: a courier thread puts the outcome of its messages into a queue, and `collect`
+reads them. A receiver that fails is retried with growing pauses. Time, thread start and random draws are passed in.
 """
 
 import random
@@ -21,15 +19,15 @@ from rlscope.analysis.result import Alert
 from rlscope.format import duration
 
 FIRST_S: Final = 1.0
-"""A restart of a proxy takes about as long."""
+"""About as long as a proxy takes to restart."""
 LONGEST_S: Final = 300.0
-"""A receiver that comes back hears of a failing run within five minutes."""
+"""A receiver that recovers is notified within five minutes."""
 
 
 def pause_s(failures: int, draw: float, asked_s: float | None = None) -> float:
-    """Seconds to wait after so many failures in a row (1 or more): doubling, times 0.5 to 1 by a draw of 0..1.
+    """Seconds to wait after a number of failures in a row (1 or more): doubling, with jitter from a draw of 0..1.
 
-    The draw keeps watches that failed together from coming back together. asked_s is what the receiver asked for.
+    The jitter factor is 0.5 to 1. asked_s is the delay that the receiver asked for, a minimum.
     """
     longest_s = min(LONGEST_S, FIRST_S * 2.0 ** min(failures - 1, 30))
     return max(longest_s * (0.5 + 0.5 * draw), asked_s or 0.0)
@@ -46,28 +44,28 @@ SENDERS: Final[Mapping[ReceiverKind, Send]] = {
     "command": senders.run_command,
 }
 _NS_PER_S: Final = 1_000_000_000
-# To connect, to send and to answer may each take one.
+# Connecting, sending and answering can each take a full timeout.
 _MOST_TIMEOUTS: Final = 3.0
 
 
 class _Report(NamedTuple):
-    """What became of one message; None of an error is that it arrived."""
+    """The outcome of one message; error is None if it was delivered."""
 
     receiver: str
     message: Message
     error: str | None
     retry_after_s: float | None
     is_last: bool
-    """Whether the courier is back."""
+    """Whether the courier thread is done."""
 
 
 @dataclass(slots=True)
 class _Desk:
-    """One receiver: its outbox, and how it has been doing."""
+    """One receiver: its outbox and its delivery status."""
 
     outbox: Outbox
     out_since_ns: int | None = None
-    """When the courier left that is not back yet."""
+    """Start of the delivery in progress; None without one."""
     failures: int = 0
     """In a row."""
     next_ns: int = 0
@@ -92,11 +90,11 @@ class Couriers:
 
     @property
     def waiting(self) -> int:
-        """Alerts that some receiver has yet to be told something of."""
+        """Alerts with a notification still to be delivered."""
         return sum(desk.outbox.waiting for desk in self._desks.values())
 
     def can_tell_before(self, due_ns: int) -> bool:
-        """Whether something could still arrive by then: it is on its way, or is tried again in time."""
+        """Whether something can still be delivered by then: it is in flight, or is retried in time."""
         return any(
             desk.outbox.waiting and (desk.out_since_ns is not None or desk.next_ns < due_ns)
             for desk in self._desks.values()
@@ -104,11 +102,11 @@ class Couriers:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """A sentence for each receiver that does not take what it is sent."""
+        """One sentence for each failing receiver."""
         return tuple(desk.trouble for desk in self._desks.values() if desk.trouble is not None)
 
     def take(self, alerts: Iterable[Alert], now_ns: int) -> None:
-        """Have every receiver told of what one look at the run showed: all that fires, and all that has just ended."""
+        """Accept the alerts of one poll: all that are firing, and those just resolved."""
         alerts = tuple(alerts)
         firing = {alert.fingerprint for alert in alerts if alert.end_ns is None}
         for desk in self._desks.values():
@@ -116,9 +114,9 @@ class Couriers:
             desk.outbox.close_missing(firing, now_ns)
 
     def dispatch(self, now_ns: int, *, at_once: bool = False) -> None:
-        """Send a courier to each receiver that has to be told something, and is not being left alone.
+        """Start a delivery to each receiver with due messages whose retry pause is over.
 
-        at_once: without waiting for more news to put into the same message.
+        at_once: do not wait for more alerts to put into the same message.
         """
         for desk in self._desks.values():
             receiver = desk.outbox.receiver
@@ -131,7 +129,7 @@ class Couriers:
                 self._start(lambda receiver=receiver, messages=messages: self._carry(receiver, messages))
 
     def collect(self, now_ns: int, timeout_s: float = 0.0) -> bool:
-        """Take in what became of messages; waits for the first up to timeout_s. True when any came back."""
+        """Record the outcome of messages, waiting up to timeout_s for the first. True if there was any."""
         try:
             report = self._reports.get(timeout=timeout_s) if timeout_s > 0 else self._reports.get_nowait()
         except Empty:
@@ -144,16 +142,16 @@ class Couriers:
                 return True
 
     def saved(self) -> dict[str, Any]:
-        """What each receiver has been told, as JSON; it holds no secret."""
+        """What each receiver was sent, as JSON without secrets."""
         return {name: desk.outbox.saved() for name, desk in self._desks.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `saved` returned; receivers that are gone are forgotten. Raises KeyError, TypeError."""
+        """Resume from the result of `saved`; removed receivers are dropped. Raises KeyError, TypeError."""
         for name, desk in self._desks.items():
             desk.outbox.restore(state.get(name, ()))
 
     def _carry(self, receiver: Receiver, messages: list[Message]) -> None:
-        """On the courier's thread. Stops at the first message that is not taken: the next one would fare no better."""
+        """On the courier's thread. Stops at the first failure, because the next message would fail too."""
         for number, message in enumerate(messages, start=1):
             error = _error_of(receiver, message)
             is_last = error is not None or number == len(messages)
@@ -166,9 +164,9 @@ class Couriers:
     def _note_slow(self, desk: _Desk, now_ns: int) -> None:
         receiver, out_since_ns = desk.outbox.receiver, desk.out_since_ns or now_ns
         out_s = (now_ns - out_since_ns) / _NS_PER_S
-        # A time limit holds for each wait; a receiver that answers byte by byte never reaches it.
+        # The timeout applies to each wait; a receiver that answers byte by byte never reaches it.
         if out_s > _MOST_TIMEOUTS * receiver.timeout_s:
-            desk.trouble = f"receiver {receiver.name}: it has been taking a message for {duration(out_s)}"
+            desk.trouble = f"receiver {receiver.name}: delivery in progress for {duration(out_s)}"
 
     def _note(self, report: _Report, now_ns: int) -> None:
         desk = self._desks[report.receiver]
@@ -181,7 +179,7 @@ class Couriers:
         desk.failures += 1
         wait_s = pause_s(desk.failures, self._draw(), report.retry_after_s)
         desk.next_ns = now_ns + round(wait_s * _NS_PER_S)
-        desk.trouble = f"receiver {report.receiver}: {report.error}; it is tried again"
+        desk.trouble = f"receiver {report.receiver}: {report.error}; retrying"
         desk.outbox.failed(report.message, now_ns)
 
 
@@ -192,6 +190,6 @@ def _error_of(receiver: Receiver, message: Message) -> DeliveryError | None:
         return error
     except SecretError as error:
         return DeliveryError(str(error))
-    except Exception as error:  # The watch outlives a bug in a sender; the text could quote a secret.
+    except Exception as error:  # A bug in a sender must not end the watch; its text could quote a secret.
         return DeliveryError(f"sending failed ({type(error).__name__})")
     return None

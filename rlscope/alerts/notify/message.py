@@ -1,7 +1,4 @@
-"""What one notification is about: the alerts of one group, for one receiver. No wording, no transport.
-
-A message as text for a person: a title, and a line for each alert.
-"""
+"""One notification: the alerts of one group for one receiver, and its text. No transport."""
 
 import json
 from collections.abc import Mapping
@@ -16,43 +13,43 @@ Status = Literal["firing", "resolved"]
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """The alerts of one group at one moment."""
+    """The alerts of one group at one time."""
 
     receiver: str
     group_labels: Mapping[str, str]
     alerts: tuple[Alert, ...]
-    """Those that fire, and those whose end the receiver has not been told; never empty."""
+    """Firing alerts, and resolved ones that the receiver was not notified about; never empty."""
     now_ns: int
-    """When it was put together, UTC epoch."""
+    """When it was created, UTC epoch."""
 
     @property
     def group_key(self) -> str:
-        """One text for the group, the same for every message about it."""
+        """The group as text, the same in every message about it."""
         labels = ", ".join(f"{name}={json.dumps(value)}" for name, value in sorted(self.group_labels.items()))
         return f"{{}}:{{{labels}}}"
 
     @property
     def status(self) -> Status:
-        """Firing as long as one of the alerts is."""
+        """Firing while any of the alerts is firing."""
         return "resolved" if all(alert.end_ns is not None for alert in self.alerts) else "firing"
 
 
 class DeliveryError(Exception):
-    """A receiver did not take a message; the text is ours alone, so that nothing secret can be in it."""
+    """A message was not delivered. The text is written by rlscope only, so it contains no secret."""
 
     def __init__(self, sentence: str, retry_after_s: float | None = None) -> None:
         super().__init__(sentence)
         self.retry_after_s = retry_after_s
-        """How long the receiver asks to be left alone; None when it does not say."""
+        """The delay that the receiver asks for; None if it does not say."""
 
 
 def all_labels(alert: Alert) -> dict[str, str]:
-    """The labels of an alert as Alertmanager knows them: the rule's name is one of them."""
+    """The labels of an alert as Alertmanager expects them, with the rule's name as `alertname`."""
     return {**alert.labels, "alertname": alert.rule, "severity": alert.severity}
 
 
 def title(message: Message) -> str:
-    """What it is about in one line: [FIRING 2] starved_trainer, run monday."""
+    """The message in one line: [FIRING 2] trainers_idle, run monday."""
     firing = sum(alert.end_ns is None for alert in message.alerts)
     head = f"FIRING {firing}" if firing else "RESOLVED"
     rules = ", ".join(dict.fromkeys(alert.rule for alert in message.alerts))
@@ -61,7 +58,7 @@ def title(message: Message) -> str:
 
 
 def lines(message: Message, max_alerts: int) -> list[str]:
-    """A line for each alert, and one for those beyond max_alerts."""
+    """One line per alert, and a count of those beyond max_alerts."""
     shown = [_line(alert) for alert in message.alerts[:max_alerts]]
     left = len(message.alerts) - len(shown)
     return [*shown, f"and {counted(left, 'alert', 'alerts')} more"] if left else shown

@@ -1,8 +1,8 @@
-"""What one receiver has been told, and what it has to be told next. Pure: no clock, no transport.
+"""What one receiver was sent, and what to send it next. Pure: no clock, no transport.
 
-An alert is told twice: that it fires, and that it ended. One that had ended when it was first seen is old news, and is
-never told; one that ends while its receiver is down is told once, as ended. What has been told is known by the alert's
-fingerprint, so a watch that starts again with the saved state says nothing twice.
+Each alert is sent twice: when it fires and when it is resolved. An alert that was already resolved when first seen is
+not sent; one resolved while the receiver is down is sent once, as resolved. Alerts are tracked by fingerprint, so a
+watch restarted with the saved state sends nothing twice.
 """
 
 from collections.abc import Iterable, Mapping, Set
@@ -16,12 +16,12 @@ from rlscope.analysis.result import Alert, at_least
 _NS_PER_S = 1_000_000_000
 
 GroupKey = tuple[tuple[str, str], ...]
-"""The labels that the alerts of a group agree in, sorted."""
+"""The labels shared by a group's alerts, sorted."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """One alert, and whether the receiver has been told that it fires."""
+    """One alert, and whether the receiver was notified that it fires."""
 
     alert: Alert
     told: bool = False
@@ -32,7 +32,7 @@ class _Group:
     known: dict[str, _Known] = field(default_factory=dict[str, _Known])
     """By fingerprint."""
     sent_ns: int | None = None
-    """When a message about it last arrived; None before the first."""
+    """When a message about it was last delivered; None before the first."""
     tried_ns: int = 0
 
 
@@ -44,34 +44,34 @@ class Outbox:
         self._groups: dict[GroupKey, _Group] = {}
 
     def take(self, alerts: Iterable[Alert]) -> None:
-        """Take in what one look at the run showed: alerts that fire, and those that ended since the look before."""
-        # A rule can end and fire again between two looks: the later of the two is what stands.
+        """Accept the alerts of one poll: those firing, and those resolved since the last poll."""
+        # A rule can be resolved and fire again between two polls: the later alert counts.
         for alert in sorted(alerts, key=lambda alert: alert.start_ns):
             if at_least(alert.severity, self.receiver.severity):
                 self._take(alert)
 
     def close_missing(self, firing: Set[str], now_ns: int) -> None:
-        """End what was known to fire and is not among these fingerprints any more: its rule is gone."""
+        """Resolve alerts that are no longer among the firing fingerprints: their rule was removed."""
         for group in list(self._groups.values()):
             for fingerprint, known in list(group.known.items()):
                 if known.alert.end_ns is None and fingerprint not in firing:
                     self._take(replace(known.alert, end_ns=now_ns))
 
     def due(self, now_ns: int, *, at_once: bool = False) -> list[Message]:
-        """The messages to send now, the group that was tried longest ago first.
+        """The messages to send now, least recently tried group first.
 
-        at_once: without waiting for more news to put into the same message.
+        at_once: do not wait for more alerts to put into the same message.
         """
         due = [(group.tried_ns, key) for key, group in self._groups.items() if self._is_due(group, now_ns, at_once)]
         return [self._message(key, now_ns) for _, key in sorted(due)]
 
     @property
     def waiting(self) -> int:
-        """Alerts that the receiver has yet to be told something of."""
+        """Alerts with a notification still to be delivered."""
         return sum(self._has_news(known) for group in self._groups.values() for known in group.known.values())
 
     def arrived(self, message: Message, now_ns: int) -> None:
-        """The receiver took a message."""
+        """A message was delivered."""
         key = _key(message.group_labels)
         group = self._groups.get(key)
         if group is None:
@@ -90,7 +90,7 @@ class Outbox:
         self._forget_silent(key, group)
 
     def failed(self, message: Message, now_ns: int) -> None:
-        """The receiver did not take a message: other groups go first next time."""
+        """A message was not delivered: other groups go first next time."""
         group = self._groups.get(_key(message.group_labels))
         if group is not None:
             group.tried_ns = now_ns
@@ -107,7 +107,7 @@ class Outbox:
         ]
 
     def restore(self, groups: Iterable[Mapping[str, Any]]) -> None:
-        """Go on from what `saved` returned. Raises KeyError, TypeError for anything else."""
+        """Resume from the result of `saved`. Raises KeyError, TypeError for anything else."""
         for saved in groups:
             group = _Group(sent_ns=saved["sent_ns"])
             for known in saved["known"]:
@@ -144,7 +144,7 @@ class Outbox:
         if fires and self.receiver.repeat_s is not None and since_s >= self.receiver.repeat_s:
             return True
         has_news = any(self._has_news(known) for known in group.known.values())
-        # A clock that was set back does not hold news up.
+        # A clock that was set back must not delay notifications.
         return has_news and (at_once or not 0 <= since_s < self.receiver.group_interval_s)
 
     def _message(self, key: GroupKey, now_ns: int) -> Message:
@@ -153,7 +153,7 @@ class Outbox:
 
 
 def of_run(alert: Alert, run_id: str) -> Alert:
-    """The alert with its run among its labels: two runs under one set of rules are told apart."""
+    """The alert with its run as a label, so that two runs with the same rules differ."""
     return alert if "run" in alert.labels else replace(alert, labels={**alert.labels, "run": run_id})
 
 

@@ -1,4 +1,4 @@
-"""A watched run on a terminal: what fires, what each side does, batch sizes, staleness, the queue. Draws one look."""
+"""The screen of `rlscope watch`: firing alerts, GPU states per role, batch sizes, staleness, the queue."""
 
 from typing import Final
 
@@ -21,7 +21,7 @@ _MOST_STATES: Final = 5
 
 
 def screen(look: Look) -> RenderableType:
-    """One look as a renderable; it reads the same without colour."""
+    """The screen for one poll; it reads the same without colour."""
     moment_ns, facts = watch.moment_ns(look), look.view.facts
     head = Text.assemble((watch.state_words(look), "bold"), (f"  {fmt.instant(look.view.now_ns)}", "dim"))
     if facts is None:
@@ -34,7 +34,7 @@ def screen(look: Look) -> RenderableType:
 def _alerts(look: Look) -> RenderableType:
     firing = [alert for alert in look.view.alerts if alert.end_ns is None]
     if not firing:
-        return Text("nothing fires")
+        return Text("no alerts")
     table = Table.grid(padding=(0, 2, 0, 0))
     for alert in sorted(firing, key=lambda alert: list(_STYLES).index(alert.severity)):
         table.add_row(

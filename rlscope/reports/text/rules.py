@@ -1,7 +1,4 @@
-"""The alert rules that fired, in words: the same for `check` and for every format of an analysis.
-
-The metrics that rules may name, and rules, as text.
-"""
+"""Alert rules as text: which fired, for `check` and every format of an analysis, and the list of `rlscope rules`."""
 
 import textwrap
 from collections.abc import Iterable
@@ -16,41 +13,41 @@ from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
 from rlscope.analysis.result import SEVERITIES, Alert, Analysis
 
 TITLE: Final = "Alerts, built-in rules"
-"""Of the list in an analysis, which is held to no other rules."""
-NONE_FIRED: Final = "No built-in rule fired, or there was too little to judge."
+"""The heading in an analysis, which evaluates only the built-in rules."""
+NONE_FIRED: Final = 'No built-in rule fired. Run "rlscope check" for the rules that had too little data.'
 
 
 class FiredRule(NamedTuple):
-    """One firing in words; the fields name the columns of a table of them."""
+    """One alert as text; the fields are the columns of a table."""
 
     severity: str
     rule: str
     when: str
     what: str
-    """The value, and the rule's own annotations."""
+    """The value, and the rule's annotations."""
     cost: str
-    """Empty where the rule's metric has no price."""
+    """Empty for a metric without a cost."""
 
 
 def fired_rules(analysis: Analysis) -> list[FiredRule]:
-    """Every firing of an analysed run."""
+    """Every alert of an analysed run."""
     start_ns = analysis.run.started_ns
     return in_words(fired_built_in(analysis), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
 
 
 def fired_built_in(analysis: Analysis) -> list[tuple[Rule, Alert]]:
-    """The firings of an analysed run with their rules, the gravest first, then by time."""
+    """The alerts of an analysed run with their rules, highest severity first, then by time."""
     rules = {rule.name: rule for rule in built_in_rules().rules}
     return gravest_first((rules[alert.rule], alert) for alert in analysis.alerts)
 
 
 def gravest_first(fired: Iterable[tuple[Rule, Alert]]) -> list[tuple[Rule, Alert]]:
-    """The firings in the order in which a reader wants them: by severity, then by time."""
+    """Alerts by severity, highest first, then by time."""
     return sorted(fired, key=lambda pair: (-SEVERITIES.index(pair[1].severity), pair[1].start_ns))
 
 
 def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) -> list[FiredRule]:
-    """Firings of a run from start_ns to end_ns, UTC epoch, in words."""
+    """The alerts of a run from start_ns to end_ns, UTC epoch, as text."""
     return [
         FiredRule(
             severity=alert.severity,
@@ -64,20 +61,20 @@ def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) ->
 
 
 def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
-    """When it fired, from the run's start on; the tick that ends a firing may be an instant after the run's end."""
+    """When it fired, relative to the run's start; its last tick can be shortly after the run's end."""
     if rule.window == WHOLE_RUN:
         return "at the end of the run"
     begin, end = (
         fmt.duration(None if instant_ns is None else (min(instant_ns, end_ns) - start_ns) / 1e9)
         for instant_ns in (alert.start_ns, alert.end_ns)
     )
-    return f"from {begin}, to the end of the run" if alert.end_ns is None else f"from {begin} to {end}"
+    return f"from {begin} to the end of the run" if alert.end_ns is None else f"from {begin} to {end}"
 
 
 def measured(rule: Rule, alert: Alert) -> str:
-    """The value when the condition last held, the worst, and what it was counted from."""
-    worst = "" if alert.worst_value in (None, alert.value) else f", at worst {written(rule, alert.worst_value)}"
-    counted = f", from {evidence(rule, alert.evidence)}" if alert.evidence else ""
+    """The last value for which the condition was true, the worst value, and the evidence."""
+    worst = "" if alert.worst_value in (None, alert.value) else f" (worst {written(rule, alert.worst_value)})"
+    counted = f", over {evidence(rule, alert.evidence)}" if alert.evidence else ""
     return f"{written(rule, alert.value)}{worst}{counted}"
 
 
@@ -85,14 +82,16 @@ _LEAST_WIDTH: Final = 20
 
 
 def as_text(rules: RuleSet, width: int | None = None) -> str:
-    """Every metric with its unit and meaning, then every rule with what it asks; folded to a width if any."""
+    """Every metric with its unit and meaning, then every rule with its condition; wrapped to width if given."""
     metrics = [_line(f"  {each.name:33} {each.unit.replace('_per_', '/'):9} ", each.meaning, width) for each in METRICS]
     listed = [_line(f"  {rule.name:24} {rule.severity:9} {rule.kind:13} ", _asked(rule), width) for rule in rules.rules]
-    return "\n".join(["Metrics:", *metrics, "", f"Rules, every {write_duration(rules.interval_ns)}:", *listed])
+    return "\n".join(
+        ["Metrics:", *metrics, "", f"Rules, evaluated every {write_duration(rules.interval_ns)}:", *listed]
+    )
 
 
 def _line(head: str, words: str, width: int | None) -> str:
-    """What does not fit goes on below the words, where a terminal leaves room for some."""
+    """One entry; text that does not fit continues below it, if the terminal is wide enough."""
     if width is None or width - len(head) < _LEAST_WIDTH:
         return head + words
     return textwrap.fill(words, width, initial_indent=head, subsequent_indent=" " * len(head), break_long_words=False)

@@ -1,4 +1,4 @@
-"""A watched run in words: the facts of one look, and the lines that a watch prints where there is no terminal."""
+"""A run in progress as text: the facts of one poll, and the lines that `rlscope watch` prints without a terminal."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +11,13 @@ from rlscope.analysis.result import Alert
 from rlscope.format import printable
 from rlscope.reports.text.states import role_order, state_label
 
-# Often enough to see that it lives, seldom enough for a log that is kept for days.
+# Often enough to see progress, rarely enough for a log kept for days.
 _STATUS_EVERY_NS: Final = 60_000_000_000
 _MOST_STATES: Final = 3
 
 
 def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
-    """What is known of the run now, name and value; what is not known is said so."""
+    """The current facts as names and values; missing ones say so."""
     staleness = facts.staleness
     ages = fmt.NO_DATA
     if staleness is not None:
@@ -33,54 +33,51 @@ def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
 
 
 def side_words(side: SideState) -> str:
-    """One role in a line: its size, and what it does most."""
+    """One role in a line: its size and its main states."""
     states = sorted(side.state_ratios.items(), key=lambda item: -item[1])[:_MOST_STATES]
     doing = ", ".join(f"{state_label(name, None)} {fmt.percent(ratio)}" for name, ratio in states)
     return f"{side_name(side)}: {doing or fmt.NO_DATA}"
 
 
 def side_name(side: SideState) -> str:
-    """A role with its size."""
+    """A role with its numbers of workers and GPUs."""
     return f"{fmt.counted(side.workers, side.role, side.role + 's')}, {fmt.counted(side.gpu_count, 'GPU', 'GPUs')}"
 
 
 def sides_of(facts: LiveFacts) -> Sequence[SideState]:
-    """The roles in the order in which the report has them."""
+    """The roles in the order of the report."""
     return sorted(facts.sides, key=lambda side: role_order(side.role))
 
 
 def alert_words(alert: Alert, now_ns: int) -> str:
-    """One alert: its rule, what it says, since when, and what it has cost."""
+    """One alert: its rule, its summary, how long it has fired, and its cost."""
     end_ns = alert.end_ns if alert.end_ns is not None else now_ns
     facts = [f"for {fmt.duration((end_ns - alert.start_ns) / 1e9)}"]
     if alert.cost_gpu_s is not None:
         facts.append(f"cost {fmt.gpu_time(alert.cost_gpu_s)}")
-    return f"{alert.rule}: {alert.annotations.get('summary', 'it holds')} ({', '.join(facts)})"
+    return f"{alert.rule}: {alert.annotations.get('summary', 'firing')} ({', '.join(facts)})"
 
 
 def silence_words(facts: LiveFacts) -> list[str]:
-    """A sentence for each worker that is not heard of."""
-    return [
-        f"{worker.worker_id} has not been heard of for {fmt.duration(worker.silent_s)}"
-        for worker in facts.silent_workers
-    ]
+    """One sentence for each silent worker."""
+    return [f"no data from {worker.worker_id} for {fmt.duration(worker.silent_s)}" for worker in facts.silent_workers]
 
 
 def moment_ns(look: Look) -> int:
-    """What ages are counted up to, UTC epoch: now, or the end of a run that has ended."""
+    """The time that durations are measured to, UTC epoch: now, or the end of a run that has ended."""
     view = look.view
     return view.evaluated_ns if view.ended and view.evaluated_ns is not None else view.now_ns
 
 
 def state_words(look: Look) -> str:
-    """Whether there is a run, and whether it goes on."""
+    """Whether the run has started, and whether it has ended."""
     if look.view.facts is None:
-        return "waiting for the run to begin"
+        return "waiting for the run to start"
     return f"run {look.view.facts.run_id}" + (" has ended" if look.view.ended else "")
 
 
 class Lines:
-    """Prints what changed from one look to the next, and once a minute where the run stands."""
+    """Prints what changed since the last poll, and a status line once a minute."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
@@ -90,7 +87,7 @@ class Lines:
         self._said: Mapping[str, str] = {}
 
     def show(self, look: Look) -> None:
-        """Print one look."""
+        """Print the changes of one poll."""
         now_ns = look.view.now_ns
         say = _Printer(self._write, fmt.instant(now_ns))
         if (state := state_words(look)) != self._state:
@@ -113,10 +110,10 @@ class Lines:
         self._firing = frozenset(firing)
 
     def _show_troubles(self, look: Look, say: "_Printer") -> None:
-        """What is wrong with the data or with telling, once; and that it is over, once."""
+        """Problems with the data or with notifications, once each, and their end, once each."""
         silent = look.view.facts.silent_workers if look.view.facts is not None else ()
         words = {f"silent {each.worker_id}": text for each, text in zip(silent, _silences(look), strict=True)}
-        # A count that grows is no news.
+        # A problem is not printed again when only its count grows.
         words |= {f"data {re.sub(r'[0-9.,]+', '#', problem)}": problem for problem in look.view.problems}
         words |= {f"trouble {trouble.split(':')[0]}": trouble for trouble in look.troubles}
         for key, text in words.items():
@@ -124,19 +121,19 @@ class Lines:
                 say.line(f"note: {text}")
         for key in self._said.keys() - words.keys():
             if key.startswith(("silent ", "trouble ")):
-                say.line(f"over: {self._said[key]}")
+                say.line(f"cleared: {self._said[key]}")
         self._said = words
 
 
 class _Printer:
-    """Lines of one moment, each one line whatever a run supplied."""
+    """Lines with the same time stamp; text from the run never breaks a line."""
 
     def __init__(self, write: Callable[[str], None], moment: str) -> None:
         self._write = write
         self._moment = moment
 
     def line(self, text: str) -> None:
-        """One line with the time before it."""
+        """Print one line after the time."""
         self._write(f"{self._moment} {printable(text)}")
 
 

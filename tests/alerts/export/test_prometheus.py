@@ -198,7 +198,7 @@ def test_every_metric_is_held_by_a_case_or_has_a_reason_why_prometheus_cannot_ho
     for metric in METRICS:
         how = express(rule(metric.name, beyond(metric)))
         assert isinstance(how, Expressed if metric.name in cases else Inexpressible), metric.name
-        assert isinstance(how, Expressed) or not how.reason.startswith("the hooks export nothing"), metric.name
+        assert isinstance(how, Expressed) or not how.reason.startswith("the hooks export no metric"), metric.name
 
 
 @needs_promtool
@@ -254,7 +254,7 @@ def test_promtool_takes_the_built_in_rules_and_one_of_every_metric(tmp_path: Pat
         done = promtool("check", "rules", path)
         assert done.returncode == 0, done.stdout + done.stderr
         written = [each["alert"] for each in yaml.safe_load(path.read_text())["groups"][0]["rules"]]
-        left = [line for line in path.read_text().splitlines() if line.startswith("# Not here")]
+        left = [line for line in path.read_text().splitlines() if line.startswith("# Not expressible")]
         assert len(written) + len(left) == len(held.rules)
         assert written == [each.name for each in held.rules if isinstance(express(each), Expressed)]
 
@@ -262,27 +262,27 @@ def test_promtool_takes_the_built_in_rules_and_one_of_every_metric(tmp_path: Pat
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('sql = "SELECT 1 AS at_ns, 2 AS value"\nabove = 1\n', "it is a SELECT over the trace"),
-        ('metric = "queue.depth"\nabove = 1\n', "its window is a number of steps, and Prometheus only knows time"),
+        ('sql = "SELECT 1 AS at_ns, 2 AS value"\nabove = 1\n', "it is SQL over the trace"),
+        ('metric = "queue.depth"\nabove = 1\n', "its window is a number of steps; Prometheus windows are times"),
         (
             'metric = "staleness.tokens.p95"\nabove = inf\nwindow = "5m"\n',
-            "nothing is beyond its threshold, or everything",
+            "its threshold is not a finite number",
         ),
         (
             'metric = "staleness.tokens.p95"\nabove = 3\nwindow = "5m"\n',
-            "the hooks count tokens in buckets of age that end at 0, 1, 2, 4, 8, 16, 32, and at no 3",
+            "the hooks count tokens in staleness buckets that end at 0, 1, 2, 4, 8, 16, 32, not at 3",
         ),
         (
             'metric = "staleness.tokens.p95"\nbelow = 4\nwindow = "5m"\n',
-            "the hooks count tokens in buckets of age that end at 0, 1, 2, 4, 8, 16, 32, and at no 3",
+            "the hooks count tokens in staleness buckets that end at 0, 1, 2, 4, 8, 16, 32, not at 3",
         ),
     ],
 )
 def test_a_rule_that_prometheus_cannot_hold_is_a_comment_with_the_reason(text: str, reason: str) -> None:
     window_text = "" if "window" in text or "sql" in text else 'window = "20 steps"\n'
     held = rules(f'[[rules]]\nname = "a\\nb"\n{text}{window_text}')
-    subject = held.rules[0].metric or "own SELECT"
-    comment = f"# Not here: a b ({subject}): {reason}. `rlscope watch` holds it."
+    subject = held.rules[0].metric or "SQL rule"
+    comment = f"# Not expressible in PromQL: a b ({subject}): {reason}. `rlscope watch` evaluates it."
     assert comment in as_rule_file(held).splitlines()
     assert yaml.safe_load(as_rule_file(held))["groups"][0]["rules"] == []
 

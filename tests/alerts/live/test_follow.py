@@ -121,7 +121,7 @@ def test_rows_that_come_after_their_tick_count_from_then_on_and_are_said(tmp_pat
     write_rows(folder, "activities", "t0", [activity("t0", 5 * S, 29 * S, "wait", "samples")])
     view = live.poll(30 * S + GRACE_NS)
     assert seconds(view) == [(30, None)]
-    assert view.problems == ("1 row began before what was already evaluated, by up to 15 s; later ticks count them",)
+    assert view.problems == ("1 row arrived late, by up to 15 s; only later ticks count late rows",)
     assert [each.start_ns // S for each in check(folder, IDLE).alerts] == [20]
 
 
@@ -142,7 +142,7 @@ def test_the_folder_may_appear_late_and_a_cut_off_file_is_tried_again_until_the_
     broken = LiveRun(folder, IDLE)
     broken.poll(21 * S)
     view = broken.poll(21 * S + GRACE_NS)
-    assert "activities/t0-000001.parquet was left out" in view.problems[0]
+    assert "skipped activities/t0-000001.parquet" in view.problems[0]
     assert view.ended
 
 

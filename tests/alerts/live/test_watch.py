@@ -278,7 +278,7 @@ def test_a_receiver_that_stays_down_neither_stops_nor_outlives_the_watch_and_is_
     clock, seen = FakeClock(), list[Look]()
     outcome, run = follow([view(alert())] * 3 + [view(alert(), ended=True)], listener, clock=clock, seen=seen)
     assert (outcome.ended, outcome.untold, len(run.polls_ns)) == (True, 1, 4)
-    assert seen[-1].troubles == ("receiver oncall: it answered HTTP 503; it is tried again",)
+    assert seen[-1].troubles == ("receiver oncall: it answered HTTP 503; retrying",)
     # Tried 0.5 s, 1.5 s and 3.5 s after the first failure, which was in an earlier look, and never beyond 5 s.
     assert 0 <= clock.ns - run.polls_ns[-1] <= 5 * S
 
@@ -320,7 +320,7 @@ def test_a_state_that_cannot_be_written_does_not_stop_the_watch_and_is_said(tmp_
     run = FakeRun([view(ended=True)])
     with StateFile(path) as file:
         Watch(run, couriers, state_file=file, show=seen.append, interval_s=5.0, clock=FakeClock()).follow(lambda: 0)
-    assert "cannot be written" in seen[-1].troubles[0]
+    assert "cannot write" in seen[-1].troubles[0]
     assert sorted(each.name for each in tmp_path.iterdir()) == [".state.json.lock", "state.json"]
 
 
@@ -356,7 +356,7 @@ def test_where_locks_do_nothing_two_watches_notice_one_another_by_what_they_writ
         assert watch.follow(lambda: 0).ended
         second.write(WatchState({}))
         assert (first.is_shared, second.is_shared) == (True, True)
-    said = f"another watch writes {path} too: both tell the same; end one of them"
+    said = f"another watch also writes {path}: notifications are sent twice; stop one of them"
     assert [look.troubles for look in seen] == [(), (), (said,), (said,), (said,)]
 
 
@@ -447,16 +447,16 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
         view(seconds=61, ended=True),
         troubles=[(), (), (), ("receiver a: down",), ("receiver a: down",)],
     ) == [
-        "00 UTC waiting for the run to begin",
+        "00 UTC waiting for the run to start",
         "01 UTC run monday",
         "01 UTC " + status.format(ago="5 s"),
         "02 UTC FIRING warning silent: silent since long (for 4 s, cost 90 GPU-s)",
-        "02 UTC note: sampler-1 has not been heard of for 1 min 15 s",
+        "02 UTC note: no data from sampler-1 for 1 min 15 s",
         "03 UTC note: 3 files are damaged",
         "03 UTC note: receiver a: down",
-        "03 UTC over: sampler-1 has not been heard of for 1 min 15 s",
+        "03 UTC cleared: no data from sampler-1 for 1 min 15 s",
         "04 UTC resolved warning silent: silent since long (for 6 s)",
-        "2026-01-01 12:01:00 UTC over: receiver a: down",
+        "2026-01-01 12:01:00 UTC cleared: receiver a: down",
         "2026-01-01 12:01:01 UTC run monday has ended",
         "2026-01-01 12:01:01 UTC " + status.format(ago="1 min 5 s"),
     ]
@@ -499,7 +499,7 @@ def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fir
         "41.5 running",
         "p95 4",
         "12 samples",
-        "sampler-1 has not been heard of for 1 min 15 s",
+        "no data from sampler-1 for 1 min 15 s",
         "receiver a: down",
         "a file is damaged",
     ):
@@ -508,7 +508,7 @@ def test_the_screen_shows_sides_batches_ages_queue_silence_troubles_and_what_fir
 
 
 def test_the_screen_says_that_nothing_fires_that_nothing_is_known_and_that_nothing_has_begun() -> None:
-    assert "nothing fires" in drawn(Look(view(facts=EMPTY), (), 0))
+    assert "no alerts" in drawn(Look(view(facts=EMPTY), (), 0))
     assert "no data" in drawn(Look(view(facts=EMPTY), (), 0), width=60)
-    assert drawn(Look(view(facts=None, evaluated_ns=None), (), 0)).startswith("waiting for the run to begin")
+    assert drawn(Look(view(facts=None, evaluated_ns=None), (), 0)).startswith("waiting for the run to start")
     assert "\x1b" not in drawn(Look(view(alert(annotations={"summary": "\x1b[2J"})), (), 0))

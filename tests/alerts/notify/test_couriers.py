@@ -37,7 +37,7 @@ def test_a_message_that_failed_is_sent_again_after_a_pause_that_grows(listener: 
     listener.answers = [500, 503]
     couriers = Couriers([receiver(url=listener.url)], start=at_once, draw=lambda: 1.0)
     look(couriers, 0)
-    assert couriers.troubles == ("receiver oncall: it answered HTTP 500; it is tried again",)
+    assert couriers.troubles == ("receiver oncall: it answered HTTP 500; retrying",)
     for seconds, requests in [(0.9, 1), (1.0, 2), (2.9, 2), (3.0, 3), (100, 3)]:
         look(couriers, seconds)
         assert len(listener.requests) == requests, seconds
@@ -53,7 +53,7 @@ def test_one_receiver_that_is_down_does_not_keep_the_others_from_being_told(
     )
     look(couriers, 0)
     assert len(listener.requests) == 1
-    assert couriers.troubles == ("receiver down: the connection was refused; it is tried again",)
+    assert couriers.troubles == ("receiver down: the connection was refused; retrying",)
     assert couriers.waiting == 1
 
 
@@ -65,7 +65,7 @@ def test_a_slow_receiver_holds_up_neither_the_watch_nor_others(listener: Listene
         look(couriers, seconds)
         assert couriers.troubles == ()
     look(couriers, 15.1)
-    assert couriers.troubles == ("receiver slow: it has been taking a message for 15.1 s",)
+    assert couriers.troubles == ("receiver slow: delivery in progress for 15.1 s",)
     listener.hold.set()
     assert couriers.collect(at(20), timeout_s=10.0)
     assert (couriers.troubles, couriers.waiting, len(listener.requests)) == ((), 0, 1)
@@ -87,7 +87,7 @@ def test_a_bug_in_a_sender_does_not_end_the_watch_and_its_text_is_not_shown(at_o
     monkeypatch.setitem(couriers_module.SENDERS, "webhook", broken)
     couriers = Couriers([receiver(url="http://h")], start=at_once)
     look(couriers, 0)
-    assert couriers.troubles == ("receiver oncall: sending failed (KeyError); it is tried again",)
+    assert couriers.troubles == ("receiver oncall: sending failed (KeyError); retrying",)
 
 
 def test_what_was_told_survives_a_restart_and_receivers_that_are_gone_are_forgotten(

@@ -39,7 +39,7 @@ def test_the_card_lists_what_fired_and_is_silent_where_nothing_did() -> None:
     text = card(FIRED)
     assert "Alerts, built-in rules" in text
     assert "warning  trainers_idle, from 1 min to 1 min 30 s  7.5 GPU-s" in text
-    assert text.index("worker_silent") < text.index("trainers_idle"), "the gravest first"
+    assert text.index("worker_silent") < text.index("trainers_idle"), "highest severity first"
     assert "[red]<b>idle</b> 40%[/red]" in text
     assert "Alerts" not in card(QUIET)
 
@@ -61,7 +61,7 @@ def test_markdown_lists_what_fired_under_a_heading_in_the_words_of_check() -> No
     assert below[:4] == [
         "| severity | rule | when | what | cost |",
         "| --- | --- | --- | --- | --- |",
-        "| critical | worker\\_silent | from 21 min, to the end of the run | 1 min 10 s |  |",
+        "| critical | worker\\_silent | from 21 min to the end of the run | 1 min 10 s |  |",
         "| warning | trainers\\_idle | from 1 min to 1 min 30 s | 40.0%; \\[red\\]&lt;b&gt;idle&lt;/b&gt; 40%\\[/red\\]"
         " | 7.5 GPU-s |",
     ]

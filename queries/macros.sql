@@ -1,5 +1,5 @@
--- Interval arithmetic that several questions stand on. Each is a macro, loaded once when a run is opened.
--- They read the answer of worker_extents.sql, so a question that uses them names it among its inputs.
+-- Interval arithmetic shared by several queries, as macros that are loaded when a run is opened.
+-- They read the result of worker_extents.sql, so a query that uses them lists it among its inputs.
 
 -- Which state does a wait belong to? Trainers wait for samples; samplers have no requests.
 CREATE MACRO wait_state(role, reason) AS
@@ -11,10 +11,10 @@ CASE
     ELSE 'waiting'
 END;
 
--- What was each worker doing, by its own spans, clipped to its extent? The extent itself is the outermost span.
--- An engine that applies weights without a pause goes on generating: its rows say what it did meanwhile.
--- layer breaks a tie between spans with the same start and end: the higher one is inside.
--- Workers are those that own GPUs or, of_controllers, those that own none.
+-- What was each worker doing, by its own spans, clipped to its extent? The extent is the outermost span.
+-- An engine that applies weights without a pause keeps generating; its rows record what it did meanwhile.
+-- layer breaks ties between spans with the same start and end: the higher one is inside.
+-- Covers the workers with GPUs or, with of_controllers, those without.
 CREATE MACRO coarse_spans(of_controllers := false) AS TABLE
 WITH extents AS (
     SELECT worker_id, role, has_rows, start_ns AS from_ns, end_ns AS to_ns FROM worker_extents
@@ -56,7 +56,7 @@ FROM named
 JOIN extents USING (worker_id)
 WHERE greatest(named.start_ns, extents.from_ns) < least(named.end_ns, extents.to_ns);
 
--- The same spans, cut at the edges of cells of cell_ns. The extent's pieces are the cells of a worker.
+-- The same spans, cut at the edges of cells of cell_ns. The pieces of the extent are the worker's cells.
 CREATE MACRO span_pieces(origin_ns, cell_ns, of_controllers := false) AS TABLE
 WITH spans AS (
     SELECT worker_id, start_ns, end_ns, state, reason, layer,
@@ -71,8 +71,8 @@ SELECT
     least(end_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
 FROM spans;
 
--- What did the passes of an engine row do? What a sampled row saw is no more than generating: its tokens are those that
--- were counted between two readings, not those of its passes.
+-- What did the passes of an engine row do? A sampled row only shows generating: its tokens were counted between two
+-- readings, not per pass.
 CREATE MACRO pass_state(decodes, prefills) AS
 CASE
     WHEN decodes IS NULL THEN 'generating'
@@ -82,14 +82,14 @@ CASE
     ELSE 'other_passes'
 END;
 
--- Which part of a row's busy time is in its piece from start_ns to end_ns? Shared out by length; the pieces of a row
--- add up to the nanosecond.
+-- How much of a row's busy time is in its piece from start_ns to end_ns? In proportion to length; the pieces of a row
+-- add up exactly.
 CREATE MACRO busy_share(busy_ns, began_ns, ended_ns, start_ns, end_ns) AS
 (busy_ns::HUGEINT * (end_ns - began_ns) // (ended_ns - began_ns)
     - busy_ns::HUGEINT * (start_ns - began_ns) // (ended_ns - began_ns))::BIGINT;
 
--- The engines' rows, clipped to the extents of their workers. Only of workers that the table named in whose knows.
--- A row that does not know its time inside passes cannot be split: all of it counts as one.
+-- The engine rows, clipped to the extents of their workers, for the workers in the table named by whose.
+-- A row without its time inside passes cannot be split and counts as one piece.
 CREATE MACRO clipped_rows(whose) AS TABLE
 WITH extents AS (
     SELECT worker_id, start_ns, end_ns FROM worker_extents
@@ -113,14 +113,14 @@ SELECT
 FROM clipped
 WHERE began_ns < ended_ns;
 
--- The evaluations and start-ups, in each cell that they reach. Engine rows that start inside one are left out: that
--- time is theirs.
+-- The evaluations and start-ups, in each cell that they overlap. Engine rows that start inside one are left out,
+-- because the evaluation or start-up accounts for that time.
 CREATE MACRO claims(origin_ns, cell_ns) AS TABLE
 SELECT worker_id, cell, began_ns AS from_ns, ended_ns AS to_ns
 FROM span_pieces(origin_ns, cell_ns)
 WHERE state IN ('eval', 'startup');
 
--- The engines' rows cut at the edges of cells, without those that are left out.
+-- The engine rows split at the edges of cells, without those that are left out.
 CREATE MACRO engine_pieces(origin_ns, cell_ns, whose) AS TABLE
 WITH placed AS (
     SELECT worker_id, began_ns, ended_ns, busy_ns, pass_state(decodes, prefills) AS state,
@@ -153,10 +153,10 @@ SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_share(busy_ns
     state
 FROM straddling;
 
--- Which stretch of time belongs to which span or, with_rows, engine row? Of those that cover an instant, the one that
--- began last (the innermost, when spans nest).
---   heads: from a piece's start to the next start it is innermost; what is left are gaps.
---   gaps: belong to a piece that reaches over a later start; those are few, and are laid flat first.
+-- Which span or, with with_rows, engine row does each time belong to? Of those that cover it, the one that started last
+-- (the innermost, if spans nest).
+--   heads: from its start to the next start, a piece is innermost; the rest are gaps.
+--   gaps: belong to a piece that extends past a later start; these are few and are flattened first.
 CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows, whose, of_controllers := false) AS TABLE
 WITH pieces AS (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer

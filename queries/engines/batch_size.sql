@@ -4,9 +4,9 @@
 -- out  worker_id        VARCHAR  engine
 -- out  bucket_start_ns  BIGINT   start of the bucket, UTC epoch
 -- out  running_mean     DOUBLE   running requests, weighted by the time of the rows that start in the bucket
--- out  running_max      INTEGER  most running requests
--- out  row_ns           BIGINT   time of those rows; less than the bucket when the engine stood still
--- grain: one row per engine and bucket with a row in it
+-- out  running_max      INTEGER  maximum running requests
+-- out  row_ns           BIGINT   time of those rows; less than the bucket if the engine was idle
+-- grain: one row per engine and bucket with at least one row
 SELECT worker_id, bucket_start_ns, running_ns / row_ns::DOUBLE AS running_mean, running_max, row_ns
 FROM engine_buckets
 WHERE is_timed

@@ -1,24 +1,24 @@
--- What did each engine do in each stretch of time, added up?
+-- What did each engine do in each time bucket?
 --
 -- in   engine_steps
 -- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns       BIGINT   length of a bucket
 -- out  worker_id       VARCHAR  engine
 -- out  bucket_start_ns BIGINT   start of the bucket, UTC epoch
--- out  is_timed        BOOLEAN  whether these are the rows that end after their start, or the faulty others
+-- out  is_timed        BOOLEAN  true for rows that end after their start, false for the invalid others
 -- out  row_ns          BIGINT   time of the rows that start in the bucket
--- out  busy_ns         BIGINT   time inside forward passes; NULL when no row knows it
+-- out  busy_ns         BIGINT   time inside forward passes; NULL if no row records it
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  running_ns      BIGINT   running requests times the time of the row
--- out  running_passes  BIGINT   running requests times forward passes; NULL when no row counts them
--- out  running_max     INTEGER  most running requests
+-- out  running_passes  BIGINT   running requests times forward passes; NULL if no row counts them
+-- out  running_max     INTEGER  maximum running requests
 -- out  waiting_ns      BIGINT   waiting requests times the time of the row
--- out  waiting_max     INTEGER  most waiting requests
--- out  kv_row_ns       BIGINT   time of the rows that say how full the KV cache was; NULL when none does
+-- out  waiting_max     INTEGER  maximum waiting requests
+-- out  kv_row_ns       BIGINT   time of the rows that record the KV cache use; NULL if none does
 -- out  kv_token_ns     DOUBLE   tokens resident in the cache times the time of the row
--- out  kv_max_tokens   BIGINT   most resident tokens
--- out  kv_preemptions  BIGINT   preemptions in the rows that say how full the cache was; NULL when not recorded
--- grain: one row per engine, bucket with a row in it and is_timed
+-- out  kv_max_tokens   BIGINT   maximum resident tokens
+-- out  kv_preemptions  BIGINT   preemptions in the rows that record the KV cache use; NULL if not recorded
+-- grain: one row per engine, bucket with at least one row and is_timed
 SELECT
     worker_id,
     $origin_ns + (start_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,

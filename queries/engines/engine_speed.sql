@@ -1,4 +1,4 @@
--- How fast did each engine decode while it ran, and how full was it?
+-- How fast did each engine decode, and at what batch size?
 --
 -- in   engine_buckets, workers
 -- out  worker_id           VARCHAR  engine
@@ -6,8 +6,8 @@
 -- out  row_s               DOUBLE   time of its rows, seconds
 -- out  tokens_per_s        DOUBLE   tokens produced per second of its rows
 -- out  running_mean        DOUBLE   running requests, weighted by time
--- out  running_max         INTEGER  most running requests
--- out  max_running         INTEGER  most it may run; NULL when not recorded
+-- out  running_max         INTEGER  maximum running requests
+-- out  max_running         INTEGER  most it may run; NULL if not recorded
 -- out  waiting_mean        DOUBLE   waiting requests, weighted by time
 -- out  pass_per_request_s  DOUBLE   busy time per pass and running request, seconds; comparable between equal engines
 -- grain: one row per engine

@@ -4,10 +4,10 @@
 -- out  worker_id           VARCHAR  engine
 -- out  bucket_start_ns     BIGINT   start of the bucket, UTC epoch
 -- out  kv_used_mean_tokens DOUBLE   resident tokens, weighted by the time of the rows that start in the bucket
--- out  kv_used_max_tokens  BIGINT   most resident tokens
--- out  kv_capacity_tokens  BIGINT   what the cache can hold; NULL when not recorded
--- out  preemptions         BIGINT   preemptions in the bucket; NULL when not recorded
--- grain: one row per engine and bucket with a row that says how full the cache was
+-- out  kv_used_max_tokens  BIGINT   maximum resident tokens
+-- out  kv_capacity_tokens  BIGINT   capacity of the cache; NULL if not recorded
+-- out  preemptions         BIGINT   preemptions in the bucket; NULL if not recorded
+-- grain: one row per engine and bucket with a row that records the KV cache use
 SELECT
     engine_buckets.worker_id,
     bucket_start_ns,

@@ -1,13 +1,13 @@
--- What did forward passes cost in the stretch that is looked at, by batch size, prompt tokens and resident KV?
+-- How long did forward passes take in the interval, by batch size, prompt tokens and resident KV?
 --
 -- in   engine_steps
--- arg  from_ns         BIGINT   start of the stretch, UTC epoch
--- arg  to_ns           BIGINT   its end, not included
+-- arg  from_ns         BIGINT   start of the interval, UTC epoch
+-- arg  to_ns           BIGINT   its end, exclusive
 -- out  worker_id       VARCHAR  engine
 -- out  running         INTEGER  requests in the batch
 -- out  prefills        BOOLEAN  whether the passes computed prompt tokens too
--- out  prefill_level   INTEGER  prompt tokens of a pass in steps of half a doubling; NULL without any
--- out  kv_level        INTEGER  resident tokens in steps of an eighth of a doubling; NULL when not recorded
+-- out  prefill_level   INTEGER  prompt tokens of a pass on a log2 scale in steps of 1/2; NULL without any
+-- out  kv_level        INTEGER  resident tokens on a log2 scale in steps of 1/8; NULL if not recorded
 -- out  rows            BIGINT   engine rows
 -- out  passes          BIGINT   forward passes
 -- out  busy_s          DOUBLE   time inside them, seconds
@@ -15,7 +15,7 @@
 -- out  pass_p50_s      DOUBLE   median over rows of the row's mean pass, seconds
 -- out  decode_tokens   BIGINT   tokens produced
 -- out  prefill_tokens  BIGINT   prompt tokens computed
--- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL when not recorded
+-- out  kv_used_tokens  DOUBLE   resident tokens, mean over passes; NULL if not recorded
 -- grain: one row per engine, batch size, prefill_level and kv_level
 SELECT
     worker_id,

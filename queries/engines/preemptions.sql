@@ -1,16 +1,16 @@
--- How often were requests put back for want of KV in the stretch looked at, and what was computed again for it?
+-- How often were requests preempted for lack of KV cache in the interval, and how much was recomputed?
 --
 -- in   engine_steps, samples, weight_updates
--- arg  from_ns         BIGINT  start of the stretch, UTC epoch
--- arg  to_ns           BIGINT  its end, not included
--- out  preemptions     BIGINT  requests put back; NULL when not recorded
--- out  prefill_tokens  BIGINT  prompt tokens that engines computed, those computed again among them
--- out  prompt_tokens   BIGINT  prompts of the segments that began, without what a cache is known to have spared
--- out  segments        BIGINT  segments that began
+-- arg  from_ns         BIGINT  start of the interval, UTC epoch
+-- arg  to_ns           BIGINT  its end, exclusive
+-- out  preemptions     BIGINT  preempted requests; NULL if not recorded
+-- out  prefill_tokens  BIGINT  prompt tokens computed by the engines, including recomputed ones
+-- out  prompt_tokens   BIGINT  prompt tokens of the segments that started, minus known prefix-cache hits
+-- out  segments        BIGINT  segments that started
 -- grain: one row
 --
--- Tokens computed beyond the prompts were computed again: after a preemption, or after an update that drops the KV.
--- Such an update puts back all that run, and the engine counts them in its next row: those are not for want of KV.
+-- Tokens computed beyond the prompts were recomputed: after a preemption, or after an update that drops the KV cache.
+-- Such an update preempts all running requests. The engine counts them in its next row; they are excluded here.
 WITH steps AS (
     SELECT *, lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns FROM engine_steps
 ),

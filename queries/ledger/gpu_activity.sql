@@ -6,9 +6,9 @@
 -- out  worker_id  VARCHAR  worker
 -- out  start_ns   BIGINT   start, UTC epoch
 -- out  end_ns     BIGINT   end, UTC epoch
--- out  state      VARCHAR  the ledger's state; an engine row is one interval, its time between passes included
--- out  reason     VARCHAR  why it waited; NULL for other states
--- grain: one row per stretch of one worker in one state; stretches do not overlap and leave no gap
+-- out  state      VARCHAR  the ledger's state; an engine row is one interval, including the time between passes
+-- out  reason     VARCHAR  reason for waiting; NULL for other states
+-- grain: one row per interval of one worker in one state; intervals do not overlap and leave no gap
 WITH pieces AS (
     SELECT worker_id, start_ns, end_ns, state, reason
     FROM innermost_pieces($origin_ns, greatest(1, $end_ns - $origin_ns), true, 'worker_extents')

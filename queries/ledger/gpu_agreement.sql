@@ -1,14 +1,14 @@
--- While the hooks say a worker was busy, did its GPU run anything?
+-- While the hooks report a worker as busy, did its GPU run any kernel?
 --
 -- in   gpu_samples, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns       BIGINT   start of the run, UTC epoch
 -- arg  end_ns          BIGINT   end of the run, UTC epoch
 -- out  worker_id       VARCHAR  worker
 -- out  state           VARCHAR  the ledger's state; the passes of an engine are one state, engine_rows
--- out  readings        BIGINT   GPU readings whose whole period lies in the state
+-- out  readings        BIGINT   GPU readings that lie entirely in the state
 -- out  read_s          DOUBLE   time that they cover, seconds
--- out  busy_ratio      DOUBLE   share of that time in which a kernel ran, 0..1; NULL when not read
--- out  sm_active_ratio DOUBLE   share of it and of the SMs with a warp resident, 0..1; NULL when not read
+-- out  busy_ratio      DOUBLE   share of that time in which a kernel ran, 0..1; NULL if not read
+-- out  sm_active_ratio DOUBLE   mean share of SMs with a resident warp, 0..1; NULL if not read
 -- grain: one row per worker and state with a reading
 WITH pieces AS (
     SELECT worker_id, start_ns, end_ns, if(is_engine, 'engine_rows', state) AS state

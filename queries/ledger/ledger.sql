@@ -2,20 +2,20 @@
 --
 -- in   workers, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns        BIGINT   start of the first cell, UTC epoch
--- arg  cell_ns          BIGINT   length of a cell; smaller is faster for long runs, the sums do not change
--- arg  cells_per_bucket BIGINT   cells that are added up into one bucket
--- arg  rows_disjoint    BOOLEAN  the answer of engine_row_order; false is always right, true is faster
+-- arg  cell_ns          BIGINT   length of a cell; affects speed only, smaller is faster for long runs
+-- arg  cells_per_bucket BIGINT   number of cells per bucket
+-- arg  rows_disjoint    BOOLEAN  the result of engine_row_order; false is always correct, true is faster
 -- out  worker_id        VARCHAR  worker
 -- out  role             VARCHAR  its role
--- out  gpu_count        INTEGER  GPUs it owns, above 0
+-- out  gpu_count        INTEGER  its GPUs, above 0
 -- out  bucket_start_ns  BIGINT   start of the bucket, UTC epoch
--- out  state            VARCHAR  the state; unattributed is what nothing explains
--- out  reason           VARCHAR  why it waited; NULL for other states
--- out  state_ns         BIGINT   wall-clock time in the state; times gpu_count it is GPU-nanoseconds
+-- out  state            VARCHAR  the state; unattributed if no hook accounts for the time
+-- out  reason           VARCHAR  reason for waiting; NULL for other states
+-- out  state_ns         BIGINT   wall-clock time in the state; multiply by gpu_count for GPU-nanoseconds
 -- grain: one row per worker, bucket, state and reason
 --
--- Rows that do not overlap need no sorting: each lies in the stretch of the spans that it began in, save a few, which
--- are cut and laid beside every stretch that they touch. Rows that may overlap are laid flat together with the spans.
+-- Rows that do not overlap need no sorting: nearly all lie inside the span interval that they start in, and the others
+-- are split at the interval edges. Rows that may overlap are flattened together with the spans.
 WITH stretches AS MATERIALIZED (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, busy_ns, state, reason, is_engine,
         dense_rank() OVER (ORDER BY worker_id, cell // $cells_per_bucket, state, reason)::INTEGER AS account

@@ -1,10 +1,10 @@
--- In which state did the GPUs of each role spend each stretch of time?
+-- Which states were the GPUs of each role in, by time bucket?
 --
 -- in   ledger
 -- out  role             VARCHAR  role of the workers
 -- out  bucket_start_ns  BIGINT   start of the bucket, UTC epoch
 -- out  state            VARCHAR  the ledger's state
--- out  reason           VARCHAR  why they waited; NULL for other states
+-- out  reason           VARCHAR  reason for waiting; NULL for other states
 -- out  gpu_ns           BIGINT   GPU-nanoseconds in the state
 -- grain: one row per role, bucket, state and reason
 SELECT role, bucket_start_ns, state, reason, sum(state_ns * gpu_count)::BIGINT AS gpu_ns

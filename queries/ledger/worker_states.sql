@@ -1,16 +1,16 @@
--- How long was each worker in each state, over time, workers without GPUs too?
+-- How long was each worker in each state over time, including workers without GPUs?
 --
 -- in   ledger, worker_extents, workers, train_steps, weight_updates, activities, engine_steps
 -- arg  origin_ns        BIGINT   start of the first bucket, UTC epoch
 -- arg  cell_ns          BIGINT   length of a cell
--- arg  cells_per_bucket BIGINT   cells that are added up into one bucket
+-- arg  cells_per_bucket BIGINT   number of cells per bucket
 -- out  worker_id        VARCHAR  worker
 -- out  role             VARCHAR  its role
--- out  gpu_count        INTEGER  GPUs it owns; 0 for a controller, whose time is in no ledger
--- out  bucket           BIGINT   ordinal of the bucket, from 0
--- out  state            VARCHAR  the state; unattributed is what nothing explains
--- out  reason           VARCHAR  why it waited; NULL for other states
--- out  is_waiting       BOOLEAN  whether the state is one of waiting, whatever for
+-- out  gpu_count        INTEGER  its GPUs; 0 for a controller, which is not in the ledger
+-- out  bucket           BIGINT   index of the bucket, from 0
+-- out  state            VARCHAR  the state; unattributed if no hook accounts for the time
+-- out  reason           VARCHAR  reason for waiting; NULL for other states
+-- out  is_waiting       BOOLEAN  whether the state is a waiting state
 -- out  state_ns         BIGINT   time in the state
 -- grain: one row per worker, bucket, state and reason
 WITH states AS (

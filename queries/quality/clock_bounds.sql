@@ -1,11 +1,11 @@
--- By how much may the clocks of two hosts differ, judged from causes that must come before their effects?
+-- By how much can the clocks of two hosts differ, given that causes precede their effects?
 --
 -- in   workers, weight_updates, samples, deliveries
 -- out  host      VARCHAR  host of the samplers
 -- out  against   VARCHAR  host of the trainers
--- out  least_ns  BIGINT   the host's clock is at least this far ahead: a trained sample ended before it was taken
--- out  most_ns   BIGINT   and at most this far: a version was published before it was applied
--- grain: one row per pair of different hosts with evidence; 0 between the two means no sign of a difference
+-- out  least_ns  BIGINT   lower bound on how far the host's clock is ahead: a trained sample ended before it was taken
+-- out  most_ns   BIGINT   upper bound: a version was published before it was applied
+-- grain: one row per pair of different hosts with evidence; bounds that include 0 show no difference
 WITH published AS (
     SELECT version, host, min(start_ns) AS start_ns
     FROM weight_updates JOIN workers USING (worker_id)
@@ -30,7 +30,7 @@ least AS (
     JOIN samples USING (sample_id)
     JOIN workers AS engines ON samples.worker_id = engines.worker_id
     JOIN workers AS takers ON deliveries.worker_id = takers.worker_id
-    -- an abandoned sample may end after it was given up
+    -- an abandoned sample may end after it was abandoned
     WHERE deliveries.outcome = 'trained' AND engines.host <> takers.host
     GROUP BY engines.host, takers.host
 )

@@ -1,12 +1,12 @@
--- Do the rows of each engine stand one after the other, none overlapping the next, in the order they are stored?
+-- Are each engine's rows stored in order and without overlap?
 --
 -- in   engine_steps
--- out  rows           BIGINT   rows looked at
--- out  rows_disjoint  BOOLEAN  true when no two rows of an engine can overlap; false when some do or it cannot be told
+-- out  rows           BIGINT   rows examined
+-- out  rows_disjoint  BOOLEAN  true if no two rows of an engine can overlap; false if some do or it is unknown
 -- grain: one row
 --
--- Holds whatever order the rows are read in: if neighbours never overlap and every worker's rows stand together,
--- no two rows of a worker overlap.
+-- This holds in any read order: if neighbours never overlap and every worker's rows are contiguous, no two rows of a
+-- worker overlap.
 WITH neighbours AS (
     SELECT worker_id, start_ns, end_ns,
         lag(worker_id) OVER () AS previous_worker_id, lag(end_ns) OVER () AS previous_end_ns

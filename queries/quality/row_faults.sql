@@ -1,9 +1,9 @@
--- Which rows contradict the format, and how many are there?
+-- Which rows violate the trace format, and how many?
 --
 -- in   worker_extents, samples, delivered_samples, engine_steps, train_steps, weight_updates, activities
 -- out  table_name  VARCHAR  table
 -- out  fault       VARCHAR  what is wrong with the rows
--- out  rows        BIGINT   how many
+-- out  rows        BIGINT   number of such rows
 -- grain: one row per table and fault with at least one row
 WITH timed AS (
     SELECT 'engine_steps' AS table_name, worker_id, start_ns, end_ns, busy_ns, forward_passes FROM engine_steps

@@ -1,10 +1,10 @@
--- Which engines were read from outside now and then, instead of by a hook at each pass?
+-- Which engines were polled from outside instead of recorded by a hook at each pass?
 --
 -- in   engine_steps
 -- out  worker_id   VARCHAR  engine
 -- out  rows        BIGINT   sampled rows
--- out  interval_s  DOUBLE   median length of a row, seconds: how far apart the readings are
--- out  knows_busy  BOOLEAN  whether the engine itself counts its time inside forward passes
+-- out  interval_s  DOUBLE   median length of a row, seconds: the polling interval
+-- out  knows_busy  BOOLEAN  whether the engine counts its own time inside forward passes
 -- grain: one row per engine with a sampled row
 SELECT
     worker_id,

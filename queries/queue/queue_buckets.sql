@@ -1,17 +1,17 @@
--- How deep was each queue in each stretch of time, added up?
+-- How deep was each queue in each time bucket?
 --
 -- in   queue_depths
 -- arg  origin_ns         BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns         BIGINT   length of a bucket
--- arg  end_ns            BIGINT   until when the last look at a queue holds, UTC epoch
+-- arg  end_ns            BIGINT   until when the last recorded depth is valid, UTC epoch
 -- out  queue             VARCHAR  queue
 -- out  bucket_start_ns   BIGINT   start of the bucket, UTC epoch
 -- out  held_ns           BIGINT   time of the bucket for which a depth is known
 -- out  depth_ns          BIGINT   depth in samples times that time
--- out  capacity_samples  BIGINT   what the queue can hold; NULL when not recorded or unbounded
--- grain: one row per queue and bucket for a part of which a depth is known
+-- out  capacity_samples  BIGINT   capacity; NULL if not recorded or unbounded
+-- grain: one row per queue and bucket with a known depth
 --
--- A depth holds until the next look, in later buckets too.
+-- A recorded depth is valid until the next one, also across buckets.
 WITH looks AS (
     SELECT queue, depth, capacity, time_ns AS start_ns,
         lead(time_ns, 1, $end_ns) OVER (PARTITION BY queue ORDER BY time_ns) AS end_ns

@@ -1,14 +1,14 @@
--- How many samples stood in each queue over time?
+-- How many samples were in each queue over time?
 --
 -- in   queue_depths
 -- arg  origin_ns           BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns           BIGINT   length of a bucket
 -- out  queue               VARCHAR  queue
 -- out  bucket_start_ns     BIGINT   start of the bucket, UTC epoch
--- out  depth_mean_samples  DOUBLE   depth, weighted by the time until the next look
--- out  depth_max_samples   BIGINT   greatest depth seen
--- out  capacity_samples    BIGINT   what it can hold; NULL when not recorded or unbounded
--- grain: one row per queue and bucket with a look in it
+-- out  depth_mean_samples  DOUBLE   mean depth, weighted by time
+-- out  depth_max_samples   BIGINT   maximum recorded depth
+-- out  capacity_samples    BIGINT   capacity; NULL if not recorded or unbounded
+-- grain: one row per queue and bucket with a recorded depth
 WITH looks AS (
     SELECT queue, time_ns, depth, capacity,
         lead(time_ns) OVER (PARTITION BY queue ORDER BY time_ns) - time_ns AS held_ns

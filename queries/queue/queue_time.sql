@@ -1,9 +1,9 @@
--- How long did the samples of each step wait between their end and their use?
+-- How long did the samples of each step wait in the queue?
 --
 -- in   deliveries
--- out  step              BIGINT  optimizer step; NULL for what was never trained
--- out  outcome           VARCHAR what became of them
--- out  samples           BIGINT  deliveries that say when they were queued
+-- out  step              BIGINT  optimizer step; NULL if never trained
+-- out  outcome           VARCHAR trained, dropped_stale, filtered or abandoned
+-- out  samples           BIGINT  deliveries with a recorded queue time
 -- out  queue_mean_s      DOUBLE  mean time in the queue, seconds
 -- out  queue_p95_s       DOUBLE  its 95th percentile, seconds
 -- out  queue_max_s       DOUBLE  its maximum, seconds

@@ -1,12 +1,12 @@
--- How many samples waited how long in the queue, over the whole run?
+-- How are the queue waits of all samples distributed?
 --
 -- in   deliveries
--- arg  bins            BIGINT  most bins, at least 1
--- out  wait_from_s     DOUBLE  least wait of the bin, seconds
--- out  wait_to_s       DOUBLE  end of the bin, not included, seconds
+-- arg  bins            BIGINT  maximum number of bins, at least 1
+-- out  wait_from_s     DOUBLE  lower end of the bin, seconds
+-- out  wait_to_s       DOUBLE  upper end of the bin, exclusive, seconds
 -- out  trained         BIGINT  samples that were trained on
 -- out  not_trained     BIGINT  samples that were dropped, filtered or abandoned
--- grain: one row per bin with a sample in it; deliveries that do not say when they were queued are left out
+-- grain: one row per non-empty bin; deliveries without a recorded queue time are left out
 WITH waits AS (
     SELECT outcome, taken_ns - queued_ns AS wait_ns FROM deliveries WHERE queued_ns IS NOT NULL
 ),

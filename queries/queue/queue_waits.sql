@@ -1,17 +1,17 @@
--- How long had the samples waited in the queue that left it at each time?
+-- How long had samples waited when they left the queue, over time?
 --
 -- in   deliveries
--- arg  most_columns     BIGINT  most buckets, at least 1
+-- arg  most_columns     BIGINT  maximum number of buckets, at least 1
 -- out  bucket_start_ns  BIGINT  start of the bucket, UTC epoch
--- out  bucket_end_ns    BIGINT  its end, not included
--- out  samples          BIGINT  deliveries that say when they were queued
+-- out  bucket_end_ns    BIGINT  its end, exclusive
+-- out  samples          BIGINT  deliveries with a recorded queue time
 -- out  wait_p05_s       DOUBLE  5th percentile of the wait, seconds
 -- out  wait_p50_s       DOUBLE  its median, seconds
 -- out  wait_p95_s       DOUBLE  its 95th percentile, seconds
 -- out  wait_max_s       DOUBLE  its maximum, seconds
 -- grain: one row per bucket in which such a sample left the queue
 --
--- Buckets are equal and reach from the first such sample to the last.
+-- Buckets have equal length and span the first to the last such sample.
 WITH extent AS (
     SELECT min(taken_ns) AS first_ns, (max(taken_ns) - min(taken_ns)) // $most_columns + 1 AS bucket_ns
     FROM deliveries

@@ -1,13 +1,13 @@
--- How long were the samples that were trained on, and those that were not?
+-- How long were the trained samples, and the others?
 --
 -- in   delivered_samples
--- arg  bins                BIGINT   most bins, at least 1
+-- arg  bins                BIGINT   maximum number of bins, at least 1
 -- out  outcome             VARCHAR  trained, dropped_stale, filtered or abandoned
 -- out  length_from_tokens  BIGINT   shortest length of the bin, tokens
 -- out  length_to_tokens    BIGINT   longest length of the bin, tokens
--- out  samples             BIGINT   deliveries of samples of such a length
--- out  share_ratio         DOUBLE   samples over the recorded samples of that outcome, 0..1
--- grain: one row per outcome and bin with a sample in it
+-- out  samples             BIGINT   deliveries of samples in the bin
+-- out  share_ratio         DOUBLE   share of the recorded samples with that outcome, 0..1
+-- grain: one row per outcome and non-empty bin
 WITH recorded AS (
     SELECT outcome, output_tokens FROM delivered_samples WHERE is_recorded
 ),

@@ -3,11 +3,11 @@
 -- in   deliveries, sample_totals, train_steps
 -- out  sample_id         VARCHAR  sample
 -- out  outcome           VARCHAR  trained, dropped_stale, filtered or abandoned
--- out  step              BIGINT   optimizer step; NULL when the delivery names none
--- out  consumer_version  BIGINT   last version published when the step started; NULL when neither it nor the step says
--- out  is_recorded       BOOLEAN  whether the sample itself was recorded; what follows is NULL when not
+-- out  step              BIGINT   optimizer step; NULL if the delivery has none
+-- out  consumer_version  BIGINT   last version published at the start of the step; NULL if neither the delivery nor the step records it
+-- out  is_recorded       BOOLEAN  whether the sample itself was recorded; if not, the columns below are NULL
 -- out  output_tokens     BIGINT   response tokens
--- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL when not recorded
+-- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL if not recorded
 -- out  finished_ns       BIGINT   last token, UTC epoch
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token

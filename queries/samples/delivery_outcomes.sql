@@ -1,11 +1,11 @@
--- What became of the samples that left the queue, and were the dropped ones longer?
+-- What happened to the samples that left the queue, and were the dropped ones longer?
 --
 -- in   delivered_samples
 -- out  outcome             VARCHAR  trained, dropped_stale, filtered or abandoned
 -- out  samples             BIGINT   deliveries
--- out  tokens              BIGINT   response tokens, once per delivery
--- out  mean_output_tokens  DOUBLE   mean length, tokens; NULL when no such sample was recorded
--- out  length_bias_ratio   DOUBLE   mean length over the mean length of what was trained; NULL when nothing was
+-- out  tokens              BIGINT   response tokens, counted once per delivery
+-- out  mean_output_tokens  DOUBLE   mean length, tokens; NULL if no such sample was recorded
+-- out  length_bias_ratio   DOUBLE   mean length over the mean length of trained samples; NULL if none was trained
 -- grain: one row per outcome
 WITH lengths AS (
     SELECT outcome, count(*) AS samples, coalesce(sum(output_tokens), 0)::BIGINT AS tokens,

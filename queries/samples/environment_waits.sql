@@ -1,12 +1,12 @@
--- How long did samples wait outside their engine in the stretch that is looked at?
+-- How long did samples wait outside their engine in the interval?
 --
 -- in   samples
--- arg  from_ns   BIGINT  start of the stretch, UTC epoch
--- arg  to_ns     BIGINT  its end, not included
--- out  part      BIGINT  thousandth of the segments, shortest waits first; one each where they are fewer
--- out  wait_s    DOUBLE  their mean wait, seconds; 0 of those that did not wait
+-- arg  from_ns   BIGINT  start of the interval, UTC epoch
+-- arg  to_ns     BIGINT  its end, exclusive
+-- out  part      BIGINT  index of 1,000 equal parts of the segments, shortest waits first; one segment each if fewer
+-- out  wait_s    DOUBLE  mean wait of the part, seconds; 0 for segments that did not wait
 -- out  segments  BIGINT  segments in the part
--- grain: one row per part; none where no wait was recorded
+-- grain: one row per part; no rows if no wait was recorded
 WITH waits AS (
     SELECT coalesce(env_wait_ns, 0) AS wait_ns,
         ntile(1000) OVER (ORDER BY coalesce(env_wait_ns, 0), sample_id, segment) AS part

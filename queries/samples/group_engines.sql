@@ -1,11 +1,11 @@
--- Were the members of a group given to one engine or to several, in the stretch that is looked at?
+-- Were the members of a group sent to one engine or to several, in the interval?
 --
 -- in   samples
--- arg  from_ns            BIGINT  start of the stretch, UTC epoch
--- arg  to_ns              BIGINT  its end, not included
--- out  groups             BIGINT  groups of which two samples or more began in the stretch
--- out  one_engine_groups  BIGINT  of those, groups whose samples all began on one engine
--- out  engines            BIGINT  engines that any of them began on
+-- arg  from_ns            BIGINT  start of the interval, UTC epoch
+-- arg  to_ns              BIGINT  its end, exclusive
+-- out  groups             BIGINT  groups with at least two samples that started in the interval
+-- out  one_engine_groups  BIGINT  of those, groups whose samples all started on one engine
+-- out  engines            BIGINT  engines that any of them started on
 -- grain: one row
 WITH members AS (
     SELECT group_id, worker_id, started_ns, count(DISTINCT worker_id) OVER () AS engines

@@ -1,12 +1,12 @@
--- How long were the members of the groups that began in the stretch that is looked at?
+-- How long were the samples of the groups that started in the interval?
 --
 -- in   sample_totals
--- arg  from_ns        BIGINT   start of the stretch, UTC epoch
--- arg  to_ns          BIGINT   its end, not included
--- arg  most_groups    BIGINT   the last of the groups are answered, so many at most
+-- arg  from_ns        BIGINT   start of the interval, UTC epoch
+-- arg  to_ns          BIGINT   its end, exclusive
+-- arg  most_groups    BIGINT   maximum number of groups; the last ones are returned
 -- out  group_id       VARCHAR  group
 -- out  output_tokens  BIGINT   response length, tokens
--- out  is_ended       BOOLEAN  whether it ended, by itself or at the cap; else its length is at least that
+-- out  is_ended       BOOLEAN  whether it finished or reached the length cap; if not, the length is a lower bound
 -- grain: one row per member
 WITH members AS (
     SELECT group_id, output_tokens, coalesce(started_ns, finished_ns) AS began_ns,

@@ -1,16 +1,16 @@
--- In how many groups does the longest sample stand out how far, and how long do the others wait for the last?
+-- By how much does the longest sample of a group exceed the mean, and how long do the others wait for the last?
 --
 -- in   group_tails
--- arg  bins              BIGINT  most bins, at least 1
--- out  tail_from         DOUBLE  longest over mean length, least of the bin
--- out  tail_to           DOUBLE  end of the bin, not included
+-- arg  bins              BIGINT  maximum number of bins, at least 1
+-- out  tail_from         DOUBLE  longest over mean length, lower end of the bin
+-- out  tail_to           DOUBLE  upper end of the bin, exclusive
 -- out  groups            BIGINT  groups of at least two samples
--- out  last_wait_mean_s  DOUBLE  from the end of a group's median sample to the end of its last, mean, seconds
+-- out  last_wait_mean_s  DOUBLE  mean time from the finish of a group's median sample to its last, seconds
 -- out  last_wait_max_s   DOUBLE  its maximum, seconds
--- out  censored_groups   BIGINT  groups with a sample whose length is not known, only its least
--- grain: one row per bin with a group in it
+-- out  censored_groups   BIGINT  groups with a sample whose length is only known as a lower bound
+-- grain: one row per non-empty bin
 --
--- Bins are a quarter wide, or as many quarters as it takes.
+-- Bins are 0.25 wide, or a multiple of it if there would be too many.
 WITH tailed AS (
     SELECT tail_ratio, last_wait_s, censored_samples FROM group_tails WHERE samples > 1 AND tail_ratio IS NOT NULL
 ),

@@ -1,13 +1,13 @@
--- How far does the longest sample of each group stand out?
+-- How much longer than the mean is the longest sample of each group?
 --
 -- in   sample_totals
 -- out  group_id            VARCHAR  group
 -- out  samples             BIGINT   its samples
 -- out  mean_output_tokens  DOUBLE   mean length, tokens
 -- out  max_output_tokens   BIGINT   longest, tokens
--- out  tail_ratio          DOUBLE   longest over mean; 1 when all are equal, NULL without tokens
--- out  last_wait_s         DOUBLE   from the end of the median sample to the end of the last, seconds
--- out  censored_samples    BIGINT   samples whose length is not known
+-- out  tail_ratio          DOUBLE   longest over mean; 1 if all are equal, NULL without tokens
+-- out  last_wait_s         DOUBLE   from the finish of the median sample to the last, seconds
+-- out  censored_samples    BIGINT   samples whose length is unknown
 -- grain: one row per group
 SELECT
     group_id,

@@ -1,10 +1,10 @@
--- What became of the samples that left the queue in the stretch that is judged?
+-- What happened to the samples that left the queue in the interval?
 --
 -- in   deliveries, sample_totals
--- arg  from_ns  BIGINT   start of the stretch, UTC epoch
--- arg  to_ns    BIGINT   its end, not included
+-- arg  from_ns  BIGINT   start of the interval, UTC epoch
+-- arg  to_ns    BIGINT   its end, exclusive
 -- out  outcome  VARCHAR  trained, dropped_stale, filtered or abandoned
--- out  tokens   BIGINT   response tokens, once per delivery
+-- out  tokens   BIGINT   response tokens, counted once per delivery
 -- grain: one row per outcome
 SELECT outcome, coalesce(sum(output_tokens), 0)::BIGINT AS tokens
 FROM deliveries

@@ -1,12 +1,12 @@
--- How many samples that began in the stretch that is looked at had each length?
+-- How many samples that started in the interval had each length?
 --
 -- in   sample_totals
--- arg  from_ns        BIGINT   start of the stretch, UTC epoch
--- arg  to_ns          BIGINT   its end, not included
+-- arg  from_ns        BIGINT   start of the interval, UTC epoch
+-- arg  to_ns          BIGINT   its end, exclusive
 -- out  output_tokens  BIGINT   response length, tokens
--- out  ending         VARCHAR  finished, capped, or censored: aborted, failed or still running, at least that long
+-- out  ending         VARCHAR  finished, capped, or censored (aborted, failed or running; length is a lower bound)
 -- out  samples        BIGINT   samples
--- out  prompt_tokens  BIGINT   tokens of their prompts, all together
+-- out  prompt_tokens  BIGINT   total tokens of their prompts
 -- grain: one row per length and ending
 SELECT
     output_tokens,

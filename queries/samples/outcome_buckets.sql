@@ -1,4 +1,4 @@
--- What became of the samples that left the queue in each stretch of time?
+-- What happened to the samples that left the queue, by time bucket?
 --
 -- in   deliveries, sample_totals
 -- arg  origin_ns        BIGINT   start of the first bucket, UTC epoch
@@ -6,7 +6,7 @@
 -- out  bucket_start_ns  BIGINT   start of the bucket, UTC epoch
 -- out  outcome          VARCHAR  trained, dropped_stale, filtered or abandoned
 -- out  samples          BIGINT   deliveries
--- out  tokens           BIGINT   response tokens, once per delivery
+-- out  tokens           BIGINT   response tokens, counted once per delivery
 -- grain: one row per bucket and outcome
 SELECT
     $origin_ns + (taken_ns - $origin_ns) // $bucket_ns * $bucket_ns AS bucket_start_ns,

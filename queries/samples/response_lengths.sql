@@ -1,13 +1,13 @@
 -- How long were the responses, and how many were cut short?
 --
 -- in   sample_totals
--- arg  bins               BIGINT  most bins, at least 1
+-- arg  bins               BIGINT  maximum number of bins, at least 1
 -- out  length_from_tokens BIGINT  shortest length of the bin, tokens
 -- out  length_to_tokens   BIGINT  longest length of the bin, tokens
--- out  finished_samples   BIGINT  samples that ended by themselves
--- out  capped_samples     BIGINT  samples that reached the cap
--- out  censored_samples   BIGINT  samples aborted, failed or still running: their length is not known, only its least
--- grain: one row per bin with a sample in it
+-- out  finished_samples   BIGINT  samples that finished on their own
+-- out  capped_samples     BIGINT  samples that reached the length cap
+-- out  censored_samples   BIGINT  samples aborted, failed or still running: their length is a lower bound
+-- grain: one row per non-empty bin
 WITH width AS (
     SELECT greatest(1, (max(output_tokens) + $bins) // $bins) AS bin_tokens FROM sample_totals
 )

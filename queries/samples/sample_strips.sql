@@ -1,27 +1,27 @@
--- What happened to the longest sample, to the stalest and to one in the middle, token by token?
+-- What happened to the longest, the stalest and a median sample, token by token?
 --
 -- in   samples, sample_totals, delivered_samples, deliveries, training_steps
--- out  chosen_as          VARCHAR  longest, stalest, median; several where one sample is that at once
+-- out  chosen_as          VARCHAR  longest, stalest, median; several if one sample is more than one of them
 -- out  sample_id          VARCHAR  sample
--- out  worker_id          VARCHAR  engine that sampled these tokens
+-- out  worker_id          VARCHAR  engine that generated these tokens
 -- out  token_from         BIGINT   first of these tokens, counted through the whole response from 0
 -- out  token_to           BIGINT   one past the last of them
--- out  version            BIGINT   policy version that sampled them
--- out  staleness          BIGINT   consumer version minus that version; NULL when not trained or not known
+-- out  version            BIGINT   policy version that generated them
+-- out  staleness          BIGINT   consumer version minus that version; NULL if not trained or unknown
 -- out  output_tokens      BIGINT   response tokens of the sample
--- out  started_ns         BIGINT   first scheduled, UTC epoch; NULL when not recorded
+-- out  started_ns         BIGINT   first scheduled, UTC epoch; NULL if not recorded
 -- out  finished_ns        BIGINT   last token, UTC epoch
--- out  queued_ns          BIGINT   entered the queue, UTC epoch; NULL when not recorded
--- out  taken_ns           BIGINT   left the queue, UTC epoch; NULL when not delivered
--- out  outcome            VARCHAR  trained, dropped_stale, filtered or abandoned; NULL when not delivered
--- out  step               BIGINT   optimizer step that trained on it; NULL when not trained
--- out  trained_ns         BIGINT   start of that step, UTC epoch; NULL when not recorded
--- out  consumer_version   BIGINT   last version published when the step started; NULL when not trained or not known
+-- out  queued_ns          BIGINT   entered the queue, UTC epoch; NULL if not recorded
+-- out  taken_ns           BIGINT   left the queue, UTC epoch; NULL if not delivered
+-- out  outcome            VARCHAR  trained, dropped_stale, filtered or abandoned; NULL if not delivered
+-- out  step               BIGINT   optimizer step that trained on it; NULL if not trained
+-- out  trained_ns         BIGINT   start of that step, UTC epoch; NULL if not recorded
+-- out  consumer_version   BIGINT   last version published at the start of the step; NULL if not trained or unknown
 -- grain: one row per run of tokens of a chosen sample
 --
--- Chosen from the samples that were trained on; where there are none, from those delivered; else from all. Of several
--- stalest, the longest that is not the longest of all; the one in the middle has the median length, and of those of
--- that length a staleness as near as can be to the median.
+-- Chosen from the trained samples; if there are none, from the delivered ones; else from all. Among equally stale
+-- samples, the longest one except the longest of all is chosen. The median sample has the median length and, among
+-- those, the staleness closest to the median.
 WITH known AS (
     SELECT sample_id, outcome, step, consumer_version, output_tokens, started_ns, finished_ns,
         consumer_version - oldest_version AS oldest

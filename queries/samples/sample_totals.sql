@@ -1,12 +1,12 @@
--- What came of each sample, all its segments together?
+-- What is known about each sample, over all its segments?
 --
 -- in   samples
 -- out  sample_id         VARCHAR  sample
--- out  group_id          VARCHAR  the samples of one prompt; NULL when not recorded
--- out  worker_id         VARCHAR  the engine of its last segment
+-- out  group_id          VARCHAR  the samples of one prompt; NULL if not recorded
+-- out  worker_id         VARCHAR  engine of its last segment
 -- out  prompt_tokens     INTEGER  prompt of its first segment
 -- out  output_tokens     BIGINT   response tokens
--- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL when not recorded
+-- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL if not recorded
 -- out  finished_ns       BIGINT   last token, UTC epoch
 -- out  oldest_version    BIGINT   policy version of its oldest token; NULL without tokens
 -- out  newest_version    BIGINT   policy version of its newest token

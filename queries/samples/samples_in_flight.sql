@@ -1,16 +1,16 @@
--- How many samples were with the engines at once in the stretch that is looked at, and how many were elsewhere?
+-- How many samples were in flight on the engines in the interval, and how many elsewhere?
 --
 -- in   samples
--- arg  from_ns             BIGINT  start of the stretch, UTC epoch
--- arg  to_ns               BIGINT  its end, not included
--- out  in_flight_mean      DOUBLE  segments between first schedule and last token, mean over the stretch
--- out  environment_mean    DOUBLE  of those, segments that waited outside the engine; 0 where no wait was recorded
--- out  queued_mean         DOUBLE  segments submitted and not yet scheduled; NULL where that was never recorded
--- out  finished_segments   BIGINT  segments whose last token is in the stretch
--- out  preemptions         BIGINT  their preemptions; NULL when not recorded
+-- arg  from_ns             BIGINT  start of the interval, UTC epoch
+-- arg  to_ns               BIGINT  its end, exclusive
+-- out  in_flight_mean      DOUBLE  segments between first schedule and last token, mean over the interval
+-- out  environment_mean    DOUBLE  of those, segments waiting outside the engine; 0 if no wait was recorded
+-- out  queued_mean         DOUBLE  segments submitted but not yet scheduled; NULL if never recorded
+-- out  finished_segments   BIGINT  segments whose last token is in the interval
+-- out  preemptions         BIGINT  their preemptions; NULL if not recorded
 -- grain: one row
 --
--- A segment's wait outside the engine is spread evenly over the segment: where in it the wait lay is not recorded.
+-- A segment's wait outside the engine is spread evenly over the segment, because its position is not recorded.
 WITH spans AS (
     SELECT
         finished_ns, preemptions, submitted_ns IS NOT NULL AS is_submitted,

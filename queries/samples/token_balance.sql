@@ -1,12 +1,12 @@
--- Of the response tokens that were generated, how many were trained on, and what became of the rest?
+-- How many of the generated response tokens were trained on, and what happened to the rest?
 --
 -- in   sample_totals, deliveries
 -- out  generated_tokens      BIGINT  tokens of all samples
--- out  trained_tokens        BIGINT  tokens of samples trained on, each sample once
--- out  dropped_stale_tokens  BIGINT  tokens of samples dropped for their age and never trained on
+-- out  trained_tokens        BIGINT  tokens of trained samples, each sample once
+-- out  dropped_stale_tokens  BIGINT  tokens of samples dropped as stale and never trained on
 -- out  filtered_tokens       BIGINT  tokens of samples filtered out and never trained on
 -- out  abandoned_tokens      BIGINT  tokens of samples abandoned and never trained on
--- out  undelivered_tokens    BIGINT  tokens of samples that never left the queue, or were still running
+-- out  undelivered_tokens    BIGINT  tokens of samples that never left the queue or were still running
 -- grain: one row; the parts add up to generated_tokens
 WITH fates AS (
     SELECT sample_id, min(coalesce(array_position(['trained', 'dropped_stale', 'filtered'], outcome), 4)) AS fate

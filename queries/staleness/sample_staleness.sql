@@ -1,13 +1,13 @@
--- How old were the samples that each step trained on, by their oldest and by their newest token?
+-- How stale were the samples that each step trained on, by their oldest and newest token?
 --
 -- in   delivered_samples
--- out  step             BIGINT  optimizer step; NULL when the delivery names none
--- out  samples          BIGINT  samples, once per use
+-- out  step             BIGINT  optimizer step; NULL if the delivery has none
+-- out  samples          BIGINT  samples, counted once per use
 -- out  oldest_mean      DOUBLE  staleness of the oldest token, mean over samples, versions
 -- out  oldest_max       BIGINT  its maximum, versions
 -- out  newest_mean      DOUBLE  staleness of the newest token, mean over samples, versions
 -- out  newest_max       BIGINT  its maximum, versions
--- out  mixed_samples    BIGINT  samples that hold tokens of more than one version
+-- out  mixed_samples    BIGINT  samples with tokens of more than one version
 -- grain: one row per step
 WITH uses AS (
     SELECT step, consumer_version - oldest_version AS oldest, consumer_version - newest_version AS newest

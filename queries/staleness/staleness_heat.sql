@@ -1,18 +1,18 @@
--- Which share of the tokens trained at each time was how old?
+-- How is the staleness of the trained tokens distributed over time?
 --
 -- in   token_staleness, step_columns
--- arg  bins            BIGINT  most rows of staleness, at least 1
+-- arg  bins            BIGINT  maximum number of staleness rows, at least 1
 -- out  first_step      BIGINT  lowest step of the column
 -- out  last_step       BIGINT  highest step of the column
 -- out  start_ns        BIGINT  start of the column, UTC epoch
 -- out  end_ns          BIGINT  end of the column, UTC epoch
--- out  staleness_from  BIGINT  least staleness of the row, versions
--- out  staleness_to    BIGINT  greatest staleness of the row, versions
--- out  tokens          BIGINT  response tokens trained in the column at that staleness, once per use
+-- out  staleness_from  BIGINT  lowest staleness of the row, versions
+-- out  staleness_to    BIGINT  highest staleness of the row, versions
+-- out  tokens          BIGINT  response tokens trained in the column at that staleness, counted once per use
 -- out  share_ratio     DOUBLE  tokens over the tokens of the column, 0..1
--- grain: one row per column and row with a token in it
+-- grain: one row per column and non-empty row
 --
--- Tokens whose delivery names no step, or a step that no trainer recorded, have no time and are left out.
+-- Tokens without a recorded step have no time and are left out.
 WITH aged AS (
     SELECT first_step, last_step, start_ns, end_ns, staleness, tokens
     FROM token_staleness

@@ -1,8 +1,8 @@
--- How many trained tokens were how many versions old, over the whole run?
+-- How many trained tokens had each staleness, over the whole run?
 --
 -- in   token_staleness
--- out  staleness  BIGINT  consumer version minus the version that sampled the token
--- out  tokens     BIGINT  response tokens, once per use
+-- out  staleness  BIGINT  consumer version minus the version that generated the token
+-- out  tokens     BIGINT  response tokens, counted once per use
 -- grain: one row per staleness
 SELECT staleness, sum(tokens)::BIGINT AS tokens
 FROM token_staleness

@@ -1,17 +1,17 @@
--- How old were the tokens trained at each time, and where did they age?
+-- How stale were the trained tokens over time, and where did the staleness accumulate?
 --
 -- in   token_staleness, step_columns
 -- out  first_step      BIGINT  lowest step of the column
 -- out  last_step       BIGINT  highest step of the column
 -- out  start_ns        BIGINT  start of the column, UTC epoch
 -- out  end_ns          BIGINT  end of the column, UTC epoch
--- out  tokens          BIGINT  response tokens trained in the column, once per use
+-- out  tokens          BIGINT  response tokens trained in the column, counted once per use
 -- out  staleness_mean  DOUBLE  mean over tokens, versions
--- out  staleness_p95   BIGINT  the smallest staleness that 95 % of the tokens do not exceed, versions
--- out  staleness_max   BIGINT  oldest token, versions
--- out  in_flight_mean  DOUBLE  part that grew while the sample was running, versions
--- out  in_queue_mean   DOUBLE  part that grew after its newest token, versions
--- grain: one row per column with a token of known age
+-- out  staleness_p95   BIGINT  95th percentile, versions
+-- out  staleness_max   BIGINT  highest staleness, versions
+-- out  in_flight_mean  DOUBLE  part accumulated while the sample was generated, versions
+-- out  in_queue_mean   DOUBLE  part accumulated after the sample's newest token, versions
+-- grain: one row per column with a token of known staleness
 WITH aged AS (
     SELECT first_step, last_step, start_ns, end_ns, staleness,
         sum(tokens) AS tokens, sum(in_flight_versions) AS in_flight, sum(in_queue_versions) AS in_queue

@@ -1,13 +1,13 @@
--- How many response tokens did each step train on, by how many versions old they were?
+-- How many response tokens did each step train on, by staleness?
 --
 -- in   samples, delivered_samples
--- out  step                 BIGINT   optimizer step; NULL when the delivery names none
--- out  consumer_version     BIGINT   last version published when the step started
--- out  staleness            BIGINT   consumer version minus the version that sampled the token
--- out  version_source       VARCHAR  where the tokens' versions come from
--- out  tokens               BIGINT   response tokens, once per use
--- out  in_flight_versions   BIGINT   sum over the tokens of the versions between the token and its sample's newest one
--- out  in_queue_versions    BIGINT   sum over the tokens of the versions between that one and the step
+-- out  step                 BIGINT   optimizer step; NULL if the delivery has none
+-- out  consumer_version     BIGINT   last version published at the start of the step
+-- out  staleness            BIGINT   consumer version minus the version that generated the token
+-- out  version_source       VARCHAR  source of the tokens' versions
+-- out  tokens               BIGINT   response tokens, counted once per use
+-- out  in_flight_versions   BIGINT   sum over the tokens of the versions from the token to its sample's newest token
+-- out  in_queue_versions    BIGINT   sum over the tokens of the versions from that token to the step
 -- grain: one row per step, consumer version, staleness and version source
 WITH segments AS (
     SELECT step, consumer_version, newest_version, version_source, versions

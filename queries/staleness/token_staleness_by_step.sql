@@ -1,15 +1,15 @@
--- How old were the tokens that each step trained on?
+-- How stale were the tokens that each step trained on?
 --
 -- in   token_staleness
 -- out  step             BIGINT  optimizer step
 -- out  tokens           BIGINT  response tokens
 -- out  staleness_mean   DOUBLE  mean over tokens, versions
--- out  staleness_p50    BIGINT  the smallest staleness that half of the tokens do not exceed, versions
--- out  staleness_p95    BIGINT  likewise for 95 %
--- out  staleness_p99    BIGINT  likewise for 99 %
--- out  staleness_max    BIGINT  oldest token, versions
--- out  in_flight_mean   DOUBLE  part that grew while the sample was running, versions
--- out  in_queue_mean    DOUBLE  part that grew after its newest token, versions
+-- out  staleness_p50    BIGINT  median, versions
+-- out  staleness_p95    BIGINT  95th percentile, versions
+-- out  staleness_p99    BIGINT  99th percentile, versions
+-- out  staleness_max    BIGINT  highest staleness, versions
+-- out  in_flight_mean   DOUBLE  part accumulated while the sample was generated, versions
+-- out  in_queue_mean    DOUBLE  part accumulated after the sample's newest token, versions
 -- grain: one row per step
 WITH by_staleness AS (
     SELECT step, staleness, sum(tokens) AS tokens,

@@ -1,8 +1,8 @@
--- Where do the versions of the trained tokens come from?
+-- What is the source of the trained tokens' versions?
 --
 -- in   token_staleness
--- out  version_source  VARCHAR  engine, segment, time_join or admission, best first
--- out  tokens          BIGINT   response tokens, once per use
+-- out  version_source  VARCHAR  engine, segment, time_join or admission, most reliable first
+-- out  tokens          BIGINT   response tokens, counted once per use
 -- grain: one row per version source
 SELECT version_source, sum(tokens)::BIGINT AS tokens
 FROM token_staleness

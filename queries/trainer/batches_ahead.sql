@@ -1,16 +1,16 @@
--- How many steps' batches do the trainers hold besides its own when they begin a step, in the stretch looked at?
+-- How many batches have the trainers prefetched at the start of a step, in the interval?
 --
 -- in   deliveries, training_steps
--- arg  from_ns        BIGINT  start of the stretch, UTC epoch
--- arg  to_ns          BIGINT  its end, not included
--- out  samples        BIGINT  samples whose first step began in the stretch
--- out  batches_ahead  DOUBLE  steps that began after a sample was taken and before its own, mean; NULL without samples
+-- arg  from_ns        BIGINT  start of the interval, UTC epoch
+-- arg  to_ns          BIGINT  its end, exclusive
+-- out  samples        BIGINT  samples whose first step started in the interval
+-- out  batches_ahead  DOUBLE  mean number of prefetched batches; NULL without samples
 -- grain: one row
 --
--- A step that holds a batch ahead begins between the taking of each of its samples and their own step: so the mean over
--- samples is the mean over steps of what is held, in batches, whatever their size. What is trained on several times
--- counts with the first. Where a framework does not say when it took a sample, that is when it told of it, which is as
--- its step begins or later: 0.
+-- For each sample, counts the steps that start after it left the queue and before its own step. The mean over samples
+-- equals the mean over steps of the prefetched batches, for any batch size. A sample trained several times counts at
+-- its first step. If a framework does not record when a sample left the queue, the delivery is recorded as its step
+-- starts or later, which counts as 0.
 WITH began AS (
     SELECT step, start_ns, row_number() OVER (ORDER BY step) AS place FROM training_steps
 ),

@@ -1,7 +1,7 @@
--- Which steps share a column of a picture over time?
+-- Which steps share a column of a chart over time?
 --
 -- in   training_steps
--- arg  most_columns  BIGINT  most columns, at least 1
+-- arg  most_columns  BIGINT  maximum number of columns, at least 1
 -- out  step          BIGINT  optimizer step
 -- out  first_step    BIGINT  lowest step of its column
 -- out  last_step     BIGINT  highest step of its column
@@ -9,7 +9,7 @@
 -- out  end_ns        BIGINT  start of the next column, UTC epoch; for the last one, the end of its last step
 -- grain: one row per step
 --
--- Columns hold as many steps each, in the order of their starts, but for the last one.
+-- All columns hold the same number of steps, in order of start, except the last one.
 WITH placed AS (
     SELECT step, start_ns, end_ns,
         (row_number() OVER (ORDER BY start_ns, step) - 1)

@@ -3,11 +3,11 @@
 -- in   delivered_samples
 -- out  step              BIGINT  optimizer step
 -- out  samples           BIGINT  samples trained in it
--- out  first_start_ns    BIGINT  first start of one of them, UTC epoch; NULL when not recorded
--- out  tail_start_ns     BIGINT  end of the sample at 90 %, UTC epoch
--- out  last_finish_ns    BIGINT  end of the last, UTC epoch
--- out  tail_s            DOUBLE  from the one to the other, seconds
--- out  max_tail_ratio    DOUBLE  longest sample over the mean, tokens over tokens; NULL without tokens
+-- out  first_start_ns    BIGINT  earliest start of them, UTC epoch; NULL if not recorded
+-- out  tail_start_ns     BIGINT  finish of the 90th-percentile sample, UTC epoch
+-- out  last_finish_ns    BIGINT  finish of the last sample, UTC epoch
+-- out  tail_s            DOUBLE  time between the two, seconds
+-- out  max_tail_ratio    DOUBLE  longest over mean response length; NULL without tokens
 -- grain: one row per step
 SELECT
     step,

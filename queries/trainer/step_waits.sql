@@ -2,11 +2,11 @@
 --
 -- in   train_steps, activities
 -- out  step        BIGINT  optimizer step
--- out  wait_from_ns BIGINT start of the first of those waits, UTC epoch
--- out  wait_to_ns  BIGINT  end of the last of them, UTC epoch
+-- out  wait_from_ns BIGINT start of the first wait, UTC epoch
+-- out  wait_to_ns  BIGINT  end of the last wait, UTC epoch
 -- out  wait_s      DOUBLE  waits of all trainers that ended between the last step's start and this one's, seconds
--- out  longest_wait_s DOUBLE longest single one of those waits, seconds
--- grain: one row per step that was waited for
+-- out  longest_wait_s DOUBLE longest single wait, seconds
+-- grain: one row per step with a wait
 WITH waits AS (
     SELECT worker_id, start_ns, end_ns FROM activities WHERE activity = 'wait' AND reason = 'samples'
 ),

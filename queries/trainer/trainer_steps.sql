@@ -1,22 +1,22 @@
--- What did each optimizer step cost the trainers, phase by phase?
+-- How long did each optimizer step take the trainers, by phase?
 --
 -- in   train_steps, activities, weight_updates, workers
 -- out  step           BIGINT  optimizer step
--- out  start_ns       BIGINT  first worker's start of compute, UTC epoch
--- out  end_ns         BIGINT  last worker's end of compute, UTC epoch
+-- out  start_ns       BIGINT  earliest start of compute, UTC epoch
+-- out  end_ns         BIGINT  latest end of compute, UTC epoch
 -- out  trainer_gpus   BIGINT  GPUs of the workers that took part
 -- out  train_gpu_s    DOUBLE  compute, GPU-seconds
--- out  logprobs_gpu_s DOUBLE  log-probabilities since the step before, GPU-seconds
--- out  wait_gpu_s     DOUBLE  waits since the step before, whatever for, GPU-seconds
--- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the step before, GPU-seconds
--- out  publish_gpu_s  DOUBLE  publications and transfers since the step before, GPU-seconds
--- out  samples        BIGINT  samples, all workers together
--- out  tokens         BIGINT  prompt and response tokens, all workers together
+-- out  logprobs_gpu_s DOUBLE  log-probabilities since the last step, GPU-seconds
+-- out  wait_gpu_s     DOUBLE  all waits since the last step, GPU-seconds
+-- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the last step, GPU-seconds
+-- out  publish_gpu_s  DOUBLE  publications and transfers since the last step, GPU-seconds
+-- out  samples        BIGINT  samples, over all workers
+-- out  tokens         BIGINT  prompt and response tokens, over all workers
 -- out  published      BIGINT  versions published from it
 -- grain: one row per step
 --
--- A span belongs to the first step of its worker that ends at or after it does; spans inside a step's compute take no
--- time from it here. Time under two spans of one phase, such as a transfer within its publication, counts once.
+-- A span belongs to the worker's first step that ends at or after it; spans inside a step's compute are not subtracted
+-- from it. Time under two spans of one phase, such as a transfer within its publication, counts once.
 WITH steps AS (
     SELECT worker_id, step, start_ns, end_ns, samples, tokens, version_in, version_out, gpu_count
     FROM train_steps JOIN workers USING (worker_id)

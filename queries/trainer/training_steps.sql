@@ -1,17 +1,17 @@
--- When did each optimizer step run, and on how much?
+-- When did each optimizer step run, and on how many samples and tokens?
 --
 -- in   train_steps, delivered_samples
 -- out  step             BIGINT  optimizer step
--- out  start_ns         BIGINT  first worker's start of compute, UTC epoch
--- out  end_ns           BIGINT  last worker's end of compute, UTC epoch
--- out  period_s         DOUBLE  end of the step before to this end, seconds; NULL for the first
--- out  compute_s        DOUBLE  compute per worker, mean, seconds
+-- out  start_ns         BIGINT  earliest start of compute, UTC epoch
+-- out  end_ns           BIGINT  latest end of compute, UTC epoch
+-- out  period_s         DOUBLE  from the end of the previous step to this end, seconds; NULL for the first
+-- out  compute_s        DOUBLE  mean compute per worker, seconds
 -- out  version_in       BIGINT  last version published at its start
 -- out  version_out      BIGINT  version published from it, or version_in
--- out  samples          BIGINT  samples, all workers together
--- out  tokens           BIGINT  prompt and response tokens, all workers together
+-- out  samples          BIGINT  samples, over all workers
+-- out  tokens           BIGINT  prompt and response tokens, over all workers
 -- out  response_tokens  BIGINT  response tokens of the samples delivered to it
--- out  reward_mean      DOUBLE  mean reward, weighted by samples; NULL when not recorded
+-- out  reward_mean      DOUBLE  mean reward, weighted by samples; NULL if not recorded
 -- grain: one row per step
 WITH delivered AS (
     SELECT step, sum(output_tokens)::BIGINT AS response_tokens

@@ -1,4 +1,4 @@
--- How far do the importance ratios spread, by the staleness of the token?
+-- How widely are the importance ratios spread, by token staleness?
 --
 -- in   train_steps
 -- out  staleness          INTEGER  versions

@@ -1,13 +1,13 @@
--- When were weights published, and when did each engine take them in?
+-- When were weights published, and when did each engine apply them?
 --
 -- in   weight_updates, worker_lanes
 -- arg  origin_ns   BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns   BIGINT   length of a bucket
--- arg  most_marks  BIGINT   with more engines times buckets than this, updates of neighbouring buckets are one mark
+-- arg  most_marks  BIGINT   if engines times buckets exceed this, updates of neighbouring buckets share a mark
 -- out  phase       VARCHAR  publish or apply
 -- out  worker_id   VARCHAR  the engine that applied them; NULL for a publication
 -- out  time_ns     BIGINT   end of the first of the updates, UTC epoch
--- out  versions    BIGINT   versions that the mark stands for
+-- out  versions    BIGINT   number of versions in the mark
 -- out  version     BIGINT   the first of them
 -- grain: one row per bucket of publications, and per engine with a lane of its own and bucket of applications
 WITH moments AS (

@@ -1,15 +1,15 @@
--- How long did each version take from its publication to each engine?
+-- How long did each version take from publication to each engine?
 --
 -- in   weight_updates
 -- out  version               BIGINT   policy version
 -- out  worker_id             VARCHAR  engine that applied it
--- out  publish_start_ns      BIGINT   start of the publication, UTC epoch; NULL when not recorded
+-- out  publish_start_ns      BIGINT   start of the publication, UTC epoch; NULL if not recorded
 -- out  applied_ns            BIGINT   end of the application, UTC epoch
 -- out  publish_to_applied_s  DOUBLE   from the start of the publication to the end of the application, seconds
 -- out  apply_s               DOUBLE   time spent applying, seconds
--- out  paused                BOOLEAN  whether generation stopped meanwhile; NULL when not recorded
--- out  kv                    VARCHAR  kept or recomputed: what became of the KV cache; NULL when not recorded
--- out  bytes                 BIGINT   bytes moved; NULL when not recorded
+-- out  paused                BOOLEAN  whether generation was paused meanwhile; NULL if not recorded
+-- out  kv                    VARCHAR  kept or recomputed: what happened to the KV cache; NULL if not recorded
+-- out  bytes                 BIGINT   bytes moved; NULL if not recorded
 -- grain: one row per version and engine
 WITH published AS (
     SELECT version, min(start_ns) AS publish_start_ns FROM weight_updates WHERE phase = 'publish' GROUP BY version

@@ -1,17 +1,17 @@
--- How long after its publication does the first engine run a version, and the last, and how long do they stand still?
+-- How long after publication do the first and the last engine run a version, and how long is generation paused?
 --
 -- in   weight_update_latency
--- arg  most_versions  BIGINT  most versions with a row of their own, at least 1
+-- arg  most_versions  BIGINT  maximum number of versions with a row of their own, at least 1
 -- out  first_version  BIGINT  lowest version of the row
 -- out  last_version   BIGINT  highest version of the row
--- out  start_ns       BIGINT  start of the first one's publication, UTC epoch
--- out  engines        BIGINT  engines that applied one of them, the most of a version
--- out  least_engines  BIGINT  the fewest of a version
--- out  to_first_s     DOUBLE  from the start of a publication to its first engine, the shortest, seconds
--- out  to_last_s      DOUBLE  from the start of a publication to its last engine, the longest, seconds
--- out  paused_mean_s  DOUBLE  standstill of generation for a version, mean over engines; NULL when not recorded
+-- out  start_ns       BIGINT  start of the first version's publication, UTC epoch
+-- out  engines        BIGINT  engines that applied a version, maximum over the row's versions
+-- out  least_engines  BIGINT  minimum over the row's versions
+-- out  to_first_s     DOUBLE  shortest time from the start of a publication to its first engine, seconds
+-- out  to_last_s      DOUBLE  longest time from the start of a publication to its last engine, seconds
+-- out  paused_mean_s  DOUBLE  time that generation was paused per version, mean over engines; NULL if not recorded
 -- out  paused_max_s   DOUBLE  its maximum, seconds
--- grain: one row per stretch of versions that were published, a version each where there are few
+-- grain: one row per range of published versions, or per version if there are few
 WITH versions_of AS (
     SELECT version, min(publish_start_ns) AS start_ns, count(*) AS engines,
         min(publish_to_applied_s) AS to_first_s,

@@ -1,13 +1,13 @@
--- When did each worker start and end, on the run's clock?
+-- When did each worker start and end?
 --
 -- in   workers, engine_steps, train_steps, weight_updates, activities, samples
 -- out  worker_id  VARCHAR  worker
 -- out  role       VARCHAR  sampler, trainer, colocated or controller
 -- out  host       VARCHAR  host it ran on
--- out  gpu_count  INTEGER  GPUs it owns
+-- out  gpu_count  INTEGER  its GPUs
 -- out  start_ns   BIGINT   its start, UTC epoch
--- out  end_ns     BIGINT   its end; for a worker that never said it stopped, its last flush or its last row if later
--- out  has_end    BOOLEAN  whether it said that it stopped
+-- out  end_ns     BIGINT   its end; if it never recorded its stop, its last flush, or its last row if later
+-- out  has_end    BOOLEAN  whether it recorded its stop
 -- out  has_rows   BOOLEAN  whether it recorded engine rows
 -- grain: one row per worker
 WITH row_ends AS (

@@ -1,15 +1,15 @@
--- Which lane has each worker in a picture of all workers, and which in one of the worst of them?
+-- Which lane does each worker have in the chart of all workers, and in the chart of the worst ones?
 --
 -- in   worker_states, worker_extents
--- arg  most_lanes     BIGINT   with more workers than this, those of a role that waited alike share a lane; above 4
--- arg  worst_workers  BIGINT   where workers share lanes, so many of the worst have lanes of their own in another view
+-- arg  most_lanes     BIGINT   with more workers than this, workers of a role that waited similarly share a lane; above 4
+-- arg  worst_workers  BIGINT   if workers share lanes, number of worst workers with a lane of their own in another view
 -- out  view           VARCHAR  all, or worst_workers: those whose waiting cost most GPU time
--- out  lane           INTEGER  place in the view, from 0: trainers first, then by name, by waiting or by its cost
+-- out  lane           INTEGER  position in the view, from 0: trainers first, then by name, waiting or its cost
 -- out  worker_id      VARCHAR  worker
--- out  worker_count   INTEGER  workers of the lane
--- out  waiting_ratio  DOUBLE   share of the lane's time, over the whole run, that waited, 0..1
--- out  from_ns        BIGINT   first start of a worker of the lane, UTC epoch
--- out  to_ns          BIGINT   last end of one
+-- out  worker_count   INTEGER  number of workers in the lane
+-- out  waiting_ratio  DOUBLE   share of the lane's time spent waiting, over the whole run, 0..1
+-- out  from_ns        BIGINT   earliest start of the lane's workers, UTC epoch
+-- out  to_ns          BIGINT   their latest end, UTC epoch
 -- grain: one row per view and worker
 WITH totals AS (
     SELECT worker_id, role, any_value(gpu_count) AS gpu_count, sum(state_ns) AS worker_ns,
@@ -29,7 +29,7 @@ ranked AS (
     FROM totals
 ),
 placed AS (
-    -- Each role has its part of the lanes, and at least one.
+    -- Each role has a share of the lanes, and at least one.
     SELECT 'all' AS view, worker_id, role, role_place, worker_ns, waiting_ns,
         if(workers <= $most_lanes, place_by_name, place_by_waiting
             * greatest(1, ($most_lanes - 4) * workers_of_role // workers) // workers_of_role) AS place

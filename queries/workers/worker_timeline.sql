@@ -1,23 +1,23 @@
--- What did each worker do over time, or each group of workers that waited alike, and when and where was it worst?
+-- What did each worker, or group of similar workers, do over time, and when and where was waiting worst?
 --
 -- in   worker_states, worker_lanes
 -- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns       BIGINT   length of a bucket
--- arg  most_marks      BIGINT   with more lanes times buckets than this, neighbouring buckets are put together
--- arg  worst_ns        BIGINT   length of the worst stretch; at most a tenth of the run, and at least four buckets
+-- arg  most_marks      BIGINT   if lanes times buckets exceed this, neighbouring buckets are merged
+-- arg  worst_ns        BIGINT   length of the worst interval; at most a tenth of the run and at least four buckets
 -- out  view            VARCHAR  all, worst_stretch (in which waiting cost most GPU time) or worst_workers
--- out  lane            INTEGER  place in the view, from 0
+-- out  lane            INTEGER  position in the view, from 0
 -- out  role            VARCHAR  role of the workers of the lane
--- out  worker_id       VARCHAR  the worker; NULL where several share the lane
--- out  worker_count    INTEGER  workers of the lane
--- out  waiting_ratio   DOUBLE   share of the lane's time, over the whole run, that waited, 0..1
--- out  start_ns        BIGINT   start of the stretch, UTC epoch
--- out  end_ns          BIGINT   its end
--- out  state           VARCHAR  the state that held most of each of its parts
--- out  reason          VARCHAR  why it waited; NULL for other states
--- out  share_ratio     DOUBLE   share of the stretch that the state held, 0..1
--- out  part_ns         BIGINT   length of the parts of which each has a leading state: buckets, put together
--- grain: one row per view, lane and run of neighbouring parts with one leading state, whose shares agree to a tenth
+-- out  worker_id       VARCHAR  the worker; NULL if several share the lane
+-- out  worker_count    INTEGER  number of workers in the lane
+-- out  waiting_ratio   DOUBLE   share of the lane's time spent waiting, over the whole run, 0..1
+-- out  start_ns        BIGINT   start of the interval, UTC epoch
+-- out  end_ns          BIGINT   its end, UTC epoch
+-- out  state           VARCHAR  the leading state of each of its parts
+-- out  reason          VARCHAR  reason for waiting; NULL for other states
+-- out  share_ratio     DOUBLE   share of the interval in the state, 0..1
+-- out  part_ns         BIGINT   length of a part, made of one or more buckets
+-- grain: one row per view, lane and sequence of parts with the same leading state and a share within 0.1
 WITH costs AS (
     SELECT bucket, coalesce(sum(state_ns * gpu_count) FILTER (is_waiting), 0) AS waiting_gpu_ns,
         greatest(4, least($worst_ns // $bucket_ns, (max(bucket) OVER () - min(bucket) OVER () + 1) // 10)) AS buckets

@@ -63,7 +63,9 @@ def queries_page() -> str:
     """Every query, from the header of its file."""
     lines = [GENERATED, "# Queries\n\n`rlscope query RUN_DIR NAME` runs each; the SQL is in `queries/`.\n"]
     for question in questions().values():
-        lines.append(f"\n## {question.name}\n\n{question.question} {question.grain.capitalize()}.\n\n")
+        lines.append(
+            f"\n## {question.name}\n\n{question.question} {question.grain[0].upper() + question.grain[1:]}.\n\n"
+        )
         lines.append("| column | type | meaning |\n|---|---|---|\n")
         lines.extend(f"| `{out.name}` | {out.type} | {out.meaning} |\n" for out in question.outputs)
         if question.args:
@@ -82,7 +84,8 @@ def metrics_page() -> str:
     ]
     for metric in METRICS:
         meaning = metric.meaning + ("" if metric.is_live else "; only after the run")
-        least = f"{metric.min_evidence:,} {metric.evidence}"
+        noun = metric.evidence.replace("gpu_s", "GPU-s")
+        least = f"{metric.min_evidence:,} {noun.removesuffix('s') if metric.min_evidence == 1 else noun}"
         price = "GPU-s" if metric.price_ns is not None else ""
         lines.append(f"| `{metric.name}` | {metric.unit} | {meaning} | `{metric.question}` | {least} | {price} |\n")
     return "".join(lines)

@@ -4,7 +4,7 @@
 -- out  sample_id         VARCHAR  sample
 -- out  outcome           VARCHAR  trained, dropped_stale, filtered or abandoned
 -- out  step              BIGINT   optimizer step; NULL if the delivery has none
--- out  consumer_version  BIGINT   last version published at the start of the step; NULL if neither the delivery nor the step records it
+-- out  consumer_version  BIGINT   last version published at the start of the step; NULL if not recorded
 -- out  is_recorded       BOOLEAN  whether the sample itself was recorded; if not, the columns below are NULL
 -- out  output_tokens     BIGINT   response tokens
 -- out  started_ns        BIGINT   first scheduled, UTC epoch; NULL if not recorded

@@ -9,7 +9,7 @@
 -- out  time_ns     BIGINT   end of the first of the updates, UTC epoch
 -- out  versions    BIGINT   number of versions in the mark
 -- out  version     BIGINT   the first of them
--- grain: one row per bucket of publications, and per engine with a lane of its own and bucket of applications
+-- grain: one row per bucket with publications, and per engine lane and bucket with applications
 WITH moments AS (
     SELECT phase, NULL AS worker_id, version, max(end_ns) AS time_ns
     FROM weight_updates WHERE phase = 'publish'

@@ -1,7 +1,7 @@
 -- Which lane does each worker have in the chart of all workers, and in the chart of the worst ones?
 --
 -- in   worker_states, worker_extents
--- arg  most_lanes     BIGINT   with more workers than this, workers of a role that waited similarly share a lane; above 4
+-- arg  most_lanes     BIGINT   above this many workers (over 4), those of a role that waited similarly share a lane
 -- arg  worst_workers  BIGINT   if workers share lanes, number of worst workers with a lane of their own in another view
 -- out  view           VARCHAR  all, or worst_workers: those whose waiting cost most GPU time
 -- out  lane           INTEGER  position in the view, from 0: trainers first, then by name, waiting or its cost

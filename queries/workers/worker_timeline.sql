@@ -4,7 +4,7 @@
 -- arg  origin_ns       BIGINT   start of the first bucket, UTC epoch
 -- arg  bucket_ns       BIGINT   length of a bucket
 -- arg  most_marks      BIGINT   if lanes times buckets exceed this, neighbouring buckets are merged
--- arg  worst_ns        BIGINT   length of the worst interval; at most a tenth of the run and at least four buckets
+-- arg  worst_ns        BIGINT   length of the worst interval; at most a tenth of the run, but at least four buckets
 -- out  view            VARCHAR  all, worst_stretch (in which waiting cost most GPU time) or worst_workers
 -- out  lane            INTEGER  position in the view, from 0
 -- out  role            VARCHAR  role of the workers of the lane

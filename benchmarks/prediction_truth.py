@@ -14,9 +14,10 @@ from token_simulator.draws import groups, grow, slowness
 from token_simulator.pass_cost import decode_s
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
-from rlscope.model.system import Admission, Engine, Reals, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, System, Trainer, TrainerPhase, WeightUpdate, Workload
 from rlscope.model.system import Layout as ModelLayout
 
 _DRAWN_GROUPS = 4000

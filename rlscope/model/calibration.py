@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.analytic.limits import CapRule
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve, SigmoidCurve, SoftplusCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
@@ -31,7 +31,6 @@ from rlscope.model.system import (
     DecodeCurve,
     Engine,
     Layout,
-    Reals,
     System,
     Trainer,
     TrainerPhase,
@@ -97,7 +96,7 @@ def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
     return max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
 
 
-def _only_prefill(passes: PassCosts) -> npt.NDArray[np.bool_]:
+def _only_prefill(passes: PassCosts) -> Flags:
     return passes.prefills & (passes.decode_tokens == 0)
 
 

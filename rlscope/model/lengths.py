@@ -25,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
+from rlscope.model.arrays import Counts, Flags, Reals
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
@@ -62,7 +64,7 @@ def measure_groups(
     return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
 
 
-def _correlation(table: npt.NDArray[np.float64]) -> float:
+def _correlation(table: Reals) -> float:
     """Rows are groups. Lengths that are all alike share everything: 1."""
     count, size = table.shape
     means = table.mean(axis=1)
@@ -71,9 +73,6 @@ def _correlation(table: npt.NDArray[np.float64]) -> float:
     total = between + (size - 1) * within
     return (between - within) / total if total > 0.0 else 1.0
 
-
-Reals = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 _FINEST_STEP_TOKENS: Final = 0.5
 """Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
@@ -263,7 +262,7 @@ def _merged(lengths: Reals, masses: Reals) -> tuple[Reals, Reals]:
     return support, np.bincount(where, weights=masses).astype(np.float64)
 
 
-def _product_limit(tokens: Reals, ended: npt.NDArray[np.bool_]) -> tuple[Reals, Reals, float]:
+def _product_limit(tokens: Reals, ended: Flags) -> tuple[Reals, Reals, float]:
     """Lengths at which samples ended, the mass of each, and the mass left beyond them."""
     lengths, where = np.unique(tokens, return_inverse=True)
     ends = np.bincount(where, weights=ended)

@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
+from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.training.scaling import StepsElsewhere
-
-Reals = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +35,7 @@ class TrainerSteps:
     """Versions published from the step: 0 or 1."""
 
     @property
-    def trained(self) -> npt.NDArray[np.bool_]:
+    def trained(self) -> Flags:
         """Which of them say how many tokens they trained on, and for how long."""
         return (self.tokens > 0) & (self.train_s > 0.0)
 
@@ -52,7 +49,7 @@ class PassCosts:
     running: Counts
     kv_tokens: Reals
     """Resident tokens, mean over the passes; NaN where not recorded."""
-    prefills: npt.NDArray[np.bool_]
+    prefills: Flags
     rows: Counts
     """Measurements."""
     passes: Counts

@@ -9,12 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-
-Reals = npt.NDArray[np.float64]
 
 QueuePolicy = Literal["wait", "drop_oldest", "drop_by_age"]
 """What happens to a sample that a full queue, or the staleness cap, has no place for."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Engine, Layout, Reals, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
 
 
 @dataclass(frozen=True, slots=True)

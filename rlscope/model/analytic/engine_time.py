@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
 from rlscope.model.numerics.rootfind import Condition, begins_to_hold, first_interval
-from rlscope.model.system import Engine, Reals, System, WeightUpdate, Workload
+from rlscope.model.system import Engine, System, WeightUpdate, Workload
 
 LEAST_RUNNING: Final = 1e-3
 """Where searches for a running batch begin: an engine that has a request one part in a thousand of the time."""

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import Sampling, first_running
 from rlscope.model.analytic.staleness import clipped_mean, oldest_token_law
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.numerics.rootfind import Condition, begins_to_hold
-from rlscope.model.system import Layout, Reals, System
+from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
 
 CapRule = Literal["admission", "publication_waits"]
@@ -114,7 +114,7 @@ def sampler_levels(fleet: SamplerFleet) -> Levels:
     return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
 
 
-def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> npt.NDArray[np.bool_]:
+def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flags:
     """Whether so much larger a batch, 0..1 of it, would pass a limit on what is in flight or on staleness that waits.
 
     The load varies, so a limit that the mean does not reach binds now and then.
@@ -147,7 +147,7 @@ def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
     in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
     tail_ratio, places = fleet.group_tail_ratio(), fleet.allowed_places()
 
-    def is_full(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_full(running: Reals) -> Flags:
         outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
         return (running + outside > places) | (tail_ratio * running + outside > in_flight)
 
@@ -171,7 +171,7 @@ def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
     ahead = cap - fleet.system.workload.batches_ahead
 
-    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
         waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
@@ -189,7 +189,7 @@ def _older_than(fleet: SamplerFleet, cap: int) -> Condition:
     workload = fleet.system.workload
     longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
 
-    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.batches_ahead
         return longest_tokens * fleet.versions_per_token(running) + constant > cap
@@ -210,7 +210,7 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     law = oldest_token_law(workload.lengths, workload.group_size)
     period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
 
-    def is_enough(dropped_ratio: Reals) -> npt.NDArray[np.bool_]:
+    def is_enough(dropped_ratio: Reals) -> Flags:
         step_s = np.maximum(period_s / (1.0 - dropped_ratio), fleet.trainers.total_s)
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
         return clipped_mean(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio

@@ -24,13 +24,13 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of
 from rlscope.model.analytic.limits import CapRule, Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.numerics.rootfind import begins_to_hold
-from rlscope.model.system import Admission, Layout, Reals, System
+from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import trainer_step
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
@@ -194,7 +194,7 @@ def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Re
     law = oldest_token_law(workload.lengths, workload.group_size)
     rate = fleet.versions_per_token(running) * levels.environment_s / step_s
 
-    def drops_the_surplus(offset: Reals) -> npt.NDArray[np.bool_]:
+    def drops_the_surplus(offset: Reals) -> Flags:
         behind = cap - offset - workload.environment_s / step_s
         return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
 
@@ -417,14 +417,14 @@ def _caveats(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals)
     loose = running < levels.hardware_running * (1.0 - _ROUNDING)
     train_s = fleet.trainers.total_s
 
-    def binds(limit_s: Reals, before_s: Reals) -> npt.NDArray[np.bool_]:
+    def binds(limit_s: Reals, before_s: Reals) -> Flags:
         return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
 
     # What runs at most is known exactly: it is a limit like an engine's own.
     is_capped = fleet.system.admission.max_in_flight_samples is not None
     in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
     staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
-    found: dict[Caveat, npt.NDArray[np.bool_]] = {
+    found: dict[Caveat, Flags] = {
         "in_flight_cap": in_flight,
         "staleness_cap": staleness,
         "near_cap": near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
@@ -438,7 +438,7 @@ def _caveats(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals)
     return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]
 
 
-def _waits_vary(fleet: SamplerFleet, running: Reals) -> npt.NDArray[np.bool_]:
+def _waits_vary(fleet: SamplerFleet, running: Reals) -> Flags:
     """Whether waits for the environment differ, are a part of a sample's time, and staleness is capped."""
     workload = fleet.system.workload
     waits_s = workload.environment_waits_s

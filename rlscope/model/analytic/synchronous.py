@@ -17,8 +17,9 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import DecodeCurve, Layout, Reals, System
+from rlscope.model.system import DecodeCurve, Layout, System
 from rlscope.model.training.step_time import trainer_step
 
 Horizon = Literal["expected_longest", "longest_possible"]

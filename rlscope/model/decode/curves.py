@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit
 
-from rlscope.model.system import Reals
+from rlscope.model.arrays import Reals
 
 Form = Literal["pnorm", "softplus", "sigmoid", "expert_hit"]
 

@@ -11,12 +11,13 @@ from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.numerics.mcmc import draw, maximise
-from rlscope.model.system import DecodeCurve, Reals
+from rlscope.model.system import DecodeCurve
 
 Caveat = Literal[
     "no_passes",

@@ -22,11 +22,10 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.observed import PassCosts
-from rlscope.model.system import Reals
 
 Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
-Kept = npt.NDArray[np.bool_]
 
 BATCH_CELLS_PER_DOUBLING: Final = 4
 """Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
@@ -88,7 +87,7 @@ class DecodePoints:
     def __len__(self) -> int:
         return len(self.running)
 
-    def where(self, kept: Kept) -> "DecodePoints":
+    def where(self, kept: Flags) -> "DecodePoints":
         """Those points."""
         return DecodePoints(*(column[kept] for column in self.columns))
 
@@ -142,16 +141,16 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
     return Cells(_averaged(points, _cell_numbers(points)), +rejected)
 
 
-def _keep(points: DecodePoints, kept: Kept, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
+def _keep(points: DecodePoints, kept: Flags, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
     rejected[reason] += round(_rows(points, ~kept))
     return points.where(kept)
 
 
-def _rows(points: DecodePoints, chosen: Kept) -> float:
+def _rows(points: DecodePoints, chosen: Flags) -> float:
     return float(points.rows[chosen & (points.rows > 0)].sum())
 
 
-def _decodes_only(points: DecodePoints) -> Kept:
+def _decodes_only(points: DecodePoints) -> Flags:
     clean = points.prefill_tokens <= 0
     if _rows(points, clean) > _LEAST_CLEAN_ROWS_RATIO * points.rows.sum():
         return clean
@@ -165,7 +164,7 @@ def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
     return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Kept:
+def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Flags:
     """Whether each point is near its cell's median; all of a cell that is too small to judge."""
     log_s = np.log(points.typical_s)
     typical = np.ones(len(points), dtype=np.bool_)

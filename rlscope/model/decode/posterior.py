@@ -27,6 +27,7 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import (
     ExpertHitCurve,
     Form,
@@ -40,7 +41,7 @@ from rlscope.model.decode.curves import (
 )
 from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal
-from rlscope.model.system import DecodeCurve, Reals
+from rlscope.model.system import DecodeCurve
 
 _HUBER: Final = 1.345
 """Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""

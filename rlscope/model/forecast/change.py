@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import (
     Admission,
     DecodeCurve,
     QueuePolicy,
-    Reals,
     System,
     Trainer,
     TrainerPhase,

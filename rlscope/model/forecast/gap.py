@@ -29,10 +29,11 @@ from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import with_forward_speed
 from rlscope.model.observed import Observed, PassCosts
-from rlscope.model.system import Admission, DecodeCurve, Layout, Reals, System, WeightUpdate
+from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
 
 EFFICIENT_RATIO: Final = 0.90
 """Filling a batch further gains less than a tenth: not worth its staleness and its KV."""

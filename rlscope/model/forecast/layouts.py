@@ -24,12 +24,13 @@ from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
 from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.preemption import Preemption
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Simulated
-from rlscope.model.system import Layout, Reals, System
+from rlscope.model.system import Layout, System
 
 
 @dataclass(frozen=True, slots=True)

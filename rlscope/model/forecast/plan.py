@@ -24,6 +24,7 @@ from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import (
     Forecast,
@@ -46,7 +47,7 @@ from rlscope.model.forecast.plan_prior import (
 )
 from rlscope.model.forecast.recommend import Recommendation, recommend
 from rlscope.model.forecast.simulated import corrected, is_doubtful
-from rlscope.model.system import Granularity, Layout, Reals, possible_layouts
+from rlscope.model.system import Granularity, Layout, possible_layouts
 
 LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
 """Running requests to try over the most that fit, down to a sixteenth: in quarters of a doubling, since under a cap on

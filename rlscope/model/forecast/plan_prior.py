@@ -18,6 +18,7 @@ import numpy as np
 from scipy.special import ndtr, ndtri
 
 from rlscope.model.analytic.limits import CapRule
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
 from rlscope.model.decode.fit import CurveFit
@@ -31,7 +32,6 @@ from rlscope.model.system import (
     Engine,
     Granularity,
     Layout,
-    Reals,
     System,
     Trainer,
     WeightUpdate,

@@ -21,6 +21,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration, engine_of
 from rlscope.model.decode.fit import forms_as_good
 from rlscope.model.decode.measurements import Grade, prefill_points
@@ -28,7 +29,7 @@ from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, rates_of
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.observed import Observed
-from rlscope.model.system import Engine, Layout, Reals, System, Trainer
+from rlscope.model.system import Engine, Layout, System, Trainer
 from rlscope.model.training.step_time import at_pace_of, trainer_step
 
 Reason = Literal[

@@ -19,12 +19,13 @@ import numpy as np
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import Caveat, steady_states
 from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Granularity, Layout, Reals, System
+from rlscope.model.system import Granularity, Layout, System
 
 SensitivityQuantity = Literal[
     "trainer_speed",

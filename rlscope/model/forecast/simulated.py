@@ -15,12 +15,13 @@ import numpy as np
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import maximum
 from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import STALE_QUANTILE, Forecast, Forecasts, StalenessForecast, pace_of_simulated
 from rlscope.model.forecast.preemption import preemption_simulated
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
-from rlscope.model.system import Layout, Reals
+from rlscope.model.system import Layout
 
 _MOST_SIMULATED: Final = 10
 """Layouts that are simulated: a tenth to half of a second each."""

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from rlscope.model.system import Reals
+from rlscope.model.arrays import Reals
 
 LogDensity = Callable[[Reals], Reals]
 """Vectors as rows in, one log density a row out; -inf where it is not defined."""

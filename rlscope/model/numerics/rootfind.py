@@ -8,11 +8,10 @@ from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from rlscope.model.system import Reals
+from rlscope.model.arrays import Flags, Reals
 
-Condition = Callable[[Reals], npt.NDArray[np.bool_]]
+Condition = Callable[[Reals], Flags]
 """Asked about points of any shape whose last axis is that of the lines."""
 
 _PARTS: Final = 16
@@ -33,7 +32,7 @@ def begins_to_hold(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Re
     return low, high
 
 
-def first_interval(points: Reals, held: npt.NDArray[np.bool_]) -> tuple[Reals, Reals]:
+def first_interval(points: Reals, held: Flags) -> tuple[Reals, Reals]:
     """The points before and at the first at which a condition holds, one per column; where none does, the first."""
     at, line = held.argmax(axis=0), np.arange(points.shape[1])
     return points[np.maximum(at - 1, 0), line], points[at, line]

@@ -15,8 +15,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from rlscope.model.arrays import Counts, Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Reals, Workload
+from rlscope.model.system import Workload
 
 _QUANTILES: Final = 1024
 """Points of the length law on which the longest of a group is averaged."""
@@ -63,7 +64,7 @@ class Draws:
             self._waits_s = (self._environment_s * self._rng.choice(self._wait_factors, _BLOCK_WAITS)).tolist()
         return self._waits_s.pop()
 
-    def _lengths(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _lengths(self, count: int) -> Counts:
         if self._correlation == 0.0:
             return self._law.draw(self._rng, count * self._group_size)
         own = self._rng.standard_normal((count, self._group_size)) * math.sqrt(1.0 - self._correlation)
@@ -71,7 +72,7 @@ class Draws:
         tokens = self._law.quantile(ndtr(own + shared).ravel())
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
 
-    def _residual(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _residual(self, count: int) -> Counts:
         """What is left of requests seen at a random moment: a uniform share of a length-biased length (renewal theory).
 
         A run that starts with them starts spread out, as it is in steady state, and not in step.

@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import chdtri, log_ndtr, logsumexp, ndtr, ndtri
 
+from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps, few_blocks_factor
-from rlscope.model.system import Reals, Trainer, TrainerPhase
+from rlscope.model.system import Trainer, TrainerPhase
 
 PRIOR_EXPONENT: Final = 0.8
 PRIOR_EXPONENT_SD: Final = 0.2

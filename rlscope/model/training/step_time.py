@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rlscope.model.system import Reals, Trainer, WeightUpdate, Workload
+from rlscope.model.arrays import Reals
+from rlscope.model.system import Trainer, WeightUpdate, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from rlscope.model.analytic.synchronous import SynchronousBatch, colocated_step, drain_s, largest_batch, split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Layout, Reals, WeightUpdate
+from rlscope.model.system import Layout, WeightUpdate
 from tests.model.golden_system import KV_S, LENGTHS, Affine, PNorm, Sigmoid, engine, system, workload
 
 CONSTANT = LengthLaw(np.array([100.0]), np.array([1.0]))

@@ -3,12 +3,12 @@ import math
 import numpy as np
 import pytest
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, hardware_prior
 from rlscope.model.hardware.devices import ModelShape, find_device
-from rlscope.model.system import Reals
 
 LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 PRIOR = hardware_prior(LLAMA_8B, find_device("NVIDIA H100 80GB HBM3"), 1)

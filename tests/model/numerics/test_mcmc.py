@@ -1,7 +1,7 @@
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.numerics.mcmc import draw, maximise
-from rlscope.model.system import Reals
 
 
 def test_the_maximum_is_found_and_kept_within_bounds() -> None:

@@ -103,26 +103,24 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, constraints: 
     return ModelConfig(
         admission=admission,
         form="expert_hit" if shape.has_experts else None,
-        settings=_settings(config, admission, whole),
+        settings=_settings(config, whole),
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
         most_staleness=own_cap if constraints.most_staleness is None else constraints.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
-        aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
+        new_cap_policy="drop" if config.staleness_policy == "drop" else "admission",
         batches_ahead=_ahead(config, whole),
         manner_stated=config.dispatch is not None
         and (config.queue_policy is not None or config.queue_capacity_samples is None),
     )
 
 
-def _settings(config: RunConfig, admission: Admission, whole: Observed) -> Settings:
+def _settings(config: RunConfig, whole: Observed) -> Settings:
     """The manner of the run, as it says; what it does not say of dispatch, its groups do."""
-    capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
     together_ratio = whole.one_engine_groups_ratio
     inferred = "pulled" if together_ratio is not None and together_ratio >= _TOGETHER_RATIO else "least_loaded"
     return Settings(
-        publication="capped" if capped else "in_flight",
         queue_order=config.queue_order or "fifo",
         dispatch=config.dispatch or inferred,
     )
@@ -142,9 +140,10 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     if config.queue_policy == "drop_oldest" and queue is not None:
         return Admission(queue, "drop_oldest", None, *most)
     if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config, whole), whole)):
-        return Admission(queue, "drop_by_age", cap, *most)
-    keeps_cap = policy in ("publication_waits", "admission") and cap
-    return Admission(queue, "wait", cap if keeps_cap else None, *most)
+        return Admission(queue, "wait", cap, *most, staleness_policy="drop")
+    if policy == "publication_waits" and cap:
+        return Admission(queue, "wait", cap, *most, staleness_policy="publication_waits")
+    return Admission(queue, "wait", cap if policy == "admission" and cap else None, *most)
 
 
 def _ahead(config: RunConfig, whole: Observed) -> float:

@@ -19,7 +19,6 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 
 from rlscope.model.analytic.engine_time import passes_per_sample
-from rlscope.model.analytic.limits import CapRule
 from rlscope.model.arrays import Flags, Reals
 from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve, SigmoidCurve, SoftplusCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
@@ -177,8 +176,6 @@ class Calibration:
     """Optimizer steps of the stretch."""
     steps_per_version: float
     """Optimizer steps of one publication, as the model has it."""
-    cap_rule: CapRule
-    """How the run keeps its staleness cap."""
     curve: CurveFit
     training: TrainingRate
     notes: tuple[Note, ...]
@@ -192,14 +189,12 @@ def calibrate(
     prior: HardwarePrior | None,
     rng: np.random.Generator,
     *,
-    publishes_every_step: bool = False,
     form: Form | None = None,
     batches_ahead: float = 0.0,
     others: Sequence[OtherRun] = (),
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
-    publishes_every_step: each optimizer step is meant to publish, and those that did not were held back by the cap.
     batches_ahead: of an optimizer step, that the trainers hold besides the one they train on.
     others: runs of the same model that say how training scales.
     """
@@ -208,7 +203,9 @@ def calibrate(
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, others, rng)
-    versions = observed.steps.period_s.size if publishes_every_step else _publications(observed)
+    # Where publications wait for the staleness cap every optimizer step is meant to publish; the cap held back the rest.
+    every_step = admission.staleness_policy == "publication_waits"
+    versions = observed.steps.period_s.size if every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
     workload = replace(_workload(observed, versions), batches_ahead=batches_ahead / steps_per_version)
@@ -226,7 +223,6 @@ def calibrate(
         synchronous=_is_synchronous(observed),
         steps=observed.steps.period_s.size,
         steps_per_version=steps_per_version,
-        cap_rule="publication_waits" if publishes_every_step else "admission",
         curve=fit,
         training=training,
         notes=_notes(observed, limit),

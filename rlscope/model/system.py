@@ -7,13 +7,11 @@ Which layouts a run of so many GPUs could have: what the granularity of engines,
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-
-QueuePolicy = Literal["wait", "drop_oldest", "drop_by_age"]
-"""What happens to a sample that a full queue, or the staleness cap, has no place for."""
+from rlscope.model.policies import QueuePolicy, StalenessPolicy
 
 
 class DecodeCurve(Protocol):
@@ -116,6 +114,13 @@ class Admission:
     """Cap on running and queued samples together."""
     max_running_samples: int | None = None
     """Cap on the samples that run or are outside, over all engines; those that wait for their group do not count."""
+    staleness_policy: StalenessPolicy = "admission"
+    """How `max_staleness` is kept; without a cap it means nothing."""
+
+    @property
+    def waits_for_cap(self) -> bool:
+        """Whether somebody waits so that the staleness cap is kept, and nothing is dropped."""
+        return self.max_staleness is not None and self.queue_policy == "wait" and self.staleness_policy != "drop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -224,14 +224,18 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
         (
             RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8),
             KEEPING,
-            Admission(8, "drop_by_age", 1),
+            Admission(8, "wait", 1, staleness_policy="drop"),
         ),
         (
             RunConfig(staleness_policy="drop", max_staleness=4, queue_capacity_samples=8),
             DROPPING,
-            Admission(8, "drop_by_age", 4),
+            Admission(8, "wait", 4, staleness_policy="drop"),
         ),
-        (RunConfig(staleness_policy="publication_waits", max_staleness=2), KEEPING, Admission(None, "wait", 2)),
+        (
+            RunConfig(staleness_policy="publication_waits", max_staleness=2),
+            KEEPING,
+            Admission(None, "wait", 2, staleness_policy="publication_waits"),
+        ),
         (RunConfig(staleness_policy="publication_waits", max_staleness=0), KEEPING, Admission()),
         (
             RunConfig(queue_policy="drop_oldest", queue_capacity_samples=8, staleness_policy="drop", max_staleness=4),
@@ -252,7 +256,7 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
         (
             RunConfig(staleness_policy="drop", max_staleness=4, max_running_samples=32),
             DROPPING,
-            Admission(None, "drop_by_age", 4, None, 32),
+            Admission(None, "wait", 4, None, 32, staleness_policy="drop"),
         ),
     ],
 )
@@ -274,16 +278,16 @@ def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
     config: RunConfig, together_ratio: float | None, expected: str
 ):
     run = replace(observed(), one_engine_groups_ratio=together_ratio)
-    assert _settings(config, Admission(), run).dispatch == expected
+    assert _settings(config, run).dispatch == expected
 
 
-@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop_by_age"), (-1.0, None)])
+@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop"), (-1.0, None)])
 def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(
     ahead: float | None, drops: str | None
 ):
     config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
-    assert _admission(config, aged).queue_policy == (drops or "wait")
+    assert (_admission(config, aged).staleness_policy == "drop") is (drops is not None)
     assert _question(config, SimpleNamespace(steps=30), aged, Constraints()).batches_ahead == max(ahead or 0.0, 0.0)
 
 
@@ -322,8 +326,8 @@ def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_ha
 
 
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
-    assert _settings(RunConfig(queue_order="oldest_first"), Admission(), observed()).queue_order == "oldest_first"
-    assert _settings(RunConfig(), Admission(), observed()).queue_order == "fifo"
+    assert _settings(RunConfig(queue_order="oldest_first"), observed()).queue_order == "oldest_first"
+    assert _settings(RunConfig(), observed()).queue_order == "fifo"
 
 
 def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():
@@ -340,7 +344,8 @@ def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_l
 
 
 @pytest.mark.parametrize(
-    ("over_tokens", "expected"), [(4, Admission(8, "drop_by_age", 1)), (5, Admission(8)), (1_000, Admission(8))]
+    ("over_tokens", "expected"),
+    [(4, Admission(8, "wait", 1, staleness_policy="drop")), (5, Admission(8)), (1_000, Admission(8))],
 )
 def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens: int, expected: Admission):
     config = RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8)

@@ -20,11 +20,6 @@ from rlscope.model.numerics.rootfind import Condition, begins_to_hold
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
 
-CapRule = Literal["admission", "publication_waits"]
-"""How a staleness cap that is waited for is kept: samples start only so many versions ahead, which a sample overtaken
-by shorter ones can exceed; or the trainers wait for samples that the next version would make too old, which none can.
-"""
-
 _MEAN_QUEUED: Final = 0.5
 """Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
 
@@ -39,7 +34,6 @@ class SamplerFleet:
     places: Reals
     """Limit on the requests of an engine, as set."""
     trainers: TrainerStep
-    cap_rule: CapRule
 
     def allowed_places(self) -> Reals:
         """The same, or an engine's share of the cap on what runs over all of them."""
@@ -125,9 +119,8 @@ def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flag
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / fleet.step_s(more)
         in_flight = fleet.group_tail_ratio() * more * fleet.engines + outside + fleet.mean_queued()
         near |= in_flight > admission.max_in_flight_samples
-    if admission.max_staleness is not None and admission.queue_policy == "wait":
-        rule = _ahead_of if fleet.cap_rule == "admission" else _older_than
-        near |= rule(fleet, admission.max_staleness)(more)
+    if admission.max_staleness is not None and admission.waits_for_cap:
+        near |= _passes_cap(fleet, admission.max_staleness)(more)
     return near
 
 
@@ -157,10 +150,15 @@ def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
 def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
     """With a cap that is waited for, by either rule."""
     admission = fleet.system.admission
-    if admission.max_staleness is None or admission.queue_policy != "wait":
+    if admission.max_staleness is None or not admission.waits_for_cap:
         return most
-    is_over = _ahead_of(fleet, admission.max_staleness)
-    return _until(is_over if fleet.cap_rule == "admission" else _older_than(fleet, admission.max_staleness), most)
+    return _until(_passes_cap(fleet, admission.max_staleness), most)
+
+
+def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
+    """Whether a batch would pass a cap that is waited for, by the way in which it is kept."""
+    by_admission = fleet.system.admission.staleness_policy == "admission"
+    return _ahead_of(fleet, cap) if by_admission else _older_than(fleet, cap)
 
 
 def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
@@ -205,7 +203,7 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     cap = admission.max_staleness
-    if cap is None or admission.queue_policy != "drop_by_age":
+    if cap is None or admission.staleness_policy != "drop":
         return np.zeros_like(running)
     law = oldest_token_law(workload.lengths, workload.group_size)
     period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
@@ -263,5 +261,5 @@ def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | Non
 def _leaves_no_version(system: System) -> bool:
     """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
     cap = system.admission.max_staleness
-    ahead = 0.0 if system.admission.queue_policy == "drop_by_age" else system.workload.batches_ahead
+    ahead = 0.0 if system.admission.staleness_policy == "drop" else system.workload.batches_ahead
     return cap is not None and cap <= ahead

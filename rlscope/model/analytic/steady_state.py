@@ -26,7 +26,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of
-from rlscope.model.analytic.limits import CapRule, Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
+from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
 from rlscope.model.numerics.rootfind import begins_to_hold
@@ -111,10 +111,10 @@ def surplus_of(admission: Admission) -> Surplus:
     bounded = admission.queue_capacity_samples is not None
     if admission.queue_policy == "drop_oldest" and bounded:
         return "dropped"
-    if admission.queue_policy == "drop_by_age" and admission.max_staleness is not None:
+    if admission.staleness_policy == "drop" and admission.max_staleness is not None:
         return "aged"
-    waits_for_cap = admission.queue_policy == "wait" and admission.max_staleness is not None
-    return "held" if bounded or waits_for_cap or admission.max_in_flight_samples is not None else "grows"
+    in_flight_cap = admission.max_in_flight_samples is not None
+    return "held" if bounded or admission.waits_for_cap or in_flight_cap else "grows"
 
 
 def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
@@ -152,7 +152,7 @@ def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: R
         batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
     if admission.max_in_flight_samples is not None:
         batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
-    if admission.max_staleness is not None and admission.queue_policy == "wait":
+    if admission.max_staleness is not None and admission.waits_for_cap:
         batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
     return np.maximum(batches, 0.5)
 
@@ -161,7 +161,7 @@ def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Re
     """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
     workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
     outside = workload.environment_s / step_s
-    if fleet.cap_rule == "admission":
+    if fleet.system.admission.staleness_policy == "admission":
         in_flight = fleet.group_tail_ratio() * running * fleet.engines
         return ((cap - workload.batches_ahead) * workload.samples_per_step - in_flight) / samples - outside
     longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
@@ -280,25 +280,21 @@ class SteadyState:
         return self.trainer_losses.total_ratio
 
 
-def steady_states(
-    system: System, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
-) -> tuple[SteadyState | Refused, ...]:
+def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
     """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
 
     A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
     they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
-    waits for its environment holds one of an engine's places. cap_rule matters where a staleness cap is waited for.
+    waits for its environment holds one of an engine's places.
     """
     sampling = sampling_of(system)
     verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
     runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
-    states = iter(_states(_fleet(system, sampling, runnable, cap_rule), runnable) if runnable else ())
+    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
-def _fleet(
-    system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
-) -> SamplerFleet:
+def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
     gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
     return SamplerFleet(
         system,
@@ -306,7 +302,6 @@ def _fleet(
         engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
         places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
         trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
-        cap_rule=cap_rule,
     )
 
 
@@ -402,12 +397,11 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     most = maximum(terms, workload.lengths)
-    is_strict = admission.queue_policy == "drop_by_age" or (
-        admission.queue_policy == "wait" and fleet.cap_rule == "publication_waits"
-    )
+    drops = admission.staleness_policy == "drop"
+    is_strict = drops or (admission.waits_for_cap and admission.staleness_policy == "publication_waits")
     if not is_strict or admission.max_staleness is None:
         return most
-    aged = math.ceil(workload.batches_ahead) if admission.queue_policy == "drop_by_age" else 0
+    aged = math.ceil(workload.batches_ahead) if drops else 0
     return min(most, admission.max_staleness + aged)
 
 

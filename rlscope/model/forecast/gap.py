@@ -33,6 +33,7 @@ from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import with_forward_speed
 from rlscope.model.observed import Observed, PassCosts
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
 
 EFFICIENT_RATIO: Final = 0.90
@@ -202,11 +203,12 @@ def _rates(
         yield "synchronous_steps", _rate_by_turns(whole, layout)
         yield "tail", predicted_tokens_per_s
     else:
-        uncapped = replace(whole, admission=replace(whole.admission, max_staleness=None, queue_policy="wait"))
-        yield "tail", _rate(uncapped, layout)
+        yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
         yield "staleness_cap", predicted_tokens_per_s
         ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
-        yield "underfilled_batches", _rate(whole, ran)
+        # The closed form of admission, whoever keeps the cap: what ran shows the cap already.
+        admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
+        yield "underfilled_batches", _rate(replace(whole, admission=admission), ran)
     yield "unexplained", observed.trained_tokens_per_s
 
 
@@ -224,8 +226,17 @@ def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, Sys
     yield "weight_updates", system
     system = replace(system, workload=replace(whole.workload, group_size=1))
     yield "environment", system
-    system = replace(system, admission=replace(whole.admission, max_staleness=None, queue_policy="wait"))
+    system = replace(system, admission=_uncapped(whole.admission))
     yield "admission", system
+
+
+def _uncapped(admission: Admission) -> Admission:
+    """Without a staleness cap, and nothing dropped."""
+    return replace(admission, max_staleness=None, queue_policy="wait", staleness_policy="admission")
+
+
+def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
+    return "admission" if policy == "publication_waits" else policy
 
 
 def _rate_by_turns(system: System, layout: Layout) -> float:

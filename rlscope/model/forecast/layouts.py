@@ -104,7 +104,7 @@ class OperatingPoint:
 
 def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second in each layout; 0 where it cannot run."""
-    states = steady_states(system, layouts, calibration.cap_rule)
+    states = steady_states(system, layouts)
     rates = np.array([_rate(state) for state in states], dtype=np.float64)
     if calibration.synchronous and calibration.layout in layouts:
         step = split_step(system, calibration.layout)
@@ -117,7 +117,7 @@ def operating_point(calibration: Calibration, system: System) -> OperatingPoint 
     if calibration.synchronous:
         step = split_step(system, calibration.layout)
         return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,), calibration.cap_rule)[0]
+    state = steady_states(system, (calibration.layout,))[0]
     return None if isinstance(state, Refused) else _of_state(system, state)
 
 
@@ -252,7 +252,7 @@ def forecast_layouts(
     """
     candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
     laws = StalenessLaws.of(calibration.system)
-    solved = steady_states(calibration.system, candidates, calibration.cap_rule)
+    solved = steady_states(calibration.system, candidates)
     first = [forecast_of(calibration, laws, state, most_staleness) for state in solved]
     today = replace(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
@@ -325,7 +325,7 @@ def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     between layouts; and all by one factor that the run leaves open.
     """
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
-    states = steady_states(calibration.system, layouts, calibration.cap_rule)
+    states = steady_states(calibration.system, layouts)
     errors = np.array([_form_error(state) for state in states])
     noise = errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
     return rates * np.exp(noise + _level_noise(calibration.level_log_sd, len(rates))[:, None])

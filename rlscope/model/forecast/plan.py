@@ -99,7 +99,7 @@ def coarse_granularity(plan: PlanInputs) -> Granularity:
 def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> Sweep:
     """Solve every layout by the closed forms."""
     laws = StalenessLaws.of(calibration.system)
-    states = steady_states(calibration.system, layouts, calibration.cap_rule)
+    states = steady_states(calibration.system, layouts)
     forecasts = {
         layout: forecast_of(calibration, laws, state, _cap(plan, layout))
         if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes

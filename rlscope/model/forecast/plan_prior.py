@@ -17,7 +17,6 @@ from typing import Final, Literal, get_args
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from rlscope.model.analytic.limits import CapRule
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
@@ -200,7 +199,6 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
 def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
     """The plan in the place of what a run would have been fitted to; layout: any of those looked at."""
     system, draws = planned_system(plan, {}), drawn_systems(plan)
-    cap_rule: CapRule = "publication_waits" if plan.settings.publication == "capped" else "admission"
     return Calibration(
         system=system,
         draws=draws,
@@ -208,7 +206,6 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         synchronous=False,
         steps=0,
         steps_per_version=1.0,
-        cap_rule=cap_rule,
         curve=_assumed_curve(system, draws),
         training=_assumed_rate(system, draws),
         notes=(),

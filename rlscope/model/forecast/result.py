@@ -30,8 +30,9 @@ from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, QueuePolicy, System, possible_layouts, running_limits
+from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -102,8 +103,8 @@ class ModelConfig:
     """Versions that no recommended layout's 95th percentile of samples may exceed."""
     remaining_steps: int | None
     gpu_hour_price: float | None
-    aged_policy: QueuePolicy = "wait"
-    """What becomes of samples beyond a staleness cap, where a what-if sets one."""
+    new_cap_policy: StalenessPolicy = "admission"
+    """How a staleness cap is kept that a what-if sets and the run has not."""
     manner_stated: bool = True
     """Whether the run says all of `settings` and of what a full queue does."""
     batches_ahead: float = 0.0
@@ -190,13 +191,11 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, questio
 
 
 def _calibrated(observed: Observed, question: ModelConfig, rng: np.random.Generator) -> Calibration:
-    every_step = question.settings.publication == "capped"
     return calibrate(
         observed,
         question.admission,
         question.prior,
         rng,
-        publishes_every_step=every_step,
         form=question.form,
         batches_ahead=question.batches_ahead,
         others=question.others,

@@ -100,7 +100,7 @@ def _is_rough(calibration: Calibration) -> bool:
     admission = calibration.system.admission
     if admission.max_staleness is not None and is_doubtful(calibration, calibration.layout):
         return True
-    state = steady_states(calibration.system, (calibration.layout,), calibration.cap_rule)[0]
+    state = steady_states(calibration.system, (calibration.layout,))[0]
     if isinstance(state, Refused):
         return False
     fills_cache = state.running >= state.running_limit < calibration.layout.running_per_engine
@@ -135,7 +135,7 @@ def _rate(calibration: Calibration, system: System, layout: Layout) -> float:
     if calibration.synchronous:
         step = split_step(system, layout)
         return step.trained_tokens_per_s if step else 0.0
-    state = steady_states(system, (layout,), calibration.cap_rule)[0]
+    state = steady_states(system, (layout,))[0]
     return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
 
 

@@ -124,7 +124,7 @@ def _scaled(forecast: Forecast, factor: float) -> Forecast:
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     """Whether the layout's steady state has a caveat, is bound by the KV cache, or is staler than a cap allows."""
-    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
+    state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
         return False
     workload, cap, terms = calibration.system.workload, calibration.system.admission.max_staleness, state.staleness

@@ -63,7 +63,7 @@ def what_if(model: ModelResult, change: Change) -> WhatIf:
     calibration, now = model.calibration, model.forecasts.today
     layouts = asked_layouts(calibration.layout, change, model.question.granularity)
     systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, model.question.aged_policy)
+    changed = changed_systems(systems, change, calibration.steps_per_version, model.question.new_cap_policy)
     asked = replace(calibration, system=changed[0], draws=changed[1:])
     asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.question, change)))
     obstacle = _obstacle(calibration, asked)
@@ -73,7 +73,7 @@ def what_if(model: ModelResult, change: Change) -> WhatIf:
     predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    doubts = doubts_of(change, calibration.system, unseen, model.question.aged_policy)
+    doubts = doubts_of(change, calibration.system, unseen, model.question.new_cap_policy)
     return WhatIf(
         asked=change,
         now=now,
@@ -131,7 +131,7 @@ def _pieces(granularity: Granularity) -> str:
 
 def _with_cap(question: ModelConfig, change: Change) -> ModelConfig:
     """A cap that is asked for and does not throw samples away goes before the run's own."""
-    if change.max_staleness is None or question.aged_policy == "drop_by_age":
+    if change.max_staleness is None or question.new_cap_policy == "drop":
         return question
     return replace(question, most_staleness=change.max_staleness)
 
@@ -173,7 +173,7 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
     """Why a layout cannot run at all; a run by turns needs no more than a trainer, an engine and a place."""
     if calibration.synchronous and split_step(calibration.system, layout) is not None:
         return None
-    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
+    state = steady_states(calibration.system, (layout,))[0]
     return state.reason if isinstance(state, Refused) else None
 
 

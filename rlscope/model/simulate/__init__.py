@@ -5,6 +5,6 @@
 
 from rlscope.model.simulate.loop import simulate
 from rlscope.model.simulate.results import NeverTrains, Simulated
-from rlscope.model.simulate.settings import Dispatch, Publication, QueueOrder, Settings
+from rlscope.model.simulate.settings import Settings
 
-__all__ = ["Dispatch", "NeverTrains", "Publication", "QueueOrder", "Settings", "Simulated", "simulate"]
+__all__ = ["NeverTrains", "Settings", "Simulated", "simulate"]

@@ -10,8 +10,8 @@ what was thrown away: the rule of AReaL (Fu et al. 2025), which a sample overtak
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
+from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Samples
-from rlscope.model.simulate.settings import Publication, QueueOrder
 from rlscope.model.system import Admission
 
 Hold = Literal["backpressure", "staleness_cap"]
@@ -29,7 +29,7 @@ class GroupQueue:
         capacity = admission.queue_capacity_samples
         self._capacity = None if capacity is None else capacity // samples.group_size
         self._drops_oldest = admission.queue_policy == "drop_oldest"
-        self._most_stale = admission.max_staleness if admission.queue_policy == "drop_by_age" else None
+        self._most_stale = admission.max_staleness if admission.staleness_policy == "drop" else None
         self.always_has_room = capacity is None or self._drops_oldest
         self._queued: list[tuple[int, int, int]] = []
         """(rank, arrival, group): the smallest is taken next."""
@@ -129,15 +129,12 @@ class GroupQueue:
 class Gate:
     """Counts in groups."""
 
-    def __init__(
-        self, admission: Admission, publication: Publication, samples_per_step: int, group_size: int, queue: GroupQueue
-    ) -> None:
+    def __init__(self, admission: Admission, samples_per_step: int, group_size: int, queue: GroupQueue) -> None:
         self._queue = queue
         self._samples_per_step, self._group_size = samples_per_step, group_size
         in_flight = admission.max_in_flight_samples
         self._most_in_flight = None if in_flight is None else in_flight // group_size
-        admits_by_age = admission.queue_policy != "drop_by_age" and publication != "capped"
-        self._most_ahead = admission.max_staleness if admits_by_age else None
+        self._most_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
         self.is_always_open = self._most_in_flight is None and self._most_ahead is None and queue.always_has_room
         """Whether nothing ever holds."""
         self.started = 0

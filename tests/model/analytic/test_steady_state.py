@@ -8,12 +8,13 @@ from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import oldest_token_mean
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdate
 from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
 
 
-def state(of: System, at: Layout, **rule: str) -> SteadyState:
-    (found,) = steady_states(of, [at], **rule)
+def state(of: System, at: Layout) -> SteadyState:
+    (found,) = steady_states(of, [at])
     assert isinstance(found, SteadyState), found
     return found
 
@@ -240,7 +241,7 @@ def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead()
 
 
 def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap() -> None:
-    found = state(system(admission=Admission(max_staleness=3)), layout(12), cap_rule="publication_waits")
+    found = state(system(admission=Admission(max_staleness=3, staleness_policy="publication_waits")), layout(12))
     assert found.staleness is not None
     longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
     assert longest + found.staleness.offset_versions == pytest.approx(3.0)
@@ -248,15 +249,15 @@ def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap
 
 
 @pytest.mark.parametrize("rule", ["admission", "publication_waits"])
-def test_a_staleness_cap_above_what_the_layout_reaches_changes_nothing(rule: str) -> None:
+def test_a_staleness_cap_above_what_the_layout_reaches_changes_nothing(rule: StalenessPolicy) -> None:
     free = state(system(), layout(13))
-    capped = state(system(admission=Admission(1024, max_staleness=9)), layout(13), cap_rule=rule)
+    capped = state(system(admission=Admission(1024, max_staleness=9, staleness_policy=rule)), layout(13))
     assert capped == free
 
 
 def test_samples_that_age_out_are_made_again() -> None:
     free = state(system(), layout(13))
-    aged = state(system(admission=Admission(queue_policy="drop_by_age", max_staleness=2)), layout(13))
+    aged = state(system(admission=Admission(staleness_policy="drop", max_staleness=2)), layout(13))
     assert aged.step_s == pytest.approx(free.step_s / (1 - aged.dropped_ratio))
     assert 0.05 < aged.dropped_ratio < 0.5
     assert (aged.staleness_max, aged.caveats) == (2, ("samples_age_out",))
@@ -311,7 +312,7 @@ ADMISSIONS = [
     Admission(2048, "drop_oldest"),
     Admission(max_in_flight_samples=1500),
     Admission(max_staleness=2),
-    Admission(queue_policy="drop_by_age", max_staleness=3),
+    Admission(staleness_policy="drop", max_staleness=3),
     Admission(),
 ]
 

@@ -194,7 +194,9 @@ def test_a_short_stretch_changes_nothing_however_large_the_gain():
 
 
 def test_no_forecast_is_staler_than_a_cap_that_drops():
-    found = calibrate(observed(), Admission(256, "drop_by_age", max_staleness=2), None, np.random.default_rng(0))
+    found = calibrate(
+        observed(), Admission(256, max_staleness=2, staleness_policy="drop"), None, np.random.default_rng(0)
+    )
     forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
     ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
     assert len(ages) > 3
@@ -351,6 +353,6 @@ def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
 
 
 def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
-    question = replace(QUESTION, admission=Admission(None, "drop_by_age", 0))
+    question = replace(QUESTION, admission=Admission(None, "wait", 0, staleness_policy="drop"))
     with pytest.raises(UncalibratableError, match="own layout cannot run"):
         model_run(observed(), None, question)

@@ -230,8 +230,8 @@ def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap
 )
 def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[str, ...]):
     capped = replace(TRUTH, workload=replace(TRUTH.workload, lengths=CAPPED))
-    assert doubts_of(change, capped, trainer_gpus=2, aged="wait") == expected
-    assert doubts_of(change, TRUTH, trainer_gpus=3, aged="wait") == ("training_scaling",)
+    assert doubts_of(change, capped, trainer_gpus=2, new_cap_policy="admission") == expected
+    assert doubts_of(change, TRUTH, trainer_gpus=3, new_cap_policy="admission") == ("training_scaling",)
 
 
 def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
@@ -242,11 +242,14 @@ def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
 
 def test_a_run_that_drops_what_is_too_old_drops_under_a_new_cap_and_another_one_waits():
     change = Change(max_staleness=2)
-    (dropping,) = changed_systems((TRUTH,), change, 1.0, "drop_by_age")
-    (waiting,) = changed_systems((TRUTH,), change, 1.0, "wait")
-    assert (dropping.admission, waiting.admission) == (Admission(None, "drop_by_age", 2), Admission(None, "wait", 2))
-    assert doubts_of(change, TRUTH, 2, "drop_by_age") == ()
-    assert doubts_of(change, TRUTH, 2, "wait") == ("cap_by_admission",)
+    (dropping,) = changed_systems((TRUTH,), change, 1.0, "drop")
+    (waiting,) = changed_systems((TRUTH,), change, 1.0, "admission")
+    assert (dropping.admission, waiting.admission) == (
+        Admission(None, "wait", 2, staleness_policy="drop"),
+        Admission(None, "wait", 2),
+    )
+    assert doubts_of(change, TRUTH, 2, "drop") == ()
+    assert doubts_of(change, TRUTH, 2, "admission") == ("cap_by_admission",)
 
 
 def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still():

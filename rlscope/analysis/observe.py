@@ -18,7 +18,8 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.run_facts import steady_window, window_reason
 from rlscope.errors import AnalysisError, UnreadableDataError
 from rlscope.model.lengths import LengthLaw, measure_groups
-from rlscope.model.observed import Delivered, Observed, OtherCaution, OtherRun, PassCosts, PutBack, TrainerSteps
+from rlscope.model.observed import Delivered, Observed, OtherRun, PassCosts, PutBack, TrainerSteps
+from rlscope.model.warnings import ModelWarning
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask
 from rlscope.trace.store import Run, open_run
@@ -328,9 +329,9 @@ def _read(run: Run, folder: Path) -> OtherRun:
 
 def _other_run(run: Run, other: Run, folder: Path) -> OtherRun:
     _refuse_a_part(other, folder)
-    cautions = _compare(_trainers(run), _trainers(other), folder)
+    warnings = _compare(_trainers(run), _trainers(other), folder)
     training = _training(other, folder)
-    return OtherRun(other.run_id, training.gpus, training.steps, cautions)
+    return OtherRun(other.run_id, training.gpus, training.steps, warnings)
 
 
 def _refuse_a_part(other: Run, folder: Path) -> None:
@@ -396,19 +397,19 @@ def _trainers(run: Run) -> _Trainers:
     )
 
 
-def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[OtherCaution, ...]:
-    """What to be careful with. Raises AnalysisError where the trainers are known to be others."""
+def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[ModelWarning, ...]:
+    """Warnings about what may differ. Raises AnalysisError where the trainers are known to be others."""
     shape = (own.model.keys() & theirs.model.keys()) - _NOT_OF_TRAINING
     named = {"name"} & own.model.keys() & theirs.model.keys()
     for name in sorted(shape or named):
         _same(folder, f"config.model.{name}", own.model[name], theirs.model[name])
     for name in sorted(own.facts.keys() & theirs.facts.keys()):
         _same(folder, name, own.facts[name], theirs.facts[name])
-    known: Mapping[OtherCaution, bool] = {
-        "model_not_recorded": not (shape or named),
-        "other_settings": own.settings != theirs.settings,
+    found = {
+        ModelWarning.MODEL_NOT_RECORDED: not (shape or named),
+        ModelWarning.OTHER_SETTINGS: own.settings != theirs.settings,
     }
-    return tuple(caution for caution, holds in known.items() if holds)
+    return tuple(warning for warning, holds in found.items() if holds)
 
 
 def _same(folder: Path, name: str, own: object, other: object) -> None:

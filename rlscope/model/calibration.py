@@ -14,7 +14,7 @@ prompt that is found in a cache would differ under other settings.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from rlscope.model.system import (
     Workload,
 )
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
+from rlscope.model.warnings import ModelWarning
 
 _LEAST_SPREAD: Final = 0.2
 """Standard deviation over mean of the prompt tokens of a pass from which a line through its seconds is told."""
@@ -140,11 +141,6 @@ def _mean_running(observed: Observed) -> float:
     return float(np.average(passes.running[decodes], weights=passes.passes[decodes])) if decodes.any() else 1.0
 
 
-Note = Literal["limit_below_setting", "unattributed_engine_time", "prefill_not_recorded", "unattributed_trainer_time"]
-"""What was assumed. limit_below_setting: the most requests that ran are fewer than the setting allows, and are taken
-as today's limit; unattributed_engine_time: too much of it to be host time, so it is left out; prefill_not_recorded:
-prompts are taken as free; unattributed_trainer_time: so much of a step is unexplained that waits may hide in it."""
-
 DRAWS: Final = 200
 """Enough that the 5 % and 95 % quantiles stand on ten draws each."""
 _HOST_TIME_RATIO: Final = 0.10
@@ -178,7 +174,8 @@ class Calibration:
     """Optimizer steps of one publication, as the model has it."""
     curve: CurveFit
     training: TrainingRate
-    notes: tuple[Note, ...]
+    warnings: tuple[ModelWarning, ...]
+    """What was assumed."""
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides what the draws leave open."""
 
@@ -203,7 +200,7 @@ def calibrate(
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, others, rng)
-    # Where publications wait for the staleness cap every optimizer step is meant to publish; the cap held back the rest.
+    # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
     every_step = admission.staleness_policy == "publication_waits"
     versions = observed.steps.period_s.size if every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
@@ -225,7 +222,7 @@ def calibrate(
         steps_per_version=steps_per_version,
         curve=fit,
         training=training,
-        notes=_notes(observed, limit),
+        warnings=_warnings(observed, limit),
     )
 
 
@@ -347,11 +344,12 @@ def _unattributed_ratio(observed: Observed) -> float:
     return observed.engine_state_s.get(("unattributed", None), 0.0) / (observed.engines * observed.seconds)
 
 
-def _notes(observed: Observed, limit: int) -> tuple[Note, ...]:
-    known: Sequence[tuple[Note, bool]] = (
-        ("limit_below_setting", limit < (observed.max_running or 0)),
-        ("unattributed_engine_time", _unattributed_ratio(observed) > _HOST_TIME_RATIO),
-        ("prefill_not_recorded", not bool(observed.passes.prefills.any())),
-        ("unattributed_trainer_time", _between_s(observed) > _HOST_TIME_RATIO * float(observed.steps.period_s.sum())),
-    )
-    return tuple(note for note, holds in known if holds)
+def _warnings(observed: Observed, limit: int) -> tuple[ModelWarning, ...]:
+    trainer_s = float(observed.steps.period_s.sum())
+    found = {
+        ModelWarning.LIMIT_BELOW_SETTING: limit < (observed.max_running or 0),
+        ModelWarning.UNATTRIBUTED_ENGINE_TIME: _unattributed_ratio(observed) > _HOST_TIME_RATIO,
+        ModelWarning.PREFILL_NOT_RECORDED: not bool(observed.passes.prefills.any()),
+        ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > _HOST_TIME_RATIO * trainer_s,
+    }
+    return tuple(warning for warning, holds in found.items() if holds)

@@ -1,17 +1,18 @@
 """What one stretch of a run shows of the quantities that the model is about. Facts as arrays; no fit, no judgement.
 
-Another run of the same model and trainers: its train steps say how training scales, its cautions how surely.
+Another run of the same model and trainers: its train steps say how training scales, its warnings how surely.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.training.scaling import StepsElsewhere
+from rlscope.model.warnings import ModelWarning
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,11 +141,6 @@ class Observed:
         return float(self.steps.response_tokens.sum() / self.steps.period_s.sum())
 
 
-OtherCaution = Literal["same_trainers", "model_not_recorded", "other_settings", "other_lengths"]
-"""same_trainers: it has as many trainer GPUs, so it says nothing of scaling. model_not_recorded: nothing says that it
-is the same model. other_settings: what its config says of training is not the same. other_lengths: its samples are so
-much longer or shorter that attention alone may have changed the time of a token."""
-
 _OTHER_LENGTHS: Final = 1.25
 """Mean tokens of a sample over those of the other run, either way. Attention is a tenth or so of a step at usual
 lengths, and grows with them: a quarter longer costs some 2 %, which is what two runs are taken to differ by."""
@@ -157,7 +153,7 @@ class OtherRun:
     run_id: str
     trainer_gpus: int
     steps: TrainerSteps
-    cautions: tuple[OtherCaution, ...] = ()
+    warnings: tuple[ModelWarning, ...] = ()
 
     @property
     def elsewhere(self) -> StepsElsewhere:
@@ -168,14 +164,14 @@ class OtherRun:
         )
 
     def beside(self, observed: Observed) -> "OtherRun":
-        """With the cautions that show beside the run that is calibrated."""
+        """With the warnings that show beside the run that is calibrated."""
         ratio = _sample_tokens(self.steps) / _sample_tokens(observed.steps)
-        found = list(self.cautions)
+        found = list(self.warnings)
         if self.trainer_gpus == observed.trainer_gpus:
-            found.append("same_trainers")
+            found.append(ModelWarning.SAME_TRAINERS)
         if not 1.0 / _OTHER_LENGTHS <= ratio <= _OTHER_LENGTHS:
-            found.append("other_lengths")
-        return replace(self, cautions=tuple(found))
+            found.append(ModelWarning.OTHER_LENGTHS)
+        return replace(self, warnings=tuple(found))
 
 
 def _sample_tokens(steps: TrainerSteps) -> float:

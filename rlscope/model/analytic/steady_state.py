@@ -3,7 +3,7 @@
 Two invariants hold it: the trainers consume what the engines produce, and tokens are as old as the concurrency makes
 them (Applied Compute's talk on asynchronous RL, 2025, for the idea; weight updates, prefill, the KV cache, limits and
 waits are own additions). The form is a fluid one: mean lengths, mean loads, a period that does not vary. It errs where
-`SteadyState.caveats` says so; there the event simulator judges. Not covered: engines that drain before they take new
+`SteadyState.warnings` says so; there the event simulator judges. Not covered: engines that drain before they take new
 weights, engines that differ, and the tail of a step.
 
 What each side of a layout loses, by cause, and the one word for it.
@@ -32,6 +32,7 @@ from rlscope.model.arrays import Flags, Reals
 from rlscope.model.numerics.rootfind import begins_to_hold
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import trainer_step
+from rlscope.model.warnings import ModelWarning
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
 """What the layout waits for. trainers: surplus generation is held back or thrown away. admission: the cap on samples
@@ -201,25 +202,6 @@ def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Re
     return begins_to_hold(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
 
 
-Caveat = Literal[
-    "in_flight_cap",
-    "staleness_cap",
-    "near_cap",
-    "samples_age_out",
-    "held_back",
-    "queue_grows",
-    "few_requests",
-    "waits_vary",
-]
-"""Why the closed form is off, and by how much beside the event simulator.
-
-in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: mean staleness is off by up to half
-a version, the period by up to 8 %. near_cap: it binds now and then. samples_age_out: what is left is shorter, so
-throughput is up to 8 % too high where the samplers set the pace. held_back: samplers with a surplus run in bursts, as
-where a cap binds. queue_grows: for ever, and staleness with it. few_requests: their number varies a lot. waits_vary:
-the longest waits for an environment, not their mean, are what a staleness cap meets.
-"""
-
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
 _AGED_RATIO: Final = 0.001
@@ -267,7 +249,8 @@ class SteadyState:
     """Of what the queue is offered, before any drop by age; None where the queue grows."""
     staleness_max: int | None
     """Of the oldest token that can be trained on; None where the queue grows."""
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ModelWarning, ...]
+    """Why the closed form is off: empty where it can be trusted without the event simulator."""
 
     @property
     def concurrency(self) -> float:
@@ -335,8 +318,8 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
             offset_versions(fleet, levels, running, step_s),
         ]
     ).T.tolist()
-    caveats = _caveats(fleet, levels, running, step_s)
-    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, caveats, strict=True)]
+    warnings = _warnings(fleet, levels, running, step_s)
+    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, warnings, strict=True)]
 
 
 def _state(
@@ -345,7 +328,7 @@ def _state(
     numbers: Sequence[float],
     by_trainers: SideLosses,
     by_samplers: SideLosses,
-    caveats: tuple[Caveat, ...],
+    warnings: tuple[ModelWarning, ...],
 ) -> SteadyState:
     step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
     workload = fleet.system.workload
@@ -369,7 +352,7 @@ def _state(
         dropped_ratio=dropped,
         staleness=None if np.isnan(offset) else terms,
         staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
-        caveats=caveats,
+        warnings=warnings,
     )
 
 
@@ -405,7 +388,7 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     return min(most, admission.max_staleness + aged)
 
 
-def _caveats(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
+def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[ModelWarning, ...]]:
     surplus = surplus_of(fleet.system.admission)
     slower = levels.staleness_s < step_s * (1.0 - _SLIGHT_SURPLUS)
     loose = running < levels.hardware_running * (1.0 - _ROUNDING)
@@ -418,15 +401,15 @@ def _caveats(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals)
     is_capped = fleet.system.admission.max_in_flight_samples is not None
     in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
     staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
-    found: dict[Caveat, Flags] = {
-        "in_flight_cap": in_flight,
-        "staleness_cap": staleness,
-        "near_cap": near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
-        "samples_age_out": (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
-        "held_back": slower & (surplus == "held"),
-        "queue_grows": slower & (surplus == "grows"),
-        "few_requests": loose & (running < _FEW_RUNNING),
-        "waits_vary": _waits_vary(fleet, running),
+    found: dict[ModelWarning, Flags] = {
+        ModelWarning.IN_FLIGHT_CAP: in_flight,
+        ModelWarning.STALENESS_CAP: staleness,
+        ModelWarning.NEAR_CAP: near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
+        ModelWarning.SAMPLES_AGE_OUT: (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
+        ModelWarning.HELD_BACK: slower & (surplus == "held"),
+        ModelWarning.QUEUE_GROWS: slower & (surplus == "grows"),
+        ModelWarning.FEW_REQUESTS: loose & (running < _FEW_RUNNING),
+        ModelWarning.WAITS_VARY: _waits_vary(fleet, running),
     }
     rows = zip(*(mask.tolist() for mask in found.values()), strict=True)
     return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]

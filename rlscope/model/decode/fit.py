@@ -7,7 +7,7 @@ seconds a pass is made of, which the caller chooses, and engines that differ.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -18,19 +18,7 @@ from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, p
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.numerics.mcmc import draw, maximise
 from rlscope.model.system import DecodeCurve
-
-Caveat = Literal[
-    "no_passes",
-    "no_hardware_prior",
-    "one_batch_size",
-    "batch_and_kv_move_together",
-    "kv_not_recorded",
-    "slope_not_seen",
-]
-"""What a fit could not settle. no_passes: it rests on the hardware alone; no_hardware_prior: on the passes alone;
-one_batch_size: no slope was seen; batch_and_kv_move_together: the slope and the price of a resident token are known as
-a sum; kv_not_recorded: the curve holds resident tokens at what they were; slope_not_seen: batches stayed where the
-time hardly depends on them."""
+from rlscope.model.warnings import ModelWarning
 
 _SETTLE_STEPS: Final = 400
 """Some eight autocorrelation times of the sampler on these densities."""
@@ -98,7 +86,8 @@ class CurveFit:
     fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
     rejected: Mapping[Rejection, int]
     """Rows left out, by reason."""
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ModelWarning, ...]
+    """What the fit could not settle."""
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
@@ -108,7 +97,7 @@ class CurveFit:
         if self.visited is None:
             return "assumed"
         grade = self.visited.grade(running, kv_tokens)
-        knows_slope = not {"one_batch_size", "no_hardware_prior"} <= set(self.caveats)
+        knows_slope = not {ModelWarning.ONE_BATCH_SIZE, ModelWarning.NO_HARDWARE_PRIOR} <= set(self.warnings)
         return grade if knows_slope or grade != "extrapolated" else "assumed"
 
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
@@ -156,7 +145,7 @@ def fit_decode_curve(
         held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
-        caveats=_caveats(model.curve(middle), visited, cells, prior),
+        warnings=_warnings(model.curve(middle), visited, cells, prior),
     )
 
 
@@ -279,18 +268,18 @@ def _choose_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
     return "expert_hit" if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else "pnorm"
 
 
-def _caveats(
+def _warnings(
     curve: DecodeCurve, visited: Visited | None, cells: Cells, prior: HardwarePrior | None
-) -> tuple[Caveat, ...]:
+) -> tuple[ModelWarning, ...]:
     if visited is None:
-        return ("no_passes",)
+        return (ModelWarning.NO_PASSES,)
     high = visited.batch_high
     elasticity = float(np.log(curve.pass_s(1.05 * high) / curve.pass_s(high / 1.05)) / np.log(1.05**2))
-    known: tuple[tuple[Caveat, bool], ...] = (
-        ("no_hardware_prior", prior is None),
-        ("one_batch_size", visited.one_batch_size),
-        ("batch_and_kv_move_together", visited.kv_follows_batch),
-        ("kv_not_recorded", not cells.knows_kv),
-        ("slope_not_seen", elasticity < _FLAT_ELASTICITY),
-    )
-    return tuple(caveat for caveat, holds in known if holds)
+    found = {
+        ModelWarning.NO_HARDWARE_PRIOR: prior is None,
+        ModelWarning.ONE_BATCH_SIZE: visited.one_batch_size,
+        ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: visited.kv_follows_batch,
+        ModelWarning.KV_NOT_RECORDED: not cells.knows_kv,
+        ModelWarning.SLOPE_NOT_SEEN: elasticity < _FLAT_ELASTICITY,
+    }
+    return tuple(warning for warning, holds in found.items() if holds)

@@ -1,12 +1,11 @@
 """What is asked of a what-if, applied to a system and to a layout. No solving.
 
 Each change is one premise: all else stays as the run was. What follows from a premise that the run says little of is
-named in a `Doubt`. Not covered: how the time of an update grows with the engines, and prompts.
+named in a `ModelWarning`. Not covered: how the time of an update grows with the engines, and prompts.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
@@ -20,12 +19,7 @@ from rlscope.model.system import (
     WeightUpdate,
     Workload,
 )
-
-Doubt = Literal["cut_lengths", "updates_not_seen", "cap_by_admission", "training_scaling"]
-"""cut_lengths: what samples at the cap would have gone on to, or were cut from, is not known. updates_not_seen: the run
-shows no cost of an update, so both sides are taken to stand still. cap_by_admission: the run has no staleness cap; the
-new one is kept by starting samples later. training_scaling: with more or fewer trainer GPUs than this run and the
-others named had."""
+from rlscope.model.warnings import ModelWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +139,21 @@ def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
     return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
 
 
-def doubts_of(
+def warnings_of(
     change: Change, system: System, trainer_gpus: int | None, new_cap_policy: StalenessPolicy
-) -> tuple[Doubt, ...]:
+) -> tuple[ModelWarning, ...]:
     """What the run does not show of a change.
 
     trainer_gpus: of the layout that was asked about; None: the run shows how training scales.
     """
     sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
-    known: Mapping[Doubt, Callable[[], bool]] = {
-        "cut_lengths": lambda: _cuts_matter(system.workload.lengths, change),
-        "updates_not_seen": lambda: bool(change.weight_update_s) and not update_seconds(system.update),
-        "cap_by_admission": lambda: sets_cap and new_cap_policy != "drop",
-        "training_scaling": lambda: trainer_gpus not in (None, system.trainer.seen_gpus),
+    found: Mapping[ModelWarning, Callable[[], bool]] = {
+        ModelWarning.CUT_LENGTHS: lambda: _cuts_matter(system.workload.lengths, change),
+        ModelWarning.UPDATES_NOT_SEEN: lambda: bool(change.weight_update_s) and not update_seconds(system.update),
+        ModelWarning.CAP_BY_ADMISSION: lambda: sets_cap and new_cap_policy != "drop",
+        ModelWarning.TRAINING_SCALING: lambda: trainer_gpus not in (None, system.trainer.seen_gpus),
     }
-    return tuple(doubt for doubt, holds in known.items() if holds())
+    return tuple(warning for warning, holds in found.items() if holds())
 
 
 def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:

@@ -344,7 +344,7 @@ def _form_noise(layout: Layout, draws: int) -> Reals:
 
 
 def _form_error(state: SteadyState | Refused) -> float:
-    doubtful = not isinstance(state, Refused) and bool(state.caveats)
+    doubtful = not isinstance(state, Refused) and bool(state.warnings)
     return _DOUBTFUL_FORM_ERROR if doubtful else _FORM_ERROR
 
 

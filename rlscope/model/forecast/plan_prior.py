@@ -38,6 +38,7 @@ from rlscope.model.system import (
 )
 from rlscope.model.training.flops import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
 from rlscope.model.training.scaling import MOST_EXPONENT, TrainingRate
+from rlscope.model.warnings import ModelWarning
 
 Unknown = Literal[
     "weight_bandwidth",
@@ -208,7 +209,7 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         steps_per_version=1.0,
         curve=_assumed_curve(system, draws),
         training=_assumed_rate(system, draws),
-        notes=(),
+        warnings=(),
     )
 
 
@@ -327,7 +328,7 @@ def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
         held_out_mape_ratio=None,
         stall_ratio=1.0,
         rejected={},
-        caveats=("no_passes",),
+        warnings=(ModelWarning.NO_PASSES,),
     )
 
 

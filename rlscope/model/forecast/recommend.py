@@ -50,12 +50,12 @@ updates_bind, environment_binds: GPUs are not what the run waits for. no_other_l
 staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
 forms_disagree: another form of the model that fits as well says that today's layout is the faster one. An `assumed`
 forecast of a run that was measured is unsure, however large its gain."""
-Uncertainty = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
+UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 
 WORTHWHILE_RATIO: Final = 0.05
 """Below a twentieth the restart and the next change of lengths cost more than the gain."""
-_DRAWS_OF_A_DOUBT: Final = 60
+_DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
@@ -65,10 +65,10 @@ SURE_RATIO: Final = 0.90
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
+class GainUncertainty:
     """A source of the gain's spread."""
 
-    source: Uncertainty
+    source: UncertaintySource
     spread_ratio: float
     """Half of the width of the 90 % interval of the gain when this alone is unknown."""
 
@@ -88,7 +88,7 @@ class Recommendation:
     """Share of the draws in which it is the fastest of all that were drawn."""
     regret_ratio: float
     """Gain forgone by staying, against the fastest layout of each draw, mean over draws."""
-    doubts: tuple[Doubted, ...]
+    uncertainties: tuple[GainUncertainty, ...]
     """Largest first."""
 
     @property
@@ -119,7 +119,7 @@ def recommend(
         better_probability=float((gains > 0.0).mean()),
         best_probability=float((_drawn(best) >= fastest).mean()),
         regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
-        doubts=_doubts(calibration, best.layout) if best is not today else (),
+        uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
     )
 
 
@@ -181,22 +181,22 @@ def _covers(gain_ratio: Spread, lengths: Drift) -> bool:
     return abs(math.log1p(lengths.change_ratio)) <= half_width
 
 
-def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
+def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncertainty, ...]:
     """The gain's spread with one part of the system drawn and the others at their best estimate."""
-    best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_DOUBT]
+    best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_SOURCE]
     rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
     # An exponent goes with the overhead of its draw.
     scalings = [at_pace_of(draw.trainer, best.trainer, best.workload) for draw in draws]
-    parts: dict[Uncertainty, list[System]] = {
+    parts: dict[UncertaintySource, list[System]] = {
         "decode_curve": [replace(best, engine=draw.engine) for draw in draws],
         "trainer_rate": [replace(best, trainer=trainer) for trainer in rates],
         "trainer_scaling": [replace(best, trainer=trainer) for trainer in scalings],
     }
-    doubts: list[Doubted] = []
+    found: list[GainUncertainty] = []
     for source, systems in parts.items():
         spread = Spread.of(_drawn_gains(calibration, layout, systems))
-        doubts.append(Doubted(source, (spread.high - spread.low) / 2.0))
-    return tuple(sorted(doubts, key=lambda doubt: -doubt.spread_ratio))
+        found.append(GainUncertainty(source, (spread.high - spread.low) / 2.0))
+    return tuple(sorted(found, key=lambda each: -each.spread_ratio))
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:

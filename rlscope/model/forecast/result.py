@@ -9,9 +9,8 @@ Steps are taken to stay as they are in the stable stretch: longer responses make
 and restarts still to come, and the time that a change of layout takes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
+from rlscope.model.warnings import ModelWarning
 
 _SECONDS_PER_HOUR = 3600.0
 
@@ -75,11 +75,6 @@ def time_to_finish(
         )
     return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
 
-
-Caution = Literal["short_stretch", "lengths_drift", "period_drifts", "manner_assumed", "ahead_contradicted"]
-"""short_stretch: too few steps to hold a part out, so nothing says how well the model predicts. manner_assumed: layouts
-were simulated, and the run does not say how samples get to engines or what a full queue does. ahead_contradicted: the
-batches that the trainers are taken to hold ahead are not those that they held."""
 
 STEPS_TO_PREDICT: Final = 20
 """Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
@@ -133,13 +128,14 @@ class ModelResult:
     """What one per cent of each quantity buys; what buys most first."""
     finish: TimeToFinish | None
     """None where the run does not say how many steps it has, or has made them all."""
-    cautions: tuple[Caution, ...]
+    warnings: tuple[ModelWarning, ...]
+    """Of the run as a whole; the calibration, its curve and the other runs have their own."""
     preemption: Preemption | None
     """What the run lost to a KV cache that ran over; None where its engines do not count that."""
     length_drift: Drift | None
     """Of the mean response length over the stretch."""
     others: tuple[OtherRun, ...]
-    """Those of the question, each with all its cautions."""
+    """Those of the question, each with all its warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +179,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, questio
         efficiency=batch_efficiency(calibration, whole),
         levers=sensitivities(calibration, question.granularity),
         finish=_finish(whole, recommendation, calibration.layout, question, rng),
-        cautions=_cautions(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
+        warnings=_warnings(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in question.others),
@@ -244,23 +240,23 @@ def _finish(
     return time_to_finish(question.remaining_steps, step_s, gain_ratio, _gpus(layout), question.gpu_hour_price)
 
 
-def _cautions(
+def _warnings(
     whole: Observed,
     halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
     question: ModelConfig,
     *,
     simulated: bool,
-) -> tuple[Caution, ...]:
+) -> tuple[ModelWarning, ...]:
     periods, held = drift(whole.steps.period_s), whole.batches_ahead
-    known: Mapping[Caution, bool] = {
-        "short_stretch": halves is None,
-        "lengths_drift": lengths is not None and lengths.drifts,
-        "period_drifts": periods is not None and periods.drifts,
-        "manner_assumed": simulated and not question.manner_stated,
-        "ahead_contradicted": held is not None and abs(held - question.batches_ahead) > _OTHER_BATCHES,
+    found = {
+        ModelWarning.SHORT_STRETCH: halves is None,
+        ModelWarning.LENGTHS_DRIFT: lengths is not None and lengths.drifts,
+        ModelWarning.PERIOD_DRIFTS: periods is not None and periods.drifts,
+        ModelWarning.MANNER_ASSUMED: simulated and not question.manner_stated,
+        ModelWarning.AHEAD_CONTRADICTED: held is not None and abs(held - question.batches_ahead) > _OTHER_BATCHES,
     }
-    return tuple(caution for caution, holds in known.items() if holds)
+    return tuple(warning for warning, holds in found.items() if holds)
 
 
 def _gpus(layout: Layout) -> int:

@@ -17,7 +17,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import Caveat, steady_states
+from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -26,6 +26,7 @@ from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Granularity, Layout, System
+from rlscope.model.warnings import ModelWarning
 
 SensitivityQuantity = Literal[
     "trainer_speed",
@@ -56,7 +57,14 @@ _STEP_RATIO: Final = 0.02
 _NOTHING_RATIO: Final = 1e-9
 """Of the rate: what the halvings of the closed forms leave open."""
 _PER_CENT: Final = 0.01
-_ROUGH: Final[frozenset[Caveat]] = frozenset({"in_flight_cap", "staleness_cap", "samples_age_out", "few_requests"})
+_ROUGH: Final = frozenset(
+    {
+        ModelWarning.IN_FLIGHT_CAP,
+        ModelWarning.STALENESS_CAP,
+        ModelWarning.SAMPLES_AGE_OUT,
+        ModelWarning.FEW_REQUESTS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,7 @@ def _is_rough(calibration: Calibration) -> bool:
     if isinstance(state, Refused):
         return False
     fills_cache = state.running >= state.running_limit < calibration.layout.running_per_engine
-    return fills_cache or not _ROUGH.isdisjoint(state.caveats)
+    return fills_cache or not _ROUGH.isdisjoint(state.warnings)
 
 
 def _lever(
@@ -223,7 +231,7 @@ def _follows(calibration: Calibration, step: int) -> int:
     setting, the cap may be what held it there.
     """
     engines = calibration.layout.sampler_gpus // calibration.system.engine.gpus
-    return math.ceil(step / engines) if "limit_below_setting" in calibration.notes else 0
+    return math.ceil(step / engines) if ModelWarning.LIMIT_BELOW_SETTING in calibration.warnings else 0
 
 
 def _wider(cap: int | None, step: int) -> int | None:

@@ -132,7 +132,7 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
         cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.batches_ahead
     )
     kv_binds = state.running_limit < layout.running_per_engine
-    return bool(state.caveats) or passes_cap or kv_binds
+    return bool(state.warnings) or passes_cap or kv_binds
 
 
 def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:

@@ -15,22 +15,18 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.change import Change, Doubt, changed_systems, doubts_of
+from rlscope.model.forecast.change import Change, changed_systems, warnings_of
 from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts
 from rlscope.model.forecast.result import ModelConfig, ModelResult
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
+from rlscope.model.warnings import ModelWarning
 
 Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
 """What keeps a run from running; queue_capacity, in_flight_cap: it is smaller than what one step takes."""
 
-_ASSUMED: Final[Mapping[Doubt, bool]] = {
-    "cut_lengths": True,
-    "updates_not_seen": True,
-    "cap_by_admission": False,
-    "training_scaling": False,
-}
-"""Whether a doubt leaves nothing measured that the answer could rest on."""
+_NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
+"""Warnings that leave nothing measured for the answer to rest on."""
 
 
 class ImpossibleChangeError(Exception):
@@ -53,7 +49,8 @@ class WhatIf:
     """Whether only the number of GPUs was asked for: the split is then the fastest."""
     simulated: bool
     """Whether `predicted` is the event simulator's."""
-    doubts: tuple[Doubt, ...]
+    warnings: tuple[ModelWarning, ...]
+    """What the run does not show of the change."""
     calibration: Calibration
     """Of the run as it was."""
 
@@ -73,16 +70,16 @@ def what_if(model: ModelResult, change: Change) -> WhatIf:
     predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    doubts = doubts_of(change, calibration.system, unseen, model.question.new_cap_policy)
+    warnings = warnings_of(change, calibration.system, unseen, model.question.new_cap_policy)
     return WhatIf(
         asked=change,
         now=now,
-        predicted=_graded(predicted, doubts),
+        predicted=_graded(predicted, warnings),
         obstacle=obstacle,
         gain_ratio=_gain(predicted, now),
         chose_split=len(layouts) > 1,
         simulated=judged is not None and judged.simulated_layouts > 0,
-        doubts=doubts,
+        warnings=warnings,
         calibration=calibration,
     )
 
@@ -191,9 +188,9 @@ def _small_limit(system: System) -> Obstacle | None:
     return None
 
 
-def _graded(forecast: Forecast, doubts: Sequence[Doubt]) -> Forecast:
+def _graded(forecast: Forecast, warnings: Sequence[ModelWarning]) -> Forecast:
     assumed: Grade = "assumed"
-    rests_on_nothing = forecast.grade is not None and any(_ASSUMED[doubt] for doubt in doubts)
+    rests_on_nothing = forecast.grade is not None and not _NOTHING_MEASURED.isdisjoint(warnings)
     return replace(forecast, grade=assumed) if rests_on_nothing else forecast
 
 

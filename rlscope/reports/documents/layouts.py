@@ -135,7 +135,7 @@ def scaling_document(model: ModelResult) -> dict[str, Json]:
         "contradicted": training.scaling_contradicted,
         "n_train_gpus": sorted({training.seen_gpus, *training.scaling_seen_at}),
         "also": [
-            {"run_id": other.run_id, "n_train_gpus": other.trainer_gpus, "cautions": list(other.cautions)}
+            {"run_id": other.run_id, "n_train_gpus": other.trainer_gpus, "cautions": list(other.warnings)}
             for other in model.others
         ],
     }

@@ -130,7 +130,7 @@ def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: St
     )
     ahead = replace(capped, workload=replace(capped.workload, batches_ahead=1.0))
     rates = [steady_states(each, [layout(13, running=200)])[0] for each in (ahead, shorter)]
-    assert all(isinstance(each, SteadyState) and "staleness_cap" in each.caveats for each in rates)
+    assert all(isinstance(each, SteadyState) and "staleness_cap" in each.warnings for each in rates)
     assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)  # type: ignore[union-attr]
 
 

@@ -104,7 +104,7 @@ def one_ahead(plain: Case) -> Case:
         plain,
         name=f"{plain.name}, a batch ahead",
         world=replace(world, training=replace(world.training, batches_ahead=1)),
-        system=replace(plain.system, workload=replace(workload, batches_ahead=1.0)),
+        system=replace(plain.system, workload=replace(workload, prefetched_batches=1.0)),
     )
 
 

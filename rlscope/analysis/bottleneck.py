@@ -41,7 +41,7 @@ def judge(
     bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
     dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped for their age.
     """
-    inside = _within(timeline, bucket_ns, interval)
+    inside = interval.clip(timeline, bucket_ns)
     losses = _losses(inside, dropped_tokens_ratio)
     unknown_reason = _unknown_reason(run, inside)
     bottleneck: Bottleneck = "unknown"
@@ -70,14 +70,6 @@ def dropped_ratio(outcomes: pl.DataFrame) -> float:
     tokens = int(outcomes["tokens"].sum())
     dropped = outcomes.filter(pl.col("outcome").is_in(("dropped_stale", "abandoned")))
     return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
-
-
-def _within(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> pl.DataFrame:
-    start_ns = pl.col("bucket_start_ns")
-    overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(interval.end_ns)) - pl.max_horizontal(
-        start_ns, pl.lit(interval.start_ns)
-    )
-    return timeline.filter(overlap_ns > 0).with_columns(pl.col("gpu_s") * overlap_ns / bucket_ns)
 
 
 def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ...]:

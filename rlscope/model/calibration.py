@@ -65,8 +65,8 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
         return PrefillCost(0.0, None)
     if not observed.kv_kept:
         return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
-    by_pass, put_back = _pass_share(observed.passes, curve, host_s), observed.put_back
-    joined = observed.began_samples + (put_back.preemptions if put_back else 0)
+    by_pass, counts = _pass_share(observed.passes, curve, host_s), observed.preemption_counts
+    joined = observed.began_samples + (counts.preemptions if counts else 0)
     token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
     joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
     return PrefillCost(
@@ -77,9 +77,9 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
 
 def _first_ratio(observed: Observed) -> float:
     """Share of the prompt tokens computed, 0..1, that no preemption is known to have had computed again."""
-    computed, put_back = float(observed.passes.prefill_tokens.sum()), observed.put_back
-    again_tokens = put_back.again_tokens if put_back else None
-    return 1.0 - min(1.0, again_tokens / computed) if again_tokens and computed else 1.0
+    computed, counts = float(observed.passes.prefill_tokens.sum()), observed.preemption_counts
+    recomputed_tokens = counts.recomputed_tokens if counts else None
+    return 1.0 - min(1.0, recomputed_tokens / computed) if recomputed_tokens and computed else 1.0
 
 
 def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
@@ -187,12 +187,12 @@ def calibrate(
     rng: np.random.Generator,
     *,
     form: Form | None = None,
-    batches_ahead: float = 0.0,
+    prefetched_batches: float = 0.0,
     others: Sequence[OtherRun] = (),
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
-    batches_ahead: of an optimizer step, that the trainers hold besides the one they train on.
+    prefetched_batches: of an optimizer step, that the trainers hold besides the one they train on.
     others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
@@ -205,7 +205,7 @@ def calibrate(
     versions = observed.steps.period_s.size if every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload = replace(_workload(observed, versions), batches_ahead=batches_ahead / steps_per_version)
+    workload = replace(_workload(observed, versions), prefetched_batches=prefetched_batches / steps_per_version)
     update = _update(observed)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))

@@ -74,11 +74,11 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class PreemptionCounts:
     """What engines put back because their KV cache was full."""
 
     preemptions: int
-    again_tokens: int | None
+    recomputed_tokens: int | None
     """Computed again for it; where updates drop the KV, what they have computed again is in it too. None where no more
     was computed than the prompts hold: a part of them then was not, as where nobody recorded what a cache spares."""
 
@@ -124,10 +124,10 @@ class Observed:
     """Equally likely waits of a sample outside the engine; empty where none was recorded."""
     one_engine_groups_ratio: float | None = None
     """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
-    batches_ahead: float | None = None
+    prefetched_batches: float | None = None
     """Optimizer steps' batches that the trainers held when a step began, besides its own and those of steps that make
     the same version; None where nothing says."""
-    put_back: PutBack | None = None
+    preemption_counts: PreemptionCounts | None = None
     """None where engines do not count preemptions."""
 
     @property

@@ -45,7 +45,7 @@ class Workload:
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
     environment_waits_s: tuple[float, ...] = ()
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
-    batches_ahead: float = 0.0
+    prefetched_batches: float = 0.0
     """Steps' worth of samples that the trainers hold besides those they train on: a step starts once they are taken."""
 
 

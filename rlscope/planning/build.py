@@ -38,8 +38,8 @@ from rlscope.model.hardware.parameters import Counted, UncountableError, count_p
 from rlscope.model.lengths import LengthLaw, law_of_mean, law_of_percentiles
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
-from rlscope.model.training.flops import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
+from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.planning.schema import Guess, PlanFile, near_misses, read_plan
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import Run, open_run

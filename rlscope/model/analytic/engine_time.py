@@ -11,7 +11,7 @@ import numpy as np
 
 from rlscope.model.arrays import Reals
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
-from rlscope.model.numerics.rootfind import Condition, begins_to_hold, first_interval
+from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_bracket
 from rlscope.model.system import Engine, System, WeightUpdate, Workload
 
 LEAST_RUNNING: Final = 1e-3
@@ -109,7 +109,7 @@ def first_running(holds: Condition, highest: Reals) -> Reals:
     steps = np.linspace(0.0, 1.0, _SCAN_POINTS)[:, None]
     scan = LEAST_RUNNING * (np.maximum(highest, LEAST_RUNNING) / LEAST_RUNNING) ** steps
     held = holds(scan)
-    _, found = begins_to_hold(holds, *first_interval(scan, held))
+    _, found = bisect_condition(holds, *first_bracket(scan, held))
     return np.where(held.any(axis=0), found, np.nan)
 
 

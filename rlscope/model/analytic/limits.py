@@ -16,7 +16,7 @@ import numpy as np
 from rlscope.model.analytic.engine_time import Sampling, first_running
 from rlscope.model.analytic.staleness import clipped_mean, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.numerics.rootfind import Condition, begins_to_hold
+from rlscope.model.numerics.rootfind import Condition, bisect_condition
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
 
@@ -167,7 +167,7 @@ def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
     ahead is among them.
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
-    ahead = cap - fleet.system.workload.batches_ahead
+    ahead = cap - fleet.system.workload.prefetched_batches
 
     def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
@@ -189,7 +189,7 @@ def _older_than(fleet: SamplerFleet, cap: int) -> Condition:
 
     def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
-        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.batches_ahead
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.prefetched_batches
         return longest_tokens * fleet.versions_per_token(running) + constant > cap
 
     return is_over
@@ -213,7 +213,7 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
         return clipped_mean(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
 
-    return begins_to_hold(is_enough, np.zeros_like(running), np.ones_like(running))[0]
+    return bisect_condition(is_enough, np.zeros_like(running), np.ones_like(running))[0]
 
 
 def _until(is_over: Condition, most: Reals) -> Reals:
@@ -261,5 +261,5 @@ def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | Non
 def _leaves_no_version(system: System) -> bool:
     """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
     cap = system.admission.max_staleness
-    ahead = 0.0 if system.admission.staleness_policy == "drop" else system.workload.batches_ahead
+    ahead = 0.0 if system.admission.staleness_policy == "drop" else system.workload.prefetched_batches
     return cap is not None and cap <= ahead

@@ -29,7 +29,7 @@ from rlscope.model.analytic.engine_time import Sampling, first_running, sampling
 from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
 from rlscope.model.arrays import Flags, Reals
-from rlscope.model.numerics.rootfind import begins_to_hold
+from rlscope.model.numerics.rootfind import bisect_condition
 from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import trainer_step
 from rlscope.model.warnings import ModelWarning
@@ -138,7 +138,7 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
         if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
     else:
         if_surplus = np.full_like(step_s, np.nan)
-    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.batches_ahead
+    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.prefetched_batches
 
 
 def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
@@ -164,9 +164,9 @@ def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Re
     outside = workload.environment_s / step_s
     if fleet.system.admission.staleness_policy == "admission":
         in_flight = fleet.group_tail_ratio() * running * fleet.engines
-        return ((cap - workload.batches_ahead) * workload.samples_per_step - in_flight) / samples - outside
+        return ((cap - workload.prefetched_batches) * workload.samples_per_step - in_flight) / samples - outside
     longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-    return cap - workload.batches_ahead - longest - outside - lag + 0.5
+    return cap - workload.prefetched_batches - longest - outside - lag + 0.5
 
 
 def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
@@ -199,7 +199,7 @@ def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Re
         behind = cap - offset - workload.environment_s / step_s
         return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
 
-    return begins_to_hold(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
+    return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
 
 
 _FEW_RUNNING: Final = 4.0
@@ -384,7 +384,7 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     is_strict = drops or (admission.waits_for_cap and admission.staleness_policy == "publication_waits")
     if not is_strict or admission.max_staleness is None:
         return most
-    aged = math.ceil(workload.batches_ahead) if drops else 0
+    aged = math.ceil(workload.prefetched_batches) if drops else 0
     return min(most, admission.max_staleness + aged)
 
 

@@ -42,7 +42,7 @@ class SynchronousBatch:
     prompt_tokens: float
 
 
-def drain_s(
+def generation_s_of(
     curve: DecodeCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
 ) -> float:
     """Seconds from the first pass to the last, prefill left out.
@@ -139,7 +139,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     batch = SynchronousBatch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
-        drain_s(system.engine.curve, workload.lengths, batch, horizon),
+        generation_s_of(system.engine.curve, workload.lengths, batch, horizon),
         samples * float(sampling.prefill_s(min(samples, limit))),
         workload.environment_s,
         float(trainers.work_s),

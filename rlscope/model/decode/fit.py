@@ -16,12 +16,12 @@ from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.numerics.mcmc import draw, maximise
+from rlscope.model.numerics.mcmc import SamplerDiagnostics, draw, maximise
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
 _SETTLE_STEPS: Final = 400
-"""Some eight autocorrelation times of the sampler on these densities."""
+"""Burn-in. Whether it was long enough shows in `CurveFit.sampler`, measured on the chain itself."""
 _THIN_STEPS: Final = 20
 _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then a twentieth of their spread."""
@@ -86,6 +86,8 @@ class CurveFit:
     fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
     rejected: Mapping[Rejection, int]
     """Rows left out, by reason."""
+    sampler: SamplerDiagnostics | None
+    """How well the sampler mixed; None where the curves were not sampled from a posterior."""
     warnings: tuple[ModelWarning, ...]
     """What the fit could not settle."""
 
@@ -129,7 +131,7 @@ def fit_decode_curve(
     model = _model(chosen, cells.points, prior, prefills)
     if model is None:
         return None
-    typical = _sample(model, cells.points, rng)
+    typical, diagnostics = _sample(model, cells.points, rng)
     typical_middle = _middle(model, typical, cells.points)
     stalls = np.log(cells.stall_ratio)
     sample, middle = model.scaled(typical, stalls), model.scaled(typical_middle[None, :], stalls)[0]
@@ -145,6 +147,7 @@ def fit_decode_curve(
         held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
+        sampler=diagnostics,
         warnings=_warnings(model.curve(middle), visited, cells, prior),
     )
 
@@ -175,13 +178,13 @@ def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
     return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
 
 
-def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> Reals:
-    """Vectors from the posterior, in random order."""
+def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> tuple[Reals, SamplerDiagnostics]:
+    """Vectors from the posterior, in random order, and how well the sampler mixed."""
     evidence = PassEvidence.of(cells)
     best = _most_probable(model, cells)
     start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
     start = np.where(np.isfinite(model.least), np.abs(start), start)
-    drawn = draw(
+    chain = draw(
         lambda vectors: model.log_density(vectors, evidence),
         start,
         rng,
@@ -189,9 +192,9 @@ def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> 
         thin=_THIN_STEPS,
         count=_SAMPLE,
     )
-    anchored = _anchored(model, rng.permutation(drawn), cells)
+    anchored = _anchored(model, rng.permutation(chain.vectors), cells)
     level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
-    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
+    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored))), chain.diagnostics
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:

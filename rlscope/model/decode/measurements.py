@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rlscope.model.arrays import Flags, Reals
+from rlscope.model.numerics.changepoints import MAD_TO_SIGMA
 from rlscope.model.observed import PassCosts
 
 Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
@@ -39,8 +40,6 @@ _OUTLYING_SIGMAS: Final = 3.5
 """Robust deviations from the cell's median that one measurement in two thousand exceeds by chance."""
 _FEWEST_TO_JUDGE: Final = 5
 """Measurements of a cell below which no spread is known to call one of them outlying."""
-_MAD_TO_SIGMA: Final = 1.4826
-"""Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SPREAD: Final = 0.05
 """Log time: a cell spans so much by its width alone."""
 
@@ -172,7 +171,7 @@ def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Flags:
         members = np.flatnonzero(cell == number)
         if len(members) >= _FEWEST_TO_JUDGE:
             distance = np.abs(log_s[members] - np.median(log_s[members]))
-            spread = max(_MAD_TO_SIGMA * float(np.median(distance)), _SMALLEST_SPREAD)
+            spread = max(MAD_TO_SIGMA * float(np.median(distance)), _SMALLEST_SPREAD)
             typical[members] = distance <= _OUTLYING_SIGMAS * spread
     return typical
 

@@ -200,7 +200,7 @@ def _rates(
     for cause, system in _ever_less_free(whole, free):
         yield cause, _rate(system, layout)
     if calibration.synchronous:
-        yield "synchronous_steps", _rate_by_turns(whole, layout)
+        yield "synchronous_steps", _synchronous_rate(whole, layout)
         yield "tail", predicted_tokens_per_s
     else:
         yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
@@ -239,7 +239,7 @@ def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
     return "admission" if policy == "publication_waits" else policy
 
 
-def _rate_by_turns(system: System, layout: Layout) -> float:
+def _synchronous_rate(system: System, layout: Layout) -> float:
     """Trained response tokens per second where the sides take turns but no sample is longer than another.
 
     Every engine then makes its samples in full batches until the last: the drain of the step, less its tail.

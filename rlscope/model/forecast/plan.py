@@ -27,6 +27,7 @@ from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import (
+    SECONDS_PER_HOUR,
     Forecast,
     Forecasts,
     Spread,
@@ -175,7 +176,6 @@ def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
 
 _MOST_DRAWN: Final = 12
 """Splits solved with every draw: those further down are not the best in any."""
-_SECONDS_PER_HOUR: Final = 3600.0
 _DRAWS_OF_ONE: Final = 25
 """Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
 
@@ -264,7 +264,7 @@ def hours_of(planned: PlanResult, steps: int) -> Spread | None:
         return None
     workload = planned.calibration.system.workload
     tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
-    return Spread.of(tokens / planned.best.drawn_tokens_per_s / _SECONDS_PER_HOUR)
+    return Spread.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
 
 
 def _drawn(swept: Sweep) -> tuple[Forecast, ...]:

@@ -36,8 +36,8 @@ from rlscope.model.system import (
     WeightUpdate,
     Workload,
 )
-from rlscope.model.training.flops import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
 from rlscope.model.training.scaling import MOST_EXPONENT, TrainingRate
+from rlscope.model.training.step_time import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
 from rlscope.model.warnings import ModelWarning
 
 Unknown = Literal[
@@ -328,6 +328,7 @@ def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
         held_out_mape_ratio=None,
         stall_ratio=1.0,
         rejected={},
+        sampler=None,
         warnings=(ModelWarning.NO_PASSES,),
     )
 

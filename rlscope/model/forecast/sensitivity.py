@@ -6,7 +6,7 @@ at a balance of two limits each of them buys nothing alone. What speeds and time
 run whose every second is shorter is as much faster (Euler's theorem on homogeneous functions), but for what
 nothing here stands for, such as checkpoints. Whole numbers are moved by one, so where they are small the figure is a
 mean over a long way. Not covered: what a quantity buys together with another, and what only the event simulator sees
-(`Lever.is_rough`).
+(`Sensitivity.is_rough`).
 """
 
 import math
@@ -96,11 +96,11 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[S
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
     base = np.array([_rate(calibration, system, calibration.layout) for system in draws])
-    levers = [
-        _lever(calibration, quantity, nudge, draws, base, rough)
+    found = [
+        _sensitivity(calibration, quantity, nudge, draws, base, rough)
         for quantity, nudge in _nudges(calibration, granularity).items()
     ]
-    return tuple(sorted(levers, key=lambda lever: -abs(lever.gain_ratio.median if lever.gain_ratio else 0.0)))
+    return tuple(sorted(found, key=lambda each: -abs(each.gain_ratio.median if each.gain_ratio else 0.0)))
 
 
 def _is_rough(calibration: Calibration) -> bool:
@@ -115,7 +115,7 @@ def _is_rough(calibration: Calibration) -> bool:
     return fills_cache or not _ROUGH.isdisjoint(state.warnings)
 
 
-def _lever(
+def _sensitivity(
     calibration: Calibration,
     quantity: SensitivityQuantity,
     nudge: _Nudge | Silence,

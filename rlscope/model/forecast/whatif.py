@@ -58,19 +58,21 @@ class WhatIf:
 def what_if(model: ModelResult, change: Change) -> WhatIf:
     """Answer one question about a run. Raises ImpossibleChangeError for GPUs that make no layout."""
     calibration, now = model.calibration, model.forecasts.today
-    layouts = asked_layouts(calibration.layout, change, model.question.granularity)
+    layouts = asked_layouts(calibration.layout, change, model.model_config.granularity)
     systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, model.question.new_cap_policy)
+    changed = changed_systems(systems, change, calibration.steps_per_version, model.model_config.new_cap_policy)
     asked = replace(calibration, system=changed[0], draws=changed[1:])
-    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.question, change)))
+    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.model_config, change)))
     obstacle = _obstacle(calibration, asked)
     judged = (
-        None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model.question.settings, None)
+        None
+        if obstacle
+        else correct_by_simulation(asked, forecast_layouts(asked, ()), model.model_config.settings, None)
     )
     predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    warnings = warnings_of(change, calibration.system, unseen, model.question.new_cap_policy)
+    warnings = warnings_of(change, calibration.system, unseen, model.model_config.new_cap_policy)
     return WhatIf(
         asked=change,
         now=now,
@@ -126,25 +128,25 @@ def _pieces(granularity: Granularity) -> str:
     return f"trainer GPUs come in multiples of {replica}, sampler GPUs in multiples of {engine}"
 
 
-def _with_cap(question: ModelConfig, change: Change) -> ModelConfig:
+def _with_cap(model_config: ModelConfig, change: Change) -> ModelConfig:
     """A cap that is asked for and does not throw samples away goes before the run's own."""
-    if change.max_staleness is None or question.new_cap_policy == "drop":
-        return question
-    return replace(question, most_staleness=change.max_staleness)
+    if change.max_staleness is None or model_config.new_cap_policy == "drop":
+        return model_config
+    return replace(model_config, most_staleness=change.max_staleness)
 
 
-def _fastest(asked: Calibration, layouts: Sequence[Layout], question: ModelConfig) -> Layout:
+def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: ModelConfig) -> Layout:
     """The fastest of several layouts that can run, those that keep the staleness cap before those that do not."""
     usable = [layout for layout in layouts if _refusal(asked, layout) is None]
     if len(usable) < 2:
         return usable[0] if usable else layouts[0]
     if asked.synchronous:
-        return max(usable, key=lambda layout: _rate_by_turns(asked, layout))
-    forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], question.most_staleness)
+        return max(usable, key=lambda layout: _synchronous_rate(asked, layout))
+    forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], model_config.most_staleness)
     judged = correct_by_simulation(
-        replace(asked, layout=usable[0]), forecasts, question.settings, question.most_staleness
+        replace(asked, layout=usable[0]), forecasts, model_config.settings, model_config.most_staleness
     ).forecasts
-    return max((judged.today, *judged.others), key=lambda each: _rank(each, question.most_staleness)).layout
+    return max((judged.today, *judged.others), key=lambda each: _rank(each, model_config.most_staleness)).layout
 
 
 def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
@@ -153,7 +155,7 @@ def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
     return (keeps, forecast.tokens_per_s or 0.0)
 
 
-def _rate_by_turns(calibration: Calibration, layout: Layout) -> float:
+def _synchronous_rate(calibration: Calibration, layout: Layout) -> float:
     step = split_step(calibration.system, layout)
     return step.trained_tokens_per_s if step else 0.0
 

@@ -19,7 +19,7 @@ _DIVISIONS: Final = 10
 """So that 1e-12 of the interval is left."""
 
 
-def begins_to_hold(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
+def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
     """The last point found at which the condition does not hold and the first at which it does, one of each per line.
 
     It is taken to hold at `high`, whatever rounding says of it, and is asked at `low` as anywhere else.
@@ -28,11 +28,11 @@ def begins_to_hold(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Re
     for _ in range(_DIVISIONS):
         points = low + (high - low) * parts
         held = np.concatenate([holds(points[:-1]), np.ones((1, high.size), dtype=np.bool_)])
-        low, high = first_interval(points, held)
+        low, high = first_bracket(points, held)
     return low, high
 
 
-def first_interval(points: Reals, held: Flags) -> tuple[Reals, Reals]:
+def first_bracket(points: Reals, held: Flags) -> tuple[Reals, Reals]:
     """The points before and at the first at which a condition holds, one per column; where none does, the first."""
     at, line = held.argmax(axis=0), np.arange(points.shape[1])
     return points[np.maximum(at - 1, 0), line], points[at, line]

@@ -17,8 +17,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from rlscope.model.simulate.engine import EngineTerms, SimulatedEngine
-from rlscope.model.simulate.places import HoldCause
-from rlscope.model.simulate.queue import Gate, GroupQueue, Hold
+from rlscope.model.simulate.queue import Gate, GroupQueue, Hold, HoldCause
 from rlscope.model.simulate.samples import NEVER, Samples
 
 _CLOSED: Final = 1 << 40

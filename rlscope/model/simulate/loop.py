@@ -20,8 +20,7 @@ import numpy as np
 from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
-from rlscope.model.simulate.places import HoldCause, PlaceAccount
-from rlscope.model.simulate.queue import Gate, GroupQueue
+from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, PlaceAccount
 from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summarise
 from rlscope.model.simulate.samples import FILTERED, TRAINED, Draws, Samples
 from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
@@ -95,7 +94,7 @@ class EventLoop:
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
-        self._ahead_groups = round(workload.batches_ahead * workload.samples_per_step / workload.group_size)
+        self._ahead_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
         """Held besides those of the next step when it starts."""
         self._held: list[int] = []
         """Taken out of the queue, not yet trained on."""
@@ -325,6 +324,6 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     """Steps to leave out, by the rule of `simulate`."""
     admission, batch = system.admission, system.workload.samples_per_step
     queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
-    ahead = system.workload.batches_ahead
+    ahead = system.workload.prefetched_batches
     fill = math.ceil(_WARM_UP_FILLS * ((samples_at_start(system, layout) + queued) / batch + ahead))
     return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlscope.model.arrays import Counts, Flags
 from rlscope.model.simulate.engine import EngineTotals
-from rlscope.model.simulate.places import HoldCause, PlaceTotals
+from rlscope.model.simulate.queue import HoldCause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
 from rlscope.model.simulate.trainer import TrainerTotals
 

@@ -98,7 +98,7 @@ def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
     return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
 
 
-def likely_exponents(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
+def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
     """The median, and then so many draws, of the exponent that the prior and the tokens of the steps leave possible.
 
     Twice the ranks have half of the tokens each, as they have in a step of half the tokens: with e the elasticity of a
@@ -111,7 +111,7 @@ def likely_exponents(rng: np.random.Generator, draws: int, elasticity: Elasticit
     return _drawn(_log_density(elasticity)[None], _GRID, _uniform(rng, draws))
 
 
-def heard_exponents(
+def posterior_exponents(
     rng: np.random.Generator,
     line: Line,
     tokens: Reals,
@@ -202,7 +202,7 @@ def _log_shares(evidence: _Evidence, full: Line, tokens: Reals, elasticity: Elas
 
 
 def _log_density(elasticity: Elasticity) -> Reals:
-    """Of the exponents of the grid, by `likely_exponents`."""
+    """Of the exponents of the grid, by `exponents_from_steps`."""
     away, error = elasticity.value - _GRID, max(elasticity.error, 1e-6)
     width = math.hypot(error, _UNSEEN_LOSS_SD)
     log_density = -(((_GRID - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD) ** 2 + (away / width) ** 2) / 2
@@ -284,9 +284,9 @@ def fit_training_rate(
     tokens: as the trainer counts them; seconds: of its passes, wall time; gpus: trainer GPUs, one number or one per
     step. Rate and overhead are those of the commonest number of GPUs. The overhead is the intercept of a least-squares
     line, where it is positive and sure; else all seconds are in the rate, which is then a ratio of sums. The draws
-    resample blocks of steps. Steps at other numbers of GPUs, and others, which are of other runs, speak of the exponent
-    as `heard_exponents` says; where there are none, it is drawn as `likely_exponents` says. ValueError: no steps, or
-    tokens and seconds that are not positive.
+    resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
+    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. ValueError: no steps, or tokens and
+    seconds that are not positive.
     """
     work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
@@ -301,12 +301,12 @@ def fit_training_rate(
     elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
     own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
     if not elsewhere:
-        heard = ScalingPosterior(likely_exponents(rng, draws, own.elasticity), own.line, is_contradicted=False)
+        posterior = ScalingPosterior(exponents_from_steps(rng, draws, own.elasticity), own.line, is_contradicted=False)
     else:
-        heard = heard_exponents(
+        posterior = posterior_exponents(
             rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
         )
-    return _summed_up(seen, work[numbers == seen], own, heard, {each.gpus for _, each in elsewhere})
+    return _summed_up(seen, work[numbers == seen], own, posterior, {each.gpus for _, each in elsewhere})
 
 
 class _OwnSteps(NamedTuple):
@@ -360,19 +360,21 @@ def _line(work: Reals, times: Reals) -> Line:
     return Line(mean_time - slope * mean_work, slope)
 
 
-def _summed_up(seen: int, work: Reals, own: _OwnSteps, heard: ScalingPosterior, elsewhere: Set[int]) -> TrainingRate:
-    rates = 1.0 / (heard.line.token_s * seen)
+def _summed_up(
+    seen: int, work: Reals, own: _OwnSteps, posterior: ScalingPosterior, elsewhere: Set[int]
+) -> TrainingRate:
+    rates = 1.0 / (posterior.line.token_s * seen)
     return TrainingRate(
         seen_gpus=seen,
         tokens_per_gpu_s=float(rates[0]),
-        overhead_s=float(heard.line.overhead_s[0]),
-        scaling_exponent=float(heard.exponents[0]),
+        overhead_s=float(posterior.line.overhead_s[0]),
+        scaling_exponent=float(posterior.exponents[0]),
         overhead_identified=own.is_identified,
         scaling_seen_at=tuple(sorted(elsewhere)),
-        scaling_contradicted=heard.is_contradicted,
+        scaling_contradicted=posterior.is_contradicted,
         least_tokens=float(work.min()),
         most_tokens=float(work.max()),
         rate_draws=rates[1:],
-        overhead_draws=heard.line.overhead_s[1:],
-        exponent_draws=heard.exponents[1:],
+        overhead_draws=posterior.line.overhead_s[1:],
+        exponent_draws=posterior.exponents[1:],
     )

@@ -65,7 +65,7 @@ def model_documents(model: ModelResult | NoModelResult, run: RunFacts) -> dict[s
         "latency": _latency(model),
         "recommendation": _recommendation(model, run),
         "eta": _eta(model),
-        "sensitivity": lever_documents(model.levers) if isinstance(model, ModelResult) else None,
+        "sensitivity": lever_documents(model.sensitivities) if isinstance(model, ModelResult) else None,
         "model": _model(model),
     }
 
@@ -205,7 +205,7 @@ def _model(model: ModelResult | NoModelResult) -> dict[str, Json]:
         None if efficiency is None else efficiency.efficient_running,
         None if efficiency is None else finite(efficiency.efficient_time_ratio),
         model.simulated_layouts,
-        finite(model.question.batches_ahead),
+        finite(model.model_config.prefetched_batches),
         _preemption(model),
         list(model.warnings),
         list(model.calibration.warnings),

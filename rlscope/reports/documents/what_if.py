@@ -35,7 +35,7 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> dict[str, Json]:
         "doubts": list(answer.warnings),
         "cautions": list(model.warnings),
         "training_scaling": scaling_document(model),
-        "sensitivity": lever_documents(model.levers),
+        "sensitivity": lever_documents(model.sensitivities),
     }
 
 

@@ -222,7 +222,7 @@ class LeverRow(NamedTuple):
 
 def lever_rows(model: ModelResult) -> list[LeverRow]:
     """What buys most first; what buys nothing last, with the reason."""
-    return [_row(lever) for lever in model.levers]
+    return [_row(lever) for lever in model.sensitivities]
 
 
 def lever_sentence(model: ModelResult) -> str:
@@ -231,7 +231,7 @@ def lever_sentence(model: ModelResult) -> str:
         "Change of trained tokens per second for one per cent of each alone, today's layout kept; small whole numbers "
         "are moved by one and divided down."
     )
-    rough = any(lever.is_rough for lever in model.levers)
+    rough = any(lever.is_rough for lever in model.sensitivities)
     return f"{text} A limit binds that the formulas hold for only roughly, so these are rough too." if rough else text
 
 

@@ -9,8 +9,7 @@ from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Forecast, Spread
-from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption, Spread
 from rlscope.model.forecast.recommend import Reason
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.training.scaling import TrainingRate

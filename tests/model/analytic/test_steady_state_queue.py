@@ -107,7 +107,7 @@ def test_a_pause_makes_no_token_older_and_a_delay_does(delay_s: float, earlier_p
 @pytest.mark.parametrize("ahead", [0.25, 1.0, 2.0])
 def test_what_is_taken_ahead_ages_by_as_many_versions_and_changes_no_rate(ahead: float) -> None:
     for plain in (system(), system(admission=Admission(staleness_policy="drop", max_staleness=6))):
-        early = replace(plain, workload=replace(plain.workload, batches_ahead=ahead))
+        early = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
         before, after = steady_states(plain, [layout(13)])[0], steady_states(early, [layout(13)])[0]
         assert isinstance(before, SteadyState) and isinstance(after, SteadyState)
         assert before.staleness is not None and after.staleness is not None
@@ -117,7 +117,7 @@ def test_what_is_taken_ahead_ages_by_as_many_versions_and_changes_no_rate(ahead:
 
 def test_a_drop_for_staleness_is_passed_by_what_is_held_ahead_alone() -> None:
     plain = system(admission=Admission(staleness_policy="drop", max_staleness=3))
-    (found,) = steady_states(replace(plain, workload=replace(plain.workload, batches_ahead=0.25)), [layout(8)])
+    (found,) = steady_states(replace(plain, workload=replace(plain.workload, prefetched_batches=0.25)), [layout(8)])
     assert isinstance(found, SteadyState)
     assert found.staleness_max == 4
 
@@ -128,7 +128,7 @@ def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: St
     capped, shorter = (
         system(admission=Admission(max_staleness=each, staleness_policy=rule)) for each in (cap, cap - 1)
     )
-    ahead = replace(capped, workload=replace(capped.workload, batches_ahead=1.0))
+    ahead = replace(capped, workload=replace(capped.workload, prefetched_batches=1.0))
     rates = [steady_states(each, [layout(13, running=200)])[0] for each in (ahead, shorter)]
     assert all(isinstance(each, SteadyState) and "staleness_cap" in each.warnings for each in rates)
     assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)  # type: ignore[union-attr]
@@ -136,5 +136,5 @@ def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: St
 
 def test_a_cap_of_which_the_batches_ahead_leave_no_version_is_only_kept_by_turns() -> None:
     capped = system(admission=Admission(max_staleness=1))
-    (found,) = steady_states(replace(capped, workload=replace(capped.workload, batches_ahead=1.0)), [layout(8)])
+    (found,) = steady_states(replace(capped, workload=replace(capped.workload, prefetched_batches=1.0)), [layout(8)])
     assert isinstance(found, Refused) and found.reason == "synchronous"

@@ -206,7 +206,7 @@ def test_no_forecast_is_staler_than_a_cap_that_drops():
 def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
     capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
     for stated in (True, False):
-        model = model_run(observed(), None, replace(capped, manner_stated=stated))
+        model = model_run(observed(), None, replace(capped, scheduling_stated=stated))
         assert model.simulated_layouts > 0
         assert ("manner_assumed" in model.warnings) is not stated
 
@@ -217,8 +217,8 @@ def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layout
 def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_more_than_half_a_batch(
     held: float | None, contradicted: bool
 ):
-    run = replace(observed(steps=12), batches_ahead=held)
-    model = model_run(run, None, replace(QUESTION, batches_ahead=1.0))
+    run = replace(observed(steps=12), prefetched_batches=held)
+    model = model_run(run, None, replace(QUESTION, prefetched_batches=1.0))
     assert ("ahead_contradicted" in model.warnings) is contradicted
 
 

@@ -543,7 +543,7 @@ def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
 def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(
     ahead: float, versions: float
 ) -> None:
-    early = replace(STARVED, workload=replace(WORKLOAD, batches_ahead=ahead))
+    early = replace(STARVED, workload=replace(WORKLOAD, prefetched_batches=ahead))
     plain, held = (simulate(each, LAYOUT, steps=200, seed=1) for each in (STARVED, early))
     assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
     assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
@@ -554,13 +554,15 @@ def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it
 
 def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> None:
     dropping = with_admission(BUSY, max_staleness=2, staleness_policy="drop")
-    early = replace(dropping, workload=replace(WORKLOAD, batches_ahead=1.0))
+    early = replace(dropping, workload=replace(WORKLOAD, prefetched_batches=1.0))
     plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
     assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
 
 
 def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
-    early = replace(with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, batches_ahead=2.0))
+    early = replace(
+        with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, prefetched_batches=2.0)
+    )
     assert simulate(early, LAYOUT, steps=10, seed=1).steps == 5
 
 
@@ -573,7 +575,7 @@ def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
 )
 def test_batches_ahead_that_no_cap_leaves_room_for_are_refused_by_name(ahead: float, policy: str, words: str) -> None:
     capped = with_admission(STARVED, max_staleness=1, staleness_policy=policy)
-    early = replace(capped, workload=replace(WORKLOAD, batches_ahead=ahead))
+    early = replace(capped, workload=replace(WORKLOAD, prefetched_batches=ahead))
     with pytest.raises(ValueError, match=words):
         simulate(early, LAYOUT, steps=4, seed=1)
 

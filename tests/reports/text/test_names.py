@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.layouts import Forecast, Preemption
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text.names import layout_remark, overflow_line, preemption_sentence
 from tests.reports.model_fixture import short_model

@@ -1,6 +1,6 @@
-"""From an open run to the model's model result: observes the stable stretch and its halves, and asks the model.
+"""From an open run to its model result: observes the steady stretch and its halves, and asks the model.
 
-A run that the model can say nothing of is no error: `NoModelResult` says what it lacks.
+A run that the model can say nothing about is no error: `NoModelResult` says what is missing.
 """
 
 from collections.abc import Mapping

@@ -1,11 +1,11 @@
-"""The one word: what most of the lost GPU-seconds wait for. Pure; wording is the report's.
+"""The verdict: the one cause that most of the lost GPU-seconds wait for. Wording is the report's.
 
-The losses are taken over the stable window of the run, or from the end of its first step to the end of its last.
+Losses are taken over the steady window of the run, or from the end of its first step to the end of its last.
 - samplers: trainers wait for samples.
-- trainers: samplers are held back (queue full, a barrier, nothing to generate), or make what is dropped for its age.
+- trainers: samplers are held back (full queue, barrier, nothing to generate), or generate what is dropped as stale.
 - staleness_cap, weight_updates, environment: what either side waits for.
 - balanced: neither side loses more than BALANCED_SHARE_RATIO of its GPU-seconds.
-- unknown: too little data to say.
+- unknown: too little data.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,7 @@
-"""What one stretch of a run shows the model: answers of queries become `Observed`. No fit, no judgement.
+"""What the model reads from a run: answers of queries become `Observed`, and train steps of other runs `OtherRun`. No fit.
 
-Reads other runs of the same model, whose train steps say how training scales with the number of trainer GPUs.
-
-Only their steady train steps are read. A run whose trainers are known to be others is an error; what is not recorded,
-or bears less on the speed of training, is a caution. Not covered: differences that nobody records, such as the network.
+Of another run only the steady train steps are read. Trainers known to differ are an error; what is not recorded, or
+matters less for the speed of training, is a warning. Not covered: differences that nobody records, such as the network.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,14 +1,9 @@
-"""From what a stretch of a run shows to the system that the model works with: one best estimate, and alternatives.
+"""Calibration: from what a stretch of a run shows to the system that the model solves, one best estimate and draws.
 
-What a run does not show is left at what it was: engines that are alike, prompts and lengths as they are. A draw holds
-one decode curve, one trainer and one scaling of trainers; lengths and update costs are the same in all of them, since
-their error is small beside those. Not covered: engines that differ, and runs whose trainers are also samplers.
-
-What computing prompts cost the engines of a run: a part for each pass that did, and a part for each of its tokens.
-
-Prompts that join together share a pass, so the fuller the batches and the shorter the responses, the less of the first
-part falls on each. Not covered: attention within long prompts, which grows with their square, and how the work of a
-prompt that is found in a cache would differ under other settings.
+A draw has its own decode curve, trainer and training scaling. Lengths and update costs are the same in all draws: their
+error is small beside those. What the run does not show stays as it was. Not covered: engines that differ, trainers that
+are also samplers, attention within long prompts (it grows with their square), and how a prefix cache would behave under
+other settings.
 """
 
 import math

@@ -1,18 +1,10 @@
-"""How long responses are: a discrete law of generated tokens, with the cap as an atom and unfinished samples counted.
+"""Response lengths: a discrete law of generated tokens, with an atom at the cap and unfinished samples counted.
 
-Answers: moments, tails, quantiles, the longest of a group, draws, and what the law becomes when responses are scaled
-or cut. Not covered: prompts; lengths that drift while they are sampled; how a length depends on its prompt, other than
-through what was measured over whole groups (`group_lengths.py`).
-
-How alike the lengths of a group are: measured over whole groups, since a group waits for its longest member.
-
-Not covered: groups with a member that never finished (they are left out, which favours short groups when many are in
-flight at the end), and groups of other sizes than the commonest.
-
-A law of response lengths from the two or three figures that are known of it before a run.
-
-All figures are of responses as they come out, cut at the cap. Not covered: laws that are not lognormal below their
-cap, such as short refusals beside long solutions; record a run, and its own law is used.
+The law comes from the samples of a run, or before a run from the two or three figures that are known. It gives moments,
+tails, quantiles, the longest of a group, and random lengths, and it can be scaled or cut. A group waits for its longest
+member, so how alike its members are is measured over whole groups. Not covered: prompts, lengths that drift while they
+are sampled, groups of other than the commonest size, groups with a member that never finished (leaving them out favours
+short groups), and plans whose lengths are not lognormal below the cap: record a run, and its own law is used.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""What one stretch of a run shows of the quantities that the model is about. Facts as arrays; no fit, no judgement.
-
-Another run of the same model and trainers: its train steps say how training scales, its warnings how surely.
-"""
+"""What the model reads from a run: one steady stretch of it, and the train steps of other runs. Facts only, no fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

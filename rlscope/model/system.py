@@ -1,8 +1,6 @@
-"""A run in steady state, in the terms that the closed forms and the event simulator share. No behaviour.
+"""A run in steady state, in the terms that the closed forms and the event simulator share, and the layouts it could have.
 
-Everything is per engine and not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
-
-Which layouts a run of so many GPUs could have: what the granularity of engines, replicas and nodes allows.
+Quantities are per engine, not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
 """
 
 import math

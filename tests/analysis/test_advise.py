@@ -129,7 +129,7 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert run.steps.wait_s.tolist() == [0.75, 0.75, 0.75]
     assert run.trained_tokens_per_s == 400.0
     assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
-    assert run.batches_ahead == 0.75
+    assert run.prefetched_batches == 0.75
     assert run.preemption_counts == PreemptionCounts(preemptions=3, recomputed_tokens=20)
     assert run.delivered == Delivered(2_400, 100, 0)
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
@@ -328,7 +328,7 @@ def test_batches_that_make_one_version_together_are_not_held_ahead(
 def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(
     config: RunConfig, shown: float | None, ahead: float
 ):
-    run = replace(observed(), batches_ahead=shown)
+    run = replace(observed(), prefetched_batches=shown)
     assert _model_config(config, SimpleNamespace(steps=30), run, Constraints()).prefetched_batches == ahead
 
 

@@ -1,6 +1,6 @@
-"""How long the engines need to make the samples of one step, by their running batch; and the batch that takes so long.
+"""How long the engines need for the samples of one step, by their running batch; and which batch takes a given time.
 
-The batch is a mean and need not be whole. Below one request it is the share of the time that an engine has one. Not
+The batch is a mean and need not be whole; below one request it is the share of the time in which an engine has one. Not
 covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
 """
 

@@ -1,10 +1,8 @@
-"""What the samplers could do, limit by limit: how long they need for a step as one thing after the other holds them.
+"""What holds the samplers back, limit by limit, and which layouts cannot run at all.
 
-The limits are put on in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
-staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then, because
-the load varies, and the shorter lengths of what a drop by age leaves; only the event simulator sees those.
-
-What keeps a layout from running at all, by name.
+The limits are applied in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
+staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then because the
+load varies, and the shorter lengths of what a drop for staleness leaves; only the event simulator sees those.
 """
 
 import math

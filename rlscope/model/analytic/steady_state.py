@@ -1,21 +1,14 @@
-"""The steady state of an asynchronous run: which side sets the pace of a layout, and what each side loses, by cause.
+"""The steady state of an asynchronous run: which side sets the pace of a layout, what each side loses, and how stale it is.
 
-Two invariants hold it: the trainers consume what the engines produce, and tokens are as old as the concurrency makes
-them (Applied Compute's talk on asynchronous RL, 2025, for the idea; weight updates, prefill, the KV cache, limits and
-waits are own additions). The form is a fluid one: mean lengths, mean loads, a period that does not vary. It errs where
-`SteadyState.warnings` says so; there the event simulator judges. Not covered: engines that drain before they take new
-weights, engines that differ, and the tail of a step.
+Two facts determine it: the trainers consume what the engines produce, and tokens are as stale as the concurrency makes
+them (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits
+and waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. Where it errs,
+`SteadyState.warnings` is not empty, and the event simulator decides.
 
-What each side of a layout loses, by cause, and the one word for it.
-
-Both sides are measured against the same sequence of limits, so the causes of a side add up with its work to 1 exactly.
-A loss of the samplers is one of capacity: an engine that decodes a smaller batch than it could loses some while it is
-never idle. Not covered: tails, stragglers and noise, which no steady state has.
-
-How long finished samples lie before they are trained on, in versions: the offset of every token's staleness.
-
-Own derivations, for a period that does not vary. Not covered: a queue out of which the newest samples are taken first,
-and trainers that take batches ahead only when some lie ready.
+The losses of both sides are measured against the same sequence of limits, so the causes of a side and its work add up
+to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some while it is never
+idle. Not covered: engines that differ or drain before they take new weights, tails, stragglers and noise, queues that
+hand out the newest samples first, and trainers that prefetch only what is ready.
 """
 
 import math

@@ -1,14 +1,10 @@
-"""How long an engine takes to generate a fixed number of responses that all are there at the start: a drain.
+"""The step of a synchronous run: generate all samples, then train on them.
 
-Requests that start together all have the same age, so batch and resident tokens follow from the law of lengths alone.
-What does not fit into the batch at once waits, and starts as others finish. The number of running requests is its mean
-at every pass, so the luck of one engine against another is not covered; with few requests it matters.
-
-The step of a synchronous run: generate all samples, then train on them; the sides take turns.
-
-Either all GPUs do both, or each side has its own and idles while the other works. Not covered: over-provisioning and
-aborting of stragglers, moving weights between the phases of one GPU (give it as a trainer phase), and engines that
-differ: the spread between engines makes a real step a little longer.
+Either all GPUs do both, or each side has its own GPUs and idles while the other works. All requests of an engine start
+together where they fit, so batch and resident tokens follow from the law of lengths; the rest start as others finish.
+The number of running requests is its mean at every pass. Not covered: differences between engines, by luck or by
+hardware, which make a real step a little longer; aborting stragglers; and moving weights between the phases of one GPU
+(give it as a trainer phase).
 """
 
 from dataclasses import dataclass

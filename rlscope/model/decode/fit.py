@@ -1,8 +1,7 @@
-"""The decode curve of a run: fitted to its passes, with what is known of the hardware, and how far it can be trusted.
+"""The fitted decode curve of a run: a sample of the curves that its passes and hardware allow, and their middle.
 
-A fit is a sample of the curves that passes and hardware leave possible, the curve in their middle, and what they did
-not settle. Use the sample for every prediction: where a run did not go, it spreads. Not covered: which of the engine's
-seconds a pass is made of, which the caller chooses, and engines that differ.
+Predictions use the whole sample: beyond the batches of the run it spreads. Not covered: which of the engine's seconds
+count as a pass, which the caller decides, and engines that differ.
 """
 
 from collections.abc import Mapping

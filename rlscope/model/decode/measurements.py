@@ -1,17 +1,9 @@
-"""Which measured passes a decode curve may be fitted to, gathered into cells of like batch size and like resident KV.
+"""Measured passes: which of them a decode curve may be fitted to, and which batches and contexts they covered.
 
-A cell is the unit of the fit, so that a batch size seen a million times does not outvote the shape of the curve. What
-is left out is counted by reason. Not covered: passes that verify drafted tokens, and engines that differ from each
-other; the caller gives the passes of engines that are alike.
-
-Where a run went: the batch sizes and resident tokens its passes saw, and how near a question is to them.
-
-The word for a prediction follows from its place alone, so it can be said before anything is fitted. Not covered: how
-wide the prediction's interval is; the sample of curves says that.
-
-From the passes of a stretch to the points that a decode curve is fitted to, and to those that it is compared with.
-
-Nothing is left out here but what is of the other kind; what a fit may use is its own choice (`decode_points.py`).
+Passes are averaged within cells of similar batch size and similar resident KV, so that a batch size seen a million
+times does not outweigh the shape of the curve. What is left out is counted by reason. The grade of a prediction follows
+from its distance to the cells alone, so it is known before anything is fitted. Not covered: passes that verify drafted
+tokens, engines that differ, and how wide a prediction is, which the fitted sample of curves says.
 """
 
 from collections import Counter

@@ -1,7 +1,7 @@
-"""What is asked of a what-if, applied to a system and to a layout. No solving.
+"""What a what-if changes, applied to a system. Nothing is solved here.
 
-Each change is one premise: all else stays as the run was. What follows from a premise that the run says little of is
-named in a `ModelWarning`. Not covered: how the time of an update grows with the engines, and prompts.
+Each change is one premise: all else stays as the run was. Where the run says little about a premise, a `ModelWarning`
+says so. Not covered: how the time of an update grows with the engines, and prompts.
 """
 
 from collections.abc import Callable, Mapping

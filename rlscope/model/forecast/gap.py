@@ -1,20 +1,11 @@
-"""From the most that the GPUs could do to what the run did, cause by cause.
+"""From the upper bound of the GPUs to what the run achieved, cause by cause.
 
-Each step puts one more of the run's limits on and solves the model again; what the rate loses is charged to that
-limit. So the steps add up exactly, and a cause that another one hides is charged nothing. The order is fixed: what the
-hardware and the split allow first, what the run's rules take next, what the model does not explain last. Not covered:
-what would be gained by lifting one limit alone, which the forecasts say.
-
-Of the time spent decoding, how much a fuller batch would have saved.
-
-A pass over few requests makes few tokens in hardly less time. The efficient batch is the smallest one, up to today's
-limit, that comes within EFFICIENT_RATIO of the rate at the limit; what passes below it take more per token is time
-lost to underfilled batches. Not covered: what a higher limit would bring, which the forecasts say.
-
-How much faster the engines would be together if those that straggle kept up with the others.
-
-An engine's slowness is the time of its decode passes over what the fitted curve says of passes over as many requests
-and resident tokens, so a small batch is no slowness. Not covered: why an engine is slow, and GPUs within one engine.
+Each cause adds one more limit of the run and solves the model again; the rate lost is charged to that limit. So the
+causes add up exactly, and a cause hidden by an earlier one is charged nothing. The order is fixed: hardware and split
+first, then the run's limits, then what the model does not explain. Two causes are measured on the passes themselves:
+engines slower than the others, by the time of their passes over the fitted curve; and batches too small to be
+efficient. Not covered: what lifting one limit alone would gain, which the forecasts say; why an engine is slow; and GPUs
+that differ within one engine.
 """
 
 from collections.abc import Iterator

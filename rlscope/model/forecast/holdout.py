@@ -1,9 +1,9 @@
-"""What the run should have done, against what it did: calibrated on one part of a stretch, judged on the rest.
+"""Check of the model on the run itself: calibrated on one part of a stretch, compared with the rest.
 
-The model never sees the part that it is judged on. A prediction is of the steady state; its interval holds what the
-first part left open, and what is achieved has one from how much the steps of the second part vary. Not covered: which
-part of the model is at fault where a prediction misses, and how idle samplers are: where they are held back, the model
-knows how much they make, not whether few requests run always or many now and then.
+The model never sees the part that it is compared with. Both sides have intervals: the prediction from its draws, the
+achieved values from the variation of the steps. Not covered: which part of the model is at fault where a prediction
+misses, and idle samplers: where they are held back, the model knows how much they make, not whether few requests run
+all the time or many from time to time.
 """
 
 import math

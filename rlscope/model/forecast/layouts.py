@@ -1,17 +1,11 @@
-"""What each possible layout would achieve, and how sure that is: the closed forms over layouts and over draws.
+"""Forecasts: what each possible layout would achieve, and how sure that is.
 
-Every layout is solved once with the best estimate; those that come near the best of them, and the run's own, are then
-solved with every draw. A forecast beyond what the run visited is as wide as its draws, and says so by its grade. Not
-covered: what only the event simulator sees; forecasts with caveats are corrected by `arbiter.py`.
-
-How fast a layout goes round and which side of it waits: the same four figures whichever way they were found.
-
-From the closed forms, from a synchronous step, or from a simulation. Not covered: how they vary over the draws.
-
-Where a system runs in a layout, whichever way its run works: asynchronously, or as a synchronous one.
-
-A run that is synchronous today is modelled as such in its own layout; every other layout is taken to be asynchronous,
-since that is the choice it has. Not covered: what only the event simulator sees (`arbiter.py`).
+Every layout is solved once by the closed forms with the best estimate; the run's own and those that come near the best
+are then solved with every draw. A run that is synchronous today is modelled as such in its own layout, and as
+asynchronous in every other. Beyond what the run covered a forecast is as wide as its draws, and its grade says so.
+Preemptions are counted in the run, and simulated in other layouts. Not covered: what only the event simulator sees
+(`simulated.py` corrects forecasts with warnings), requests that a full cache keeps waiting, blocks of a preempted
+request that a prefix cache still holds, and engines that swap to the host's memory.
 """
 
 from collections.abc import Sequence

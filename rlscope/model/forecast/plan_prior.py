@@ -1,13 +1,9 @@
-"""From a plan to systems: one with every guess at its median, and draws of all guesses, or of one of them alone.
+"""What a plan knows before a run, and the systems that follow: every guess at its median, and draws of all or one of them.
 
-A draw is one standard normal number for each unknown, so that a guess without a spread stays where it is and the
-draws of one unknown are those of all with the others held. Nothing is measured: every grade is `assumed`. Not covered:
-guesses that depend on each other, such as shares that the same software brings down together.
-
-What is known of a run before it starts, in the terms of the model. No behaviour.
-
-Shares of peaks are guesses with a spread: they are all that makes the answers of a plan uncertain. What a plan states
-without a spread is taken for certain, lengths first of all.
+Guesses have a spread; what a plan states without one is taken as certain, lengths first of all. A draw is one standard
+normal number for each unknown, so a guess without a spread stays where it is, and the draws of one unknown are those of
+all with the others held. Nothing is measured: every grade is `assumed`. Not covered: guesses that depend on each other,
+such as shares that the same software lowers together.
 """
 
 from collections.abc import Mapping, Sequence

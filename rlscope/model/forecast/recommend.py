@@ -1,16 +1,10 @@
-"""Which layout to use next: by how much it is better, how sure that is, and when to stay.
+"""Which layout to use next: how much faster it is, how sure that is, and when to keep the current one.
 
-Draws are compared pairwise: what a draw says of two layouts it says of one and the same system, so what both share
-cancels. A change is recommended when it is worth its trouble and more likely right than not by nine to one; else the
-run keeps its layout, and what would make it sure is named. Not covered: the cost of the change itself, and learning
-per token, which staleness lowers and only the user can weigh.
-
-Whether a layout stays the better one when the model takes another form that fits the run about as well.
-
-The draws vary the parameters of one form of the decode curve and the exponent of training; here the form itself is
-varied, and training scales as the ends of the draws have it, or perfectly where nothing was seen of that. Not
-covered: parameters away from the most probable ones of a form, and what only the event simulator sees, by which all
-forms are moved alike.
+Draws are compared pairwise: within a draw both layouts run the same system, so shared errors cancel. A change is
+recommended when it gains at least 5% and at least 90% of the draws agree; else the run keeps its layout, and the
+largest uncertainty is named. A recommended change must also hold when the decode curve takes another form that fits
+about as well, and when training scales as the ends of its draws. Not covered: the cost of the change itself, learning
+per token, which staleness lowers, and parameters of another form away from its most probable ones.
 """
 
 import math

@@ -1,12 +1,8 @@
-"""Everything the model says of a run, put together: what it should have done, where the rest went, what to use next.
+"""The model result of a run: prediction, gap, forecasts, recommendation, sensitivities and time to finish.
 
-Pure: the stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that
-is held to what was achieved, on its first half alone.
-
-How long the rest of the run takes, as it is and in the recommended layout, in hours, GPU-hours and money.
-
-Steps are taken to stay as they are in the stable stretch: longer responses make them longer. Not covered: checkpoints
-and restarts still to come, and the time that a change of layout takes.
+The stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that is
+checked against the run, on its first half alone. The rest of the run is taken to have steps like those of the stretch.
+Not covered: checkpoints and restarts still to come, and the time that a change of layout takes.
 """
 
 from dataclasses import dataclass, replace

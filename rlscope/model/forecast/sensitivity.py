@@ -1,12 +1,11 @@
-"""What one per cent of each quantity buys: where work on a run pays, and where it would change nothing.
+"""Sensitivity: throughput change per 1% of each quantity. It shows where work on a run pays.
 
-Each quantity is made a little better, alone, and the layout that is run is solved again by the closed forms, draw by
-draw; the change of trained tokens per second is given per one per cent. It is the derivative towards the better side:
-at a balance of two limits each of them buys nothing alone. What speeds and times buy adds up to one per cent, since a
-run whose every second is shorter is as much faster (Euler's theorem on homogeneous functions), but for what
-nothing here stands for, such as checkpoints. Whole numbers are moved by one, so where they are small the figure is a
-mean over a long way. Not covered: what a quantity buys together with another, and what only the event simulator sees
-(`Sensitivity.is_rough`).
+Each quantity alone is made a little better and the current layout is solved again by the closed forms, draw by draw.
+The figure is the derivative towards the better side: where two limits balance, neither alone changes anything. Speeds
+and times add up to 1%, since a run whose every second is shorter is faster in proportion (Euler's theorem on
+homogeneous functions), except for what no quantity stands for, such as checkpoints. Whole numbers are moved by one, so
+where they are small the figure is a mean over a large change. Not covered: two quantities together, and what only the
+event simulator sees (`Sensitivity.is_rough`).
 """
 
 import math

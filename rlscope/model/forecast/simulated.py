@@ -1,9 +1,9 @@
-"""The event simulator's word where the closed forms are known to be wrong.
+"""Forecasts corrected by the event simulator, where the closed forms are known to be wrong.
 
 A layout in which a cap binds, samples age out, a queue grows or engines run few requests is simulated with the best
-estimate; its forecast and all its draws are moved by the ratio of the simulated rate to the closed form's. Today's
-layout and the fastest rivals are asked about; other doubtful layouts are moved as their neighbours were, so that no
-rate of the closed form stands beside one of the simulator. Not covered: how the correction varies over the draws.
+estimate; its forecast and all its draws are scaled by the simulated rate over the closed form's. The current layout and
+the fastest of the others are simulated; other layouts with warnings are scaled as their neighbours were, so that a
+simulated rate is never compared with an uncorrected one. Not covered: how the correction varies over the draws.
 """
 
 from collections.abc import Mapping, Set

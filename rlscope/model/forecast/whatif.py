@@ -1,8 +1,8 @@
-"""What a run would do with one thing changed, beside the run as it is: the same forecast of another system or layout.
+"""What a run would do with something changed, beside the run as it is.
 
-The calibrated system, every draw of it and the layout are changed and solved again; where the closed forms are not to
-be trusted, the event simulator judges, as it does for a recommendation. A run that works by turns goes on doing so. Not
-covered: what the change costs, and what it does to learning.
+The calibrated system, every draw of it and the layout are changed and solved again; where the closed forms cannot be
+trusted the event simulator decides, as for a recommendation. A synchronous run stays synchronous. Not covered: what the
+change costs, and what it does to learning.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""What the mean of a series of steps is worth when the steps are not independent: block bootstrap and effective size.
+"""Confidence intervals for the mean of related steps: block bootstrap and effective sample size.
 
 Steps are related by construction: a sample spans several of them. Not covered: series with a trend, which
-`stationarity.py` finds first, and samples alike within a group.
+`changepoints.py` finds first, and samples alike within a group.
 """
 
 import math

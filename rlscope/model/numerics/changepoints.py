@@ -1,14 +1,9 @@
-"""Whether a series of steps has settled: where its warm-up ends, and whether it drifts afterwards.
+"""The last stretch of a run over which its step period keeps one level, and whether a series drifts within it.
 
-Beside `steady_state.py`, which finds changes of level. Not covered: seasonal effects, and several drifts in a row.
-
-The last stable stretch of a run: where its rates can be quoted as one number.
-
-Warm-up, drift of the response lengths and the final drain make a mean over the whole run meaningless. The stretch is
-found by binary segmentation of the log step period into pieces of constant level, with the penalty of the Schwarz
-criterion (Scott and Knott 1974 for the splits; Yao 1988 for the penalty); the noise level is taken from the median
-absolute first difference, which a change of level does not inflate. Not covered: slow drifts that never step, and
-seasonal effects.
+Warm-up, drift and the end of a run make a mean over the whole run meaningless. Levels are found by binary segmentation
+of the log step period with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
+penalty); the noise level is the median absolute first difference, which a change of level does not inflate. A drift is
+a line through the logarithm. Not covered: seasonal effects, and several drifts in a row.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Maximum and sample of a log density of a few parameters, for many parameter vectors at a time.
+"""Maximum and random sample of a log density of a few parameters, evaluated for many parameter vectors at a time.
 
 Seeded by the generator that the caller passes in. Not covered: densities with separate modes, which the sampler would
-not visit in their right proportion, and more than some ten parameters.
+not visit in the right proportion, and more than about ten parameters.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
-"""Where, along a line, a condition begins to hold: for many lines at once, and with few calls.
+"""Root finding for many lines at once: where along each line a condition starts to hold.
 
-One call on many points costs little more than on one, so an interval is divided into many parts at a time instead of
-halved. Not covered: conditions that begin to hold more than once; one of the places is then found.
+One call on many points costs little more than a call on one, so an interval is divided into many parts at a time
+instead of halved; that is why scipy's scalar root finders are not used here. Not covered: conditions that start to hold
+more than once; one of the places is then found.
 """
 
 from collections.abc import Callable

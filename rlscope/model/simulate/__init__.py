@@ -1,4 +1,4 @@
-"""An event simulation of one layout: what the closed forms cannot say, exactly in its own terms and from one seed.
+"""Event simulation of one layout: exact in its own terms, and reproducible from one seed.
 
 `simulate` is the whole interface. Time jumps from one change of a batch to the next, never token by token.
 """

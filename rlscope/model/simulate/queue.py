@@ -1,10 +1,8 @@
-"""Finished groups on their way to the trainer: room, order, and what is thrown away. Counts in groups.
+"""The queue to the trainer, the limits on starting groups, and the places that stay empty because of them. Counts in groups.
 
-Who may start: the limits on what is in flight, and the name of the one that binds.
-
-A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. With
-`max_staleness` and without dropping by age, groups start only up to (version + max_staleness + 1) steps' worth, less
-what was thrown away: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
+A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. Where the staleness
+cap is kept by admission, groups start only up to (version + max_staleness + 1) steps' worth, less what was dropped or
+filtered: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
 """
 
 from dataclasses import dataclass, field

@@ -1,11 +1,8 @@
-"""What a simulation says of a layout. No computing beyond ratios of its own numbers.
+"""What a simulation found: rates, times, staleness and a token ledger, computed from its columns and totals.
 
-The version of every trained token, from the passes at which each engine changed its weights. No loop over tokens.
-
-A sample's tokens fall on consecutive passes of one engine (of several stretches of passes, if it was preempted), so
-the changes of weights inside its passes cut it into runs of one version.
-
-From the columns and totals of a simulated run to what it says: differences, sums over samples, means.
+The version of a token follows from the passes at which its engine changed weights: a sample's tokens fall on
+consecutive passes of one engine (on several stretches of passes if it was preempted), so these changes cut it into runs
+of one version, and no loop over tokens is needed.
 """
 
 import math

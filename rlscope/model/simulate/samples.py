@@ -1,12 +1,9 @@
-"""All that is random: lengths of groups, which groups are kept, waits, how long steps take. One generator, in blocks.
+"""Samples and groups of a simulation, and all that is random about them: lengths, filtering, waits and step times.
 
-Members of a group are alike as far as it was measured: a Gaussian copula whose correlation gives the measured mean of
-the longest member. Not covered: any other dependence, such as prompts that are hard in every epoch.
-
-What is known of every sample and group that was started, as lists by their number. No behaviour of its own.
-
-Group g holds the samples g * S .. g * S + S - 1. Lists and not arrays: the simulation touches one entry at a time, and
-what follows from whole columns is worked out at the end.
+Group g holds the samples g * S .. g * S + S - 1. Columns are lists, not arrays: the simulation touches one entry at a
+time, and whole columns are evaluated at the end. Members of a group are as alike as was measured: a Gaussian copula
+whose correlation gives the measured mean of the longest member. Not covered: any other dependence, such as prompts that
+are hard in every epoch.
 """
 
 import math

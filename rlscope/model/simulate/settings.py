@@ -1,4 +1,4 @@
-"""What a simulation is told besides the system and the layout, and which combinations of them can not run."""
+"""Rollout scheduling of a simulation, and the combinations with system and layout that cannot run."""
 
 import math
 from dataclasses import dataclass

@@ -1,13 +1,9 @@
-"""How the trainers' rate grows with their number: the exponent's prior, and what steps at other numbers say of it.
+"""How fast the trainers train and how that scales with their number, with uncertainty, fitted to the train steps.
 
-The rate of n GPUs is that of the n0 seen times (n / n0)^g. Nothing is said here of rate and overhead but how they bear
-on g. Not covered: an exponent that itself changes with the number of GPUs.
-
-How fast the trainers train, how that scales with their number, and how sure both are: fitted to the train steps.
-
-Given the seconds of forward and backward passes alone: waits, log-probabilities, publications and checkpoints are
-phases of their own (`TrainerPhase`). Not covered: how the rate changes with the lengths of a batch's sequences, which
-the attention's share makes it do, and stragglers among the trainers, which are in the seconds.
+The rate of n GPUs is that of the n0 seen times (n / n0)^g. The exponent g has a prior, narrowed by how a step's time
+follows its tokens and by steps at other numbers of GPUs. Only forward and backward passes count: waits,
+log-probabilities, publications and checkpoints are phases of their own (`TrainerPhase`). Not covered: an exponent that
+changes with the number of GPUs, and how the rate changes with the lengths of sequences, through attention.
 """
 
 import math

@@ -86,7 +86,7 @@ def emcee_time(chain: Reals) -> float:
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_the_autocorrelation_time_of_a_chain_is_that_of_emcee_and_of_its_law(correlation: float) -> None:
-    chain = ar1(correlation, 1000, 32)
+    chain = ar1(correlation, 4000, 16)
     assert integrated_autocorrelation_steps(chain) == pytest.approx(max(emcee_time(chain), 1.0), rel=1e-9)
     assert integrated_autocorrelation_steps(chain) == pytest.approx((1 + correlation) / (1 - correlation), rel=0.1)
 

@@ -21,12 +21,12 @@ from typing import NamedTuple, TextIO
 import numpy as np
 import numpy.typing as npt
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, hardware_prior
 from rlscope.model.hardware.devices import ModelShape, find_device
-from rlscope.model.system import Reals
 
 Rows = npt.NDArray[np.bool_]
 

@@ -14,9 +14,10 @@ from token_simulator.draws import groups, grow, slowness
 from token_simulator.pass_cost import decode_s
 
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import NeverTrains, Settings, simulate
-from rlscope.model.system import Admission, Engine, Reals, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, System, Trainer, TrainerPhase, WeightUpdate, Workload
 from rlscope.model.system import Layout as ModelLayout
 
 _DRAWN_GROUPS = 4000
@@ -82,8 +83,7 @@ def true_system(world: World) -> System:
 def true_rates(world: World, layouts: Sequence[Layout]) -> dict[Layout, float]:
     """Trained response tokens per second by the closed form with the true parameters; NaN where it refuses."""
     asked = [ModelLayout(each.trainer_gpus, each.sampler_gpus, each.running_per_engine) for each in layouts]
-    waits = world.limits.staleness_policy == "publication_waits"
-    states = steady_states(true_system(world), asked, "publication_waits" if waits else "admission")
+    states = steady_states(true_system(world), asked)
     rates = [state.trained_tokens_per_s if isinstance(state, SteadyState) else math.nan for state in states]
     return dict(zip(layouts, rates, strict=True))
 
@@ -92,7 +92,6 @@ def simulated_rate(world: World, layout: Layout) -> float:
     """The same by the model's event simulator; NaN where it never trains."""
     engines = layout.sampler_gpus // world.gpus_per_engine
     settings = Settings(
-        publication="capped" if world.limits.staleness_policy == "publication_waits" else "in_flight",
         queue_order="oldest_first",
         dispatch="pulled",
         engine_slowness=tuple(slowness(world, engine) for engine in range(engines)),
@@ -144,10 +143,11 @@ def _trainer(world: World, sample_tokens: float) -> Trainer:
 
 def _admission(world: World) -> Admission:
     limits = world.limits
-    drops_by_age = limits.staleness_policy == "drop" and limits.max_staleness is not None
+    keeps_cap = limits.max_staleness is not None and limits.staleness_policy != "none"
     return Admission(
         queue_capacity_samples=limits.queue_capacity_samples,
-        queue_policy="drop_by_age" if drops_by_age else limits.full_queue,
+        queue_policy=limits.full_queue,
         max_staleness=limits.max_staleness,
         max_in_flight_samples=limits.max_in_flight_samples,
+        staleness_policy=limits.staleness_policy if keeps_cap else "admission",
     )

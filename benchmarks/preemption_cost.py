@@ -24,8 +24,7 @@ from token_simulator.cases import PLAIN
 
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.layouts import Forecast, Preemption
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.whatif import what_if
 from rlscope.pipeline import analyze

@@ -104,14 +104,14 @@ def one_ahead(plain: Case) -> Case:
         plain,
         name=f"{plain.name}, a batch ahead",
         world=replace(world, training=replace(world.training, batches_ahead=1)),
-        system=replace(plain.system, workload=replace(workload, batches_ahead=1.0)),
+        system=replace(plain.system, workload=replace(workload, prefetched_batches=1.0)),
     )
 
 
 def by_the_trainer(cap: int) -> Case:
     limits = tokens.Limits(2 * BATCH, max_staleness=cap, staleness_policy="publication_waits")
-    admission = Admission(2 * BATCH, max_staleness=cap)
-    return case(f"staleness cap {cap}, by the trainer", limits=limits, admission=admission, settings=Settings("capped"))
+    admission = Admission(2 * BATCH, max_staleness=cap, staleness_policy="publication_waits")
+    return case(f"staleness cap {cap}, by the trainer", limits=limits, admission=admission)
 
 
 def cases() -> tuple[Case, ...]:
@@ -119,7 +119,12 @@ def cases() -> tuple[Case, ...]:
     aged = tokens.Limits(max_staleness=2, staleness_policy="drop")
     in_flight = tokens.Limits(max_in_flight_samples=96)
     oldest_first = Settings(queue_order="oldest_first")
-    by_age = case("dropped by age", limits=aged, admission=Admission(None, "drop_by_age", 2), settings=oldest_first)
+    by_age = case(
+        "dropped by age",
+        limits=aged,
+        admission=Admission(None, "wait", 2, staleness_policy="drop"),
+        settings=oldest_first,
+    )
     return (
         case("trainer waits", FAST),
         costly_updates(case("weight updates", FAST)),

@@ -61,7 +61,10 @@ def cases() -> tuple[Case, ...]:
         Case("queue of 2 steps, waits when full", under(slow, Admission(queue_capacity_samples=2048))),
         Case("queue of 2 steps, drops its oldest", under(slow, Admission(2048, "drop_oldest"))),
         Case("staleness cap 1, by admission", under(fast, Admission(max_staleness=1))),
-        Case("staleness cap 2, kept by the trainer", under(fast, Admission(2048, max_staleness=2)), Settings("capped")),
+        Case(
+            "staleness cap 2, kept by the trainer",
+            under(fast, Admission(2048, max_staleness=2, staleness_policy="publication_waits")),
+        ),
         Case("trainer waits, engines take groups", fast, Settings(dispatch="pulled")),
         Case("cap 1 by admission, engines take", under(fast, Admission(max_staleness=1)), Settings(dispatch="pulled")),
         Case("synchronous", under(fast, Admission(max_staleness=0)), Settings("drained")),

@@ -52,7 +52,7 @@ def predict(
     calibration, advised, settings = (
         model.calibration,
         model.recommendation,
-        model.question.settings,
+        model.model_config.settings,
     )
     chosen = advised.best.layout if advised.changes else calibration.layout
     return Told(

@@ -1,6 +1,6 @@
-"""From an open run to the model's model result: observes the stable stretch and its halves, and asks the model.
+"""From an open run to its model result: observes the steady stretch and its halves, and asks the model.
 
-A run that the model can say nothing of is no error: `NoModelResult` says what it lacks.
+A run that the model can say nothing about is no error: `NoModelResult` says what is missing.
 """
 
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ _TOGETHER_RATIO: Final = 0.95
 """Groups on one engine each, of all: a router that spreads samples over engines leaves few together, and engines that
 take groups all of them; a few that were resumed elsewhere do not make it a router."""
 
-_HELD_BATCHES: Final = 0.05
+_LEAST_PREFETCHED: Final = 0.05
 """Of a batch: trainers that hold less took a few samples early, and hold no batch."""
 
 
@@ -69,8 +69,8 @@ def advise(
     try:
         whole = _observe(run, facts, grid, answers, stretch)
         halves = _halves(run, facts, grid, answers, stretch)
-        question = replace(_question(run.config, facts, whole, constraints), others=others)
-        return model_run(whole, halves, question)
+        model_config = replace(_model_config(run.config, facts, whole, constraints), others=others)
+        return model_run(whole, halves, model_config)
     except (UnobservableError, UncalibratableError) as error:
         return NoModelResult(str(error))
 
@@ -94,7 +94,7 @@ def _halves(
     return _observe(run, facts, grid, answers, first), _observe(run, facts, grid, answers, rest)
 
 
-def _question(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
+def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
     admission = _admission(config, whole)
     # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
     own_cap = None if admission.max_staleness is not None else config.max_staleness
@@ -103,26 +103,24 @@ def _question(config: RunConfig, facts: RunFacts, whole: Observed, constraints: 
     return ModelConfig(
         admission=admission,
         form="expert_hit" if shape.has_experts else None,
-        settings=_settings(config, admission, whole),
+        settings=_settings(config, whole),
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
         most_staleness=own_cap if constraints.most_staleness is None else constraints.most_staleness,
         remaining_steps=None if config.total_steps is None else max(0, config.total_steps - facts.steps),
         gpu_hour_price=config.gpu_hour_price,
-        aged_policy="drop_by_age" if config.staleness_policy == "drop" else "wait",
-        batches_ahead=_ahead(config, whole),
-        manner_stated=config.dispatch is not None
+        new_cap_policy="drop" if config.staleness_policy == "drop" else "admission",
+        prefetched_batches=_prefetched(config, whole),
+        scheduling_stated=config.dispatch is not None
         and (config.queue_policy is not None or config.queue_capacity_samples is None),
     )
 
 
-def _settings(config: RunConfig, admission: Admission, whole: Observed) -> Settings:
+def _settings(config: RunConfig, whole: Observed) -> Settings:
     """The manner of the run, as it says; what it does not say of dispatch, its groups do."""
-    capped = config.staleness_policy == "publication_waits" and bool(admission.max_staleness)
     together_ratio = whole.one_engine_groups_ratio
     inferred = "pulled" if together_ratio is not None and together_ratio >= _TOGETHER_RATIO else "least_loaded"
     return Settings(
-        publication="capped" if capped else "in_flight",
         queue_order=config.queue_order or "fifo",
         dispatch=config.dispatch or inferred,
     )
@@ -141,25 +139,30 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
     most = (config.max_in_flight_samples, config.max_running_samples)
     if config.queue_policy == "drop_oldest" and queue is not None:
         return Admission(queue, "drop_oldest", None, *most)
-    if policy == "drop" and cap and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _ahead(config, whole), whole)):
-        return Admission(queue, "drop_by_age", cap, *most)
-    keeps_cap = policy in ("publication_waits", "admission") and cap
-    return Admission(queue, "wait", cap if keeps_cap else None, *most)
+    if (
+        policy == "drop"
+        and cap
+        and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _prefetched(config, whole), whole))
+    ):
+        return Admission(queue, "wait", cap, *most, staleness_policy="drop")
+    if policy == "publication_waits" and cap:
+        return Admission(queue, "wait", cap, *most, staleness_policy="publication_waits")
+    return Admission(queue, "wait", cap if policy == "admission" and cap else None, *most)
 
 
-def _ahead(config: RunConfig, whole: Observed) -> float:
+def _prefetched(config: RunConfig, whole: Observed) -> float:
     """Batches that the trainers hold besides their own: as the run says, else as it shows."""
     if config.batches_ahead is not None:
         return max(0.0, config.batches_ahead)
-    shown = whole.batches_ahead or 0.0
-    return shown if shown >= _HELD_BATCHES and _has_room_for(shown, config, whole) else 0.0
+    shown = whole.prefetched_batches or 0.0
+    return shown if shown >= _LEAST_PREFETCHED and _has_room_for(shown, config, whole) else 0.0
 
 
-def _has_room_for(ahead: float, config: RunConfig, whole: Observed) -> bool:
+def _has_room_for(prefetched: float, config: RunConfig, whole: Observed) -> bool:
     """Whether the model knows of trainers that hold so much and keep the run's cap as it is kept."""
     if config.staleness_policy not in ("publication_waits", "admission") or not config.max_staleness:
         return True
-    versions_ahead = ahead * whole.steps.published.sum() / whole.steps.period_s.size
+    versions_ahead = prefetched * whole.steps.published.sum() / whole.steps.period_s.size
     return config.staleness_policy == "admission" and versions_ahead < config.max_staleness
 
 

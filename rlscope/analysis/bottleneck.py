@@ -1,11 +1,11 @@
-"""The one word: what most of the lost GPU-seconds wait for. Pure; wording is the report's.
+"""The verdict: the one cause that most of the lost GPU-seconds wait for. Wording is the report's.
 
-The losses are taken over the stable window of the run, or from the end of its first step to the end of its last.
+Losses are taken over the steady window of the run, or from the end of its first step to the end of its last.
 - samplers: trainers wait for samples.
-- trainers: samplers are held back (queue full, a barrier, nothing to generate), or make what is dropped for its age.
+- trainers: samplers are held back (full queue, barrier, nothing to generate), or generate what is dropped as stale.
 - staleness_cap, weight_updates, environment: what either side waits for.
 - balanced: neither side loses more than BALANCED_SHARE_RATIO of its GPU-seconds.
-- unknown: too little data to say.
+- unknown: too little data.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ def judge(
     bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
     dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped for their age.
     """
-    inside = _within(timeline, bucket_ns, interval)
+    inside = interval.clip(timeline, bucket_ns)
     losses = _losses(inside, dropped_tokens_ratio)
     unknown_reason = _unknown_reason(run, inside)
     bottleneck: Bottleneck = "unknown"
@@ -70,14 +70,6 @@ def dropped_ratio(outcomes: pl.DataFrame) -> float:
     tokens = int(outcomes["tokens"].sum())
     dropped = outcomes.filter(pl.col("outcome").is_in(("dropped_stale", "abandoned")))
     return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
-
-
-def _within(timeline: pl.DataFrame, bucket_ns: int, interval: Interval) -> pl.DataFrame:
-    start_ns = pl.col("bucket_start_ns")
-    overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(interval.end_ns)) - pl.max_horizontal(
-        start_ns, pl.lit(interval.start_ns)
-    )
-    return timeline.filter(overlap_ns > 0).with_columns(pl.col("gpu_s") * overlap_ns / bucket_ns)
 
 
 def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ...]:

@@ -1,7 +1,7 @@
-"""GPU-seconds by state, closed to 100%.
+"""The ledger: GPU-seconds by state, adding up to 100%.
 
-The states are made in `queries/ledger/ledger.sql`; this module adds them up, refuses a ledger that does not close, and
-lays what the GPUs themselves reported beside what the hooks said. It judges nothing.
+`queries/ledger/ledger.sql` makes the states; this module adds them up, refuses a ledger that does not close, and
+compares what the GPUs reported with what the hooks said. It draws no conclusion.
 """
 
 from collections.abc import Mapping

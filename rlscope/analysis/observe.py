@@ -1,9 +1,7 @@
-"""What one stretch of a run shows the model: answers of queries become `Observed`. No fit, no judgement.
+"""What the model reads from a run: answers of queries become `Observed`, and train steps of other runs `OtherRun`. No fit.
 
-Reads other runs of the same model, whose train steps say how training scales with the number of trainer GPUs.
-
-Only their steady train steps are read. A run whose trainers are known to be others is an error; what is not recorded,
-or bears less on the speed of training, is a caution. Not covered: differences that nobody records, such as the network.
+Of another run only the steady train steps are read. Trainers known to differ are an error; what is not recorded, or
+matters less for the speed of training, is a warning. Not covered: differences that nobody records, such as the network.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +16,8 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.run_facts import steady_window, window_reason
 from rlscope.errors import AnalysisError, UnreadableDataError
 from rlscope.model.lengths import LengthLaw, measure_groups
-from rlscope.model.observed import Delivered, Observed, OtherCaution, OtherRun, PassCosts, PutBack, TrainerSteps
+from rlscope.model.observed import Delivered, Observed, OtherRun, PassCosts, PreemptionCounts, TrainerSteps
+from rlscope.model.warnings import ModelWarning
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask
 from rlscope.trace.store import Run, open_run
@@ -84,8 +83,8 @@ def observe(
         staleness=_staleness(answers["token_staleness"], step_numbers),
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
-        batches_ahead=_held_ahead(answers["batches_ahead"].item(0, "batches_ahead"), steps),
-        put_back=_put_back(answers["preemptions"]),
+        prefetched_batches=_prefetched(answers["batches_ahead"].item(0, "batches_ahead"), steps),
+        preemption_counts=_preemption_counts(answers["preemptions"]),
     )
 
 
@@ -217,15 +216,8 @@ def _engine_states(
     timeline: pl.DataFrame, bucket_ns: int, stretch: Interval, gpus_per_engine: int
 ) -> dict[tuple[str, str | None], float]:
     """Engine-seconds by state; a bucket that reaches over an edge of the stretch counts by its share inside."""
-    start_ns = pl.col("bucket_start_ns")
-    overlap_ns = pl.min_horizontal(start_ns + bucket_ns, pl.lit(stretch.end_ns)) - pl.max_horizontal(
-        start_ns, pl.lit(stretch.start_ns)
-    )
-    totals = (
-        timeline.filter((pl.col("role") == "sampler") & (overlap_ns > 0))
-        .group_by("state", "reason")
-        .agg((pl.col("gpu_s") * overlap_ns / bucket_ns).sum().alias("gpu_s"))
-    )
+    inside = stretch.clip(timeline.filter(role="sampler"), bucket_ns)
+    totals = inside.group_by("state", "reason").agg(pl.col("gpu_s").sum())
     return {(row["state"], row["reason"]): row["gpu_s"] / gpus_per_engine for row in totals.iter_rows(named=True)}
 
 
@@ -255,7 +247,7 @@ def _one_engine_groups_ratio(groups: pl.DataFrame) -> float | None:
     return found["one_engine_groups"] / found["groups"] if found["engines"] > 1 and found["groups"] else None
 
 
-def _held_ahead(counted: float | None, steps: TrainerSteps) -> float | None:
+def _prefetched(counted: float | None, steps: TrainerSteps) -> float | None:
     """Batches held besides those of one version: trainers that make several steps of each may take them together.
 
     Of s steps the k-th then shows k batches that are not ahead of any version: (s - 1) / 2 on average.
@@ -266,14 +258,14 @@ def _held_ahead(counted: float | None, steps: TrainerSteps) -> float | None:
     return max(0.0, counted - (steps.published.size / published - 1.0) / 2.0)
 
 
-def _put_back(counted: pl.DataFrame) -> PutBack | None:
+def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
     found = counted.row(0, named=True)
     if found["preemptions"] is None:
         return None
     if not found["preemptions"]:
-        return PutBack(0, 0)
-    again_tokens = found["prefill_tokens"] - found["prompt_tokens"]
-    return PutBack(found["preemptions"], again_tokens if again_tokens > 0 else None)
+        return PreemptionCounts(0, 0)
+    recomputed_tokens = found["prefill_tokens"] - found["prompt_tokens"]
+    return PreemptionCounts(found["preemptions"], recomputed_tokens if recomputed_tokens > 0 else None)
 
 
 def _least(values: pl.Series) -> int | None:
@@ -328,9 +320,9 @@ def _read(run: Run, folder: Path) -> OtherRun:
 
 def _other_run(run: Run, other: Run, folder: Path) -> OtherRun:
     _refuse_a_part(other, folder)
-    cautions = _compare(_trainers(run), _trainers(other), folder)
+    warnings = _compare(_trainers(run), _trainers(other), folder)
     training = _training(other, folder)
-    return OtherRun(other.run_id, training.gpus, training.steps, cautions)
+    return OtherRun(other.run_id, training.gpus, training.steps, warnings)
 
 
 def _refuse_a_part(other: Run, folder: Path) -> None:
@@ -396,19 +388,19 @@ def _trainers(run: Run) -> _Trainers:
     )
 
 
-def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[OtherCaution, ...]:
-    """What to be careful with. Raises AnalysisError where the trainers are known to be others."""
+def _compare(own: _Trainers, theirs: _Trainers, folder: Path) -> tuple[ModelWarning, ...]:
+    """Warnings about what may differ. Raises AnalysisError where the trainers are known to be others."""
     shape = (own.model.keys() & theirs.model.keys()) - _NOT_OF_TRAINING
     named = {"name"} & own.model.keys() & theirs.model.keys()
     for name in sorted(shape or named):
         _same(folder, f"config.model.{name}", own.model[name], theirs.model[name])
     for name in sorted(own.facts.keys() & theirs.facts.keys()):
         _same(folder, name, own.facts[name], theirs.facts[name])
-    known: Mapping[OtherCaution, bool] = {
-        "model_not_recorded": not (shape or named),
-        "other_settings": own.settings != theirs.settings,
+    found = {
+        ModelWarning.MODEL_NOT_RECORDED: not (shape or named),
+        ModelWarning.OTHER_SETTINGS: own.settings != theirs.settings,
     }
-    return tuple(caution for caution, holds in known.items() if holds)
+    return tuple(warning for warning, holds in found.items() if holds)
 
 
 def _same(folder: Path, name: str, own: object, other: object) -> None:

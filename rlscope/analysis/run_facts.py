@@ -1,4 +1,4 @@
-"""Who ran, how long, how much came of it, and over which stretch its rates are steady."""
+"""Basic facts of a run: workers, duration, steps, tokens, and the window over which its rates are steady."""
 
 import math
 from collections.abc import Mapping

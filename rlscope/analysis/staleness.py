@@ -1,4 +1,4 @@
-"""How old the trained tokens were: sums over the answers of `token_staleness` and its kin. Judges nothing."""
+"""Staleness of the trained tokens: sums over the answers of `token_staleness` and related queries."""
 
 from collections.abc import Mapping
 

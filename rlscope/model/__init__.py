@@ -1,1 +1,1 @@
-"""What SQL says badly: statistics, fits and predictions. Pure: frames and numbers in, frozen dataclasses out."""
+"""The performance model: what a run should achieve, why it does not, and which layout is faster. Pure computation."""

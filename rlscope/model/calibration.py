@@ -1,26 +1,20 @@
-"""From what a stretch of a run shows to the system that the model works with: one best estimate, and alternatives.
+"""Calibration: from what a stretch of a run shows to the system that the model solves, one best estimate and draws.
 
-What a run does not show is left at what it was: engines that are alike, prompts and lengths as they are. A draw holds
-one decode curve, one trainer and one scaling of trainers; lengths and update costs are the same in all of them, since
-their error is small beside those. Not covered: engines that differ, and runs whose trainers are also samplers.
-
-What computing prompts cost the engines of a run: a part for each pass that did, and a part for each of its tokens.
-
-Prompts that join together share a pass, so the fuller the batches and the shorter the responses, the less of the first
-part falls on each. Not covered: attention within long prompts, which grows with their square, and how the work of a
-prompt that is found in a cache would differ under other settings.
+A draw has its own decode curve, trainer and training scaling. Lengths and update costs are the same in all draws: their
+error is small beside those. What the run does not show stays as it was. Not covered: engines that differ, trainers that
+are also samplers, attention within long prompts (it grows with their square), and how a prefix cache would behave under
+other settings.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import passes_per_sample
-from rlscope.model.analytic.limits import CapRule
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve, SigmoidCurve, SoftplusCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
@@ -31,7 +25,6 @@ from rlscope.model.system import (
     DecodeCurve,
     Engine,
     Layout,
-    Reals,
     System,
     Trainer,
     TrainerPhase,
@@ -39,6 +32,7 @@ from rlscope.model.system import (
     Workload,
 )
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
+from rlscope.model.warnings import ModelWarning
 
 _LEAST_SPREAD: Final = 0.2
 """Standard deviation over mean of the prompt tokens of a pass from which a line through its seconds is told."""
@@ -66,8 +60,8 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
         return PrefillCost(0.0, None)
     if not observed.kv_kept:
         return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
-    by_pass, put_back = _pass_share(observed.passes, curve, host_s), observed.put_back
-    joined = observed.began_samples + (put_back.preemptions if put_back else 0)
+    by_pass, counts = _pass_share(observed.passes, curve, host_s), observed.preemption_counts
+    joined = observed.began_samples + (counts.preemptions if counts else 0)
     token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
     joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
     return PrefillCost(
@@ -78,9 +72,9 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
 
 def _first_ratio(observed: Observed) -> float:
     """Share of the prompt tokens computed, 0..1, that no preemption is known to have had computed again."""
-    computed, put_back = float(observed.passes.prefill_tokens.sum()), observed.put_back
-    again_tokens = put_back.again_tokens if put_back else None
-    return 1.0 - min(1.0, again_tokens / computed) if again_tokens and computed else 1.0
+    computed, counts = float(observed.passes.prefill_tokens.sum()), observed.preemption_counts
+    recomputed_tokens = counts.recomputed_tokens if counts else None
+    return 1.0 - min(1.0, recomputed_tokens / computed) if recomputed_tokens and computed else 1.0
 
 
 def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
@@ -97,7 +91,7 @@ def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
     return max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
 
 
-def _only_prefill(passes: PassCosts) -> npt.NDArray[np.bool_]:
+def _only_prefill(passes: PassCosts) -> Flags:
     return passes.prefills & (passes.decode_tokens == 0)
 
 
@@ -142,11 +136,6 @@ def _mean_running(observed: Observed) -> float:
     return float(np.average(passes.running[decodes], weights=passes.passes[decodes])) if decodes.any() else 1.0
 
 
-Note = Literal["limit_below_setting", "unattributed_engine_time", "prefill_not_recorded", "unattributed_trainer_time"]
-"""What was assumed. limit_below_setting: the most requests that ran are fewer than the setting allows, and are taken
-as today's limit; unattributed_engine_time: too much of it to be host time, so it is left out; prefill_not_recorded:
-prompts are taken as free; unattributed_trainer_time: so much of a step is unexplained that waits may hide in it."""
-
 DRAWS: Final = 200
 """Enough that the 5 % and 95 % quantiles stand on ten draws each."""
 _HOST_TIME_RATIO: Final = 0.10
@@ -178,11 +167,10 @@ class Calibration:
     """Optimizer steps of the stretch."""
     steps_per_version: float
     """Optimizer steps of one publication, as the model has it."""
-    cap_rule: CapRule
-    """How the run keeps its staleness cap."""
     curve: CurveFit
     training: TrainingRate
-    notes: tuple[Note, ...]
+    warnings: tuple[ModelWarning, ...]
+    """What was assumed."""
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides what the draws leave open."""
 
@@ -193,15 +181,13 @@ def calibrate(
     prior: HardwarePrior | None,
     rng: np.random.Generator,
     *,
-    publishes_every_step: bool = False,
     form: Form | None = None,
-    batches_ahead: float = 0.0,
+    prefetched_batches: float = 0.0,
     others: Sequence[OtherRun] = (),
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
-    publishes_every_step: each optimizer step is meant to publish, and those that did not were held back by the cap.
-    batches_ahead: of an optimizer step, that the trainers hold besides the one they train on.
+    prefetched_batches: of an optimizer step, that the trainers hold besides the one they train on.
     others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
@@ -209,10 +195,12 @@ def calibrate(
     if fit is None:
         raise UncalibratableError("no pass that only decodes was recorded: what a decode pass costs is unknown")
     training = _training(observed, others, rng)
-    versions = observed.steps.period_s.size if publishes_every_step else _publications(observed)
+    # Where publications wait for the staleness cap, every optimizer step is meant to publish, and the cap skips some.
+    every_step = admission.staleness_policy == "publication_waits"
+    versions = observed.steps.period_s.size if every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload = replace(_workload(observed, versions), batches_ahead=batches_ahead / steps_per_version)
+    workload = replace(_workload(observed, versions), prefetched_batches=prefetched_batches / steps_per_version)
     update = _update(observed)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
@@ -227,10 +215,9 @@ def calibrate(
         synchronous=_is_synchronous(observed),
         steps=observed.steps.period_s.size,
         steps_per_version=steps_per_version,
-        cap_rule="publication_waits" if publishes_every_step else "admission",
         curve=fit,
         training=training,
-        notes=_notes(observed, limit),
+        warnings=_warnings(observed, limit),
     )
 
 
@@ -352,11 +339,12 @@ def _unattributed_ratio(observed: Observed) -> float:
     return observed.engine_state_s.get(("unattributed", None), 0.0) / (observed.engines * observed.seconds)
 
 
-def _notes(observed: Observed, limit: int) -> tuple[Note, ...]:
-    known: Sequence[tuple[Note, bool]] = (
-        ("limit_below_setting", limit < (observed.max_running or 0)),
-        ("unattributed_engine_time", _unattributed_ratio(observed) > _HOST_TIME_RATIO),
-        ("prefill_not_recorded", not bool(observed.passes.prefills.any())),
-        ("unattributed_trainer_time", _between_s(observed) > _HOST_TIME_RATIO * float(observed.steps.period_s.sum())),
-    )
-    return tuple(note for note, holds in known if holds)
+def _warnings(observed: Observed, limit: int) -> tuple[ModelWarning, ...]:
+    trainer_s = float(observed.steps.period_s.sum())
+    found = {
+        ModelWarning.LIMIT_BELOW_SETTING: limit < (observed.max_running or 0),
+        ModelWarning.UNATTRIBUTED_ENGINE_TIME: _unattributed_ratio(observed) > _HOST_TIME_RATIO,
+        ModelWarning.PREFILL_NOT_RECORDED: not bool(observed.passes.prefills.any()),
+        ModelWarning.UNATTRIBUTED_TRAINER_TIME: _between_s(observed) > _HOST_TIME_RATIO * trainer_s,
+    }
+    return tuple(warning for warning, holds in found.items() if holds)

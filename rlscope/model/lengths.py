@@ -1,18 +1,10 @@
-"""How long responses are: a discrete law of generated tokens, with the cap as an atom and unfinished samples counted.
+"""Response lengths: a discrete law of generated tokens, with an atom at the cap and unfinished samples counted.
 
-Answers: moments, tails, quantiles, the longest of a group, draws, and what the law becomes when responses are scaled
-or cut. Not covered: prompts; lengths that drift while they are sampled; how a length depends on its prompt, other than
-through what was measured over whole groups (`group_lengths.py`).
-
-How alike the lengths of a group are: measured over whole groups, since a group waits for its longest member.
-
-Not covered: groups with a member that never finished (they are left out, which favours short groups when many are in
-flight at the end), and groups of other sizes than the commonest.
-
-A law of response lengths from the two or three figures that are known of it before a run.
-
-All figures are of responses as they come out, cut at the cap. Not covered: laws that are not lognormal below their
-cap, such as short refusals beside long solutions; record a run, and its own law is used.
+The law comes from the samples of a run, or before a run from the two or three figures that are known. It gives moments,
+tails, quantiles, the longest of a group, and random lengths, and it can be scaled or cut. A group waits for its longest
+member, so how alike its members are is measured over whole groups. Not covered: prompts, lengths that drift while they
+are sampled, groups of other than the commonest size, groups with a member that never finished (leaving them out favours
+short groups), and plans whose lengths are not lognormal below the cap: record a run, and its own law is used.
 """
 
 import math
@@ -24,6 +16,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
+
+from rlscope.model.arrays import Counts, Flags, Reals
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ def measure_groups(
     return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
 
 
-def _correlation(table: npt.NDArray[np.float64]) -> float:
+def _correlation(table: Reals) -> float:
     """Rows are groups. Lengths that are all alike share everything: 1."""
     count, size = table.shape
     means = table.mean(axis=1)
@@ -71,9 +65,6 @@ def _correlation(table: npt.NDArray[np.float64]) -> float:
     total = between + (size - 1) * within
     return (between - within) / total if total > 0.0 else 1.0
 
-
-Reals = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 _FINEST_STEP_TOKENS: Final = 0.5
 """Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
@@ -263,7 +254,7 @@ def _merged(lengths: Reals, masses: Reals) -> tuple[Reals, Reals]:
     return support, np.bincount(where, weights=masses).astype(np.float64)
 
 
-def _product_limit(tokens: Reals, ended: npt.NDArray[np.bool_]) -> tuple[Reals, Reals, float]:
+def _product_limit(tokens: Reals, ended: Flags) -> tuple[Reals, Reals, float]:
     """Lengths at which samples ended, the mass of each, and the mass left beyond them."""
     lengths, where = np.unique(tokens, return_inverse=True)
     ends = np.bincount(where, weights=ended)

@@ -1,20 +1,15 @@
-"""What one stretch of a run shows of the quantities that the model is about. Facts as arrays; no fit, no judgement.
-
-Another run of the same model and trainers: its train steps say how training scales, its cautions how surely.
-"""
+"""What the model reads from a run: one steady stretch of it, and the train steps of other runs. Facts only, no fit."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.training.scaling import StepsElsewhere
-
-Reals = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
+from rlscope.model.warnings import ModelWarning
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,7 +33,7 @@ class TrainerSteps:
     """Versions published from the step: 0 or 1."""
 
     @property
-    def trained(self) -> npt.NDArray[np.bool_]:
+    def trained(self) -> Flags:
         """Which of them say how many tokens they trained on, and for how long."""
         return (self.tokens > 0) & (self.train_s > 0.0)
 
@@ -52,7 +47,7 @@ class PassCosts:
     running: Counts
     kv_tokens: Reals
     """Resident tokens, mean over the passes; NaN where not recorded."""
-    prefills: npt.NDArray[np.bool_]
+    prefills: Flags
     rows: Counts
     """Measurements."""
     passes: Counts
@@ -76,11 +71,11 @@ class Delivered:
 
 
 @dataclass(frozen=True, slots=True)
-class PutBack:
+class PreemptionCounts:
     """What engines put back because their KV cache was full."""
 
     preemptions: int
-    again_tokens: int | None
+    recomputed_tokens: int | None
     """Computed again for it; where updates drop the KV, what they have computed again is in it too. None where no more
     was computed than the prompts hold: a part of them then was not, as where nobody recorded what a cache spares."""
 
@@ -126,10 +121,10 @@ class Observed:
     """Equally likely waits of a sample outside the engine; empty where none was recorded."""
     one_engine_groups_ratio: float | None = None
     """Groups all of whose samples began on one engine; None where there is one engine, or no group."""
-    batches_ahead: float | None = None
+    prefetched_batches: float | None = None
     """Optimizer steps' batches that the trainers held when a step began, besides its own and those of steps that make
     the same version; None where nothing says."""
-    put_back: PutBack | None = None
+    preemption_counts: PreemptionCounts | None = None
     """None where engines do not count preemptions."""
 
     @property
@@ -143,11 +138,6 @@ class Observed:
         return float(self.steps.response_tokens.sum() / self.steps.period_s.sum())
 
 
-OtherCaution = Literal["same_trainers", "model_not_recorded", "other_settings", "other_lengths"]
-"""same_trainers: it has as many trainer GPUs, so it says nothing of scaling. model_not_recorded: nothing says that it
-is the same model. other_settings: what its config says of training is not the same. other_lengths: its samples are so
-much longer or shorter that attention alone may have changed the time of a token."""
-
 _OTHER_LENGTHS: Final = 1.25
 """Mean tokens of a sample over those of the other run, either way. Attention is a tenth or so of a step at usual
 lengths, and grows with them: a quarter longer costs some 2 %, which is what two runs are taken to differ by."""
@@ -160,7 +150,7 @@ class OtherRun:
     run_id: str
     trainer_gpus: int
     steps: TrainerSteps
-    cautions: tuple[OtherCaution, ...] = ()
+    warnings: tuple[ModelWarning, ...] = ()
 
     @property
     def elsewhere(self) -> StepsElsewhere:
@@ -171,14 +161,14 @@ class OtherRun:
         )
 
     def beside(self, observed: Observed) -> "OtherRun":
-        """With the cautions that show beside the run that is calibrated."""
+        """With the warnings that show beside the run that is calibrated."""
         ratio = _sample_tokens(self.steps) / _sample_tokens(observed.steps)
-        found = list(self.cautions)
+        found = list(self.warnings)
         if self.trainer_gpus == observed.trainer_gpus:
-            found.append("same_trainers")
+            found.append(ModelWarning.SAME_TRAINERS)
         if not 1.0 / _OTHER_LENGTHS <= ratio <= _OTHER_LENGTHS:
-            found.append("other_lengths")
-        return replace(self, cautions=tuple(found))
+            found.append(ModelWarning.OTHER_LENGTHS)
+        return replace(self, warnings=tuple(found))
 
 
 def _sample_tokens(steps: TrainerSteps) -> float:

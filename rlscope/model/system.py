@@ -1,23 +1,15 @@
-"""A run in steady state, in the terms that the closed forms and the event simulator share. No behaviour.
+"""A run in steady state, in the terms that the closed forms and the event simulator share, and the layouts it could have.
 
-Everything is per engine and not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
-
-Which layouts a run of so many GPUs could have: what the granularity of engines, replicas and nodes allows.
+Quantities are per engine, not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-
-Reals = npt.NDArray[np.float64]
-
-QueuePolicy = Literal["wait", "drop_oldest", "drop_by_age"]
-"""What happens to a sample that a full queue, or the staleness cap, has no place for."""
+from rlscope.model.policies import QueuePolicy, StalenessPolicy
 
 
 class DecodeCurve(Protocol):
@@ -51,7 +43,7 @@ class Workload:
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
     environment_waits_s: tuple[float, ...] = ()
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
-    batches_ahead: float = 0.0
+    prefetched_batches: float = 0.0
     """Steps' worth of samples that the trainers hold besides those they train on: a step starts once they are taken."""
 
 
@@ -120,6 +112,13 @@ class Admission:
     """Cap on running and queued samples together."""
     max_running_samples: int | None = None
     """Cap on the samples that run or are outside, over all engines; those that wait for their group do not count."""
+    staleness_policy: StalenessPolicy = "admission"
+    """How `max_staleness` is kept; without a cap it means nothing."""
+
+    @property
+    def waits_for_cap(self) -> bool:
+        """Whether somebody waits so that the staleness cap is kept, and nothing is dropped."""
+        return self.max_staleness is not None and self.queue_policy == "wait" and self.staleness_policy != "drop"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,8 +38,8 @@ from rlscope.model.hardware.parameters import Counted, UncountableError, count_p
 from rlscope.model.lengths import LengthLaw, law_of_mean, law_of_percentiles
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
-from rlscope.model.training.flops import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
+from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.planning.schema import Guess, PlanFile, near_misses, read_plan
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import Run, open_run
@@ -247,7 +247,7 @@ def plan_of(file: PlanFile) -> PlanInputs:
         training=_training(file, decoder),
         update=_update(file, decoder.shape),
         admission=_admission(file),
-        settings=_settings(file),
+        settings=Settings(),
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
         # Where what is too old is dropped, no layout trains on it.
@@ -399,13 +399,9 @@ def _admission(file: PlanFile) -> Admission:
             expected = f"at least {whole}, the whole groups of a step"
             raise file.text.error("limits", name, found=str(limit), expected=expected)
     cap = None if kept == "by_layout" else limits.max_staleness
-    policy = "drop_by_age" if kept == "drop" else "wait"
-    return Admission(queue, policy, cap, limits.max_in_flight_samples)
-
-
-def _settings(file: PlanFile) -> Settings:
-    capped = file.limits.staleness_kept == "publication_waits" and bool(file.limits.max_staleness)
-    return Settings(publication="capped") if capped else Settings()
+    # A cap of 0 leaves publications nothing to wait for.
+    policy = "admission" if kept == "by_layout" or (kept == "publication_waits" and not cap) else kept
+    return Admission(queue, "wait", cap, limits.max_in_flight_samples, staleness_policy=policy)
 
 
 def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> float:

@@ -1,7 +1,4 @@
-"""One question of the user's to one run: by its name, or as SQL of their own.
-
-Writes a frame as text, CSV, JSON or Parquet, to a file or to stdout.
-"""
+"""One question to one run, by name or as ad-hoc SQL, written as text, CSV, JSON or Parquet to a file or stdout."""
 
 import sys
 from collections.abc import Mapping, Sequence

@@ -1,6 +1,6 @@
-"""The files of a run folder, each checked before anything reads it. Nothing here opens a database.
+"""The files of a run folder, each checked before anything reads it. No database is opened here.
 
-A bad file is skipped and named with its reason. Only an unknown format or a folder that is no run is refused.
+A damaged file is skipped and listed with the reason. Only an unknown format, or a folder that is no run, is an error.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Runs a question, or the user's own SELECT, on an open run, and returns a polars frame.
+"""Runs a question, or a user's ad-hoc SELECT, on an open run, and returns a polars frame.
 
-A question may stand on the answer of another: it names it among its inputs, and that answer is then kept as a table,
-so that it is computed once for a run.
+A question may use the answer of another: it lists it among its inputs, and that answer is kept as a table, so that it
+is computed once for a run.
 """
 
 import re

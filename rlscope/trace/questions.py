@@ -1,8 +1,7 @@
 """Finds the SQL files and reads their headers. Runs nothing.
 
-A file lies in the folder of its topic; its name is that of the question, and no two are the same.
-
-The header of a question, one SELECT a file:
+A file lies in the folder of its topic; its name is that of the question, and no two are the same. Each is one SELECT
+with this header:
 
     -- The question as a sentence?
     --

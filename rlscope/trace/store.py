@@ -1,7 +1,7 @@
-"""Opens a run folder as one DuckDB connection that holds the tables of the contract, and lists what it left out.
+"""Opens a run folder as one DuckDB connection with the tables of the contract, and lists what was left out.
 
-Nothing else opens files or connections. The tables are views over the Parquet files that stood in the folder when it
-was opened, so a run that is still being written can be analysed. `workers` holds one row per worker file.
+Nothing else opens files or connections. The tables are views over the Parquet files that were in the folder when it was
+opened, so a run that is still being written can be analysed. `workers` has one row per worker file.
 """
 
 import tempfile

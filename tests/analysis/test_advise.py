@@ -8,10 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.advise import Constraints, _admission, _question, _settings
+from rlscope.analysis.advise import Constraints, _admission, _model_config, _settings
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.observe import UnobservableError, _held_ahead, observe
-from rlscope.model.observed import Delivered, Observed, PutBack
+from rlscope.analysis.observe import UnobservableError, _prefetched, observe
+from rlscope.model.observed import Delivered, Observed, PreemptionCounts
 from rlscope.model.system import Admission
 from rlscope.trace.config import RunConfig
 from tests.model.known_run import observed
@@ -129,21 +129,26 @@ def test_a_stretch_shows_its_workers_its_steps_and_its_samples():
     assert run.steps.wait_s.tolist() == [0.75, 0.75, 0.75]
     assert run.trained_tokens_per_s == 400.0
     assert (run.began_samples, run.prompt_tokens, run.group_size) == (8, 10.0, 2)
-    assert run.batches_ahead == 0.75
-    assert run.put_back == PutBack(preemptions=3, again_tokens=20)
+    assert run.prefetched_batches == 0.75
+    assert run.preemption_counts == PreemptionCounts(preemptions=3, recomputed_tokens=20)
     assert run.delivered == Delivered(2_400, 100, 0)
     assert run.staleness == ((0, 5), (1, 13), (2, 8))  # of the steps of the stretch only
 
 
 @pytest.mark.parametrize(
-    ("preemptions", "prefill_tokens", "put_back"),
-    [(None, 100, None), (0, 100, PutBack(0, 0)), (1, 81, PutBack(1, 1)), (1, 80, PutBack(1, None))],
+    ("preemptions", "prefill_tokens", "preemption_counts"),
+    [
+        (None, 100, None),
+        (0, 100, PreemptionCounts(0, 0)),
+        (1, 81, PreemptionCounts(1, 1)),
+        (1, 80, PreemptionCounts(1, None)),
+    ],
 )
 def test_tokens_beyond_the_prompts_were_computed_again_where_requests_were_put_back(
-    preemptions: int | None, prefill_tokens: int, put_back: PutBack | None
+    preemptions: int | None, prefill_tokens: int, preemption_counts: PreemptionCounts | None
 ):
     row = {"preemptions": preemptions, "prefill_tokens": prefill_tokens, "prompt_tokens": 80, "segments": 8}
-    assert seen(answers(preemptions=pl.DataFrame([row]))).put_back == put_back
+    assert seen(answers(preemptions=pl.DataFrame([row]))).preemption_counts == preemption_counts
 
 
 def test_engine_seconds_count_by_the_part_of_a_bucket_that_is_inside():
@@ -224,14 +229,18 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
         (
             RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8),
             KEEPING,
-            Admission(8, "drop_by_age", 1),
+            Admission(8, "wait", 1, staleness_policy="drop"),
         ),
         (
             RunConfig(staleness_policy="drop", max_staleness=4, queue_capacity_samples=8),
             DROPPING,
-            Admission(8, "drop_by_age", 4),
+            Admission(8, "wait", 4, staleness_policy="drop"),
         ),
-        (RunConfig(staleness_policy="publication_waits", max_staleness=2), KEEPING, Admission(None, "wait", 2)),
+        (
+            RunConfig(staleness_policy="publication_waits", max_staleness=2),
+            KEEPING,
+            Admission(None, "wait", 2, staleness_policy="publication_waits"),
+        ),
         (RunConfig(staleness_policy="publication_waits", max_staleness=0), KEEPING, Admission()),
         (
             RunConfig(queue_policy="drop_oldest", queue_capacity_samples=8, staleness_policy="drop", max_staleness=4),
@@ -252,7 +261,7 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
         (
             RunConfig(staleness_policy="drop", max_staleness=4, max_running_samples=32),
             DROPPING,
-            Admission(None, "drop_by_age", 4, None, 32),
+            Admission(None, "wait", 4, None, 32, staleness_policy="drop"),
         ),
     ],
 )
@@ -274,17 +283,19 @@ def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
     config: RunConfig, together_ratio: float | None, expected: str
 ):
     run = replace(observed(), one_engine_groups_ratio=together_ratio)
-    assert _settings(config, Admission(), run).dispatch == expected
+    assert _settings(config, run).dispatch == expected
 
 
-@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop_by_age"), (-1.0, None)])
+@pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop"), (-1.0, None)])
 def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held_ahead(
     ahead: float | None, drops: str | None
 ):
     config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
-    assert _admission(config, aged).queue_policy == (drops or "wait")
-    assert _question(config, SimpleNamespace(steps=30), aged, Constraints()).batches_ahead == max(ahead or 0.0, 0.0)
+    assert (_admission(config, aged).staleness_policy == "drop") is (drops is not None)
+    assert _model_config(config, SimpleNamespace(steps=30), aged, Constraints()).prefetched_batches == max(
+        ahead or 0.0, 0.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -295,8 +306,8 @@ def test_batches_that_make_one_version_together_are_not_held_ahead(
     published: tuple[int, ...], counted: float, held: float
 ):
     steps = replace(observed().steps, published=np.array(published))
-    assert _held_ahead(counted, steps) == held
-    assert _held_ahead(None, steps) is None
+    assert _prefetched(counted, steps) == held
+    assert _prefetched(None, steps) is None
 
 
 @pytest.mark.parametrize(
@@ -317,30 +328,31 @@ def test_batches_that_make_one_version_together_are_not_held_ahead(
 def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_has_room_for_them(
     config: RunConfig, shown: float | None, ahead: float
 ):
-    run = replace(observed(), batches_ahead=shown)
-    assert _question(config, SimpleNamespace(steps=30), run, Constraints()).batches_ahead == ahead
+    run = replace(observed(), prefetched_batches=shown)
+    assert _model_config(config, SimpleNamespace(steps=30), run, Constraints()).prefetched_batches == ahead
 
 
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
-    assert _settings(RunConfig(queue_order="oldest_first"), Admission(), observed()).queue_order == "oldest_first"
-    assert _settings(RunConfig(), Admission(), observed()).queue_order == "fifo"
+    assert _settings(RunConfig(queue_order="oldest_first"), observed()).queue_order == "oldest_first"
+    assert _settings(RunConfig(), observed()).queue_order == "fifo"
 
 
 def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():
     facts = SimpleNamespace(steps=30)
     config = RunConfig(max_staleness=4, total_steps=50, gpus_per_trainer_replica=2)
     run = observed()
-    assert _question(config, facts, run, Constraints()).most_staleness == 4
-    assert _question(config, facts, run, Constraints(most_staleness=1)).most_staleness == 1
-    assert _question(config, facts, run, Constraints()).remaining_steps == 20
-    assert _question(config, facts, run, Constraints(gpus_per_node=8)).granularity.gpus_per_node == 8
+    assert _model_config(config, facts, run, Constraints()).most_staleness == 4
+    assert _model_config(config, facts, run, Constraints(most_staleness=1)).most_staleness == 1
+    assert _model_config(config, facts, run, Constraints()).remaining_steps == 20
+    assert _model_config(config, facts, run, Constraints(gpus_per_node=8)).granularity.gpus_per_node == 8
     for policy in ("drop", "admission", "publication_waits"):
         keeping = replace(config, staleness_policy=policy)
-        assert _question(keeping, facts, replace(run, delivered=DROPPING), Constraints()).most_staleness is None
+        assert _model_config(keeping, facts, replace(run, delivered=DROPPING), Constraints()).most_staleness is None
 
 
 @pytest.mark.parametrize(
-    ("over_tokens", "expected"), [(4, Admission(8, "drop_by_age", 1)), (5, Admission(8)), (1_000, Admission(8))]
+    ("over_tokens", "expected"),
+    [(4, Admission(8, "wait", 1, staleness_policy="drop")), (5, Admission(8)), (1_000, Admission(8))],
 )
 def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens: int, expected: Admission):
     config = RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8)

@@ -20,16 +20,17 @@ from rlscope.model.forecast import recommend
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.forecast.whatif import what_if
-from rlscope.model.observed import OtherCaution, OtherRun
+from rlscope.model.observed import OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
+from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
 from rlscope.reports.documents.layouts import scaling_document
 from rlscope.reports.documents.what_if import what_if_document
 from rlscope.reports.text import advice
 from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.model import remarks
-from rlscope.reports.text.names import OTHER_CAUTIONS, scaling_sentence
+from rlscope.reports.text.names import WARNINGS, scaling_sentence
 from rlscope.trace.store import open_run
 from tests.model.known_run import TODAY, TRUTH, observed
 from tests.trace_folder import delivery_row, sample_row, train_row, worker, write_rows, write_run
@@ -62,7 +63,7 @@ def read(run: Path, *others: Path) -> tuple[OtherRun, ...]:
 def test_the_steady_train_steps_of_another_run_are_read(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     (found,) = read(own, other)
-    assert (found.trainer_gpus, found.cautions) == (4, ())
+    assert (found.trainer_gpus, found.warnings) == (4, ())
     assert found.steps.period_s == pytest.approx([0.5] * 13)
     assert found.steps.train_s == pytest.approx([0.2] * 13)
     assert found.steps.tokens.tolist() == [1_000] * 13
@@ -131,10 +132,10 @@ def test_a_run_whose_trainers_are_others_or_unknown_is_an_error_that_names_it(
     ],
 )
 def test_what_is_not_recorded_or_bears_less_on_training_is_a_caution(
-    tmp_path: Path, change: Mapping[str, Any], cautions: tuple[OtherCaution, ...]
+    tmp_path: Path, change: Mapping[str, Any], cautions: tuple[ModelWarning, ...]
 ) -> None:
     (found,) = read(record(tmp_path / "own"), record(tmp_path / "other", trainers=4, **change))
-    assert found.cautions == cautions
+    assert found.warnings == cautions
 
 
 def test_each_run_is_named_once(tmp_path: Path) -> None:
@@ -198,25 +199,25 @@ def test_another_run_makes_the_exponent_measured_and_surer() -> None:
         (at(4, lengths=1.2), ()),
     ],
 )
-def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautions: tuple[OtherCaution, ...]) -> None:
-    assert other.beside(observed()).cautions == cautions
+def test_what_shows_only_beside_the_run_is_a_caution_too(other: OtherRun, cautions: tuple[ModelWarning, ...]) -> None:
+    assert other.beside(observed()).warnings == cautions
 
 
 def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     said = model(at(2), at(4), at(6))
     assert remarks(said)[-1].startswith(
-        "How training scales is measured from 3 runs, with 2, 4 and 6 trainer GPUs: as their number to the power 0.9"
+        "Training scaling is measured from 3 runs with 2, 4 and 6 trainer GPUs: rate ~ (trainer GPUs)^0.9"
     )
     assert "(90% between 0.9" in remarks(said)[-1]
-    assert f"with-2: {OTHER_CAUTIONS['same_trainers']}" in remarks(said)
+    assert f"with-2: {WARNINGS[ModelWarning.SAME_TRAINERS]}" in remarks(said)
     # And beside the advice, which every format shows.
     assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
-    assert "How training scales" not in advice.why_beside_rows(model())
-    assert remarks(model())[-1].startswith("How training scales is assumed: as the number of trainer GPUs to the ")
+    assert "Training scaling" not in advice.why_beside_rows(model())
+    assert remarks(model())[-1].startswith("Training scaling is assumed: as the number of trainer GPUs to the ")
 
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
-    contradiction = "No way of scaling explains how fast the other runs train"
+    contradiction = "No scaling exponent explains how fast the other runs train"
     agreeing = model(at(4))
     training = replace(agreeing.calibration.training, scaling_contradicted=True)
     contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))
@@ -228,7 +229,7 @@ def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
 @pytest.mark.parametrize(
     ("others", "trainers", "line"),
     [
-        ((), 3, "Training was seen on one number of GPUs"),
+        ((), 3, "Training was measured on one number of GPUs"),
         ((at(4),), 3, None),
         ((at(4),), 4, None),
         ((at(4),), 5, "These are more or fewer trainer GPUs than any of the runs had"),
@@ -239,7 +240,7 @@ def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_
 ) -> None:
     said = model(*others)
     answer = what_if(said, Change(trainer_gpus=trainers))
-    assert ("training_scaling" in answer.doubts) == (line is not None)
+    assert ("training_scaling" in answer.warnings) == (line is not None)
     lines = what_if_words.what_if_lines(said, answer)
     assert line is None or lines[0].startswith(line)
     assert (scaling_sentence(said) in lines) == bool(others)
@@ -267,4 +268,4 @@ def test_a_recorded_run_hears_another_one(tmp_path: Path) -> None:
     training = said.calibration.training
     assert (training.seen_gpus, training.scaling_seen_at) == (4, (2,))
     assert training.scaling_exponent == pytest.approx(0.7, abs=0.06)
-    assert [other.cautions for other in said.others] == [("model_not_recorded",)]
+    assert [other.warnings for other in said.others] == [("model_not_recorded",)]

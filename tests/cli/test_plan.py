@@ -172,7 +172,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
 def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_path: Path) -> None:
     text = " ".join(shown(plan_ahead(write(tmp_path, PLAN), 0), 120).replace("│", " ").split())
     assert "No layout of these 6 GPUs can be used." in text
-    assert "Of all splits: tokens older than the cap (5 splits)." in text
+    assert "Of all splits: staleness above the cap (5 splits)." in text
     assert "The least stale," in text
     assert "with every token at the newest version" in text
     assert "What the answer depends on" not in text

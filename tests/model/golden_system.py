@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Admission, Engine, Layout, Reals, System, Trainer, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
 
 FLAT_S, PER_REQUEST_S = 8e-3, 3e-5
 KV_S = 131072 / (3.35e12 * 0.9)

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Engine, Layout, Reals, System, Trainer, TrainerPhase, WeightUpdate, Workload
+from rlscope.model.system import Admission, Engine, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +50,16 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
         Settings(),
     ),
     "dropped by age": (
-        with_admission(BUSY, queue_capacity_samples=48, queue_policy="drop_by_age", max_staleness=1),
+        with_admission(BUSY, queue_capacity_samples=48, staleness_policy="drop", max_staleness=1),
         LAYOUT,
         Settings(),
     ),
     "staleness admission": (with_admission(STARVED, max_staleness=1), LAYOUT, Settings()),
     "in-flight limit": (with_admission(BUSY, max_in_flight_samples=40), LAYOUT, Settings()),
     "capped publication": (
-        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48),
+        with_admission(BUSY, max_staleness=1, queue_capacity_samples=48, staleness_policy="publication_waits"),
         LAYOUT,
-        Settings(publication="capped"),
+        Settings(),
     ),
     "synchronous": (with_admission(STARVED, max_staleness=0), LAYOUT, Settings(publication="drained")),
     "drained": (STARVED, LAYOUT, Settings(publication="drained")),

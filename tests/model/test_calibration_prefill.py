@@ -9,7 +9,7 @@ from rlscope.model.analytic.engine_time import passes_per_sample
 from rlscope.model.calibration import prefill_cost
 from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Observed, PassCosts, PutBack
+from rlscope.model.observed import Observed, PassCosts, PreemptionCounts
 from tests.model.known_run import observed as known_run
 
 CURVE = PNormCurve(flat_s=0.008, per_request_s=2.5e-4, sharpness=1.0)
@@ -118,10 +118,12 @@ def test_what_preemptions_had_computed_again_makes_no_prompt_dearer() -> None:
     # 500 prompts in 400 passes; and the same passes over as many requests put back, with as many tokens.
     alone = run(passes([(300, 100, 0.007), (100, 200, 0.009)]), samples=500)
     both = run(passes([(600, 100, 0.007), (200, 200, 0.009)]), samples=500)
-    counted = replace(both, put_back=PutBack(preemptions=500, again_tokens=50_000))
+    counted = replace(both, preemption_counts=PreemptionCounts(preemptions=500, recomputed_tokens=50_000))
     assert prefill_cost(counted, CURVE, 0.0) == pytest.approx(prefill_cost(alone, CURVE, 0.0))
-    assert prefill_cost(replace(alone, put_back=PutBack(0, 0)), CURVE, 0.0) == prefill_cost(alone, CURVE, 0.0)
-    untold = prefill_cost(replace(alone, put_back=PutBack(500, None)), CURVE, 0.0)
+    assert prefill_cost(replace(alone, preemption_counts=PreemptionCounts(0, 0)), CURVE, 0.0) == prefill_cost(
+        alone, CURVE, 0.0
+    )
+    untold = prefill_cost(replace(alone, preemption_counts=PreemptionCounts(500, None)), CURVE, 0.0)
     assert untold.tokens_per_s == prefill_cost(alone, CURVE, 0.0).tokens_per_s
     # With nobody to count, each prompt is taken to cost twice as much.
     uncounted = prefill_cost(both, CURVE, 0.0)

@@ -1,1 +1,1 @@
-"""Closed forms: the steady state of a layout, what each side loses by cause, the age of tokens, the upper bound."""
+"""Closed forms of the steady state: engine time, limits, staleness, the synchronous step and the upper bound."""

@@ -1,8 +1,7 @@
-"""How fast any layout of so many GPUs can be at most: no tail, no weight updates, no limit on staleness, GPUs split as
-finely as one likes.
+"""Upper bound on the rate of any layout: no tail, no weight updates, no staleness cap, GPUs split as finely as needed.
 
-The work of a step takes the GPUs B mu / r + B mu / u seconds in all, so N of them need 1/N of it; the same holds for a
-synchronous step whose generation is packed perfectly (own derivation).
+A step of B samples takes B mu / r + B mu / u GPU-seconds in all, so N GPUs need at least 1/N of that. The same holds
+for a synchronous step whose generation is packed perfectly (own derivation).
 """
 
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
-"""How long the engines need to make the samples of one step, by their running batch; and the batch that takes so long.
+"""How long the engines need for the samples of one step, by their running batch; and which batch takes a given time.
 
-The batch is a mean and need not be whole. Below one request it is the share of the time that an engine has one. Not
+The batch is a mean and need not be whole; below one request it is the share of the time in which an engine has one. Not
 covered: engines that differ, batches that vary over time, and prompts cached between the members of a group.
 """
 
@@ -9,9 +9,10 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.hardware.kv_cache import KvLoad, safe_batch, steady_kv_load
-from rlscope.model.numerics.rootfind import Condition, begins_to_hold, first_interval
-from rlscope.model.system import Engine, Reals, System, WeightUpdate, Workload
+from rlscope.model.numerics.rootfind import Condition, bisect_condition, first_bracket
+from rlscope.model.system import Engine, System, WeightUpdate, Workload
 
 LEAST_RUNNING: Final = 1e-3
 """Where searches for a running batch begin: an engine that has a request one part in a thousand of the time."""
@@ -108,7 +109,7 @@ def first_running(holds: Condition, highest: Reals) -> Reals:
     steps = np.linspace(0.0, 1.0, _SCAN_POINTS)[:, None]
     scan = LEAST_RUNNING * (np.maximum(highest, LEAST_RUNNING) / LEAST_RUNNING) ** steps
     held = holds(scan)
-    _, found = begins_to_hold(holds, *first_interval(scan, held))
+    _, found = bisect_condition(holds, *first_bracket(scan, held))
     return np.where(held.any(axis=0), found, np.nan)
 
 

@@ -1,10 +1,8 @@
-"""What the samplers could do, limit by limit: how long they need for a step as one thing after the other holds them.
+"""What holds the samplers back, limit by limit, and which layouts cannot run at all.
 
-The limits are put on in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
-staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then, because
-the load varies, and the shorter lengths of what a drop by age leaves; only the event simulator sees those.
-
-What keeps a layout from running at all, by name.
+The limits are applied in a fixed order: hardware, weight updates, the cap on samples in flight, the environment, the
+staleness cap. A loss is charged to the limit that adds it. Not covered: limits that bind only now and then because the
+load varies, and the shorter lengths of what a drop for staleness leaves; only the event simulator sees those.
 """
 
 import math
@@ -12,18 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import Sampling, first_running
 from rlscope.model.analytic.staleness import clipped_mean, oldest_token_law
-from rlscope.model.numerics.rootfind import Condition, begins_to_hold
-from rlscope.model.system import Layout, Reals, System
+from rlscope.model.arrays import Flags, Reals
+from rlscope.model.numerics.rootfind import Condition, bisect_condition
+from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
-
-CapRule = Literal["admission", "publication_waits"]
-"""How a staleness cap that is waited for is kept: samples start only so many versions ahead, which a sample overtaken
-by shorter ones can exceed; or the trainers wait for samples that the next version would make too old, which none can.
-"""
 
 _MEAN_QUEUED: Final = 0.5
 """Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
@@ -39,7 +32,6 @@ class SamplerFleet:
     places: Reals
     """Limit on the requests of an engine, as set."""
     trainers: TrainerStep
-    cap_rule: CapRule
 
     def allowed_places(self) -> Reals:
         """The same, or an engine's share of the cap on what runs over all of them."""
@@ -114,7 +106,7 @@ def sampler_levels(fleet: SamplerFleet) -> Levels:
     return Levels(held[0], held[1], held[2], held[3], held[4], hardware, running, aged_ratio)
 
 
-def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> npt.NDArray[np.bool_]:
+def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flags:
     """Whether so much larger a batch, 0..1 of it, would pass a limit on what is in flight or on staleness that waits.
 
     The load varies, so a limit that the mean does not reach binds now and then.
@@ -125,9 +117,8 @@ def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> npt.
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / fleet.step_s(more)
         in_flight = fleet.group_tail_ratio() * more * fleet.engines + outside + fleet.mean_queued()
         near |= in_flight > admission.max_in_flight_samples
-    if admission.max_staleness is not None and admission.queue_policy == "wait":
-        rule = _ahead_of if fleet.cap_rule == "admission" else _older_than
-        near |= rule(fleet, admission.max_staleness)(more)
+    if admission.max_staleness is not None and admission.waits_for_cap:
+        near |= _passes_cap(fleet, admission.max_staleness)(more)
     return near
 
 
@@ -147,7 +138,7 @@ def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
     in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
     tail_ratio, places = fleet.group_tail_ratio(), fleet.allowed_places()
 
-    def is_full(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_full(running: Reals) -> Flags:
         outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
         return (running + outside > places) | (tail_ratio * running + outside > in_flight)
 
@@ -157,10 +148,15 @@ def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
 def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
     """With a cap that is waited for, by either rule."""
     admission = fleet.system.admission
-    if admission.max_staleness is None or admission.queue_policy != "wait":
+    if admission.max_staleness is None or not admission.waits_for_cap:
         return most
-    is_over = _ahead_of(fleet, admission.max_staleness)
-    return _until(is_over if fleet.cap_rule == "admission" else _older_than(fleet, admission.max_staleness), most)
+    return _until(_passes_cap(fleet, admission.max_staleness), most)
+
+
+def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
+    """Whether a batch would pass a cap that is waited for, by the way in which it is kept."""
+    by_admission = fleet.system.admission.staleness_policy == "admission"
+    return _ahead_of(fleet, cap) if by_admission else _older_than(fleet, cap)
 
 
 def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
@@ -169,9 +165,9 @@ def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
     ahead is among them.
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
-    ahead = cap - fleet.system.workload.batches_ahead
+    ahead = cap - fleet.system.workload.prefetched_batches
 
-    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
         waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
@@ -189,9 +185,9 @@ def _older_than(fleet: SamplerFleet, cap: int) -> Condition:
     workload = fleet.system.workload
     longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
 
-    def is_over(running: Reals) -> npt.NDArray[np.bool_]:
+    def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
-        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.batches_ahead
+        constant = workload.environment_s / step_s + fleet.update_lag(running, step_s) + workload.prefetched_batches
         return longest_tokens * fleet.versions_per_token(running) + constant > cap
 
     return is_over
@@ -205,17 +201,17 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     cap = admission.max_staleness
-    if cap is None or admission.queue_policy != "drop_by_age":
+    if cap is None or admission.staleness_policy != "drop":
         return np.zeros_like(running)
     law = oldest_token_law(workload.lengths, workload.group_size)
     period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
 
-    def is_enough(dropped_ratio: Reals) -> npt.NDArray[np.bool_]:
+    def is_enough(dropped_ratio: Reals) -> Flags:
         step_s = np.maximum(period_s / (1.0 - dropped_ratio), fleet.trainers.total_s)
         constant = workload.environment_s / step_s + fleet.update_lag(running, step_s)
         return clipped_mean(law, full_rate * period_s / step_s, cap - constant) <= dropped_ratio
 
-    return begins_to_hold(is_enough, np.zeros_like(running), np.ones_like(running))[0]
+    return bisect_condition(is_enough, np.zeros_like(running), np.ones_like(running))[0]
 
 
 def _until(is_over: Condition, most: Reals) -> Reals:
@@ -263,5 +259,5 @@ def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | Non
 def _leaves_no_version(system: System) -> bool:
     """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
     cap = system.admission.max_staleness
-    ahead = 0.0 if system.admission.queue_policy == "drop_by_age" else system.workload.batches_ahead
+    ahead = 0.0 if system.admission.staleness_policy == "drop" else system.workload.prefetched_batches
     return cap is not None and cap <= ahead

@@ -1,11 +1,11 @@
-"""How old tokens are in steady state, in closed form, when engines take new weights in flight.
+"""Staleness of tokens in steady state, in closed form, when engines take new weights in flight.
 
 A token's staleness counts the steps between sampling it and training on it. With a constant period T it is
-floor(y - U) + 1, where U is uniform in 0..1 and y = (tokens until its group is whole) * versions_per_token + offset:
-so P(staleness >= n) = clip(y - n + 1, 0, 1) and its mean is y. All equations are own derivations from that, unless
-they say otherwise. Members of a group are taken to start together and to be independent (or as alike as their
-measured tail says). Not covered: periods and loads that vary, which lengthen the tails (a 99th percentile can be
-several times the mean), queues that grow, and caps, which need the event simulator.
+floor(y - U) + 1, where U is uniform in 0..1 and y = (tokens until its group is complete) * versions_per_token + offset:
+so P(staleness >= n) = clip(y - n + 1, 0, 1), with mean y. Unless stated otherwise, the equations are own derivations
+from that. Members of a group are taken to start together and to be independent, or as alike as their measured tail
+says. Not covered: periods and loads that vary, which lengthen the tails (a 99th percentile can be several times the
+mean), queues that grow, and caps; these need the event simulator.
 """
 
 import math
@@ -15,8 +15,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Reals
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,21 +1,14 @@
-"""The steady state of an asynchronous run: which side sets the pace of a layout, and what each side loses, by cause.
+"""The steady state of an asynchronous run: which side sets the pace of a layout, what each side loses, and how stale it is.
 
-Two invariants hold it: the trainers consume what the engines produce, and tokens are as old as the concurrency makes
-them (Applied Compute's talk on asynchronous RL, 2025, for the idea; weight updates, prefill, the KV cache, limits and
-waits are own additions). The form is a fluid one: mean lengths, mean loads, a period that does not vary. It errs where
-`SteadyState.caveats` says so; there the event simulator judges. Not covered: engines that drain before they take new
-weights, engines that differ, and the tail of a step.
+Two facts determine it: the trainers consume what the engines produce, and tokens are as stale as the concurrency makes
+them (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits
+and waits are own additions). It is a fluid model: mean lengths, mean loads, a constant period. Where it errs,
+`SteadyState.warnings` is not empty, and the event simulator decides.
 
-What each side of a layout loses, by cause, and the one word for it.
-
-Both sides are measured against the same sequence of limits, so the causes of a side add up with its work to 1 exactly.
-A loss of the samplers is one of capacity: an engine that decodes a smaller batch than it could loses some while it is
-never idle. Not covered: tails, stragglers and noise, which no steady state has.
-
-How long finished samples lie before they are trained on, in versions: the offset of every token's staleness.
-
-Own derivations, for a period that does not vary. Not covered: a queue out of which the newest samples are taken first,
-and trainers that take batches ahead only when some lie ready.
+The losses of both sides are measured against the same sequence of limits, so the causes of a side and its work add up
+to 1 exactly. A sampler loses capacity: an engine with a smaller batch than it could have loses some while it is never
+idle. Not covered: engines that differ or drain before they take new weights, tails, stragglers and noise, queues that
+hand out the newest samples first, and trainers that prefetch only what is ready.
 """
 
 import math
@@ -24,14 +17,15 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from rlscope.model.analytic.engine_time import Sampling, first_running, sampling_of
-from rlscope.model.analytic.limits import CapRule, Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
+from rlscope.model.analytic.limits import Levels, Refused, SamplerFleet, near_a_cap, refused, sampler_levels
 from rlscope.model.analytic.staleness import StalenessTerms, clipped_mean, maximum, oldest_token_law
-from rlscope.model.numerics.rootfind import begins_to_hold
-from rlscope.model.system import Admission, Layout, Reals, System
+from rlscope.model.arrays import Flags, Reals
+from rlscope.model.numerics.rootfind import bisect_condition
+from rlscope.model.system import Admission, Layout, System
 from rlscope.model.training.step_time import trainer_step
+from rlscope.model.warnings import ModelWarning
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
 """What the layout waits for. trainers: surplus generation is held back or thrown away. admission: the cap on samples
@@ -111,10 +105,10 @@ def surplus_of(admission: Admission) -> Surplus:
     bounded = admission.queue_capacity_samples is not None
     if admission.queue_policy == "drop_oldest" and bounded:
         return "dropped"
-    if admission.queue_policy == "drop_by_age" and admission.max_staleness is not None:
+    if admission.staleness_policy == "drop" and admission.max_staleness is not None:
         return "aged"
-    waits_for_cap = admission.queue_policy == "wait" and admission.max_staleness is not None
-    return "held" if bounded or waits_for_cap or admission.max_in_flight_samples is not None else "grows"
+    in_flight_cap = admission.max_in_flight_samples is not None
+    return "held" if bounded or admission.waits_for_cap or in_flight_cap else "grows"
 
 
 def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
@@ -137,7 +131,7 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
         if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
     else:
         if_surplus = np.full_like(step_s, np.nan)
-    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.batches_ahead
+    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.prefetched_batches
 
 
 def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
@@ -152,7 +146,7 @@ def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: R
         batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
     if admission.max_in_flight_samples is not None:
         batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
-    if admission.max_staleness is not None and admission.queue_policy == "wait":
+    if admission.max_staleness is not None and admission.waits_for_cap:
         batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
     return np.maximum(batches, 0.5)
 
@@ -161,11 +155,11 @@ def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Re
     """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
     workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
     outside = workload.environment_s / step_s
-    if fleet.cap_rule == "admission":
+    if fleet.system.admission.staleness_policy == "admission":
         in_flight = fleet.group_tail_ratio() * running * fleet.engines
-        return ((cap - workload.batches_ahead) * workload.samples_per_step - in_flight) / samples - outside
+        return ((cap - workload.prefetched_batches) * workload.samples_per_step - in_flight) / samples - outside
     longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-    return cap - workload.batches_ahead - longest - outside - lag + 0.5
+    return cap - workload.prefetched_batches - longest - outside - lag + 0.5
 
 
 def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
@@ -194,31 +188,12 @@ def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Re
     law = oldest_token_law(workload.lengths, workload.group_size)
     rate = fleet.versions_per_token(running) * levels.environment_s / step_s
 
-    def drops_the_surplus(offset: Reals) -> npt.NDArray[np.bool_]:
+    def drops_the_surplus(offset: Reals) -> Flags:
         behind = cap - offset - workload.environment_s / step_s
         return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
 
-    return begins_to_hold(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
+    return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
 
-
-Caveat = Literal[
-    "in_flight_cap",
-    "staleness_cap",
-    "near_cap",
-    "samples_age_out",
-    "held_back",
-    "queue_grows",
-    "few_requests",
-    "waits_vary",
-]
-"""Why the closed form is off, and by how much beside the event simulator.
-
-in_flight_cap, staleness_cap: it binds, so samples start in step with the trainers: mean staleness is off by up to half
-a version, the period by up to 8 %. near_cap: it binds now and then. samples_age_out: what is left is shorter, so
-throughput is up to 8 % too high where the samplers set the pace. held_back: samplers with a surplus run in bursts, as
-where a cap binds. queue_grows: for ever, and staleness with it. few_requests: their number varies a lot. waits_vary:
-the longest waits for an environment, not their mean, are what a staleness cap meets.
-"""
 
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
@@ -267,7 +242,8 @@ class SteadyState:
     """Of what the queue is offered, before any drop by age; None where the queue grows."""
     staleness_max: int | None
     """Of the oldest token that can be trained on; None where the queue grows."""
-    caveats: tuple[Caveat, ...]
+    warnings: tuple[ModelWarning, ...]
+    """Why the closed form is off: empty where it can be trusted without the event simulator."""
 
     @property
     def concurrency(self) -> float:
@@ -280,25 +256,21 @@ class SteadyState:
         return self.trainer_losses.total_ratio
 
 
-def steady_states(
-    system: System, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
-) -> tuple[SteadyState | Refused, ...]:
+def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
     """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
 
     A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
     they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
-    waits for its environment holds one of an engine's places. cap_rule matters where a staleness cap is waited for.
+    waits for its environment holds one of an engine's places.
     """
     sampling = sampling_of(system)
     verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
     runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
-    states = iter(_states(_fleet(system, sampling, runnable, cap_rule), runnable) if runnable else ())
+    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
-def _fleet(
-    system: System, sampling: Sampling, layouts: Sequence[Layout], cap_rule: CapRule = "admission"
-) -> SamplerFleet:
+def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
     gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
     return SamplerFleet(
         system,
@@ -306,7 +278,6 @@ def _fleet(
         engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
         places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
         trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
-        cap_rule=cap_rule,
     )
 
 
@@ -340,8 +311,8 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
             offset_versions(fleet, levels, running, step_s),
         ]
     ).T.tolist()
-    caveats = _caveats(fleet, levels, running, step_s)
-    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, caveats, strict=True)]
+    warnings = _warnings(fleet, levels, running, step_s)
+    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, warnings, strict=True)]
 
 
 def _state(
@@ -350,7 +321,7 @@ def _state(
     numbers: Sequence[float],
     by_trainers: SideLosses,
     by_samplers: SideLosses,
-    caveats: tuple[Caveat, ...],
+    warnings: tuple[ModelWarning, ...],
 ) -> SteadyState:
     step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
     workload = fleet.system.workload
@@ -374,7 +345,7 @@ def _state(
         dropped_ratio=dropped,
         staleness=None if np.isnan(offset) else terms,
         staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
-        caveats=caveats,
+        warnings=warnings,
     )
 
 
@@ -402,43 +373,42 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     most = maximum(terms, workload.lengths)
-    is_strict = admission.queue_policy == "drop_by_age" or (
-        admission.queue_policy == "wait" and fleet.cap_rule == "publication_waits"
-    )
+    drops = admission.staleness_policy == "drop"
+    is_strict = drops or (admission.waits_for_cap and admission.staleness_policy == "publication_waits")
     if not is_strict or admission.max_staleness is None:
         return most
-    aged = math.ceil(workload.batches_ahead) if admission.queue_policy == "drop_by_age" else 0
+    aged = math.ceil(workload.prefetched_batches) if drops else 0
     return min(most, admission.max_staleness + aged)
 
 
-def _caveats(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[Caveat, ...]]:
+def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[ModelWarning, ...]]:
     surplus = surplus_of(fleet.system.admission)
     slower = levels.staleness_s < step_s * (1.0 - _SLIGHT_SURPLUS)
     loose = running < levels.hardware_running * (1.0 - _ROUNDING)
     train_s = fleet.trainers.total_s
 
-    def binds(limit_s: Reals, before_s: Reals) -> npt.NDArray[np.bool_]:
+    def binds(limit_s: Reals, before_s: Reals) -> Flags:
         return limit_s > np.maximum(before_s, train_s) * (1.0 + _ROUNDING)
 
     # What runs at most is known exactly: it is a limit like an engine's own.
     is_capped = fleet.system.admission.max_in_flight_samples is not None
     in_flight = binds(levels.admission_s, levels.updates_s) & is_capped
     staleness = binds(levels.staleness_s, levels.environment_s) & (levels.aged_ratio == 0.0)
-    found: dict[Caveat, npt.NDArray[np.bool_]] = {
-        "in_flight_cap": in_flight,
-        "staleness_cap": staleness,
-        "near_cap": near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
-        "samples_age_out": (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
-        "held_back": slower & (surplus == "held"),
-        "queue_grows": slower & (surplus == "grows"),
-        "few_requests": loose & (running < _FEW_RUNNING),
-        "waits_vary": _waits_vary(fleet, running),
+    found: dict[ModelWarning, Flags] = {
+        ModelWarning.IN_FLIGHT_CAP: in_flight,
+        ModelWarning.STALENESS_CAP: staleness,
+        ModelWarning.NEAR_CAP: near_a_cap(fleet, running, _NEAR_CAP_RATIO) & ~in_flight & ~staleness,
+        ModelWarning.SAMPLES_AGE_OUT: (levels.aged_ratio > _AGED_RATIO) | (slower & (surplus == "aged")),
+        ModelWarning.HELD_BACK: slower & (surplus == "held"),
+        ModelWarning.QUEUE_GROWS: slower & (surplus == "grows"),
+        ModelWarning.FEW_REQUESTS: loose & (running < _FEW_RUNNING),
+        ModelWarning.WAITS_VARY: _waits_vary(fleet, running),
     }
     rows = zip(*(mask.tolist() for mask in found.values()), strict=True)
     return [tuple(name for name, holds in zip(found, row, strict=True) if holds) for row in rows]
 
 
-def _waits_vary(fleet: SamplerFleet, running: Reals) -> npt.NDArray[np.bool_]:
+def _waits_vary(fleet: SamplerFleet, running: Reals) -> Flags:
     """Whether waits for the environment differ, are a part of a sample's time, and staleness is capped."""
     workload = fleet.system.workload
     waits_s = workload.environment_waits_s

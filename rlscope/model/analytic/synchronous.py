@@ -1,14 +1,10 @@
-"""How long an engine takes to generate a fixed number of responses that all are there at the start: a drain.
+"""The step of a synchronous run: generate all samples, then train on them.
 
-Requests that start together all have the same age, so batch and resident tokens follow from the law of lengths alone.
-What does not fit into the batch at once waits, and starts as others finish. The number of running requests is its mean
-at every pass, so the luck of one engine against another is not covered; with few requests it matters.
-
-The step of a synchronous run: generate all samples, then train on them; the sides take turns.
-
-Either all GPUs do both, or each side has its own and idles while the other works. Not covered: over-provisioning and
-aborting of stragglers, moving weights between the phases of one GPU (give it as a trainer phase), and engines that
-differ: the spread between engines makes a real step a little longer.
+Either all GPUs do both, or each side has its own GPUs and idles while the other works. All requests of an engine start
+together where they fit, so batch and resident tokens follow from the law of lengths; the rest start as others finish.
+The number of running requests is its mean at every pass. Not covered: differences between engines, by luck or by
+hardware, which make a real step a little longer; aborting stragglers; and moving weights between the phases of one GPU
+(give it as a trainer phase).
 """
 
 from dataclasses import dataclass
@@ -17,8 +13,9 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.engine_time import sampling_of
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import DecodeCurve, Layout, Reals, System
+from rlscope.model.system import DecodeCurve, Layout, System
 from rlscope.model.training.step_time import trainer_step
 
 Horizon = Literal["expected_longest", "longest_possible"]
@@ -41,7 +38,7 @@ class SynchronousBatch:
     prompt_tokens: float
 
 
-def drain_s(
+def generation_s_of(
     curve: DecodeCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
 ) -> float:
     """Seconds from the first pass to the last, prefill left out.
@@ -138,7 +135,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     batch = SynchronousBatch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
-        drain_s(system.engine.curve, workload.lengths, batch, horizon),
+        generation_s_of(system.engine.curve, workload.lengths, batch, horizon),
         samples * float(sampling.prefill_s(min(samples, limit))),
         workload.environment_s,
         float(trainers.work_s),

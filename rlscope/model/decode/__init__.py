@@ -1,1 +1,1 @@
-"""How long a forward pass takes, by batch and KV cache: measured passes, hardware priors, the fitted curve."""
+"""The time of a decode pass by batch size: curves, measurements, hardware prior, posterior and fit."""

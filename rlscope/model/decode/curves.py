@@ -1,8 +1,8 @@
-"""Seconds of one decode pass by batch size: the forms that a run's passes are fitted with.
+"""Decode curves: seconds of one decode pass by batch size, in the forms that are fitted to a run's passes.
 
-Each is a frozen dataclass of the `DecodeCurve` kind: work by batch size, plus a constant overhead, plus a term for the
-tokens resident in the KV cache. The equations stand alone as functions of arrays, so that a fit can try many
-parameters at once. Not covered: prefill, and passes that verify several drafted tokens.
+Each form is a frozen dataclass: work by batch size, plus a constant overhead, plus a term for the tokens resident in
+the KV cache. The equations are also given as functions of arrays, so that a fit can try many parameters at once. Not
+covered: prefill, and passes that verify drafted tokens.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 from scipy.special import expit
 
-from rlscope.model.system import Reals
+from rlscope.model.arrays import Reals
 
 Form = Literal["pnorm", "softplus", "sigmoid", "expert_hit"]
 

@@ -1,38 +1,26 @@
-"""The decode curve of a run: fitted to its passes, with what is known of the hardware, and how far it can be trusted.
+"""The fitted decode curve of a run: a sample of the curves that its passes and hardware allow, and their middle.
 
-A fit is a sample of the curves that passes and hardware leave possible, the curve in their middle, and what they did
-not settle. Use the sample for every prediction: where a run did not go, it spreads. Not covered: which of the engine's
-seconds a pass is made of, which the caller chooses, and engines that differ.
+Predictions use the whole sample: beyond the batches of the run it spreads. Not covered: which of the engine's seconds
+count as a pass, which the caller decides, and engines that differ.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.numerics.mcmc import draw, maximise
-from rlscope.model.system import DecodeCurve, Reals
-
-Caveat = Literal[
-    "no_passes",
-    "no_hardware_prior",
-    "one_batch_size",
-    "batch_and_kv_move_together",
-    "kv_not_recorded",
-    "slope_not_seen",
-]
-"""What a fit could not settle. no_passes: it rests on the hardware alone; no_hardware_prior: on the passes alone;
-one_batch_size: no slope was seen; batch_and_kv_move_together: the slope and the price of a resident token are known as
-a sum; kv_not_recorded: the curve holds resident tokens at what they were; slope_not_seen: batches stayed where the
-time hardly depends on them."""
+from rlscope.model.numerics.mcmc import SamplerDiagnostics, draw, maximise
+from rlscope.model.system import DecodeCurve
+from rlscope.model.warnings import ModelWarning
 
 _SETTLE_STEPS: Final = 400
-"""Some eight autocorrelation times of the sampler on these densities."""
+"""Burn-in. Whether it was long enough shows in `CurveFit.sampler`, measured on the chain itself."""
 _THIN_STEPS: Final = 20
 _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then a twentieth of their spread."""
@@ -97,7 +85,10 @@ class CurveFit:
     fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
     rejected: Mapping[Rejection, int]
     """Rows left out, by reason."""
-    caveats: tuple[Caveat, ...]
+    sampler: SamplerDiagnostics | None
+    """How well the sampler mixed; None where the curves were not sampled from a posterior."""
+    warnings: tuple[ModelWarning, ...]
+    """What the fit could not settle."""
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
@@ -107,7 +98,7 @@ class CurveFit:
         if self.visited is None:
             return "assumed"
         grade = self.visited.grade(running, kv_tokens)
-        knows_slope = not {"one_batch_size", "no_hardware_prior"} <= set(self.caveats)
+        knows_slope = not {ModelWarning.ONE_BATCH_SIZE, ModelWarning.NO_HARDWARE_PRIOR} <= set(self.warnings)
         return grade if knows_slope or grade != "extrapolated" else "assumed"
 
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
@@ -139,7 +130,7 @@ def fit_decode_curve(
     model = _model(chosen, cells.points, prior, prefills)
     if model is None:
         return None
-    typical = _sample(model, cells.points, rng)
+    typical, diagnostics = _sample(model, cells.points, rng)
     typical_middle = _middle(model, typical, cells.points)
     stalls = np.log(cells.stall_ratio)
     sample, middle = model.scaled(typical, stalls), model.scaled(typical_middle[None, :], stalls)[0]
@@ -155,7 +146,8 @@ def fit_decode_curve(
         held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
-        caveats=_caveats(model.curve(middle), visited, cells, prior),
+        sampler=diagnostics,
+        warnings=_warnings(model.curve(middle), visited, cells, prior),
     )
 
 
@@ -185,13 +177,13 @@ def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
     return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
 
 
-def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> Reals:
-    """Vectors from the posterior, in random order."""
+def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> tuple[Reals, SamplerDiagnostics]:
+    """Vectors from the posterior, in random order, and how well the sampler mixed."""
     evidence = PassEvidence.of(cells)
     best = _most_probable(model, cells)
     start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
     start = np.where(np.isfinite(model.least), np.abs(start), start)
-    drawn = draw(
+    chain = draw(
         lambda vectors: model.log_density(vectors, evidence),
         start,
         rng,
@@ -199,9 +191,9 @@ def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> 
         thin=_THIN_STEPS,
         count=_SAMPLE,
     )
-    anchored = _anchored(model, rng.permutation(drawn), cells)
+    anchored = _anchored(model, rng.permutation(chain.vectors), cells)
     level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
-    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
+    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored))), chain.diagnostics
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
@@ -278,18 +270,18 @@ def _choose_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
     return "expert_hit" if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else "pnorm"
 
 
-def _caveats(
+def _warnings(
     curve: DecodeCurve, visited: Visited | None, cells: Cells, prior: HardwarePrior | None
-) -> tuple[Caveat, ...]:
+) -> tuple[ModelWarning, ...]:
     if visited is None:
-        return ("no_passes",)
+        return (ModelWarning.NO_PASSES,)
     high = visited.batch_high
     elasticity = float(np.log(curve.pass_s(1.05 * high) / curve.pass_s(high / 1.05)) / np.log(1.05**2))
-    known: tuple[tuple[Caveat, bool], ...] = (
-        ("no_hardware_prior", prior is None),
-        ("one_batch_size", visited.one_batch_size),
-        ("batch_and_kv_move_together", visited.kv_follows_batch),
-        ("kv_not_recorded", not cells.knows_kv),
-        ("slope_not_seen", elasticity < _FLAT_ELASTICITY),
-    )
-    return tuple(caveat for caveat, holds in known if holds)
+    found = {
+        ModelWarning.NO_HARDWARE_PRIOR: prior is None,
+        ModelWarning.ONE_BATCH_SIZE: visited.one_batch_size,
+        ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: visited.kv_follows_batch,
+        ModelWarning.KV_NOT_RECORDED: not cells.knows_kv,
+        ModelWarning.SLOPE_NOT_SEEN: elasticity < _FLAT_ELASTICITY,
+    }
+    return tuple(warning for warning, holds in found.items() if holds)

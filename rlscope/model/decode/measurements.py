@@ -1,17 +1,9 @@
-"""Which measured passes a decode curve may be fitted to, gathered into cells of like batch size and like resident KV.
+"""Measured passes: which of them a decode curve may be fitted to, and which batches and contexts they covered.
 
-A cell is the unit of the fit, so that a batch size seen a million times does not outvote the shape of the curve. What
-is left out is counted by reason. Not covered: passes that verify drafted tokens, and engines that differ from each
-other; the caller gives the passes of engines that are alike.
-
-Where a run went: the batch sizes and resident tokens its passes saw, and how near a question is to them.
-
-The word for a prediction follows from its place alone, so it can be said before anything is fitted. Not covered: how
-wide the prediction's interval is; the sample of curves says that.
-
-From the passes of a stretch to the points that a decode curve is fitted to, and to those that it is compared with.
-
-Nothing is left out here but what is of the other kind; what a fit may use is its own choice (`decode_points.py`).
+Passes are averaged within cells of similar batch size and similar resident KV, so that a batch size seen a million
+times does not outweigh the shape of the curve. What is left out is counted by reason. The grade of a prediction follows
+from its distance to the cells alone, so it is known before anything is fitted. Not covered: passes that verify drafted
+tokens, engines that differ, and how wide a prediction is, which the fitted sample of curves says.
 """
 
 from collections import Counter
@@ -22,11 +14,11 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from rlscope.model.arrays import Flags, Reals
+from rlscope.model.numerics.changepoints import MAD_TO_SIGMA
 from rlscope.model.observed import PassCosts
-from rlscope.model.system import Reals
 
 Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
-Kept = npt.NDArray[np.bool_]
 
 BATCH_CELLS_PER_DOUBLING: Final = 4
 """Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
@@ -40,8 +32,6 @@ _OUTLYING_SIGMAS: Final = 3.5
 """Robust deviations from the cell's median that one measurement in two thousand exceeds by chance."""
 _FEWEST_TO_JUDGE: Final = 5
 """Measurements of a cell below which no spread is known to call one of them outlying."""
-_MAD_TO_SIGMA: Final = 1.4826
-"""Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SPREAD: Final = 0.05
 """Log time: a cell spans so much by its width alone."""
 
@@ -88,7 +78,7 @@ class DecodePoints:
     def __len__(self) -> int:
         return len(self.running)
 
-    def where(self, kept: Kept) -> "DecodePoints":
+    def where(self, kept: Flags) -> "DecodePoints":
         """Those points."""
         return DecodePoints(*(column[kept] for column in self.columns))
 
@@ -142,16 +132,16 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
     return Cells(_averaged(points, _cell_numbers(points)), +rejected)
 
 
-def _keep(points: DecodePoints, kept: Kept, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
+def _keep(points: DecodePoints, kept: Flags, reason: Rejection, rejected: Counter[Rejection]) -> DecodePoints:
     rejected[reason] += round(_rows(points, ~kept))
     return points.where(kept)
 
 
-def _rows(points: DecodePoints, chosen: Kept) -> float:
+def _rows(points: DecodePoints, chosen: Flags) -> float:
     return float(points.rows[chosen & (points.rows > 0)].sum())
 
 
-def _decodes_only(points: DecodePoints) -> Kept:
+def _decodes_only(points: DecodePoints) -> Flags:
     clean = points.prefill_tokens <= 0
     if _rows(points, clean) > _LEAST_CLEAN_ROWS_RATIO * points.rows.sum():
         return clean
@@ -165,7 +155,7 @@ def _cell_numbers(points: DecodePoints) -> npt.NDArray[np.intp]:
     return np.unique(places, axis=1, return_inverse=True)[1].reshape(-1)
 
 
-def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Kept:
+def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Flags:
     """Whether each point is near its cell's median; all of a cell that is too small to judge."""
     log_s = np.log(points.typical_s)
     typical = np.ones(len(points), dtype=np.bool_)
@@ -173,7 +163,7 @@ def _typical(points: DecodePoints, cell: npt.NDArray[np.intp]) -> Kept:
         members = np.flatnonzero(cell == number)
         if len(members) >= _FEWEST_TO_JUDGE:
             distance = np.abs(log_s[members] - np.median(log_s[members]))
-            spread = max(_MAD_TO_SIGMA * float(np.median(distance)), _SMALLEST_SPREAD)
+            spread = max(MAD_TO_SIGMA * float(np.median(distance)), _SMALLEST_SPREAD)
             typical[members] = distance <= _OUTLYING_SIGMAS * spread
     return typical
 

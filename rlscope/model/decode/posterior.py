@@ -1,23 +1,16 @@
-"""The forms of a decode curve as densities over their parameters: what the passes and the hardware say together.
+"""The posterior of a decode curve: its form's parameters, given measured passes, passes over prompts, and the hardware.
 
 A vector holds, in this order, the logarithm of the flat branch, the parameters of the form, the overhead (where a
-device is known), the logarithm of the KV term (where resident tokens are known) and the logarithms of the noise of a
-row and of the residual.
-Without a device the form is expected to be anything from flat to proportional at the batch sizes seen, all elasticities
-alike. Not covered: forms with jumps, such as batches padded to captured sizes.
+device is known), the logarithm of the KV term (where resident tokens are known), and the logarithms of the noise of a
+row and of the residual. Without a device the prior allows anything from flat to proportional at the batch sizes seen,
+all elasticities alike.
 
-What cells of measured passes say of a curve: how likely they are under it, and what a typical one is.
-
-Not covered: errors that cells share beyond one doubling of the batch size, such as an engine that is slow throughout.
-
-What passes that compute prompts say of decode passes: as many rows through the same weights take about as long.
-
-A pass over T prompt tokens streams the same weights and multiplies as many rows as a decode pass over T requests
-(roofline, Williams, Waterman and Patterson 2009; the comparison is our own). It has attention among its rows and
-seldom a captured graph, and it samples no token: its time is that of decoding up to a factor, which changes slowly with
-the number of rows. Where a run stayed at one batch size this is what shows the slope of its curve. Not covered: prompts
-found in a cache, which cost less than they count; a pass that is much cheaper than decoding fewer tokens shows them,
-and is left out.
+Passes over prompts are evidence too: T prompt tokens stream the same weights and multiply as many rows as a decode pass
+over T requests (roofline, Williams, Waterman and Patterson 2009; the comparison is our own). Their time is that of
+decoding up to a factor that changes slowly with the number of rows. Where a run stayed at one batch size, they show the
+slope of its curve. Prompts found in a cache cost less than they count; such passes are recognised and left out. Not
+covered: forms with jumps, such as batches padded to captured sizes, and errors that cells share beyond one doubling of
+the batch size, such as an engine that is slow throughout.
 """
 
 import math
@@ -27,6 +20,7 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import (
     ExpertHitCurve,
     Form,
@@ -40,7 +34,7 @@ from rlscope.model.decode.curves import (
 )
 from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal
-from rlscope.model.system import DecodeCurve, Reals
+from rlscope.model.system import DecodeCurve
 
 _HUBER: Final = 1.345
 """Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""

@@ -1,15 +1,10 @@
-"""What device and model let one expect of a decode pass before it is measured.
+"""What to expect of decode passes and prefill from device and model, before anything is measured.
 
-A pass streams its weights at a share of the peak bandwidth, computes at a share of the peak rate, reads the KV cache
-at a share of the bandwidth, and waits for its host. The shares and how far they vary are those of dense bf16 models of
-7 to 32 billion parameters on one Hopper GPU (`benchmarks/data/decode_latency.csv`); smaller models and older devices
-reach less, which is why a run's own passes outweigh them quickly. Not covered: links between GPUs, which widen what is
-expected instead.
-
-How fast an engine should compute prompt tokens by its hardware, where no run has shown it.
-
-Not covered: prompts found in the prefix cache, which cost nothing, and attention within very long prompts, which grows
-with their square.
+A pass streams its weights at a share of the peak bandwidth, computes at a share of the peak rate, reads the KV cache at
+a share of the bandwidth, and waits for its host. The shares and their spread are those of dense bf16 models of 7 to 32
+billion parameters on one Hopper GPU (`benchmarks/data/decode_latency.csv`); smaller models and older devices reach
+less, which is why a run's own passes soon outweigh them. Not covered: links between GPUs, which widen the prior
+instead; prompts in the prefix cache, which cost nothing; and attention within very long prompts.
 """
 
 import math

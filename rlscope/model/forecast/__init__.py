@@ -1,1 +1,1 @@
-"""What layouts would do, how sure that is, which to use next, and where the rest of the throughput went."""
+"""What layouts would achieve: forecasts, recommendation, gap, what-if, sensitivity, held-out check and plans."""

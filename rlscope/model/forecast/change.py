@@ -1,31 +1,25 @@
-"""What is asked of a what-if, applied to a system and to a layout. No solving.
+"""What a what-if changes, applied to a system. Nothing is solved here.
 
-Each change is one premise: all else stays as the run was. What follows from a premise that the run says little of is
-named in a `Doubt`. Not covered: how the time of an update grows with the engines, and prompts.
+Each change is one premise: all else stays as the run was. Where the run says little about a premise, a `ModelWarning`
+says so. Not covered: how the time of an update grows with the engines, and prompts.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
+from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import (
     Admission,
     DecodeCurve,
-    QueuePolicy,
-    Reals,
     System,
     Trainer,
     TrainerPhase,
     WeightUpdate,
     Workload,
 )
-
-Doubt = Literal["cut_lengths", "updates_not_seen", "cap_by_admission", "training_scaling"]
-"""cut_lengths: what samples at the cap would have gone on to, or were cut from, is not known. updates_not_seen: the run
-shows no cost of an update, so both sides are taken to stand still. cap_by_admission: the run has no staleness cap; the
-new one is kept by starting samples later. training_scaling: with more or fewer trainer GPUs than this run and the
-others named had."""
+from rlscope.model.warnings import ModelWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +64,11 @@ class SpedUpCurve:
 
 
 def changed_systems(
-    systems: tuple[System, ...], change: Change, steps_per_version: float, aged: QueuePolicy
+    systems: tuple[System, ...], change: Change, steps_per_version: float, new_cap_policy: StalenessPolicy
 ) -> tuple[System, ...]:
     """The systems of a calibration with the change; all of them share one workload, which is changed once.
 
-    aged: what the run does with samples beyond a staleness cap, where the change sets one that it has not.
+    new_cap_policy: how a staleness cap is kept that the change sets and the run has not.
     """
     workload = changed_workload(systems[0].workload, change, steps_per_version)
     speeds = change.forward_speed or 1.0, change.trainer_speed or 1.0
@@ -83,7 +77,7 @@ def changed_systems(
             with_forward_speed(replace(system, workload=workload), speeds[0]),
             trainer=with_trainer_speed(system.trainer, speeds[1]),
             update=system.update if change.weight_update_s is None else timed_update(system.update, change),
-            admission=_admission(system.admission, change.max_staleness, aged),
+            admission=_admission(system.admission, change.max_staleness, new_cap_policy),
         )
         for system in systems
     )
@@ -145,19 +139,21 @@ def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
     return replace(update, engine_pause_s=asked_s, trainer_blocked_s=asked_s)
 
 
-def doubts_of(change: Change, system: System, trainer_gpus: int | None, aged: QueuePolicy) -> tuple[Doubt, ...]:
+def warnings_of(
+    change: Change, system: System, trainer_gpus: int | None, new_cap_policy: StalenessPolicy
+) -> tuple[ModelWarning, ...]:
     """What the run does not show of a change.
 
     trainer_gpus: of the layout that was asked about; None: the run shows how training scales.
     """
     sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
-    known: Mapping[Doubt, Callable[[], bool]] = {
-        "cut_lengths": lambda: _cuts_matter(system.workload.lengths, change),
-        "updates_not_seen": lambda: bool(change.weight_update_s) and not update_seconds(system.update),
-        "cap_by_admission": lambda: sets_cap and aged == "wait",
-        "training_scaling": lambda: trainer_gpus not in (None, system.trainer.seen_gpus),
+    found: Mapping[ModelWarning, Callable[[], bool]] = {
+        ModelWarning.CUT_LENGTHS: lambda: _cuts_matter(system.workload.lengths, change),
+        ModelWarning.UPDATES_NOT_SEEN: lambda: bool(change.weight_update_s) and not update_seconds(system.update),
+        ModelWarning.CAP_BY_ADMISSION: lambda: sets_cap and new_cap_policy != "drop",
+        ModelWarning.TRAINING_SCALING: lambda: trainer_gpus not in (None, system.trainer.seen_gpus),
     }
-    return tuple(doubt for doubt, holds in known.items() if holds())
+    return tuple(warning for warning, holds in found.items() if holds())
 
 
 def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:
@@ -178,8 +174,10 @@ def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
     return uncut if cap is None else uncut.with_cap(cap)
 
 
-def _admission(admission: Admission, max_staleness: int | None, aged: QueuePolicy) -> Admission:
+def _admission(admission: Admission, max_staleness: int | None, new_cap_policy: StalenessPolicy) -> Admission:
+    """A run without a cap is taken to keep a new one as stated, and then to drop nothing from a full queue."""
     if max_staleness is None:
         return admission
-    policy = admission.queue_policy if admission.max_staleness is not None else aged
-    return replace(admission, max_staleness=max_staleness, queue_policy=policy)
+    if admission.max_staleness is not None:
+        return replace(admission, max_staleness=max_staleness)
+    return replace(admission, max_staleness=max_staleness, queue_policy="wait", staleness_policy=new_cap_policy)

@@ -1,20 +1,11 @@
-"""From the most that the GPUs could do to what the run did, cause by cause.
+"""From the upper bound of the GPUs to what the run achieved, cause by cause.
 
-Each step puts one more of the run's limits on and solves the model again; what the rate loses is charged to that
-limit. So the steps add up exactly, and a cause that another one hides is charged nothing. The order is fixed: what the
-hardware and the split allow first, what the run's rules take next, what the model does not explain last. Not covered:
-what would be gained by lifting one limit alone, which the forecasts say.
-
-Of the time spent decoding, how much a fuller batch would have saved.
-
-A pass over few requests makes few tokens in hardly less time. The efficient batch is the smallest one, up to today's
-limit, that comes within EFFICIENT_RATIO of the rate at the limit; what passes below it take more per token is time
-lost to underfilled batches. Not covered: what a higher limit would bring, which the forecasts say.
-
-How much faster the engines would be together if those that straggle kept up with the others.
-
-An engine's slowness is the time of its decode passes over what the fitted curve says of passes over as many requests
-and resident tokens, so a small batch is no slowness. Not covered: why an engine is slow, and GPUs within one engine.
+Each cause adds one more limit of the run and solves the model again; the rate lost is charged to that limit. So the
+causes add up exactly, and a cause hidden by an earlier one is charged nothing. The order is fixed: hardware and split
+first, then the run's limits, then what the model does not explain. Two causes are measured on the passes themselves:
+engines slower than the others, by the time of their passes over the fitted curve; and batches too small to be
+efficient. Not covered: what lifting one limit alone would gain, which the forecasts say; why an engine is slow; and GPUs
+that differ within one engine.
 """
 
 from collections.abc import Iterator
@@ -29,10 +20,12 @@ from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import with_forward_speed
 from rlscope.model.observed import Observed, PassCosts
-from rlscope.model.system import Admission, DecodeCurve, Layout, Reals, System, WeightUpdate
+from rlscope.model.policies import StalenessPolicy
+from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
 
 EFFICIENT_RATIO: Final = 0.90
 """Filling a batch further gains less than a tenth: not worth its staleness and its KV."""
@@ -198,14 +191,15 @@ def _rates(
     for cause, system in _ever_less_free(whole, free):
         yield cause, _rate(system, layout)
     if calibration.synchronous:
-        yield "synchronous_steps", _rate_by_turns(whole, layout)
+        yield "synchronous_steps", _synchronous_rate(whole, layout)
         yield "tail", predicted_tokens_per_s
     else:
-        uncapped = replace(whole, admission=replace(whole.admission, max_staleness=None, queue_policy="wait"))
-        yield "tail", _rate(uncapped, layout)
+        yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
         yield "staleness_cap", predicted_tokens_per_s
         ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
-        yield "underfilled_batches", _rate(whole, ran)
+        # The closed form of admission, whoever keeps the cap: what ran shows the cap already.
+        admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
+        yield "underfilled_batches", _rate(replace(whole, admission=admission), ran)
     yield "unexplained", observed.trained_tokens_per_s
 
 
@@ -223,11 +217,20 @@ def _ever_less_free(whole: System, free: System) -> Iterator[tuple[GapCause, Sys
     yield "weight_updates", system
     system = replace(system, workload=replace(whole.workload, group_size=1))
     yield "environment", system
-    system = replace(system, admission=replace(whole.admission, max_staleness=None, queue_policy="wait"))
+    system = replace(system, admission=_uncapped(whole.admission))
     yield "admission", system
 
 
-def _rate_by_turns(system: System, layout: Layout) -> float:
+def _uncapped(admission: Admission) -> Admission:
+    """Without a staleness cap, and nothing dropped."""
+    return replace(admission, max_staleness=None, queue_policy="wait", staleness_policy="admission")
+
+
+def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
+    return "admission" if policy == "publication_waits" else policy
+
+
+def _synchronous_rate(system: System, layout: Layout) -> float:
     """Trained response tokens per second where the sides take turns but no sample is longer than another.
 
     Every engine then makes its samples in full batches until the last: the drain of the step, less its tail.

@@ -1,9 +1,9 @@
-"""What the run should have done, against what it did: calibrated on one part of a stretch, judged on the rest.
+"""Check of the model on the run itself: calibrated on one part of a stretch, compared with the rest.
 
-The model never sees the part that it is judged on. A prediction is of the steady state; its interval holds what the
-first part left open, and what is achieved has one from how much the steps of the second part vary. Not covered: which
-part of the model is at fault where a prediction misses, and how idle samplers are: where they are held back, the model
-knows how much they make, not whether few requests run always or many now and then.
+The model never sees the part that it is compared with. Both sides have intervals: the prediction from its draws, the
+achieved values from the variation of the steps. Not covered: which part of the model is at fault where a prediction
+misses, and idle samplers: where they are held back, the model knows how much they make, not whether few requests run
+all the time or many from time to time.
 """
 
 import math
@@ -95,9 +95,9 @@ def compare(
     best = operating_point(calibration, calibration.system)
     if best is None:
         return None
-    arbiter = _arbiter_point(calibration, best, settings)
+    simulated_point = _simulated_point(calibration, best, settings)
     drawn = (operating_point(calibration, system) for system in calibration.draws[:_DRAWS])
-    points = [_moved(point, best, arbiter) for point in drawn if point is not None]
+    points = [_moved(point, best, simulated_point) for point in drawn if point is not None]
     points = [replace(point, step_s=point.step_s / calibration.steps_per_version) for point in points]
     achieved = _achieved(judged, rng)
     compared = [Compared(quantity, spread, achieved[quantity]) for quantity, spread in _spreads(points)]
@@ -108,7 +108,7 @@ def compare(
     )
 
 
-def _arbiter_point(calibration: Calibration, best: OperatingPoint, settings: Settings) -> OperatingPoint:
+def _simulated_point(calibration: Calibration, best: OperatingPoint, settings: Settings) -> OperatingPoint:
     """The best estimate's point, by the event simulator where the closed form is not to be trusted."""
     if calibration.synchronous or not is_doubtful(calibration, calibration.layout):
         return best
@@ -123,18 +123,18 @@ def _arbiter_point(calibration: Calibration, best: OperatingPoint, settings: Set
     )
 
 
-def _moved(point: OperatingPoint, best: OperatingPoint, arbiter: OperatingPoint) -> OperatingPoint:
-    """A draw's point, moved as the arbiter moves the best estimate."""
-    if arbiter is best:
+def _moved(point: OperatingPoint, best: OperatingPoint, simulated_point: OperatingPoint) -> OperatingPoint:
+    """A draw's point, moved as the simulated_point moves the best estimate."""
+    if simulated_point is best:
         return point
-    speed = arbiter.tokens_per_s / best.tokens_per_s
+    speed = simulated_point.tokens_per_s / best.tokens_per_s
     return OperatingPoint(
         tokens_per_s=point.tokens_per_s * speed,
         step_s=point.step_s / speed,
         trainer_idle_ratio=min(
-            1.0, max(0.0, point.trainer_idle_ratio + arbiter.trainer_idle_ratio - best.trainer_idle_ratio)
+            1.0, max(0.0, point.trainer_idle_ratio + simulated_point.trainer_idle_ratio - best.trainer_idle_ratio)
         ),
-        staleness_mean=arbiter.staleness_mean,
+        staleness_mean=simulated_point.staleness_mean,
     )
 
 

@@ -1,17 +1,11 @@
-"""What each possible layout would achieve, and how sure that is: the closed forms over layouts and over draws.
+"""Forecasts: what each possible layout would achieve, and how sure that is.
 
-Every layout is solved once with the best estimate; those that come near the best of them, and the run's own, are then
-solved with every draw. A forecast beyond what the run visited is as wide as its draws, and says so by its grade. Not
-covered: what only the event simulator sees; forecasts with caveats are corrected by `arbiter.py`.
-
-How fast a layout goes round and which side of it waits: the same four figures whichever way they were found.
-
-From the closed forms, from a synchronous step, or from a simulation. Not covered: how they vary over the draws.
-
-Where a system runs in a layout, whichever way its run works: asynchronously, or as a synchronous one.
-
-A run that is synchronous today is modelled as such in its own layout; every other layout is taken to be asynchronous,
-since that is the choice it has. Not covered: what only the event simulator sees (`arbiter.py`).
+Every layout is solved once by the closed forms with the best estimate; the run's own and those that come near the best
+are then solved with every draw. A run that is synchronous today is modelled as such in its own layout, and as
+asynchronous in every other. Beyond what the run covered a forecast is as wide as its draws, and its grade says so.
+Preemptions are counted in the run, and simulated in other layouts. Not covered: what only the event simulator sees
+(`simulated.py` corrects forecasts with warnings), requests that a full cache keeps waiting, blocks of a preempted
+request that a prefix cache still holds, and engines that swap to the host's memory.
 """
 
 from collections.abc import Sequence
@@ -24,12 +18,13 @@ from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
 from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.preemption import Preemption
 from rlscope.model.lengths import LengthLaw
+from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
-from rlscope.model.system import Layout, Reals, System
+from rlscope.model.system import Engine, Layout, System
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +42,13 @@ class StepTiming:
     regime: Regime
 
 
-def pace_of_state(state: SteadyState) -> StepTiming:
+def timing_of_state(state: SteadyState) -> StepTiming:
     """By the closed forms."""
     step_tokens = state.trained_tokens_per_s * state.step_s
     return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
 
 
-def pace_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
+def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
     """By the event simulator, which finds no regime: that of the closed forms is kept."""
     trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
     return StepTiming(
@@ -65,7 +60,7 @@ def pace_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
     )
 
 
-def pace_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
+def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
     """Of a synchronous run, in which each side waits while the other works.
 
     Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
@@ -103,7 +98,7 @@ class OperatingPoint:
 
 def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second in each layout; 0 where it cannot run."""
-    states = steady_states(system, layouts, calibration.cap_rule)
+    states = steady_states(system, layouts)
     rates = np.array([_rate(state) for state in states], dtype=np.float64)
     if calibration.synchronous and calibration.layout in layouts:
         step = split_step(system, calibration.layout)
@@ -116,7 +111,7 @@ def operating_point(calibration: Calibration, system: System) -> OperatingPoint 
     if calibration.synchronous:
         step = split_step(system, calibration.layout)
         return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,), calibration.cap_rule)[0]
+    state = steady_states(system, (calibration.layout,))[0]
     return None if isinstance(state, Refused) else _of_state(system, state)
 
 
@@ -146,6 +141,7 @@ def _rate(state: SteadyState | Refused) -> float:
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Why a layout is out of the question; trainer_memory: too few trainer GPUs to hold what is trained."""
 
+SECONDS_PER_HOUR: Final = 3600.0
 INTERVAL_RATIO: Final = 0.90
 """Share of the draws inside every interval of this stage."""
 STALE_QUANTILE: Final = 0.95
@@ -190,6 +186,18 @@ class StalenessForecast:
     sample_max: int
 
 
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """How often, and for how long."""
+
+    per_sample: float
+    """Times that a sample is put back, mean."""
+    engine_ratio: float | None
+    """Share of the engines' time that the tokens computed again take, 0..1, without what a pass costs besides its
+    tokens; None where prefill was not seen, where updates have tokens computed again too, or where it is not known how
+    many were."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecast:
     """One layout; what follows `excluded` is None where it cannot run at all."""
@@ -210,6 +218,12 @@ class Forecast:
     """By the best estimate, or by the event simulator where that judged."""
     preemption: Preemption | None = None
     """By the event simulator; None where that did not judge."""
+
+    def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
+        """Seconds of an optimizer step at a rate of trained response tokens; None where the layout cannot run."""
+        return (
+            None if self.pace is None or not tokens_per_s else self.pace.step_tokens / tokens_per_s / steps_per_version
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -251,23 +265,23 @@ def forecast_layouts(
     """
     candidates = [calibration.layout, *(layout for layout in layouts if layout != calibration.layout)]
     laws = StalenessLaws.of(calibration.system)
-    solved = steady_states(calibration.system, candidates, calibration.cap_rule)
+    solved = steady_states(calibration.system, candidates)
     first = [forecast_of(calibration, laws, state, most_staleness) for state in solved]
     today = replace(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
     if calibration.synchronous:
         # The closed form's state is that of an asynchronous run; taking turns leaves every token at its own version.
-        today = _by_turns(calibration, today)
+        today = _synchronous_today(calibration, today)
     chosen = _worth_drawing(first[1:])
     drawn = _draw(calibration, [today, *chosen])
     others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
 
 
-def _by_turns(calibration: Calibration, today: Forecast) -> Forecast:
+def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
     step = split_step(calibration.system, calibration.layout)
-    pace = None if step is None else pace_of_step(step, calibration.layout)
+    pace = None if step is None else timing_of_step(step, calibration.layout)
     return replace(today, state=None, staleness=StalenessForecast(0.0, 0, 0), pace=pace)
 
 
@@ -287,7 +301,7 @@ def forecast_of(
         drawn_tokens_per_s=None,
         staleness=staleness,
         grade=calibration.curve.grade(max(1.0, state.running), state.resident_tokens),
-        pace=pace_of_state(state),
+        pace=timing_of_state(state),
     )
 
 
@@ -324,7 +338,7 @@ def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     between layouts; and all by one factor that the run leaves open.
     """
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
-    states = steady_states(calibration.system, layouts, calibration.cap_rule)
+    states = steady_states(calibration.system, layouts)
     errors = np.array([_form_error(state) for state in states])
     noise = errors * np.stack([_form_noise(each, len(rates)) for each in layouts], axis=1)
     return rates * np.exp(noise + _level_noise(calibration.level_log_sd, len(rates))[:, None])
@@ -343,9 +357,38 @@ def _form_noise(layout: Layout, draws: int) -> Reals:
 
 
 def _form_error(state: SteadyState | Refused) -> float:
-    doubtful = not isinstance(state, Refused) and bool(state.caveats)
+    doubtful = not isinstance(state, Refused) and bool(state.warnings)
     return _DOUBTFUL_FORM_ERROR if doubtful else _FORM_ERROR
 
 
 def _rank(forecast: Forecast) -> tuple[bool, float]:
     return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+
+
+def preemption_seen(observed: Observed, engine: Engine) -> Preemption | None:
+    """What the run lost; None where its engines do not count preemptions, or no sample began."""
+    counts = observed.preemption_counts
+    if counts is None or not observed.began_samples:
+        return None
+    ratio = _recompute_ratio(observed, counts, engine.prefill_tokens_per_s) if counts.preemptions else 0.0
+    return Preemption(counts.preemptions / observed.began_samples, ratio)
+
+
+def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: float | None) -> float | None:
+    """Tokens take as long as when they were computed first: then the prompts took what the calibrated engine says,
+    whose rate is that of whole prompts, and so not that of the tokens computed where a cache spares a part of them.
+    """
+    recomputed_tokens, computed_tokens = counts.recomputed_tokens, float(observed.passes.prefill_tokens.sum())
+    if not observed.kv_kept or not rate_per_s or recomputed_tokens is None or recomputed_tokens >= computed_tokens:
+        return None
+    prompts_s = observed.began_samples * observed.prompt_tokens / rate_per_s
+    return prompts_s * recomputed_tokens / (computed_tokens - recomputed_tokens) / (observed.engines * observed.seconds)
+
+
+def preemption_simulated(simulated: Simulated, system: System) -> Preemption:
+    """What a simulated layout loses, in steady state."""
+    seconds, engine = simulated.engine_seconds, system.engine
+    known = system.update.kv_kept and engine.prefill_tokens_per_s is not None
+    samples = simulated.generated_tokens / system.workload.lengths.mean_tokens
+    ratio = seconds.recompute_s / seconds.total_s if known else None
+    return Preemption(simulated.preemptions / samples, ratio if simulated.preemptions else 0.0)

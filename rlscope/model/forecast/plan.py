@@ -1,15 +1,10 @@
-"""Which layout to start a run with, before there is a run: all splits of the GPUs, by what device and model promise.
+"""Which layout to start a run with: all splits of the GPUs, by what device and model promise.
 
-Every split is solved with the guesses at their medians and given the limit on running requests that suits it; the
-leading ones are simulated where the closed form is not to be trusted; the best of them are solved with every draw of
-the guesses. Not covered: several sizes of engine at once (make one plan for each), and what no figure of a plan
-states, such as links between nodes, stragglers, and lengths that change while the run learns.
-
-All splits of a plan's GPUs, each with the limit on running requests that suits it, the leading ones beyond doubt.
-
-A limit is chosen by its median rate over some of the draws and not by the rate at the medians: a limit that is just
-enough when all guesses are right leaves no room when the trainers turn out faster. Not covered: how sure the order of
-the splits is, which the draws of `plan.py` say.
+Every split is solved with the guesses at their medians, at the limit on running requests that suits it; the leading
+splits are simulated where the closed form cannot be trusted; the best are solved with every draw of the guesses. A limit
+is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just enough when all
+guesses are right leaves no room when the trainers turn out faster. Not covered: several engine sizes at once (make one
+plan for each), links between nodes, stragglers, and lengths that change while the run learns.
 """
 
 import math
@@ -24,8 +19,10 @@ from rlscope.model.analytic.bound import WorkBound, work_conservation_bound
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import SynchronousStep, colocated_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import (
+    SECONDS_PER_HOUR,
     Forecast,
     Forecasts,
     Spread,
@@ -46,7 +43,7 @@ from rlscope.model.forecast.plan_prior import (
 )
 from rlscope.model.forecast.recommend import Recommendation, recommend
 from rlscope.model.forecast.simulated import corrected, is_doubtful
-from rlscope.model.system import Granularity, Layout, Reals, possible_layouts
+from rlscope.model.system import Granularity, Layout, possible_layouts
 
 LIMIT_FACTORS: Final = tuple(2.0 ** (-step / 4.0) for step in range(17))
 """Running requests to try over the most that fit, down to a sixteenth: in quarters of a doubling, since under a cap on
@@ -98,7 +95,7 @@ def coarse_granularity(plan: PlanInputs) -> Granularity:
 def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout]) -> Sweep:
     """Solve every layout by the closed forms."""
     laws = StalenessLaws.of(calibration.system)
-    states = steady_states(calibration.system, layouts, calibration.cap_rule)
+    states = steady_states(calibration.system, layouts)
     forecasts = {
         layout: forecast_of(calibration, laws, state, _cap(plan, layout))
         if layout.trainer_gpus * plan.device.memory_bytes >= plan.training.state_bytes
@@ -174,7 +171,6 @@ def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
 
 _MOST_DRAWN: Final = 12
 """Splits solved with every draw: those further down are not the best in any."""
-_SECONDS_PER_HOUR: Final = 3600.0
 _DRAWS_OF_ONE: Final = 25
 """Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
 
@@ -263,7 +259,7 @@ def hours_of(planned: PlanResult, steps: int) -> Spread | None:
         return None
     workload = planned.calibration.system.workload
     tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
-    return Spread.of(tokens / planned.best.drawn_tokens_per_s / _SECONDS_PER_HOUR)
+    return Spread.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
 
 
 def _drawn(swept: Sweep) -> tuple[Forecast, ...]:

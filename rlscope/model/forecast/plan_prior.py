@@ -1,13 +1,9 @@
-"""From a plan to systems: one with every guess at its median, and draws of all guesses, or of one of them alone.
+"""What a plan knows before a run, and the systems that follow: every guess at its median, and draws of all or one of them.
 
-A draw is one standard normal number for each unknown, so that a guess without a spread stays where it is and the
-draws of one unknown are those of all with the others held. Nothing is measured: every grade is `assumed`. Not covered:
-guesses that depend on each other, such as shares that the same software brings down together.
-
-What is known of a run before it starts, in the terms of the model. No behaviour.
-
-Shares of peaks are guesses with a spread: they are all that makes the answers of a plan uncertain. What a plan states
-without a spread is taken for certain, lengths first of all.
+Guesses have a spread; what a plan states without one is taken as certain, lengths first of all. A draw is one standard
+normal number for each unknown, so a guess without a spread stays where it is, and the draws of one unknown are those of
+all with the others held. Nothing is measured: every grade is `assumed`. Not covered: guesses that depend on each other,
+such as shares that the same software lowers together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +13,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from rlscope.model.analytic.limits import CapRule
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import DRAWS, Calibration
 from rlscope.model.decode.curves import ExpertHitCurve, PNormCurve
 from rlscope.model.decode.fit import CurveFit
@@ -31,14 +27,14 @@ from rlscope.model.system import (
     Engine,
     Granularity,
     Layout,
-    Reals,
     System,
     Trainer,
     WeightUpdate,
     Workload,
 )
-from rlscope.model.training.flops import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
 from rlscope.model.training.scaling import MOST_EXPONENT, TrainingRate
+from rlscope.model.training.step_time import TrainedModel, prior_tokens_per_gpu_s, token_weighted_tokens
+from rlscope.model.warnings import ModelWarning
 
 Unknown = Literal[
     "weight_bandwidth",
@@ -200,7 +196,6 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
 def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
     """The plan in the place of what a run would have been fitted to; layout: any of those looked at."""
     system, draws = planned_system(plan, {}), drawn_systems(plan)
-    cap_rule: CapRule = "publication_waits" if plan.settings.publication == "capped" else "admission"
     return Calibration(
         system=system,
         draws=draws,
@@ -208,10 +203,9 @@ def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
         synchronous=False,
         steps=0,
         steps_per_version=1.0,
-        cap_rule=cap_rule,
         curve=_assumed_curve(system, draws),
         training=_assumed_rate(system, draws),
-        notes=(),
+        warnings=(),
     )
 
 
@@ -330,7 +324,8 @@ def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
         held_out_mape_ratio=None,
         stall_ratio=1.0,
         rejected={},
-        caveats=("no_passes",),
+        sampler=None,
+        warnings=(ModelWarning.NO_PASSES,),
     )
 
 

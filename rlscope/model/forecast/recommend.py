@@ -1,16 +1,10 @@
-"""Which layout to use next: by how much it is better, how sure that is, and when to stay.
+"""Which layout to use next: how much faster it is, how sure that is, and when to keep the current one.
 
-Draws are compared pairwise: what a draw says of two layouts it says of one and the same system, so what both share
-cancels. A change is recommended when it is worth its trouble and more likely right than not by nine to one; else the
-run keeps its layout, and what would make it sure is named. Not covered: the cost of the change itself, and learning
-per token, which staleness lowers and only the user can weigh.
-
-Whether a layout stays the better one when the model takes another form that fits the run about as well.
-
-The draws vary the parameters of one form of the decode curve and the exponent of training; here the form itself is
-varied, and training scales as the ends of the draws have it, or perfectly where nothing was seen of that. Not
-covered: parameters away from the most probable ones of a form, and what only the event simulator sees, by which all
-forms are moved alike.
+Draws are compared pairwise: within a draw both layouts run the same system, so shared errors cancel. A change is
+recommended when it gains at least 5% and at least 90% of the draws agree; else the run keeps its layout, and the
+largest uncertainty is named. A recommended change must also hold when the decode curve takes another form that fits
+about as well, and when training scales as the ends of its draws. Not covered: the cost of the change itself, learning
+per token, which staleness lowers, and parameters of another form away from its most probable ones.
 """
 
 import math
@@ -21,6 +15,7 @@ from typing import Final, Literal
 
 import numpy as np
 
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration, engine_of
 from rlscope.model.decode.fit import forms_as_good
 from rlscope.model.decode.measurements import Grade, prefill_points
@@ -28,7 +23,7 @@ from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, rates_of
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.observed import Observed
-from rlscope.model.system import Engine, Layout, Reals, System, Trainer
+from rlscope.model.system import Engine, Layout, System, Trainer
 from rlscope.model.training.step_time import at_pace_of, trainer_step
 
 Reason = Literal[
@@ -49,12 +44,12 @@ updates_bind, environment_binds: GPUs are not what the run waits for. no_other_l
 staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
 forms_disagree: another form of the model that fits as well says that today's layout is the faster one. An `assumed`
 forecast of a run that was measured is unsure, however large its gain."""
-Uncertainty = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
+UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 
 WORTHWHILE_RATIO: Final = 0.05
 """Below a twentieth the restart and the next change of lengths cost more than the gain."""
-_DRAWS_OF_A_DOUBT: Final = 60
+_DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
@@ -64,10 +59,10 @@ SURE_RATIO: Final = 0.90
 
 
 @dataclass(frozen=True, slots=True)
-class Doubted:
+class GainUncertainty:
     """A source of the gain's spread."""
 
-    source: Uncertainty
+    source: UncertaintySource
     spread_ratio: float
     """Half of the width of the 90 % interval of the gain when this alone is unknown."""
 
@@ -87,7 +82,7 @@ class Recommendation:
     """Share of the draws in which it is the fastest of all that were drawn."""
     regret_ratio: float
     """Gain forgone by staying, against the fastest layout of each draw, mean over draws."""
-    doubts: tuple[Doubted, ...]
+    uncertainties: tuple[GainUncertainty, ...]
     """Largest first."""
 
     @property
@@ -118,7 +113,7 @@ def recommend(
         better_probability=float((gains > 0.0).mean()),
         best_probability=float((_drawn(best) >= fastest).mean()),
         regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
-        doubts=_doubts(calibration, best.layout) if best is not today else (),
+        uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
     )
 
 
@@ -180,22 +175,22 @@ def _covers(gain_ratio: Spread, lengths: Drift) -> bool:
     return abs(math.log1p(lengths.change_ratio)) <= half_width
 
 
-def _doubts(calibration: Calibration, layout: Layout) -> tuple[Doubted, ...]:
+def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncertainty, ...]:
     """The gain's spread with one part of the system drawn and the others at their best estimate."""
-    best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_DOUBT]
+    best, draws = calibration.system, calibration.draws[:_DRAWS_OF_A_SOURCE]
     rates = [at_pace_of(best.trainer, draw.trainer, best.workload) for draw in draws]
     # An exponent goes with the overhead of its draw.
     scalings = [at_pace_of(draw.trainer, best.trainer, best.workload) for draw in draws]
-    parts: dict[Uncertainty, list[System]] = {
+    parts: dict[UncertaintySource, list[System]] = {
         "decode_curve": [replace(best, engine=draw.engine) for draw in draws],
         "trainer_rate": [replace(best, trainer=trainer) for trainer in rates],
         "trainer_scaling": [replace(best, trainer=trainer) for trainer in scalings],
     }
-    doubts: list[Doubted] = []
+    found: list[GainUncertainty] = []
     for source, systems in parts.items():
         spread = Spread.of(_drawn_gains(calibration, layout, systems))
-        doubts.append(Doubted(source, (spread.high - spread.low) / 2.0))
-    return tuple(sorted(doubts, key=lambda doubt: -doubt.spread_ratio))
+        found.append(GainUncertainty(source, (spread.high - spread.low) / 2.0))
+    return tuple(sorted(found, key=lambda each: -each.spread_ratio))
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:

@@ -1,17 +1,12 @@
-"""Everything the model says of a run, put together: what it should have done, where the rest went, what to use next.
+"""The model result of a run: prediction, gap, forecasts, recommendation, sensitivities and time to finish.
 
-Pure: the stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that
-is held to what was achieved, on its first half alone.
-
-How long the rest of the run takes, as it is and in the recommended layout, in hours, GPU-hours and money.
-
-Steps are taken to stay as they are in the stable stretch: longer responses make them longer. Not covered: checkpoints
-and restarts still to come, and the time that a change of layout takes.
+The stretches are observed elsewhere. The recommendation is calibrated on the whole stretch; the prediction that is
+checked against the run, on its first half alone. The rest of the run is taken to have steps like those of the stretch.
+Not covered: checkpoints and restarts still to come, and the time that a change of layout takes.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -21,8 +16,14 @@ from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import Prediction, compare, level_log_sd
-from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
-from rlscope.model.forecast.preemption import Preemption, preemption_seen
+from rlscope.model.forecast.layouts import (
+    SECONDS_PER_HOUR,
+    Forecasts,
+    Preemption,
+    Spread,
+    forecast_layouts,
+    preemption_seen,
+)
 from rlscope.model.forecast.recommend import Recommendation, contradiction, recommend
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
 from rlscope.model.forecast.simulated import correct_by_simulation
@@ -30,10 +31,10 @@ from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.simulate import Settings
-from rlscope.model.system import Admission, Granularity, Layout, QueuePolicy, System, possible_layouts, running_limits
-
-_SECONDS_PER_HOUR = 3600.0
+from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
+from rlscope.model.warnings import ModelWarning
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ def time_to_finish(
 
     The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
     """
-    hours = [remaining_steps * seconds / _SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
+    hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
     today = Spread(*hours)
     recommended = None
     if gain_ratio is not None:
@@ -74,11 +75,6 @@ def time_to_finish(
         )
     return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
 
-
-Caution = Literal["short_stretch", "lengths_drift", "period_drifts", "manner_assumed", "ahead_contradicted"]
-"""short_stretch: too few steps to hold a part out, so nothing says how well the model predicts. manner_assumed: layouts
-were simulated, and the run does not say how samples get to engines or what a full queue does. ahead_contradicted: the
-batches that the trainers are taken to hold ahead are not those that they held."""
 
 STEPS_TO_PREDICT: Final = 20
 """Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
@@ -102,11 +98,11 @@ class ModelConfig:
     """Versions that no recommended layout's 95th percentile of samples may exceed."""
     remaining_steps: int | None
     gpu_hour_price: float | None
-    aged_policy: QueuePolicy = "wait"
-    """What becomes of samples beyond a staleness cap, where a what-if sets one."""
-    manner_stated: bool = True
+    new_cap_policy: StalenessPolicy = "admission"
+    """How a staleness cap is kept that a what-if sets and the run has not."""
+    scheduling_stated: bool = True
     """Whether the run says all of `settings` and of what a full queue does."""
-    batches_ahead: float = 0.0
+    prefetched_batches: float = 0.0
     """Of an optimizer step, that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
     """Runs of the same model and trainers, which say how training scales."""
@@ -116,7 +112,7 @@ class ModelConfig:
 class ModelResult:
     """What the model says of a run."""
 
-    question: ModelConfig
+    model_config: ModelConfig
     calibration: Calibration
     prediction: Prediction | None
     """None where the stretch is too short to hold a part of it out."""
@@ -128,17 +124,18 @@ class ModelResult:
     synchronous_tokens_per_s: float | None
     """Of a synchronous run whose GPUs do both; None where no engine fits."""
     efficiency: BatchEfficiency | None
-    levers: tuple[Sensitivity, ...]
+    sensitivities: tuple[Sensitivity, ...]
     """What one per cent of each quantity buys; what buys most first."""
     finish: TimeToFinish | None
     """None where the run does not say how many steps it has, or has made them all."""
-    cautions: tuple[Caution, ...]
+    warnings: tuple[ModelWarning, ...]
+    """Of the run as a whole; the calibration, its curve and the other runs have their own."""
     preemption: Preemption | None
     """What the run lost to a KV cache that ran over; None where its engines do not count that."""
     length_drift: Drift | None
     """Of the mean response length over the stretch."""
     others: tuple[OtherRun, ...]
-    """Those of the question, each with all its cautions."""
+    """Those of the model_config, each with all its warnings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,27 +148,27 @@ class NoModelResult:
 NOT_ASKED: Final = NoModelResult("it was not asked")
 
 
-def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, question: ModelConfig) -> ModelResult:
+def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_config: ModelConfig) -> ModelResult:
     """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold,
     and where the model has no place for the run's own layout.
 
     halves: the stretch in two; None where it is too short.
     """
     rng = np.random.default_rng(_SEED)
-    calibration = _calibrated(whole, question, rng)
-    prediction = _prediction(halves, question, rng)
+    calibration = _calibrated(whole, model_config, rng)
+    prediction = _prediction(halves, model_config, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
-    layouts = _layouts(calibration, question.granularity)
-    forecasts = forecast_layouts(calibration, layouts, question.most_staleness)
+    layouts = _layouts(calibration, model_config.granularity)
+    forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
-    judged = correct_by_simulation(calibration, forecasts, question.settings, question.most_staleness)
+    judged = correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None, lengths=lengths)
-    if recommendation.changes and contradiction(calibration, whole, question.prior, recommendation):
+    if recommendation.changes and contradiction(calibration, whole, model_config.prior, recommendation):
         recommendation = replace(recommendation, reason="forms_disagree")
     return ModelResult(
-        question=question,
+        model_config=model_config,
         calibration=calibration,
         prediction=prediction,
         gap=explain_gap(calibration, whole, judged.forecasts.today.tokens_per_s or 0.0),
@@ -180,26 +177,24 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, questio
         recommendation=recommendation,
         synchronous_tokens_per_s=_colocated_rate(calibration),
         efficiency=batch_efficiency(calibration, whole),
-        levers=sensitivities(calibration, question.granularity),
-        finish=_finish(whole, recommendation, calibration.layout, question, rng),
-        cautions=_cautions(whole, halves, lengths, question, simulated=judged.simulated_layouts > 0),
+        sensitivities=sensitivities(calibration, model_config.granularity),
+        finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
+        warnings=_warnings(whole, halves, lengths, model_config, simulated=judged.simulated_layouts > 0),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
-        others=tuple(other.beside(whole) for other in question.others),
+        others=tuple(other.beside(whole) for other in model_config.others),
     )
 
 
-def _calibrated(observed: Observed, question: ModelConfig, rng: np.random.Generator) -> Calibration:
-    every_step = question.settings.publication == "capped"
+def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:
     return calibrate(
         observed,
-        question.admission,
-        question.prior,
+        model_config.admission,
+        model_config.prior,
         rng,
-        publishes_every_step=every_step,
-        form=question.form,
-        batches_ahead=question.batches_ahead,
-        others=question.others,
+        form=model_config.form,
+        prefetched_batches=model_config.prefetched_batches,
+        others=model_config.others,
     )
 
 
@@ -217,12 +212,12 @@ def _safe_batch(system: System) -> float | None:
 
 
 def _prediction(
-    halves: tuple[Observed, Observed] | None, question: ModelConfig, rng: np.random.Generator
+    halves: tuple[Observed, Observed] | None, model_config: ModelConfig, rng: np.random.Generator
 ) -> Prediction | None:
     if halves is None:
         return None
     first, rest = halves
-    return compare(_calibrated(first, question, rng), rest, question.settings, rng)
+    return compare(_calibrated(first, model_config, rng), rest, model_config.settings, rng)
 
 
 def _colocated_rate(calibration: Calibration) -> float | None:
@@ -234,34 +229,35 @@ def _finish(
     whole: Observed,
     recommendation: Recommendation,
     layout: Layout,
-    question: ModelConfig,
+    model_config: ModelConfig,
     rng: np.random.Generator,
 ) -> TimeToFinish | None:
-    if not question.remaining_steps:
+    if not model_config.remaining_steps:
         return None
     periods_s = whole.steps.period_s
     step_s = ratio_of_sums(periods_s, np.ones_like(periods_s), rng)
     gain_ratio = recommendation.gain_ratio if recommendation.changes else None
-    return time_to_finish(question.remaining_steps, step_s, gain_ratio, _gpus(layout), question.gpu_hour_price)
+    return time_to_finish(model_config.remaining_steps, step_s, gain_ratio, _gpus(layout), model_config.gpu_hour_price)
 
 
-def _cautions(
+def _warnings(
     whole: Observed,
     halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
-    question: ModelConfig,
+    model_config: ModelConfig,
     *,
     simulated: bool,
-) -> tuple[Caution, ...]:
-    periods, held = drift(whole.steps.period_s), whole.batches_ahead
-    known: Mapping[Caution, bool] = {
-        "short_stretch": halves is None,
-        "lengths_drift": lengths is not None and lengths.drifts,
-        "period_drifts": periods is not None and periods.drifts,
-        "manner_assumed": simulated and not question.manner_stated,
-        "ahead_contradicted": held is not None and abs(held - question.batches_ahead) > _OTHER_BATCHES,
+) -> tuple[ModelWarning, ...]:
+    periods, seen = drift(whole.steps.period_s), whole.prefetched_batches
+    found = {
+        ModelWarning.SHORT_STRETCH: halves is None,
+        ModelWarning.LENGTHS_DRIFT: lengths is not None and lengths.drifts,
+        ModelWarning.PERIOD_DRIFTS: periods is not None and periods.drifts,
+        ModelWarning.MANNER_ASSUMED: simulated and not model_config.scheduling_stated,
+        ModelWarning.AHEAD_CONTRADICTED: seen is not None
+        and abs(seen - model_config.prefetched_batches) > _OTHER_BATCHES,
     }
-    return tuple(caution for caution, holds in known.items() if holds)
+    return tuple(warning for warning, holds in found.items() if holds)
 
 
 def _gpus(layout: Layout) -> int:

@@ -1,12 +1,11 @@
-"""What one per cent of each quantity buys: where work on a run pays, and where it would change nothing.
+"""Sensitivity: throughput change per 1% of each quantity. It shows where work on a run pays.
 
-Each quantity is made a little better, alone, and the layout that is run is solved again by the closed forms, draw by
-draw; the change of trained tokens per second is given per one per cent. It is the derivative towards the better side:
-at a balance of two limits each of them buys nothing alone. What speeds and times buy adds up to one per cent, since a
-run whose every second is shorter is as much faster (Euler's theorem on homogeneous functions), but for what
-nothing here stands for, such as checkpoints. Whole numbers are moved by one, so where they are small the figure is a
-mean over a long way. Not covered: what a quantity buys together with another, and what only the event simulator sees
-(`Lever.is_rough`).
+Each quantity alone is made a little better and the current layout is solved again by the closed forms, draw by draw.
+The figure is the derivative towards the better side: where two limits balance, neither alone changes anything. Speeds
+and times add up to 1%, since a run whose every second is shorter is faster in proportion (Euler's theorem on
+homogeneous functions), except for what no quantity stands for, such as checkpoints. Whole numbers are moved by one, so
+where they are small the figure is a mean over a large change. Not covered: two quantities together, and what only the
+event simulator sees (`Sensitivity.is_rough`).
 """
 
 import math
@@ -17,14 +16,16 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import Caveat, steady_states
+from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.simulated import is_doubtful
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Granularity, Layout, Reals, System
+from rlscope.model.system import Granularity, Layout, System
+from rlscope.model.warnings import ModelWarning
 
 SensitivityQuantity = Literal[
     "trainer_speed",
@@ -55,7 +56,14 @@ _STEP_RATIO: Final = 0.02
 _NOTHING_RATIO: Final = 1e-9
 """Of the rate: what the halvings of the closed forms leave open."""
 _PER_CENT: Final = 0.01
-_ROUGH: Final[frozenset[Caveat]] = frozenset({"in_flight_cap", "staleness_cap", "samples_age_out", "few_requests"})
+_ROUGH: Final = frozenset(
+    {
+        ModelWarning.IN_FLIGHT_CAP,
+        ModelWarning.STALENESS_CAP,
+        ModelWarning.SAMPLES_AGE_OUT,
+        ModelWarning.FEW_REQUESTS,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +95,11 @@ def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[S
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
     base = np.array([_rate(calibration, system, calibration.layout) for system in draws])
-    levers = [
-        _lever(calibration, quantity, nudge, draws, base, rough)
+    found = [
+        _sensitivity(calibration, quantity, nudge, draws, base, rough)
         for quantity, nudge in _nudges(calibration, granularity).items()
     ]
-    return tuple(sorted(levers, key=lambda lever: -abs(lever.gain_ratio.median if lever.gain_ratio else 0.0)))
+    return tuple(sorted(found, key=lambda each: -abs(each.gain_ratio.median if each.gain_ratio else 0.0)))
 
 
 def _is_rough(calibration: Calibration) -> bool:
@@ -99,14 +107,14 @@ def _is_rough(calibration: Calibration) -> bool:
     admission = calibration.system.admission
     if admission.max_staleness is not None and is_doubtful(calibration, calibration.layout):
         return True
-    state = steady_states(calibration.system, (calibration.layout,), calibration.cap_rule)[0]
+    state = steady_states(calibration.system, (calibration.layout,))[0]
     if isinstance(state, Refused):
         return False
     fills_cache = state.running >= state.running_limit < calibration.layout.running_per_engine
-    return fills_cache or not _ROUGH.isdisjoint(state.caveats)
+    return fills_cache or not _ROUGH.isdisjoint(state.warnings)
 
 
-def _lever(
+def _sensitivity(
     calibration: Calibration,
     quantity: SensitivityQuantity,
     nudge: _Nudge | Silence,
@@ -134,7 +142,7 @@ def _rate(calibration: Calibration, system: System, layout: Layout) -> float:
     if calibration.synchronous:
         step = split_step(system, layout)
         return step.trained_tokens_per_s if step else 0.0
-    state = steady_states(system, (layout,), calibration.cap_rule)[0]
+    state = steady_states(system, (layout,))[0]
     return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
 
 
@@ -222,7 +230,7 @@ def _follows(calibration: Calibration, step: int) -> int:
     setting, the cap may be what held it there.
     """
     engines = calibration.layout.sampler_gpus // calibration.system.engine.gpus
-    return math.ceil(step / engines) if "limit_below_setting" in calibration.notes else 0
+    return math.ceil(step / engines) if ModelWarning.LIMIT_BELOW_SETTING in calibration.warnings else 0
 
 
 def _wider(cap: int | None, step: int) -> int | None:

@@ -1,9 +1,9 @@
-"""The event simulator's word where the closed forms are known to be wrong.
+"""Forecasts corrected by the event simulator, where the closed forms are known to be wrong.
 
 A layout in which a cap binds, samples age out, a queue grows or engines run few requests is simulated with the best
-estimate; its forecast and all its draws are moved by the ratio of the simulated rate to the closed form's. Today's
-layout and the fastest rivals are asked about; other doubtful layouts are moved as their neighbours were, so that no
-rate of the closed form stands beside one of the simulator. Not covered: how the correction varies over the draws.
+estimate; its forecast and all its draws are scaled by the simulated rate over the closed form's. The current layout and
+the fastest of the others are simulated; other layouts with warnings are scaled as their neighbours were, so that a
+simulated rate is never compared with an uncorrected one. Not covered: how the correction varies over the draws.
 """
 
 from collections.abc import Mapping, Set
@@ -15,12 +15,19 @@ import numpy as np
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import maximum
 from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.layouts import STALE_QUANTILE, Forecast, Forecasts, StalenessForecast, pace_of_simulated
-from rlscope.model.forecast.preemption import preemption_simulated
+from rlscope.model.forecast.layouts import (
+    STALE_QUANTILE,
+    Forecast,
+    Forecasts,
+    StalenessForecast,
+    preemption_simulated,
+    timing_of_simulated,
+)
 from rlscope.model.numerics.bootstrap import ratio_of_sums
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
-from rlscope.model.system import Layout, Reals
+from rlscope.model.system import Layout
 
 _MOST_SIMULATED: Final = 10
 """Layouts that are simulated: a tenth to half of a second each."""
@@ -40,7 +47,7 @@ _TWO_SIGMA_RATIO: Final = 0.9545
 
 
 @dataclass(frozen=True, slots=True)
-class Arbitrated:
+class Corrected:
     """Forecasts after the simulator has spoken, and how many layouts it was asked about."""
 
     forecasts: Forecasts
@@ -49,14 +56,14 @@ class Arbitrated:
 
 def correct_by_simulation(
     calibration: Calibration, forecasts: Forecasts, settings: Settings, most_staleness: int | None
-) -> Arbitrated:
+) -> Corrected:
     """Correct the forecasts where the closed form is not to be trusted.
 
     Today's layout is simulated, and then, one after the other, the fastest that are not, until the first few all are
     or enough were asked. A doubtful layout that was not asked is moved as its neighbours were.
     """
     if calibration.synchronous:
-        return Arbitrated(forecasts, 0)
+        return Corrected(forecasts, 0)
     today, rivals = forecasts.today, {each.layout: each for each in forecasts.rivals}
     doubtful = {layout for layout in (today.layout, *rivals) if is_doubtful(calibration, layout)}
     simulated: dict[Layout, Forecast] = {}
@@ -73,7 +80,7 @@ def correct_by_simulation(
     moved = _moved(rivals, simulated, doubtful, today)
     others = sorted((moved.get(each.layout, each) for each in forecasts.others), key=_rank)
     now = replace(simulated.get(today.layout, today), excluded=today.excluded)
-    return Arbitrated(Forecasts(now, tuple(others)), len(simulated))
+    return Corrected(Forecasts(now, tuple(others)), len(simulated))
 
 
 def _rank(forecast: Forecast) -> tuple[bool, float]:
@@ -123,15 +130,15 @@ def _scaled(forecast: Forecast, factor: float) -> Forecast:
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
     """Whether the layout's steady state has a caveat, is bound by the KV cache, or is staler than a cap allows."""
-    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
+    state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
         return False
     workload, cap, terms = calibration.system.workload, calibration.system.admission.max_staleness, state.staleness
     passes_cap = (
-        cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.batches_ahead
+        cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.prefetched_batches
     )
     kv_binds = state.running_limit < layout.running_per_engine
-    return bool(state.caveats) or passes_cap or kv_binds
+    return bool(state.warnings) or passes_cap or kv_binds
 
 
 def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
@@ -149,7 +156,7 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
         tokens_per_s=simulated.trained_tokens_per_s,
         drawn_tokens_per_s=None if drawn is None or too_stale else drawn * ratio * _noise(simulated, drawn.size),
         staleness=staleness,
-        pace=None if forecast.pace is None else pace_of_simulated(simulated, forecast.pace.regime),
+        pace=None if forecast.pace is None else timing_of_simulated(simulated, forecast.pace.regime),
         excluded="too_stale" if too_stale else None,
         preemption=preemption_simulated(simulated, calibration.system),
     )

@@ -1,8 +1,8 @@
-"""What a run would do with one thing changed, beside the run as it is: the same forecast of another system or layout.
+"""What a run would do with something changed, beside the run as it is.
 
-The calibrated system, every draw of it and the layout are changed and solved again; where the closed forms are not to
-be trusted, the event simulator judges, as it does for a recommendation. A run that works by turns goes on doing so. Not
-covered: what the change costs, and what it does to learning.
+The calibrated system, every draw of it and the layout are changed and solved again; where the closed forms cannot be
+trusted the event simulator decides, as for a recommendation. A synchronous run stays synchronous. Not covered: what the
+change costs, and what it does to learning.
 """
 
 import math
@@ -15,22 +15,18 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.change import Change, Doubt, changed_systems, doubts_of
+from rlscope.model.forecast.change import Change, changed_systems, warnings_of
 from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts
 from rlscope.model.forecast.result import ModelConfig, ModelResult
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
+from rlscope.model.warnings import ModelWarning
 
 Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
 """What keeps a run from running; queue_capacity, in_flight_cap: it is smaller than what one step takes."""
 
-_ASSUMED: Final[Mapping[Doubt, bool]] = {
-    "cut_lengths": True,
-    "updates_not_seen": True,
-    "cap_by_admission": False,
-    "training_scaling": False,
-}
-"""Whether a doubt leaves nothing measured that the answer could rest on."""
+_NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
+"""Warnings that leave nothing measured for the answer to rest on."""
 
 
 class ImpossibleChangeError(Exception):
@@ -53,7 +49,8 @@ class WhatIf:
     """Whether only the number of GPUs was asked for: the split is then the fastest."""
     simulated: bool
     """Whether `predicted` is the event simulator's."""
-    doubts: tuple[Doubt, ...]
+    warnings: tuple[ModelWarning, ...]
+    """What the run does not show of the change."""
     calibration: Calibration
     """Of the run as it was."""
 
@@ -61,28 +58,30 @@ class WhatIf:
 def what_if(model: ModelResult, change: Change) -> WhatIf:
     """Answer one question about a run. Raises ImpossibleChangeError for GPUs that make no layout."""
     calibration, now = model.calibration, model.forecasts.today
-    layouts = asked_layouts(calibration.layout, change, model.question.granularity)
+    layouts = asked_layouts(calibration.layout, change, model.model_config.granularity)
     systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, model.question.aged_policy)
+    changed = changed_systems(systems, change, calibration.steps_per_version, model.model_config.new_cap_policy)
     asked = replace(calibration, system=changed[0], draws=changed[1:])
-    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.question, change)))
+    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.model_config, change)))
     obstacle = _obstacle(calibration, asked)
     judged = (
-        None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model.question.settings, None)
+        None
+        if obstacle
+        else correct_by_simulation(asked, forecast_layouts(asked, ()), model.model_config.settings, None)
     )
     predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    doubts = doubts_of(change, calibration.system, unseen, model.question.aged_policy)
+    warnings = warnings_of(change, calibration.system, unseen, model.model_config.new_cap_policy)
     return WhatIf(
         asked=change,
         now=now,
-        predicted=_graded(predicted, doubts),
+        predicted=_graded(predicted, warnings),
         obstacle=obstacle,
         gain_ratio=_gain(predicted, now),
         chose_split=len(layouts) > 1,
         simulated=judged is not None and judged.simulated_layouts > 0,
-        doubts=doubts,
+        warnings=warnings,
         calibration=calibration,
     )
 
@@ -129,25 +128,25 @@ def _pieces(granularity: Granularity) -> str:
     return f"trainer GPUs come in multiples of {replica}, sampler GPUs in multiples of {engine}"
 
 
-def _with_cap(question: ModelConfig, change: Change) -> ModelConfig:
+def _with_cap(model_config: ModelConfig, change: Change) -> ModelConfig:
     """A cap that is asked for and does not throw samples away goes before the run's own."""
-    if change.max_staleness is None or question.aged_policy == "drop_by_age":
-        return question
-    return replace(question, most_staleness=change.max_staleness)
+    if change.max_staleness is None or model_config.new_cap_policy == "drop":
+        return model_config
+    return replace(model_config, most_staleness=change.max_staleness)
 
 
-def _fastest(asked: Calibration, layouts: Sequence[Layout], question: ModelConfig) -> Layout:
+def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: ModelConfig) -> Layout:
     """The fastest of several layouts that can run, those that keep the staleness cap before those that do not."""
     usable = [layout for layout in layouts if _refusal(asked, layout) is None]
     if len(usable) < 2:
         return usable[0] if usable else layouts[0]
     if asked.synchronous:
-        return max(usable, key=lambda layout: _rate_by_turns(asked, layout))
-    forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], question.most_staleness)
+        return max(usable, key=lambda layout: _synchronous_rate(asked, layout))
+    forecasts = forecast_layouts(replace(asked, layout=usable[0]), usable[1:], model_config.most_staleness)
     judged = correct_by_simulation(
-        replace(asked, layout=usable[0]), forecasts, question.settings, question.most_staleness
+        replace(asked, layout=usable[0]), forecasts, model_config.settings, model_config.most_staleness
     ).forecasts
-    return max((judged.today, *judged.others), key=lambda each: _rank(each, question.most_staleness)).layout
+    return max((judged.today, *judged.others), key=lambda each: _rank(each, model_config.most_staleness)).layout
 
 
 def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
@@ -156,7 +155,7 @@ def _rank(forecast: Forecast, most_staleness: int | None) -> tuple[bool, float]:
     return (keeps, forecast.tokens_per_s or 0.0)
 
 
-def _rate_by_turns(calibration: Calibration, layout: Layout) -> float:
+def _synchronous_rate(calibration: Calibration, layout: Layout) -> float:
     step = split_step(calibration.system, layout)
     return step.trained_tokens_per_s if step else 0.0
 
@@ -173,7 +172,7 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
     """Why a layout cannot run at all; a run by turns needs no more than a trainer, an engine and a place."""
     if calibration.synchronous and split_step(calibration.system, layout) is not None:
         return None
-    state = steady_states(calibration.system, (layout,), calibration.cap_rule)[0]
+    state = steady_states(calibration.system, (layout,))[0]
     return state.reason if isinstance(state, Refused) else None
 
 
@@ -191,9 +190,9 @@ def _small_limit(system: System) -> Obstacle | None:
     return None
 
 
-def _graded(forecast: Forecast, doubts: Sequence[Doubt]) -> Forecast:
+def _graded(forecast: Forecast, warnings: Sequence[ModelWarning]) -> Forecast:
     assumed: Grade = "assumed"
-    rests_on_nothing = forecast.grade is not None and any(_ASSUMED[doubt] for doubt in doubts)
+    rests_on_nothing = forecast.grade is not None and not _NOTHING_MEASURED.isdisjoint(warnings)
     return replace(forecast, grade=assumed) if rests_on_nothing else forecast
 
 

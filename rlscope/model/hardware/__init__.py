@@ -1,1 +1,1 @@
-"""What device and model shape say before anything is measured: peaks, parameters, room in the KV cache."""
+"""What device and model shape say before anything is measured: peaks, parameters, and room in the KV cache."""

@@ -1,7 +1,7 @@
-"""What the device and the model's shape say before anything is measured: peaks, weights, KV bytes, a least pass time.
+"""Devices and model shapes: peak rates, bytes of weights and KV, and the shortest possible pass.
 
-The peaks are those of the vendors' data sheets, dense bf16; a name that is no whole device (a MIG slice) or no known
-one has none. Not covered: interconnects, power limits, and formats below 8 bits that are unpacked on the way.
+The peaks are those of the vendors' data sheets, dense bf16; a device that is not listed, or only a slice of one (MIG),
+has none. Not covered: interconnects, power limits, and formats below 8 bits that are unpacked on the way.
 """
 
 import re

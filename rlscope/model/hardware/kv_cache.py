@@ -1,9 +1,8 @@
 """How many requests fit in an engine's KV cache.
 
 In steady state a request is seen at a random moment of its life, and long ones are seen more often. Prompts are taken
-to be independent of the lengths and kept whole: prompts shared within a group need less than is said here. Not
-covered: fragmentation inside blocks, layers that hold a window, swapping to the host's memory, and what more requests
-than fit cost (`preemption.py`).
+to be independent of the lengths and kept whole: prompts shared within a group need less. Not covered: fragmentation
+inside blocks, layers with a sliding window, swapping to the host's memory, and what a full cache costs (preemptions).
 """
 
 import math

@@ -1,8 +1,8 @@
-"""How many parameters a decoder has, counted from the shape that its Hugging Face config states.
+"""Number of parameters of a decoder, counted from its Hugging Face config.
 
-Counted are the families whose layers are known here: a pre-norm decoder with grouped-query attention (or, for
-DeepSeek-V3, compressed attention), gated feed-forward layers, and routed experts. Not covered: every other family,
-whose count has to be given; towers for images and sound; and heads that predict several tokens at once.
+Covered are the families listed here: pre-norm decoders with grouped-query attention (or compressed attention, for
+DeepSeek-V3), gated feed-forward layers, and routed experts. Not covered: other families, whose count has to be given;
+towers for images and sound; and heads that predict several tokens at once.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""What the mean of a series of steps is worth when the steps are not independent: block bootstrap and effective size.
+"""Confidence intervals for the mean of related steps: block bootstrap and effective sample size.
 
 Steps are related by construction: a sample spans several of them. Not covered: series with a trend, which
-`stationarity.py` finds first, and samples alike within a group.
+`changepoints.py` finds first, and samples alike within a group.
 """
 
 import math
@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 
-Reals = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from rlscope.model.arrays import Counts
 
 LEAST_BLOCKS: Final = 10
 """With fewer independent stretches the quantiles of a bootstrap mean nothing: a range is given instead."""
@@ -65,8 +64,8 @@ def block_steps(values: npt.ArrayLike) -> int:
     return max(min(round(wanted), count // 2), 1)
 
 
-def block_draws(rng: np.random.Generator, steps: int, block: int, draws: int) -> Indices:
-    """Indices of resampled series, (draws, steps): neighbours stay together in blocks (moving blocks, Künsch 1989)."""
+def block_draws(rng: np.random.Generator, steps: int, block: int, draws: int) -> Counts:
+    """Counts of resampled series, (draws, steps): neighbours stay together in blocks (moving blocks, Künsch 1989)."""
     if not 1 <= block <= steps:
         raise ValueError(f"a block of {block} steps does not fit into {steps}")
     starts = rng.integers(0, steps - block + 1, size=(draws, -(-steps // block)))

@@ -1,14 +1,9 @@
-"""Whether a series of steps has settled: where its warm-up ends, and whether it drifts afterwards.
+"""The last stretch of a run over which its step period keeps one level, and whether a series drifts within it.
 
-Beside `steady_state.py`, which finds changes of level. Not covered: seasonal effects, and several drifts in a row.
-
-The last stable stretch of a run: where its rates can be quoted as one number.
-
-Warm-up, drift of the response lengths and the final drain make a mean over the whole run meaningless. The stretch is
-found by binary segmentation of the log step period into pieces of constant level, with the penalty of the Schwarz
-criterion (Scott and Knott 1974 for the splits; Yao 1988 for the penalty); the noise level is taken from the median
-absolute first difference, which a change of level does not inflate. Not covered: slow drifts that never step, and
-seasonal effects.
+Warm-up, drift and the end of a run make a mean over the whole run meaningless. Levels are found by binary segmentation
+of the log step period with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
+penalty); the noise level is the median absolute first difference, which a change of level does not inflate. A drift is
+a line through the logarithm. Not covered: seasonal effects, and several drifts in a row.
 """
 
 import math
@@ -28,7 +23,7 @@ LEAST_STEPS_TO_SETTLE: Final = 10
 """Fewer steps cannot tell a level from noise: the standard error of the noise level alone is then above 25 %."""
 _PENALTY: Final = 3.0
 """Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 forgives outliers."""
-_MAD_TO_SIGMA: Final = 1.4826
+MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SIGMA: Final = 0.02
 """Changes of level within about 2 % are not worth a cut, however quiet the run."""
@@ -59,7 +54,7 @@ def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
 def _noise(levels: Sequence[float]) -> float:
     """Standard deviation of the noise, from first differences (their deviation is sqrt(2) times it)."""
     differences = [abs(after - before) for before, after in pairwise(levels)]
-    return max(_MAD_TO_SIGMA * median(differences) / math.sqrt(2), _SMALLEST_SIGMA)
+    return max(MAD_TO_SIGMA * median(differences) / math.sqrt(2), _SMALLEST_SIGMA)
 
 
 def _cuts(levels: Sequence[float], first: int, after: int, variance: float) -> list[int]:
@@ -92,10 +87,6 @@ def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> 
     return best
 
 
-_BATCH_STEPS: Final = 5
-"""Steps averaged before the cut is looked for, as the method has it."""
-_LEAST_BATCHES: Final = 4
-"""With fewer, only one cut would be tried."""
 _LEAST_STEPS: Final = 10
 """Fewer steps cannot tell a drift from noise."""
 _CONFIDENCE_RATIO: Final = 0.99
@@ -115,25 +106,6 @@ class Drift:
     """Half-width of the interval of change_ratio, in logarithm."""
     drifts: bool
     """Surely, and by enough to matter."""
-
-
-def warm_up_steps(values: npt.ArrayLike) -> int | None:
-    """Steps to leave out at the start; None when the series has not settled, or is too short to tell.
-
-    MSER-5 (White 1997): over batches of five, the cut that minimises the variance of what is left over the square of
-    its number. Cuts up to the middle are tried: fewer batches look alike by chance. When the last of them is the best,
-    the series still moves; so it seems, by chance, to one in six steady series of 40 steps and one in thirty of 100.
-    A change of level beyond the middle is for `steady_state.py` to find. A last batch that is not full is left out.
-    """
-    series = np.asarray(values, dtype=np.float64)
-    batches = series.size // _BATCH_STEPS
-    if batches < _LEAST_BATCHES:
-        return None
-    means = series[: batches * _BATCH_STEPS].reshape(batches, _BATCH_STEPS).mean(axis=1)
-    cuts = range(batches // 2 + 1)
-    errors = [float(means[cut:].var()) / (batches - cut) for cut in cuts]
-    best = int(np.argmin(errors))
-    return best * _BATCH_STEPS if best < cuts[-1] else None
 
 
 def drift(values: npt.ArrayLike) -> Drift | None:

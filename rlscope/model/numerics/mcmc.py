@@ -1,21 +1,24 @@
-"""Maximum and sample of a log density of a few parameters, for many parameter vectors at a time.
+"""Maximum and random sample of a log density of a few parameters, evaluated for many parameter vectors at a time.
 
 Seeded by the generator that the caller passes in. Not covered: densities with separate modes, which the sampler would
-not visit in their right proportion, and more than some ten parameters.
+not visit in the right proportion, and more than about ten parameters.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from rlscope.model.system import Reals
+from rlscope.model.arrays import Reals
 
 LogDensity = Callable[[Reals], Reals]
 """Vectors as rows in, one log density a row out; -inf where it is not defined."""
 
 _STRETCH: Final = 2.0
 """The sampler's one setting, at the value that its authors advise."""
+_WINDOW_TIMES: Final = 5.0
+"""Autocorrelation times after which the sum of autocorrelations is cut off: beyond, it is mostly noise."""
 _NUDGE: Final = 1e-5
 """Of the numerical gradient; parameters are logarithms or of the size of 1."""
 _STEPS: Final = 2.0 ** np.arange(1, -15, -1)
@@ -78,27 +81,72 @@ def _updated(curvature: Reals, step: Reals, change: Reals) -> Reals:
     return left @ curvature @ left.T + np.outer(step, step) / along
 
 
+@dataclass(frozen=True, slots=True)
+class SamplerDiagnostics:
+    """How well an ensemble mixed, measured on its own chain after the burn-in."""
+
+    acceptance_ratio: float
+    """Accepted moves over proposed ones, 0..1; 0.2 to 0.5 is usual."""
+    autocorrelation_steps: float
+    """Integrated autocorrelation time of the slowest parameter, in steps of the ensemble."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """Vectors drawn from a density, one a row, and how well the ensemble mixed."""
+
+    vectors: Reals
+    diagnostics: SamplerDiagnostics
+
+
 def draw(
     log_density: LogDensity, start: Reals, rng: np.random.Generator, *, settle: int, thin: int, count: int
-) -> Reals:
+) -> Chain:
     """At least `count` vectors from the density, by stretch moves of an ensemble (Goodman and Weare 2010).
 
     start: one vector a row, an even number of rows and at least twice as many as parameters, not all on a line.
-    settle: steps before the first vectors are kept; thin: steps between those kept.
+    settle: steps of burn-in before the first vectors are kept; thin: steps between those kept.
     """
     walkers, densities = start.copy(), log_density(start)
     kept: list[Reals] = []
-    step = 0
+    visited: list[Reals] = []
+    step = accepted = 0
     while len(kept) * len(walkers) < count:
-        _stretch(log_density, walkers, densities, rng)
+        moved = _stretch(log_density, walkers, densities, rng)
         step += 1
-        if step >= settle and (step - settle) % thin == 0:
-            kept.append(walkers.copy())
-    return np.concatenate(kept)
+        if step >= settle:
+            accepted += moved
+            visited.append(walkers.copy())
+            if (step - settle) % thin == 0:
+                kept.append(visited[-1])
+    acceptance_ratio = accepted / (len(visited) * len(walkers))
+    return Chain(
+        np.concatenate(kept), SamplerDiagnostics(acceptance_ratio, integrated_autocorrelation_steps(np.stack(visited)))
+    )
 
 
-def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> None:
-    """One step of every walker, half against half, in place."""
+def integrated_autocorrelation_steps(chain: Reals) -> float:
+    """Steps that are worth one independent draw, of the slowest parameter; chain: (steps, walkers, parameters).
+
+    tau = 1 + 2 * sum of the autocorrelations, averaged over walkers, up to the first lag of at least 5 tau (Sokal
+    1997; emcee, Foreman-Mackey et al. 2013). A parameter that never moves has none: 1. A chain shorter than some 50
+    tau underestimates it.
+    """
+    steps = len(chain)
+    centred = chain - chain.mean(axis=0)
+    spectrum = np.fft.rfft(centred, 2 * steps, axis=0)
+    covariances = np.fft.irfft(spectrum * spectrum.conj(), 2 * steps, axis=0)[:steps]
+    moves = covariances[0] > 0.0
+    correlations = np.where(moves, covariances / np.where(moves, covariances[0], 1.0), 0.0)
+    times = 2.0 * np.cumsum(correlations.mean(axis=1), axis=0) - 1.0
+    inside = np.arange(steps)[:, None] < _WINDOW_TIMES * times
+    window = np.where(inside.all(axis=0), steps - 1, np.argmin(inside, axis=0))
+    return float(max(times[window, np.arange(times.shape[1])].max(), 1.0))
+
+
+def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.random.Generator) -> int:
+    """One step of every walker, half against half, in place; returns the number of accepted moves."""
+    moved = 0
     halves = np.split(rng.permutation(len(walkers)), 2)
     for moving, others in (halves, halves[::-1]):
         count, size = len(moving), walkers.shape[1]
@@ -110,3 +158,5 @@ def _stretch(log_density: LogDensity, walkers: Reals, densities: Reals, rng: np.
         accepted = np.log(rng.random(count)) < log_ratio
         walkers[moving[accepted]] = tried[accepted]
         densities[moving[accepted]] = tried_densities[accepted]
+        moved += int(accepted.sum())
+    return moved

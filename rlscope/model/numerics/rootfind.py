@@ -1,18 +1,18 @@
-"""Where, along a line, a condition begins to hold: for many lines at once, and with few calls.
+"""Root finding for many lines at once: where along each line a condition starts to hold.
 
-One call on many points costs little more than on one, so an interval is divided into many parts at a time instead of
-halved. Not covered: conditions that begin to hold more than once; one of the places is then found.
+One call on many points costs little more than a call on one, so an interval is divided into many parts at a time
+instead of halved; that is why scipy's scalar root finders are not used here. Not covered: conditions that start to hold
+more than once; one of the places is then found.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from rlscope.model.system import Reals
+from rlscope.model.arrays import Flags, Reals
 
-Condition = Callable[[Reals], npt.NDArray[np.bool_]]
+Condition = Callable[[Reals], Flags]
 """Asked about points of any shape whose last axis is that of the lines."""
 
 _PARTS: Final = 16
@@ -20,7 +20,7 @@ _DIVISIONS: Final = 10
 """So that 1e-12 of the interval is left."""
 
 
-def begins_to_hold(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
+def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
     """The last point found at which the condition does not hold and the first at which it does, one of each per line.
 
     It is taken to hold at `high`, whatever rounding says of it, and is asked at `low` as anywhere else.
@@ -29,11 +29,11 @@ def begins_to_hold(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Re
     for _ in range(_DIVISIONS):
         points = low + (high - low) * parts
         held = np.concatenate([holds(points[:-1]), np.ones((1, high.size), dtype=np.bool_)])
-        low, high = first_interval(points, held)
+        low, high = first_bracket(points, held)
     return low, high
 
 
-def first_interval(points: Reals, held: npt.NDArray[np.bool_]) -> tuple[Reals, Reals]:
+def first_bracket(points: Reals, held: Flags) -> tuple[Reals, Reals]:
     """The points before and at the first at which a condition holds, one per column; where none does, the first."""
     at, line = held.argmax(axis=0), np.arange(points.shape[1])
     return points[np.maximum(at - 1, 0), line], points[at, line]

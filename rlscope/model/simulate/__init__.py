@@ -1,10 +1,10 @@
-"""An event simulation of one layout: what the closed forms cannot say, exactly in its own terms and from one seed.
+"""Event simulation of one layout: exact in its own terms, and reproducible from one seed.
 
 `simulate` is the whole interface. Time jumps from one change of a batch to the next, never token by token.
 """
 
 from rlscope.model.simulate.loop import simulate
 from rlscope.model.simulate.results import NeverTrains, Simulated
-from rlscope.model.simulate.settings import Dispatch, Publication, QueueOrder, Settings
+from rlscope.model.simulate.settings import Settings
 
-__all__ = ["Dispatch", "NeverTrains", "Publication", "QueueOrder", "Settings", "Simulated", "simulate"]
+__all__ = ["NeverTrains", "Settings", "Simulated", "simulate"]

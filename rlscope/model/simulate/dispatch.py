@@ -1,13 +1,9 @@
-"""All engines: whose boundary is next, how many requests each has, and when it is told of new weights.
+"""Dispatch: all engines with their load, the two ways in which samples reach them, and the staleness cap that waits.
 
-A staleness cap that the trainer keeps: it waits before steps, and skips publications.
-
-Samples in one line, each given to the engine with the fewest requests: a router in front of all engines.
-
-Whole groups, taken by each engine itself between its passes: a scheduler of its own in every sampler process.
-
-At a boundary an engine first queues what it has finished, then starts groups for as long as it has free places, holds
-no finished group back, and no limit holds. Engines that could do more are called whenever a limit has moved.
+A `Router` keeps samples in one line and gives each to the engine with the fewest requests. With `Pull` every engine
+takes whole groups between its passes: at a boundary it first queues what it has finished, then starts groups while it
+has free places, keeps no finished group, and no limit holds. Engines that could do more are called whenever a limit has
+moved. `Cap` is for publications that wait: it says which groups under way the next version would make too stale.
 """
 
 import math
@@ -17,8 +13,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from rlscope.model.simulate.engine import EngineTerms, SimulatedEngine
-from rlscope.model.simulate.places import HoldCause
-from rlscope.model.simulate.queue import Gate, GroupQueue, Hold
+from rlscope.model.simulate.queue import Gate, GroupQueue, Hold, HoldCause
 from rlscope.model.simulate.samples import NEVER, Samples
 
 _CLOSED: Final = 1 << 40

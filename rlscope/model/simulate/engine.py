@@ -4,10 +4,10 @@ Between two changes of the batch every pass costs pass_s(b) + kappa K, and K gro
 n (c + h (n - 1)) seconds with c = pass_s(b) + kappa K and h = kappa b / 2: the sum of an arithmetic series. Requests
 finish in the order of the passes in which their last tokens fall due, known when they are admitted.
 
-Admission is first come first served, between passes, while the batch has a place and the cache holds the request and
-the tokens of the next pass. When the cache is full the request admitted last leaves it, waits first in line, and its
-tokens are computed again at the prefill rate. Prefill, recomputation and weight updates stop the decoding of the
-batch. Not covered: chunked prefill beside decoding, prompts cached between members of a group.
+Admission is first come, first served, between passes, while the batch has a place and the cache holds the request and
+the tokens of the next pass. When the cache is full, the request admitted last is preempted, waits first in line, and
+its tokens are computed again at the prefill rate. Prefill, recomputation and weight updates stop the decoding of the
+batch. Not covered: chunked prefill beside decoding, and prompts cached between members of a group.
 """
 
 import math

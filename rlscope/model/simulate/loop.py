@@ -17,13 +17,13 @@ from typing import Final, Literal
 
 import numpy as np
 
+from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull, Router
 from rlscope.model.simulate.engine import EngineTerms
-from rlscope.model.simulate.places import HoldCause, PlaceAccount
-from rlscope.model.simulate.queue import Gate, GroupQueue
+from rlscope.model.simulate.queue import Gate, GroupQueue, HoldCause, PlaceAccount
 from rlscope.model.simulate.results import NeverTrains, Simulated, Totals, summarise
 from rlscope.model.simulate.samples import FILTERED, TRAINED, Draws, Samples
-from rlscope.model.simulate.settings import DEFAULTS, QueueOrder, Settings, refuse_what_can_not_run
+from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_not_run
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Layout, System
 
@@ -57,7 +57,7 @@ def samples_at_start(system: System, layout: Layout) -> int:
     limits = [layout.sampler_gpus // system.engine.gpus * layout.running_per_engine]
     if admission.max_in_flight_samples is not None:
         limits.append(admission.max_in_flight_samples)
-    if admission.max_staleness is not None and admission.queue_policy != "drop_by_age":
+    if admission.max_staleness is not None and admission.staleness_policy != "drop":
         limits.append((admission.max_staleness + 1) * workload.samples_per_step)
     return min(limits)
 
@@ -73,7 +73,7 @@ class EventLoop:
 
     def __init__(self, system: System, layout: Layout, settings: Settings, rng: np.random.Generator) -> None:
         workload, admission = system.workload, system.admission
-        capped = settings.publication == "capped"
+        capped = admission.staleness_policy == "publication_waits"
         self._system = system
         terms = engine_terms(system, layout, settings)
         # A cap that the trainer keeps is judged before a newcomer joins, which swapping would make the other way round.
@@ -85,7 +85,7 @@ class EventLoop:
         pulls = settings.dispatch == "pulled"
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
-        self.gate = Gate(admission, settings.publication, workload.samples_per_step, workload.group_size, self.queue)
+        self.gate = Gate(admission, workload.samples_per_step, workload.group_size, self.queue)
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
@@ -94,7 +94,7 @@ class EventLoop:
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
-        self._ahead_groups = round(workload.batches_ahead * workload.samples_per_step / workload.group_size)
+        self._ahead_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
         """Held besides those of the next step when it starts."""
         self._held: list[int] = []
         """Taken out of the queue, not yet trained on."""
@@ -324,6 +324,6 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     """Steps to leave out, by the rule of `simulate`."""
     admission, batch = system.admission, system.workload.samples_per_step
     queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
-    ahead = system.workload.batches_ahead
+    ahead = system.workload.prefetched_batches
     fill = math.ceil(_WARM_UP_FILLS * ((samples_at_start(system, layout) + queued) / batch + ahead))
     return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)

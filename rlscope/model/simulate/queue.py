@@ -1,20 +1,23 @@
-"""Finished groups on their way to the trainer: room, order, and what is thrown away. Counts in groups.
+"""The queue to the trainer, the limits on starting groups, and the places that stay empty because of them. Counts in groups.
 
-Who may start: the limits on what is in flight, and the name of the one that binds.
-
-A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. With
-`max_staleness` and without dropping by age, groups start only up to (version + max_staleness + 1) steps' worth, less
-what was thrown away: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
+A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. Where the staleness
+cap is kept by admission, groups start only up to (version + max_staleness + 1) steps' worth, less what was dropped or
+filtered: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
 """
 
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Literal
 
+from rlscope.model.policies import QueueOrder
 from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Samples
-from rlscope.model.simulate.settings import Publication, QueueOrder
 from rlscope.model.system import Admission
 
 Hold = Literal["backpressure", "staleness_cap"]
+"""What keeps a group from starting."""
+HoldCause = Literal["backpressure", "staleness_cap", "weight_updates", "environment"]
+"""backpressure: the queue is full, or the trainer is behind. staleness_cap: a limit on what is in flight.
+weight_updates: the engine finishes what it has before it takes weights. environment: samples outside hold places."""
 
 
 class GroupQueue:
@@ -29,7 +32,7 @@ class GroupQueue:
         capacity = admission.queue_capacity_samples
         self._capacity = None if capacity is None else capacity // samples.group_size
         self._drops_oldest = admission.queue_policy == "drop_oldest"
-        self._most_stale = admission.max_staleness if admission.queue_policy == "drop_by_age" else None
+        self._most_stale = admission.max_staleness if admission.staleness_policy == "drop" else None
         self.always_has_room = capacity is None or self._drops_oldest
         self._queued: list[tuple[int, int, int]] = []
         """(rank, arrival, group): the smallest is taken next."""
@@ -129,15 +132,12 @@ class GroupQueue:
 class Gate:
     """Counts in groups."""
 
-    def __init__(
-        self, admission: Admission, publication: Publication, samples_per_step: int, group_size: int, queue: GroupQueue
-    ) -> None:
+    def __init__(self, admission: Admission, samples_per_step: int, group_size: int, queue: GroupQueue) -> None:
         self._queue = queue
         self._samples_per_step, self._group_size = samples_per_step, group_size
         in_flight = admission.max_in_flight_samples
         self._most_in_flight = None if in_flight is None else in_flight // group_size
-        admits_by_age = admission.queue_policy != "drop_by_age" and publication != "capped"
-        self._most_ahead = admission.max_staleness if admits_by_age else None
+        self._most_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
         self.is_always_open = self._most_in_flight is None and self._most_ahead is None and queue.always_has_room
         """Whether nothing ever holds."""
         self.started = 0
@@ -169,3 +169,47 @@ class Gate:
 
     def _groups_until(self, step: int) -> int:
         return step * self._samples_per_step // self._group_size
+
+
+def _nothing() -> dict[HoldCause, float]:
+    return {"backpressure": 0.0, "staleness_cap": 0.0, "weight_updates": 0.0, "environment": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceTotals:
+    """Sums since the start, by cause."""
+
+    idle_s: dict[HoldCause, float] = field(default_factory=_nothing)
+    """Engine-seconds without a request."""
+    empty_s: dict[HoldCause, float] = field(default_factory=_nothing)
+    """Place-seconds without a request."""
+
+
+class PlaceAccount:
+    """One cause at a time, for all engines: the limits are the run's, not an engine's."""
+
+    def __init__(self) -> None:
+        self._totals = PlaceTotals()
+        self._since_s = 0.0
+        self._idle_engines = self._empty = self._outside = 0
+        self._cause: HoldCause = "backpressure"
+        self.is_full = True
+        """Whether, by the last note, nothing was idle, empty or outside."""
+
+    def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: HoldCause) -> None:
+        """From now on so many engines are idle, so many places empty, and so many held by samples outside."""
+        self._book(now_s)
+        self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause
+        self.is_full = not (idle_engines or empty or outside)
+
+    def totals_at(self, now_s: float) -> PlaceTotals:
+        """The totals at a moment that is not before the last note."""
+        self._book(now_s)
+        return PlaceTotals(dict(self._totals.idle_s), dict(self._totals.empty_s))
+
+    def _book(self, now_s: float) -> None:
+        span_s, cause = now_s - self._since_s, self._cause
+        self._since_s = now_s
+        self._totals.idle_s[cause] += self._idle_engines * span_s
+        self._totals.empty_s[cause] += self._empty * span_s
+        self._totals.empty_s["environment"] += self._outside * span_s

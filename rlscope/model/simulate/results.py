@@ -1,11 +1,8 @@
-"""What a simulation says of a layout. No computing beyond ratios of its own numbers.
+"""What a simulation found: rates, times, staleness and a token ledger, computed from its columns and totals.
 
-The version of every trained token, from the passes at which each engine changed its weights. No loop over tokens.
-
-A sample's tokens fall on consecutive passes of one engine (of several stretches of passes, if it was preempted), so
-the changes of weights inside its passes cut it into runs of one version.
-
-From the columns and totals of a simulated run to what it says: differences, sums over samples, means.
+The version of a token follows from the passes at which its engine changed weights: a sample's tokens fall on
+consecutive passes of one engine (on several stretches of passes if it was preempted), so these changes cut it into runs
+of one version, and no loop over tokens is needed.
 """
 
 import math
@@ -13,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
-import numpy.typing as npt
 
+from rlscope.model.arrays import Counts, Flags
 from rlscope.model.simulate.engine import EngineTotals
-from rlscope.model.simulate.places import HoldCause, PlaceTotals
+from rlscope.model.simulate.queue import HoldCause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
 from rlscope.model.simulate.trainer import TrainerTotals
 
@@ -184,8 +181,6 @@ class Simulated:
         return sum(self.engine_seconds.idle_s.values()) / (self.engines * self.seconds)
 
 
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 Switches = Sequence[Sequence[tuple[int, int]]]
 """Engine by engine: (passes done, version) at each change of weights, the first at pass 0."""
 
@@ -195,18 +190,18 @@ class Columns:
     """Columns of `Samples` as arrays: by sample, and by group where the name says so."""
 
     group_size: int
-    length_tokens: Integers
-    left_tokens: Integers
-    engine: Integers
-    start_pass: Integers
-    first_version: Integers
+    length_tokens: Counts
+    left_tokens: Counts
+    engine: Counts
+    start_pass: Counts
+    first_version: Counts
     is_finished: Flags
-    group_outcome: Integers
-    group_step: Integers
-    group_first_version: Integers
-    group_ready_version: Integers
-    group_consumer_version: Integers
-    pieces: Integers
+    group_outcome: Counts
+    group_step: Counts
+    group_first_version: Counts
+    group_ready_version: Counts
+    group_consumer_version: Counts
+    pieces: Counts
 
     @classmethod
     def of(cls, samples: Samples) -> "Columns":
@@ -227,7 +222,7 @@ class Columns:
             pieces=np.array(samples.pieces, dtype=np.int64).reshape(-1, 3),
         )
 
-    def members(self, groups: Integers) -> Integers:
+    def members(self, groups: Counts) -> Counts:
         """The samples of groups."""
         return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
 
@@ -236,12 +231,12 @@ class Columns:
 class _Runs:
     """Consecutive tokens of one sample that one version sampled."""
 
-    sample: Integers
-    version: Integers
-    tokens: Integers
+    sample: Counts
+    version: Counts
+    tokens: Counts
 
 
-def staleness_of(columns: Columns, trained_groups: Integers, switches: Switches) -> SimulatedStaleness:
+def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
     """Staleness over the tokens, samples and groups of the groups given, all of them trained."""
     runs = _runs(columns, columns.members(trained_groups), switches)
     newest = np.zeros(columns.engine.size, dtype=np.int64)
@@ -263,7 +258,7 @@ def staleness_of(columns: Columns, trained_groups: Integers, switches: Switches)
     )
 
 
-def _runs(columns: Columns, wanted: Integers, switches: Switches) -> _Runs:
+def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
     """The tokens of the wanted samples, all finished, by version."""
     sample, start_pass, tokens = _stretches(columns, wanted)
     engine = columns.engine[sample]
@@ -283,7 +278,7 @@ def _runs(columns: Columns, wanted: Integers, switches: Switches) -> _Runs:
     return _Runs(sample[owner][held], switch_version[at][held], length[held])
 
 
-def _stretches(columns: Columns, wanted: Integers) -> tuple[Integers, Integers, Integers]:
+def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts]:
     """Sample, passes before the first token, and tokens, of each stretch of consecutive passes."""
     pieces = columns.pieces
     if pieces.size:
@@ -297,7 +292,7 @@ def _stretches(columns: Columns, wanted: Integers) -> tuple[Integers, Integers, 
     )
 
 
-def _ages(ages: Integers, weights: Integers | None = None) -> Ages:
+def _ages(ages: Counts, weights: Counts | None = None) -> Ages:
     """Ages that occur; the sums of whole weights are exact as long as they are below 2^53."""
     counts = np.bincount(ages, weights=weights)
     return Ages(tuple((age, int(count)) for age, count in enumerate(counts.tolist()) if count))

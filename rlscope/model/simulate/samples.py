@@ -1,12 +1,9 @@
-"""All that is random: lengths of groups, which groups are kept, waits, how long steps take. One generator, in blocks.
+"""Samples and groups of a simulation, and all that is random about them: lengths, filtering, waits and step times.
 
-Members of a group are alike as far as it was measured: a Gaussian copula whose correlation gives the measured mean of
-the longest member. Not covered: any other dependence, such as prompts that are hard in every epoch.
-
-What is known of every sample and group that was started, as lists by their number. No behaviour of its own.
-
-Group g holds the samples g * S .. g * S + S - 1. Lists and not arrays: the simulation touches one entry at a time, and
-what follows from whole columns is worked out at the end.
+Group g holds the samples g * S .. g * S + S - 1. Columns are lists, not arrays: the simulation touches one entry at a
+time, and whole columns are evaluated at the end. Members of a group are as alike as was measured: a Gaussian copula
+whose correlation gives the measured mean of the longest member. Not covered: any other dependence, such as prompts that
+are hard in every epoch.
 """
 
 import math
@@ -15,8 +12,9 @@ from typing import Final, NamedTuple
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from rlscope.model.arrays import Counts, Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import Reals, Workload
+from rlscope.model.system import Workload
 
 _QUANTILES: Final = 1024
 """Points of the length law on which the longest of a group is averaged."""
@@ -63,7 +61,7 @@ class Draws:
             self._waits_s = (self._environment_s * self._rng.choice(self._wait_factors, _BLOCK_WAITS)).tolist()
         return self._waits_s.pop()
 
-    def _lengths(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _lengths(self, count: int) -> Counts:
         if self._correlation == 0.0:
             return self._law.draw(self._rng, count * self._group_size)
         own = self._rng.standard_normal((count, self._group_size)) * math.sqrt(1.0 - self._correlation)
@@ -71,7 +69,7 @@ class Draws:
         tokens = self._law.quantile(ndtr(own + shared).ravel())
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
 
-    def _residual(self, count: int) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    def _residual(self, count: int) -> Counts:
         """What is left of requests seen at a random moment: a uniform share of a length-biased length (renewal theory).
 
         A run that starts with them starts spread out, as it is in steady state, and not in step.

@@ -1,36 +1,20 @@
-"""What a simulation is told besides the system and the layout, and which combinations of them can not run."""
+"""Rollout scheduling of a simulation, and the combinations with system and layout that cannot run."""
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from rlscope.model.system import Layout, System
-
-Publication = Literal["in_flight", "drained", "capped"]
-"""How new weights reach the engines.
-
-`in_flight`: each takes them after the pass it is in. `drained`: each finishes what it runs first. `capped`: as
-in_flight, but the trainer keeps `max_staleness`: before a step it waits for running groups that would be too old after
-the next publication, and it skips a publication that would leave one behind. No token is ever over the cap.
-"""
-QueueOrder = Literal["fifo", "oldest_first"]
-"""What the trainer takes first: the group queued first, or the one with the oldest token."""
-Dispatch = Literal["least_loaded", "pulled"]
-"""Who gives samples to engines.
-
-`least_loaded`: a router, sample by sample, to the engine with the fewest requests; finished groups wait in one line for
-room in the queue. `pulled`: each engine takes whole groups between its passes, for as long as it has free places and
-nothing holds it; it holds its own finished groups back, and starts none meanwhile.
-"""
+from rlscope.model.policies import Dispatch, Publication, QueueOrder
+from rlscope.model.system import Admission, Layout, System
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The manner of a simulated run."""
+    """Rollout scheduling of a simulated run, besides its limits."""
 
     publication: Publication = "in_flight"
     queue_order: QueueOrder = "fifo"
-    """A capped publication always takes the oldest first."""
+    """Where publications wait for the staleness cap, the oldest is always first."""
     dispatch: Dispatch = "least_loaded"
     engine_slowness: tuple[float, ...] | None = None
     """Factor on each engine's times for passes and prefill; None: all 1."""
@@ -74,16 +58,22 @@ def _refuse_contradictions(system: System, settings: Settings) -> None:
     admission = system.admission
     if not 0.0 < system.workload.kept_ratio <= 1.0:
         raise ValueError(f"a kept_ratio of {system.workload.kept_ratio} trains nothing, or more than there is")
-    if admission.queue_policy == "drop_by_age" and admission.max_staleness is None:
-        raise ValueError("drop_by_age needs a max_staleness")
+    if admission.staleness_policy == "drop" and admission.max_staleness is None:
+        raise ValueError("staleness_policy drop needs a max_staleness")
     if admission.queue_policy == "drop_oldest" and admission.queue_capacity_samples is None:
         raise ValueError("drop_oldest needs a capacity of the queue")
-    if settings.publication == "capped" and not (admission.max_staleness or 0) >= 1:
-        raise ValueError("a capped publication needs a max_staleness of 1 or more; 0 is a drained one")
-    ahead = system.workload.batches_ahead
-    if settings.publication == "capped" and ahead:
-        raise ValueError("a capped publication is known only of trainers that take no batches ahead")
-    if admission.queue_policy != "drop_by_age" and ahead > (admission.max_staleness or math.inf):
-        raise ValueError(f"{ahead} batches ahead are older than a max_staleness of {admission.max_staleness}")
-    if settings.publication == "capped" and admission.queue_policy != "wait":
-        raise ValueError("a capped publication throws nothing away: its queue policy is wait")
+    ahead = system.workload.prefetched_batches
+    if admission.staleness_policy != "drop" and ahead > (admission.max_staleness or math.inf):
+        raise ValueError(f"{ahead} prefetched batches are older than a max_staleness of {admission.max_staleness}")
+    if admission.staleness_policy == "publication_waits":
+        _refuse_what_cannot_wait(admission, settings, ahead)
+
+
+def _refuse_what_cannot_wait(admission: Admission, settings: Settings, prefetched_batches: float) -> None:
+    """ValueError for what the simulator does not know of publications that wait for the staleness cap."""
+    if not (admission.max_staleness or 0) >= 1:
+        raise ValueError("publication_waits needs a max_staleness of 1 or more; 0 is a drained publication")
+    if prefetched_batches:
+        raise ValueError("publication_waits is simulated only for trainers without prefetched batches")
+    if admission.queue_policy != "wait" or settings.publication != "in_flight":
+        raise ValueError("publication_waits drops nothing and drains nothing: queue_policy wait, publication in_flight")

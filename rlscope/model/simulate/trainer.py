@@ -1,4 +1,4 @@
-"""The trainer's clock: what a step takes, and what its seconds went into. Decides nothing."""
+"""The trainer's clock: how long a step takes, and where its seconds go. It decides nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,1 +1,1 @@
-"""How long a training step takes, by GPUs and tokens: fitted to the steps of a run, or from arithmetic before one."""
+"""How long training steps take, and how they scale with trainer GPUs."""

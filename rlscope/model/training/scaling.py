@@ -1,13 +1,9 @@
-"""How the trainers' rate grows with their number: the exponent's prior, and what steps at other numbers say of it.
+"""How fast the trainers train and how that scales with their number, with uncertainty, fitted to the train steps.
 
-The rate of n GPUs is that of the n0 seen times (n / n0)^g. Nothing is said here of rate and overhead but how they bear
-on g. Not covered: an exponent that itself changes with the number of GPUs.
-
-How fast the trainers train, how that scales with their number, and how sure both are: fitted to the train steps.
-
-Given the seconds of forward and backward passes alone: waits, log-probabilities, publications and checkpoints are
-phases of their own (`TrainerPhase`). Not covered: how the rate changes with the lengths of a batch's sequences, which
-the attention's share makes it do, and stragglers among the trainers, which are in the seconds.
+The rate of n GPUs is that of the n0 seen times (n / n0)^g. The exponent g has a prior, narrowed by how a step's time
+follows its tokens and by steps at other numbers of GPUs. Only forward and backward passes count: waits,
+log-probabilities, publications and checkpoints are phases of their own (`TrainerPhase`). Not covered: an exponent that
+changes with the number of GPUs, and how the rate changes with the lengths of sequences, through attention.
 """
 
 import math
@@ -19,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import chdtri, log_ndtr, logsumexp, ndtr, ndtri
 
+from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps, few_blocks_factor
-from rlscope.model.system import Reals, Trainer, TrainerPhase
+from rlscope.model.system import Trainer, TrainerPhase
 
 PRIOR_EXPONENT: Final = 0.8
 PRIOR_EXPONENT_SD: Final = 0.2
@@ -97,7 +94,7 @@ def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
     return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
 
 
-def likely_exponents(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
+def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
     """The median, and then so many draws, of the exponent that the prior and the tokens of the steps leave possible.
 
     Twice the ranks have half of the tokens each, as they have in a step of half the tokens: with e the elasticity of a
@@ -110,7 +107,7 @@ def likely_exponents(rng: np.random.Generator, draws: int, elasticity: Elasticit
     return _drawn(_log_density(elasticity)[None], _GRID, _uniform(rng, draws))
 
 
-def heard_exponents(
+def posterior_exponents(
     rng: np.random.Generator,
     line: Line,
     tokens: Reals,
@@ -201,7 +198,7 @@ def _log_shares(evidence: _Evidence, full: Line, tokens: Reals, elasticity: Elas
 
 
 def _log_density(elasticity: Elasticity) -> Reals:
-    """Of the exponents of the grid, by `likely_exponents`."""
+    """Of the exponents of the grid, by `exponents_from_steps`."""
     away, error = elasticity.value - _GRID, max(elasticity.error, 1e-6)
     width = math.hypot(error, _UNSEEN_LOSS_SD)
     log_density = -(((_GRID - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD) ** 2 + (away / width) ** 2) / 2
@@ -283,9 +280,9 @@ def fit_training_rate(
     tokens: as the trainer counts them; seconds: of its passes, wall time; gpus: trainer GPUs, one number or one per
     step. Rate and overhead are those of the commonest number of GPUs. The overhead is the intercept of a least-squares
     line, where it is positive and sure; else all seconds are in the rate, which is then a ratio of sums. The draws
-    resample blocks of steps. Steps at other numbers of GPUs, and others, which are of other runs, speak of the exponent
-    as `heard_exponents` says; where there are none, it is drawn as `likely_exponents` says. ValueError: no steps, or
-    tokens and seconds that are not positive.
+    resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
+    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. ValueError: no steps, or tokens and
+    seconds that are not positive.
     """
     work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
     if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
@@ -300,12 +297,12 @@ def fit_training_rate(
     elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
     own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
     if not elsewhere:
-        heard = ScalingPosterior(likely_exponents(rng, draws, own.elasticity), own.line, is_contradicted=False)
+        posterior = ScalingPosterior(exponents_from_steps(rng, draws, own.elasticity), own.line, is_contradicted=False)
     else:
-        heard = heard_exponents(
+        posterior = posterior_exponents(
             rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
         )
-    return _summed_up(seen, work[numbers == seen], own, heard, {each.gpus for _, each in elsewhere})
+    return _summed_up(seen, work[numbers == seen], own, posterior, {each.gpus for _, each in elsewhere})
 
 
 class _OwnSteps(NamedTuple):
@@ -359,19 +356,21 @@ def _line(work: Reals, times: Reals) -> Line:
     return Line(mean_time - slope * mean_work, slope)
 
 
-def _summed_up(seen: int, work: Reals, own: _OwnSteps, heard: ScalingPosterior, elsewhere: Set[int]) -> TrainingRate:
-    rates = 1.0 / (heard.line.token_s * seen)
+def _summed_up(
+    seen: int, work: Reals, own: _OwnSteps, posterior: ScalingPosterior, elsewhere: Set[int]
+) -> TrainingRate:
+    rates = 1.0 / (posterior.line.token_s * seen)
     return TrainingRate(
         seen_gpus=seen,
         tokens_per_gpu_s=float(rates[0]),
-        overhead_s=float(heard.line.overhead_s[0]),
-        scaling_exponent=float(heard.exponents[0]),
+        overhead_s=float(posterior.line.overhead_s[0]),
+        scaling_exponent=float(posterior.exponents[0]),
         overhead_identified=own.is_identified,
         scaling_seen_at=tuple(sorted(elsewhere)),
-        scaling_contradicted=heard.is_contradicted,
+        scaling_contradicted=posterior.is_contradicted,
         least_tokens=float(work.min()),
         most_tokens=float(work.max()),
         rate_draws=rates[1:],
-        overhead_draws=heard.line.overhead_s[1:],
-        exponent_draws=heard.exponents[1:],
+        overhead_draws=posterior.line.overhead_s[1:],
+        exponent_draws=posterior.exponents[1:],
     )

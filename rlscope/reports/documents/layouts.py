@@ -12,8 +12,7 @@ from typing import Final, Literal, TypeAlias
 from rlscope.format import finite
 from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.layouts import Forecast, Preemption, Spread
 from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
@@ -113,9 +112,7 @@ def compared_document(
 def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast | None = None) -> float | None:
     """Seconds of an optimizer step at the rate that is said of the layout; None where it cannot run."""
     rate = advice.rate_of(forecast, beside)
-    if forecast.pace is None or rate is None or not rate.median:
-        return None
-    return forecast.pace.step_tokens / rate.median / calibration.steps_per_version
+    return None if rate is None else forecast.step_seconds(rate.median, calibration.steps_per_version)
 
 
 def waits_for(regime: Regime) -> Waits:
@@ -135,7 +132,7 @@ def scaling_document(model: ModelResult) -> dict[str, Json]:
         "contradicted": training.scaling_contradicted,
         "n_train_gpus": sorted({training.seen_gpus, *training.scaling_seen_at}),
         "also": [
-            {"run_id": other.run_id, "n_train_gpus": other.trainer_gpus, "cautions": list(other.cautions)}
+            {"run_id": other.run_id, "n_train_gpus": other.trainer_gpus, "cautions": list(other.warnings)}
             for other in model.others
         ],
     }

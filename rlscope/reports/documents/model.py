@@ -65,7 +65,7 @@ def model_documents(model: ModelResult | NoModelResult, run: RunFacts) -> dict[s
         "latency": _latency(model),
         "recommendation": _recommendation(model, run),
         "eta": _eta(model),
-        "sensitivity": lever_documents(model.levers) if isinstance(model, ModelResult) else None,
+        "sensitivity": lever_documents(model.sensitivities) if isinstance(model, ModelResult) else None,
         "model": _model(model),
     }
 
@@ -121,7 +121,7 @@ def _latency(model: ModelResult | NoModelResult) -> dict[str, Json]:
         model.forecasts.today.grade,
         finite(fit.mape_ratio),
         finite(fit.held_out_mape_ratio),
-        list(fit.caveats),
+        list(fit.warnings),
     )
     return dict(zip(_LATENCY_KEYS, values, strict=True))
 
@@ -143,7 +143,9 @@ def _recommendation(model: ModelResult | NoModelResult, run: RunFacts) -> dict[s
         "alternative": None if advised.changes else other,
         "probability_better": advised.better_probability,
         "regret_ratio": finite(advised.regret_ratio),
-        "doubts": [{"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advised.doubts],
+        "doubts": [
+            {"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advised.uncertainties
+        ],
         "candidates": candidate_documents(model),
     }
 
@@ -203,10 +205,10 @@ def _model(model: ModelResult | NoModelResult) -> dict[str, Json]:
         None if efficiency is None else efficiency.efficient_running,
         None if efficiency is None else finite(efficiency.efficient_time_ratio),
         model.simulated_layouts,
-        finite(model.question.batches_ahead),
+        finite(model.model_config.prefetched_batches),
         _preemption(model),
-        list(model.cautions),
-        list(model.calibration.notes),
+        list(model.warnings),
+        list(model.calibration.warnings),
         scaling_document(model),
     )
     return dict(zip(_MODEL_KEYS, values, strict=True))

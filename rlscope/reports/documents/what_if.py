@@ -32,10 +32,10 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> dict[str, Json]:
         "obstacle": answer.obstacle,
         "chose_split": answer.chose_split,
         "simulated": answer.simulated,
-        "doubts": list(answer.doubts),
-        "cautions": list(model.cautions),
+        "doubts": list(answer.warnings),
+        "cautions": list(model.warnings),
         "training_scaling": scaling_document(model),
-        "sensitivity": lever_documents(model.levers),
+        "sensitivity": lever_documents(model.sensitivities),
     }
 
 

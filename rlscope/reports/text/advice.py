@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.model.forecast.layouts import Forecast, Spread
-from rlscope.model.forecast.recommend import Recommendation, Uncertainty
+from rlscope.model.forecast.recommend import Recommendation, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.system import Layout
@@ -205,19 +205,19 @@ def _doubts(model: ModelResult) -> list[str]:
     return lines
 
 
-_UNKNOWN: Final[dict[Uncertainty, str]] = {
+_UNKNOWN: Final[dict[UncertaintySource, str]] = {
     "decode_curve": "what a decode pass costs at other batch sizes",
     "trainer_rate": "how fast the trainers train",
     "trainer_scaling": "how training scales with GPUs",
 }
 
 
-def _most_doubtful(advice: Recommendation) -> Uncertainty | None:
+def _most_doubtful(advice: Recommendation) -> UncertaintySource | None:
     """The part of the system that the gain's spread mostly comes from; None where it has none."""
-    return next((doubt.source for doubt in advice.doubts if doubt.spread_ratio > 0.0), None)
+    return next((doubt.source for doubt in advice.uncertainties if doubt.spread_ratio > 0.0), None)
 
 
-def _measure(doubt: Uncertainty, model: ModelResult) -> str:
+def _measure(doubt: UncertaintySource, model: ModelResult) -> str:
     """What to run to know more, as a command without a full stop."""
     best, today = model.recommendation.best.layout, model.forecasts.today.layout
     if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:

@@ -13,14 +13,13 @@ from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
+from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
     CAUSES,
-    CAUTIONS,
-    CURVE_CAVEATS,
-    NOTES,
     OTHER_CAUSES,
     QUANTITIES,
+    WARNINGS,
     CauseWords,
     other_run_lines,
     scaling_sentence,
@@ -84,7 +83,7 @@ def prediction_sentence(model: ModelResult) -> str:
     """What was calibrated on what."""
     prediction = model.prediction
     if prediction is None:
-        return CAUTIONS["short_stretch"]
+        return WARNINGS[ModelWarning.SHORT_STRETCH]
     first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.judged_steps)
     return f"Calibrated on the first {first} steps of the steady stretch, judged on the {rest} after them."
 
@@ -160,15 +159,14 @@ def batch_sentence(model: ModelResult) -> str | None:
 def remarks(model: ModelResult) -> list[str]:
     """What was assumed, and what the figures may miss; what speaks against the advice first."""
     calibration = model.calibration
-    lines = [CAUTIONS[caution] for caution in model.cautions]
+    lines = [WARNINGS[warning] for warning in model.warnings]
     if calibration.synchronous:
         lines.append(
             "The run works by turns. Every other layout is taken to run asynchronously: its gain is that of both "
             "changes together, and its tokens are as old as is said of it."
         )
     lines += other_run_lines(model)
-    lines += [NOTES[note] for note in calibration.notes]
-    lines += [CURVE_CAVEATS[caveat] for caveat in calibration.curve.caveats]
+    lines += [WARNINGS[warning] for warning in (*calibration.warnings, *calibration.curve.warnings)]
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
         lines.append(f"{many} simulated event by event: a limit binds there that no formula holds for.")
@@ -224,7 +222,7 @@ class LeverRow(NamedTuple):
 
 def lever_rows(model: ModelResult) -> list[LeverRow]:
     """What buys most first; what buys nothing last, with the reason."""
-    return [_row(lever) for lever in model.levers]
+    return [_row(lever) for lever in model.sensitivities]
 
 
 def lever_sentence(model: ModelResult) -> str:
@@ -233,7 +231,7 @@ def lever_sentence(model: ModelResult) -> str:
         "Change of trained tokens per second for one per cent of each alone, today's layout kept; small whole numbers "
         "are moved by one and divided down."
     )
-    rough = any(lever.is_rough for lever in model.levers)
+    rough = any(lever.is_rough for lever in model.sensitivities)
     return f"{text} A limit binds that the formulas hold for only roughly, so these are rough too." if rough else text
 
 

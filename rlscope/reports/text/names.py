@@ -1,49 +1,37 @@
-"""What the parts of a model result are called: a word or a sentence for every reason, cause, limit and assumption.
-
-How training scales with the trainer GPUs, in words: measured from which runs or assumed, and how surely.
-
-What is said of a KV cache that runs over: how often samples are put back, and what computing them again costs.
-"""
+"""Names and sentences for the parts of a model result: reasons, causes, limits, warnings, scaling and preemptions."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.model.analytic.steady_state import Regime
-from rlscope.model.calibration import Note
 from rlscope.model.decode.curves import Form
-from rlscope.model.decode.fit import Caveat
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import PredictedQuantity
-from rlscope.model.forecast.layouts import Exclusion, Forecast, Spread
-from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption, Spread
 from rlscope.model.forecast.recommend import Reason
-from rlscope.model.forecast.result import STEPS_TO_PREDICT, Caution, ModelResult
-from rlscope.model.observed import OtherCaution
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.training.scaling import TrainingRate
+from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "It is worth a restart, and nine to one or better that it helps.",
+    "worthwhile": "Worth a restart: at least 90% likely to be faster.",
     "too_short": (
         "The steady stretch is too short to check the model on, so nothing is recommended yet. Record at least "
         f"{STEPS_TO_PREDICT} steady steps and analyse again."
     ),
     "best_already": "No other layout of these GPUs is faster.",
-    "small_gain": "No other layout is faster by a twentieth, and less is not worth the trouble of a change.",
-    "unsure": "Another layout may be faster, but the run does not say so surely enough.",
-    "updates_bind": "Weight updates are what the run waits for: make them cheaper before moving GPUs.",
-    "environment_binds": "The environment is what the run waits for: make it faster, or keep more samples in flight.",
+    "small_gain": "No other layout is at least 5% faster, and a smaller gain is not worth a restart.",
+    "unsure": "Another layout may be faster, but this run's evidence is too weak.",
+    "updates_bind": "The run waits for weight updates: make them cheaper before moving GPUs.",
+    "environment_binds": "The run waits for the environment: make it faster, or keep more samples in flight.",
     "lengths_drift": (
-        "Responses change in length by more than the interval of the gain covers: keep the layout, and analyse again "
-        "when they have settled; --scale-lengths of what-if shows what they will ask for."
+        "Response lengths drift by more than the interval of the gain covers: keep the layout, and analyse again when "
+        "they have settled; `rlscope what-if --scale-lengths` shows the effect of longer responses."
     ),
-    "forms_disagree": (
-        "Another form of the model, which fits the run as well, says that today's layout is the faster one."
-    ),
-    "no_other_layout": (
-        "No other layout is possible: the size of an engine, the KV cache and the staleness cap leave none."
-    ),
+    "forms_disagree": ("Another form of the model fits the run as well and predicts that today's layout is faster."),
+    "no_other_layout": ("No other layout is possible with this engine size, KV cache and staleness cap."),
 }
 QUANTITIES: Final[Mapping[PredictedQuantity, str]] = {
     "tokens_per_s": "trained",
@@ -61,33 +49,35 @@ class CauseWords(NamedTuple):
 
 
 CAUSES: Final[Mapping[GapCause, CauseWords]] = {
-    "layout_imbalance": CauseWords("split of the GPUs", "One side waits for the other, whatever else is mended."),
-    "stragglers": CauseWords("slow engines", "Engines that take longer for the same passes than the others."),
+    "layout_imbalance": CauseWords(
+        "split of the GPUs", "One side waits for the other, even with every other loss removed."
+    ),
+    "stragglers": CauseWords("slow engines", "Engines that take longer than the others for the same passes."),
     "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),
-    "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and what no phase of a step covers."),
-    "weight_updates": CauseWords("weight updates", "Engines that pause for new weights, trainers that publish them."),
-    "environment": CauseWords("environment", "Samples that wait for tools or rewards and hold a place meanwhile."),
-    "admission": CauseWords("cap in flight", "The cap on samples that run, or that run and queue."),
-    "staleness_cap": CauseWords("staleness cap", "What is not begun, or is thrown away, to keep tokens young."),
-    "synchronous_steps": CauseWords("taking turns", "Each side waits while the other works."),
-    "tail": CauseWords("longest samples", "A step or a group is not whole before its longest sample is."),
+    "trainer_phases": CauseWords("time between steps", "Checkpoints, evaluation, and time in no recorded phase."),
+    "weight_updates": CauseWords("weight updates", "Engines pause for new weights, and trainers publish them."),
+    "environment": CauseWords("environment", "Samples wait for tools or rewards and keep their slot meanwhile."),
+    "admission": CauseWords("cap in flight", "The cap on running samples, or on running and queued ones."),
+    "staleness_cap": CauseWords("staleness cap", "Samples that start later or are dropped to keep the cap."),
+    "synchronous_steps": CauseWords("synchronous steps", "Each side waits while the other works."),
+    "tail": CauseWords("longest samples", "A step or a group is complete only when its longest sample is."),
     "underfilled_batches": CauseWords("batches not filled", "Fewer requests ran than the engines may run."),
-    "unexplained": CauseWords("not explained", "What the model predicts of the run and the run does not reach."),
+    "unexplained": CauseWords("not explained", "The model predicts more than the run achieved."),
 }
-BETTER_THAN_MODEL: Final = "The run does better than the model says."
-OTHER_CAUSES: Final = CauseWords("all other causes", "Each of them too small for a line of its own.")
+BETTER_THAN_MODEL: Final = "The run is faster than the model predicts."
+OTHER_CAUSES: Final = CauseWords("all other causes", "Each is too small for a line of its own.")
 EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
-    "no_trainer": "no GPU trains",
+    "no_trainer": "no trainer GPU",
     "no_engine": "too few GPUs for an engine",
-    "engine_granularity": "GPUs make no whole engine",
-    "no_request": "no request may run",
+    "engine_granularity": "not a whole number of engines",
+    "no_request": "no running requests allowed",
     "kv_memory": "KV cache too small",
-    "synchronous": "only a synchronous run keeps a staleness of 0",
-    "too_stale": "tokens older than the cap",
-    "trainer_memory": "too few trainers to hold what is trained",
+    "synchronous": "only a synchronous run keeps this staleness cap",
+    "too_stale": "staleness above the cap",
+    "trainer_memory": "too few trainer GPUs for the training state",
 }
 REGIMES: Final[Mapping[Regime, str]] = {
-    "balanced": "nothing much",
+    "balanced": "nothing in particular",
     "samplers": "samplers",
     "trainers": "trainers",
     "weight_updates": "weight updates",
@@ -102,60 +92,78 @@ GRADES: Final[Mapping[Grade, str]] = {
     "extrapolated": "beyond the passes that the run made",
     "assumed": "no pass was measured",
 }
-"""What the word for a forecast means."""
+"""What the grade of a forecast means."""
 FORMS: Final[Mapping[Form, str]] = {
-    "pnorm": "a p-norm of reading the weights and computing each request",
-    "softplus": "flat, then affine, with a soft hinge",
-    "sigmoid": "flat and affine, blended by a logistic",
-    "expert_hit": "experts that are read once more of them are hit",
+    "pnorm": "p-norm of reading the weights and computing each request",
+    "softplus": "flat, then linear, with a soft hinge",
+    "sigmoid": "flat and linear, blended by a logistic",
+    "expert_hit": "weights of the experts that the batch hits",
 }
-CAUTIONS: Final[Mapping[Caution, str]] = {
-    "short_stretch": "The steady stretch is too short to hold a part of it out: how well the model does is unknown.",
-    "lengths_drift": "Responses change in length over the steady stretch: figures are of its mean, and will move on.",
-    "manner_assumed": (
-        "The run does not say how samples get to its engines, or what a full queue does (dispatch and queue_policy in"
-        " its config): both are assumed."
+WARNINGS: Final[Mapping[ModelWarning, str]] = {
+    ModelWarning.LIMIT_BELOW_SETTING: (
+        "Engines never ran as many requests as their setting allows; the largest number seen is taken as today's limit."
     ),
-    "ahead_contradicted": (
-        "When a step began, the trainers held another number of batches besides its own than they are taken to: its"
-        " samples are forecast too old or too young by as many steps. The question batches_ahead counts them."
+    ModelWarning.UNATTRIBUTED_ENGINE_TIME: (
+        "Much of the engines' time is unattributed; the model counts it as idle time, not as slow passes."
     ),
-    "period_drifts": "The step period drifts over the steady stretch: figures are of its mean.",
+    ModelWarning.PREFILL_NOT_RECORDED: "No prompt tokens were recorded: prefill is assumed to be free.",
+    ModelWarning.UNATTRIBUTED_TRAINER_TIME: (
+        "Much of the trainers' time is unattributed; if they waited there, they are faster than modelled."
+    ),
+    ModelWarning.NO_PASSES: "No pass could be used: the cost of a pass follows from device and model alone.",
+    ModelWarning.NO_HARDWARE_PRIOR: (
+        "Device or model is unknown: beyond the batch sizes that ran, the cost of a pass is an extrapolation of the"
+        " fitted curve."
+    ),
+    ModelWarning.ONE_BATCH_SIZE: "All batches were about the same size: the cost of other sizes is hardly known.",
+    ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: (
+        "The KV cache filled in proportion to the batch: only the sum of their costs is known."
+    ),
+    ModelWarning.KV_NOT_RECORDED: "KV cache use was not recorded: contexts are assumed to stay as long as they were.",
+    ModelWarning.SLOPE_NOT_SEEN: (
+        "Batches stayed so small that their size hardly mattered: this run does not show where larger ones get slower."
+    ),
+    ModelWarning.IN_FLIGHT_CAP: "The cap on samples in flight binds.",
+    ModelWarning.STALENESS_CAP: "The staleness cap binds.",
+    ModelWarning.NEAR_CAP: "A cap binds from time to time.",
+    ModelWarning.SAMPLES_AGE_OUT: "Some samples are dropped as stale.",
+    ModelWarning.HELD_BACK: "The samplers are faster than the trainers and are held back.",
+    ModelWarning.QUEUE_GROWS: "The queue grows for as long as the run lasts.",
+    ModelWarning.FEW_REQUESTS: "Engines run few requests, and their number varies a lot.",
+    ModelWarning.WAITS_VARY: "Waits for the environment vary, and the longest meet the staleness cap.",
+    ModelWarning.SHORT_STRETCH: (
+        "The steady stretch is too short to hold a part of it out: how well the model predicts this run is unknown."
+    ),
+    ModelWarning.LENGTHS_DRIFT: (
+        "Response lengths drift over the steady stretch: figures are for its mean and will change."
+    ),
+    ModelWarning.PERIOD_DRIFTS: "The step period drifts over the steady stretch: figures are for its mean.",
+    ModelWarning.MANNER_ASSUMED: (
+        "Rollout scheduling is assumed: the config states neither dispatch nor queue_policy."
+    ),
+    ModelWarning.AHEAD_CONTRADICTED: (
+        "The trainers prefetched another number of batches than the model assumes: samples are forecast too old or too"
+        " young by as many steps. The query batches_ahead counts them."
+    ),
+    ModelWarning.SAME_TRAINERS: "it has as many trainer GPUs as this run, so it says nothing about scaling.",
+    ModelWarning.MODEL_NOT_RECORDED: "the two runs do not both record their model: it is assumed to be the same.",
+    ModelWarning.OTHER_SETTINGS: "its training settings differ; the effect is attributed to scaling.",
+    ModelWarning.OTHER_LENGTHS: "its samples are much longer or shorter; the effect is attributed to scaling.",
+    ModelWarning.CUT_LENGTHS: (
+        "Responses at the cap are assumed to end there: how much longer they would be is unknown. The rate is assumed."
+    ),
+    ModelWarning.UPDATES_NOT_SEEN: (
+        "The run shows no cost of a weight update: both sides are assumed to pause for all of it."
+    ),
+    ModelWarning.CAP_BY_ADMISSION: (
+        "The run has no staleness cap: the new one is assumed to be kept by starting samples later."
+    ),
+    ModelWarning.TRAINING_SCALING: (
+        "Training was measured on one number of GPUs: how it scales from there is assumed, and the interval shows it."
+        " A run with another number, named with --also, measures it."
+    ),
 }
-NOTES: Final[Mapping[Note, str]] = {
-    "limit_below_setting": (
-        "Engines never ran as many requests as their setting allows; the most that ran is taken as today's limit."
-    ),
-    "unattributed_engine_time": (
-        "Much of the engines' time is in no recorded state; the model takes it for idle time, not for slow passes."
-    ),
-    "prefill_not_recorded": "No prompt tokens were recorded: prefill is taken to be free.",
-    "unattributed_trainer_time": (
-        "Much of the trainers' time is in no recorded phase; if they waited there, they are faster than is said here."
-    ),
-}
-CURVE_CAVEATS: Final[Mapping[Caveat, str]] = {
-    "no_passes": "No pass could be used: what a pass costs rests on the device and the model alone.",
-    "no_hardware_prior": (
-        "Device or model is not known: beyond the batches that ran, only the form of the curve says what a pass costs."
-    ),
-    "one_batch_size": "Batches were all about of one size: what other sizes cost is hardly known.",
-    "batch_and_kv_move_together": (
-        "The KV cache filled in step with the batch: what each of them adds to a pass is known only as a sum."
-    ),
-    "kv_not_recorded": "The KV cache in use was not recorded: contexts are taken to stay as long as they were.",
-    "slope_not_seen": (
-        "Batches stayed where their size hardly matters: where larger ones begin to cost is not known from this run."
-    ),
-}
-
-
-OTHER_CAUTIONS: Final[Mapping[OtherCaution, str]] = {
-    "same_trainers": "it has as many trainer GPUs as this run, so it says nothing of how training scales.",
-    "model_not_recorded": "the two runs do not both say what their model is: it is taken to be the same.",
-    "other_settings": "its config says something else of training; what that changes is taken for scaling.",
-    "other_lengths": "its samples are much longer or shorter; what that changes is taken for scaling.",
-}
+"""What a user reads for each warning; those about another run follow its name."""
 
 
 def scaling_exponent(training: TrainingRate) -> Spread:
@@ -165,55 +173,55 @@ def scaling_exponent(training: TrainingRate) -> Spread:
 
 
 def scaling_sentence(model: ModelResult) -> str:
-    """How the trainers' rate grows with their number, and how that is known."""
+    """How the trainers' rate grows with their number, and whether that was measured or assumed."""
     training = model.calibration.training
     middle, low, high = (fmt.significant(each, 2) for each in scaling_exponent(training))
     power = f"{middle} (90% between {low} and {high})"
     if not training.scaling_seen_at:
         return (
-            f"How training scales is assumed: as the number of trainer GPUs to the power {power}. A run with another "
-            "number of them, named with --also, measures it."
+            f"Training scaling is assumed: rate ~ (trainer GPUs)^{power}. A run with another number of trainer GPUs, "
+            "named with --also, measures it."
         )
     counts = sorted({training.seen_gpus, *training.scaling_seen_at})
     listed = f"{', '.join(map(fmt.count, counts[:-1]))} and {fmt.count(counts[-1])}"
-    runs = 1 + sum("same_trainers" not in other.cautions for other in model.others)
+    runs = 1 + sum(ModelWarning.SAME_TRAINERS not in other.warnings for other in model.others)
     return (
-        f"How training scales is measured from {fmt.count(runs)} runs, with {listed} trainer GPUs: as their number "
-        f"to the power {power}."
+        f"Training scaling is measured from {fmt.count(runs)} runs with {listed} trainer GPUs: rate ~ "
+        f"(trainer GPUs)^{power}."
     )
 
 
 def other_run_lines(model: ModelResult) -> list[str]:
-    """What to be careful with in the other runs."""
-    lines = [f"{other.run_id}: {OTHER_CAUTIONS[caution]}" for other in model.others for caution in other.cautions]
+    """The warnings about the other runs."""
+    lines = [f"{other.run_id}: {WARNINGS[warning]}" for other in model.others for warning in other.warnings]
     if model.calibration.training.scaling_contradicted:
         lines.append(
-            "No way of scaling explains how fast the other runs train beside this one: they differ in more than their "
-            "trainer GPUs, and the interval is the wider for it."
+            "No scaling exponent explains how fast the other runs train: they differ in more than trainer GPUs, so the "
+            "interval is wider."
         )
     return lines
 
 
 _FEW_PER_SAMPLE: Final = 0.005
-"""Of half a sample in a hundred nothing is said."""
+"""Fewer preemptions per sample are not mentioned."""
 
 
 def preemption_sentence(model: ModelResult) -> str | None:
-    """What preemptions cost the run, and were expected to; None where there are too few to speak of."""
+    """What preemptions cost the run, and what the model expects; None where there are too few to mention."""
     today = model.forecasts.today
     seen, expected = _worth_saying(model.preemption), _worth_saying(today.preemption)
     if seen is None and expected is None:
         return None
     grade = f" ({today.grade})" if today.grade else ""
     if seen is None:
-        was = "did not count preemptions" if model.preemption is None else "put next to no request back"
+        was = "did not count preemptions" if model.preemption is None else "preempted almost no request"
         return f"Engines {was}; the model expects {_words(expected)}{grade}."
-    text = f"The KV cache ran over: {_words(seen)}, as counted"
+    text = f"The KV cache overflowed: {_words(seen)}, as counted"
     return f"{text}." if today.preemption is None else f"{text}; the model expects {_words(today.preemption)}{grade}."
 
 
 def overflow_line(forecast: Forecast) -> str | None:
-    """What a layout that runs more requests than the KV cache holds loses; None where it holds them."""
+    """What a layout loses that runs more requests than the KV cache holds; None where it holds them."""
     state, running = forecast.state, forecast.layout.running_per_engine
     if state is None or state.running_limit >= running:
         return None
@@ -223,7 +231,7 @@ def overflow_line(forecast: Forecast) -> str | None:
 
 
 def layout_remark(forecast: Forecast) -> str:
-    """Why a layout is out of the question, or how sure its forecast is and what it puts back."""
+    """Why a layout is excluded; else the grade of its forecast and its preemptions."""
     if forecast.excluded:
         return EXCLUSIONS[forecast.excluded]
     lost = _worth_saying(forecast.preemption)
@@ -237,7 +245,7 @@ def _worth_saying(lost: Preemption | None) -> Preemption | None:
 
 def _words(lost: Preemption | None) -> str:
     if _worth_saying(lost) is None or lost is None:
-        return "next to no preemption"
+        return "almost no preemption"
     often = f"{fmt.preemptions(lost.per_sample)} a sample"
     if lost.engine_ratio is None:
         return often

@@ -3,17 +3,17 @@
 Both columns are the model's: what the run achieved stands in its analysis.
 """
 
-from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.model.forecast.change import Doubt, update_seconds
+from rlscope.model.forecast.change import update_seconds
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.whatif import Obstacle, WhatIf
+from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents.layouts import step_seconds
 from rlscope.reports.text import advice
-from rlscope.reports.text.names import CAUTIONS, EXCLUSIONS, REGIMES, other_run_lines, overflow_line, scaling_sentence
+from rlscope.reports.text.names import EXCLUSIONS, REGIMES, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 
 
 class WhatIfRow(NamedTuple):
@@ -45,7 +45,7 @@ def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
 
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
     """What was chosen, assumed, or is not known."""
-    lines = [_doubt(doubt, model) for doubt in answer.doubts]
+    lines = [_warning(warning, model) for warning in answer.warnings]
     if answer.chose_split:
         lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
     if answer.simulated:
@@ -56,12 +56,12 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.append("The run works by turns, and is taken to go on doing so.")
     if model.others:
         lines += [scaling_sentence(model), *other_run_lines(model)]
-    return [*lines, *(CAUTIONS[caution] for caution in model.cautions)]
+    return [*lines, *(WARNINGS[warning] for warning in model.warnings)]
 
 
-def _doubt(doubt: Doubt, model: ModelResult) -> str:
+def _warning(warning: ModelWarning, model: ModelResult) -> str:
     seen_elsewhere = model.calibration.training.scaling_seen_at
-    return _BEYOND_SCALING if doubt == "training_scaling" and seen_elsewhere else _DOUBTS[doubt]
+    return _BEYOND_SCALING if warning == ModelWarning.TRAINING_SCALING and seen_elsewhere else WARNINGS[warning]
 
 
 def _premises(answer: WhatIf) -> list[WhatIfRow]:
@@ -158,17 +158,6 @@ def _obstacle(obstacle: Obstacle) -> str:
     return EXCLUSIONS[obstacle]
 
 
-_DOUBTS: Final[Mapping[Doubt, str]] = {
-    "cut_lengths": (
-        "Responses at the cap are taken to end there: how much longer they would be, nobody saw. The rate is assumed."
-    ),
-    "updates_not_seen": "The run shows no cost of a weight update: both sides are taken to stand still for all of it.",
-    "cap_by_admission": "The run has no staleness cap: the new one is taken to be kept by starting samples later.",
-    "training_scaling": (
-        "Training was seen on one number of GPUs: how it scales from there was not, and the interval shows it."
-        " A run with another number, named with --also, measures it."
-    ),
-}
 _BEYOND_SCALING: Final = (
     "These are more or fewer trainer GPUs than any of the runs had: how training scales is carried on from theirs."
 )

@@ -8,12 +8,13 @@ from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import oldest_token_mean
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.analytic.synchronous import colocated_step
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, Layout, System, Trainer, TrainerPhase, WeightUpdate
 from tests.model.golden_system import LENGTHS, Affine, PNorm, engine, layout, system, workload
 
 
-def state(of: System, at: Layout, **rule: str) -> SteadyState:
-    (found,) = steady_states(of, [at], **rule)
+def state(of: System, at: Layout) -> SteadyState:
+    (found,) = steady_states(of, [at])
     assert isinstance(found, SteadyState), found
     return found
 
@@ -84,7 +85,7 @@ def test_samplers_that_wait_for_nothing_make_the_trainers_wait() -> None:
     assert found.regime == "samplers"
     assert found.trainer_losses.samplers == pytest.approx(1 - found.train_s / found.step_s)
     assert found.sampler_losses.total_ratio == pytest.approx(0.0)
-    assert found.caveats == ()
+    assert found.warnings == ()
 
 
 def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever() -> None:
@@ -96,8 +97,8 @@ def test_a_surplus_is_held_back_or_dropped_or_queued_for_ever() -> None:
     assert (f"{held.running:.3f}", dropped.running, endless.running) == ("16.298", 200.0, 200.0)
     assert (held.dropped_ratio, endless.dropped_ratio) == (0.0, 0.0)
     assert dropped.dropped_ratio == pytest.approx(1 - 1 / dropped.load_ratio)
-    assert (endless.staleness, endless.staleness_max, endless.caveats) == (None, None, ("queue_grows",))
-    assert (held.caveats, dropped.caveats) == (("held_back",), ())
+    assert (endless.staleness, endless.staleness_max, endless.warnings) == (None, None, ("queue_grows",))
+    assert (held.warnings, dropped.warnings) == (("held_back",), ())
 
 
 @pytest.mark.parametrize(("batches", "expected"), [(1, "0.887"), (2, "1.660")])
@@ -174,14 +175,14 @@ def test_engines_with_less_than_a_request_are_idle_for_the_rest_of_the_time() ->
     found = state(system(workload=workload(environment_s=3000.0)), layout(10, running=8))
     assert found.running < 0.1
     assert found.sampler_idle_ratio == pytest.approx(1 - found.running)
-    assert found.caveats == ("few_requests",)
+    assert found.warnings == ("few_requests",)
 
 
 def test_a_cap_on_samples_in_flight_holds_the_batch_down() -> None:
     found = state(system(admission=Admission(max_in_flight_samples=1024)), layout(13))
     # Half a batch is queued; the others run or wait for their group.
     assert found.concurrency * LENGTHS.group_tail_ratio(8) == pytest.approx(1024 - 512)
-    assert (found.regime, found.caveats) == ("admission", ("in_flight_cap",))
+    assert (found.regime, found.warnings) == ("admission", ("in_flight_cap",))
     assert found.trainer_losses.admission > 0.0
 
 
@@ -192,7 +193,7 @@ def test_a_cap_on_what_runs_is_shared_by_the_engines_and_counts_no_sample_that_w
     assert capped.running == pytest.approx(limited.running) == pytest.approx(16)
     assert capped.step_s == pytest.approx(limited.step_s)
     assert capped.staleness == limited.staleness
-    assert (capped.regime, capped.caveats) == ("admission", ())
+    assert (capped.regime, capped.warnings) == ("admission", ())
     assert state(system(admission=Admission(max_running_samples=192)), free) == state(system(), free)
 
 
@@ -211,7 +212,7 @@ def test_a_cap_that_a_fifth_more_requests_would_pass_is_near_and_one_beyond_it_i
         state(system(admission=Admission(max_in_flight_samples=round(512 + ratio * in_flight))), layout(13))
         for ratio in (1.19, 1.21)
     )
-    assert (free.caveats, near.caveats, far.caveats) == ((), ("near_cap",), ())
+    assert (free.warnings, near.warnings, far.warnings) == ((), ("near_cap",), ())
     assert near.step_s == free.step_s
 
 
@@ -219,7 +220,7 @@ def test_waits_that_vary_matter_where_staleness_is_capped() -> None:
     waits = {"environment_s": 300.0, "environment_waits_s": (0.0, 600.0)}
     capped = Admission(max_staleness=50)
     varying, alike, free = (
-        state(system(workload=workload(**given), admission=admission), layout(10, running=48)).caveats
+        state(system(workload=workload(**given), admission=admission), layout(10, running=48)).warnings
         for given, admission in ((waits, capped), ({"environment_s": 300.0}, capped), (waits, Admission()))
     )
     assert "waits_vary" in varying
@@ -236,11 +237,11 @@ def test_a_staleness_cap_kept_by_admission_leaves_room_for_so_many_steps_ahead()
     found = state(system(admission=Admission(max_staleness=1)), layout(12))
     waiting = 1 - found.train_s / found.step_s
     assert found.concurrency * LENGTHS.group_tail_ratio(8) + 512 == pytest.approx((1 + waiting) * 1024)
-    assert (found.regime, found.caveats) == ("staleness_cap", ("staleness_cap",))
+    assert (found.regime, found.warnings) == ("staleness_cap", ("staleness_cap",))
 
 
 def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap() -> None:
-    found = state(system(admission=Admission(max_staleness=3)), layout(12), cap_rule="publication_waits")
+    found = state(system(admission=Admission(max_staleness=3, staleness_policy="publication_waits")), layout(12))
     assert found.staleness is not None
     longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
     assert longest + found.staleness.offset_versions == pytest.approx(3.0)
@@ -248,18 +249,18 @@ def test_publications_that_wait_let_the_longest_sample_be_just_as_old_as_the_cap
 
 
 @pytest.mark.parametrize("rule", ["admission", "publication_waits"])
-def test_a_staleness_cap_above_what_the_layout_reaches_changes_nothing(rule: str) -> None:
+def test_a_staleness_cap_above_what_the_layout_reaches_changes_nothing(rule: StalenessPolicy) -> None:
     free = state(system(), layout(13))
-    capped = state(system(admission=Admission(1024, max_staleness=9)), layout(13), cap_rule=rule)
+    capped = state(system(admission=Admission(1024, max_staleness=9, staleness_policy=rule)), layout(13))
     assert capped == free
 
 
 def test_samples_that_age_out_are_made_again() -> None:
     free = state(system(), layout(13))
-    aged = state(system(admission=Admission(queue_policy="drop_by_age", max_staleness=2)), layout(13))
+    aged = state(system(admission=Admission(staleness_policy="drop", max_staleness=2)), layout(13))
     assert aged.step_s == pytest.approx(free.step_s / (1 - aged.dropped_ratio))
     assert 0.05 < aged.dropped_ratio < 0.5
-    assert (aged.staleness_max, aged.caveats) == (2, ("samples_age_out",))
+    assert (aged.staleness_max, aged.warnings) == (2, ("samples_age_out",))
     assert aged.trainer_losses.staleness_cap > 0.0
 
 
@@ -311,7 +312,7 @@ ADMISSIONS = [
     Admission(2048, "drop_oldest"),
     Admission(max_in_flight_samples=1500),
     Admission(max_staleness=2),
-    Admission(queue_policy="drop_by_age", max_staleness=3),
+    Admission(staleness_policy="drop", max_staleness=3),
     Admission(),
 ]
 

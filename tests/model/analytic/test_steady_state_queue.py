@@ -7,6 +7,7 @@ import pytest
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import oldest_token_law, updates_at_least
 from rlscope.model.analytic.steady_state import SteadyState, steady_states, surplus_of
+from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, WeightUpdate
 from tests.model.golden_system import LENGTHS, layout, system
 
@@ -14,14 +15,14 @@ IN_FLIGHT = 8 * 29.864 * LENGTHS.group_tail_ratio(8) / 1024
 """Batches that run or wait for their group where the engines just keep up."""
 
 
-def surplus_state(admission: Admission, running: int = 200, **rule: str) -> SteadyState:
-    (found,) = steady_states(system(admission=admission), [layout(8, running=running)], **rule)
+def surplus_state(admission: Admission, running: int = 200) -> SteadyState:
+    (found,) = steady_states(system(admission=admission), [layout(8, running=running)])
     assert isinstance(found, SteadyState) and found.staleness is not None
     return found
 
 
-def offset(admission: Admission, running: int = 200, **rule: str) -> float:
-    found = surplus_state(admission, running, **rule).staleness
+def offset(admission: Admission, running: int = 200) -> float:
+    found = surplus_state(admission, running).staleness
     assert found is not None
     return found.offset_versions
 
@@ -36,9 +37,9 @@ def offset(admission: Admission, running: int = 200, **rule: str) -> float:
         (Admission(64, "drop_oldest"), "dropped"),
         (Admission(None, "drop_oldest"), "grows"),
         (Admission(None, "drop_oldest", max_in_flight_samples=64), "held"),
-        (Admission(64, "drop_by_age", max_staleness=2), "aged"),
-        (Admission(None, "drop_by_age"), "grows"),
-        (Admission(64, "drop_by_age"), "held"),
+        (Admission(64, max_staleness=2, staleness_policy="drop"), "aged"),
+        (Admission(None, staleness_policy="drop"), "grows"),
+        (Admission(64, staleness_policy="drop"), "held"),
     ],
 )
 def test_limits_decide_what_becomes_of_a_surplus(admission: Admission, surplus: str) -> None:
@@ -74,7 +75,7 @@ def test_a_staleness_cap_kept_by_admission_leaves_the_rest_of_so_many_steps_to_t
 
 
 def test_publications_that_wait_let_a_queue_grow_until_the_longest_sample_is_as_old_as_the_cap() -> None:
-    found = surplus_state(Admission(max_staleness=5), cap_rule="publication_waits")
+    found = surplus_state(Admission(max_staleness=5, staleness_policy="publication_waits"))
     assert found.staleness is not None
     longest = LENGTHS.longest_of(1024).mean_tokens * found.staleness.versions_per_token
     assert found.staleness.offset_versions + longest == pytest.approx(5.0)
@@ -86,7 +87,7 @@ def test_the_smaller_of_two_rooms_counts() -> None:
 
 
 def test_with_drops_by_age_a_queue_grows_until_just_the_surplus_is_too_old() -> None:
-    found = surplus_state(Admission(queue_policy="drop_by_age", max_staleness=6))
+    found = surplus_state(Admission(staleness_policy="drop", max_staleness=6))
     assert found.staleness is not None and found.dropped_ratio > 0.3
     too_old = updates_at_least(found.staleness, oldest_token_law(LENGTHS, 8), 7)
     assert float(too_old) == pytest.approx(found.dropped_ratio, abs=1e-6)
@@ -105,8 +106,8 @@ def test_a_pause_makes_no_token_older_and_a_delay_does(delay_s: float, earlier_p
 
 @pytest.mark.parametrize("ahead", [0.25, 1.0, 2.0])
 def test_what_is_taken_ahead_ages_by_as_many_versions_and_changes_no_rate(ahead: float) -> None:
-    for plain in (system(), system(admission=Admission(queue_policy="drop_by_age", max_staleness=6))):
-        early = replace(plain, workload=replace(plain.workload, batches_ahead=ahead))
+    for plain in (system(), system(admission=Admission(staleness_policy="drop", max_staleness=6))):
+        early = replace(plain, workload=replace(plain.workload, prefetched_batches=ahead))
         before, after = steady_states(plain, [layout(13)])[0], steady_states(early, [layout(13)])[0]
         assert isinstance(before, SteadyState) and isinstance(after, SteadyState)
         assert before.staleness is not None and after.staleness is not None
@@ -114,24 +115,26 @@ def test_what_is_taken_ahead_ages_by_as_many_versions_and_changes_no_rate(ahead:
         assert after.trained_tokens_per_s == before.trained_tokens_per_s
 
 
-def test_a_drop_by_age_is_passed_by_what_is_held_ahead_alone() -> None:
-    plain = system(admission=Admission(queue_policy="drop_by_age", max_staleness=3))
-    (found,) = steady_states(replace(plain, workload=replace(plain.workload, batches_ahead=0.25)), [layout(8)])
+def test_a_drop_for_staleness_is_passed_by_what_is_held_ahead_alone() -> None:
+    plain = system(admission=Admission(staleness_policy="drop", max_staleness=3))
+    (found,) = steady_states(replace(plain, workload=replace(plain.workload, prefetched_batches=0.25)), [layout(8)])
     assert isinstance(found, SteadyState)
     assert found.staleness_max == 4
 
 
 @pytest.mark.parametrize(("rule", "cap"), [("admission", 2), ("publication_waits", 4)])
-def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: str, cap: int) -> None:
+def test_what_is_held_ahead_takes_a_version_of_a_cap_that_is_waited_for(rule: StalenessPolicy, cap: int) -> None:
     """A cap with one version ahead leaves the engines what a cap lower by one leaves."""
-    capped, shorter = (system(admission=Admission(max_staleness=each)) for each in (cap, cap - 1))
-    ahead = replace(capped, workload=replace(capped.workload, batches_ahead=1.0))
-    rates = [steady_states(each, [layout(13, running=200)], rule)[0] for each in (ahead, shorter)]
-    assert all(isinstance(each, SteadyState) and "staleness_cap" in each.caveats for each in rates)
+    capped, shorter = (
+        system(admission=Admission(max_staleness=each, staleness_policy=rule)) for each in (cap, cap - 1)
+    )
+    ahead = replace(capped, workload=replace(capped.workload, prefetched_batches=1.0))
+    rates = [steady_states(each, [layout(13, running=200)])[0] for each in (ahead, shorter)]
+    assert all(isinstance(each, SteadyState) and "staleness_cap" in each.warnings for each in rates)
     assert rates[0].trained_tokens_per_s == pytest.approx(rates[1].trained_tokens_per_s)  # type: ignore[union-attr]
 
 
 def test_a_cap_of_which_the_batches_ahead_leave_no_version_is_only_kept_by_turns() -> None:
     capped = system(admission=Admission(max_staleness=1))
-    (found,) = steady_states(replace(capped, workload=replace(capped.workload, batches_ahead=1.0)), [layout(8)])
+    (found,) = steady_states(replace(capped, workload=replace(capped.workload, prefetched_batches=1.0)), [layout(8)])
     assert isinstance(found, Refused) and found.reason == "synchronous"

@@ -3,12 +3,12 @@ import math
 import numpy as np
 import pytest
 
+from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import ExpertHitCurve, Form, PNormCurve
 from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, hardware_prior
 from rlscope.model.hardware.devices import ModelShape, find_device
-from rlscope.model.system import Reals
 
 LLAMA_8B = ModelShape(parameters=8_030_261_248, layers=32, kv_heads=8, head_dim=128, bytes_per_weight=2, bytes_per_kv=2)
 PRIOR = hardware_prior(LLAMA_8B, find_device("NVIDIA H100 80GB HBM3"), 1)
@@ -37,7 +37,7 @@ def test_passes_alone_give_the_curve_back_where_the_run_went() -> None:
     assert fit.form == "pnorm"
     assert worst_ratio(fit, RUNNING, KV_TOKENS) < 0.02
     assert fit.curve.kv_s_per_token == pytest.approx(4.4e-8, rel=0.03)
-    assert fit.caveats == ("no_hardware_prior",)
+    assert fit.warnings == ("no_hardware_prior",)
     assert fit.mape_ratio is not None and fit.mape_ratio < 0.01
     assert fit.held_out_mape_ratio is not None and fit.held_out_mape_ratio < 0.05
 
@@ -50,7 +50,7 @@ def test_hardware_carries_a_narrow_run_beyond_what_it_saw() -> None:
     low_s, high_s = with_hardware.pass_interval(512, 512_000)[1:]
     assert low_s < true_s(np.array(512.0), np.array(512_000.0)) < high_s
     assert high_s - low_s < np.subtract(*alone.pass_interval(512, 512_000)[:0:-1])
-    assert "slope_not_seen" in alone.caveats
+    assert "slope_not_seen" in alone.warnings
 
 
 def test_stalls_and_noise_hardly_move_the_curve() -> None:
@@ -92,7 +92,7 @@ def test_cells_of_few_noisy_rows_do_not_blur_those_of_many() -> None:
 
 def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proportional_elsewhere() -> None:
     fit = fitted(DecodePoints.of(np.full(20, 32.0), np.full(20, 1e-2), rows=100), None)
-    assert fit.caveats == ("no_hardware_prior", "one_batch_size", "kv_not_recorded")
+    assert fit.warnings == ("no_hardware_prior", "one_batch_size", "kv_not_recorded")
     assert fit.pass_interval(32, 0) == pytest.approx((1e-2, 1e-2, 1e-2), rel=0.01)
     # 5 % of so few draws are known to half of their distance from the least.
     low, high = fit.pass_interval(320, 0)[1:]
@@ -138,7 +138,7 @@ def test_hardware_narrows_what_one_batch_size_leaves_open() -> None:
 def test_hardware_alone_is_assumed_and_nothing_at_all_is_no_fit() -> None:
     nothing = DecodePoints.of([], [])
     fit = fitted(nothing, PRIOR)
-    assert fit.caveats == ("no_passes",)
+    assert fit.warnings == ("no_passes",)
     assert fit.grade(64) == "assumed"
     assert fit.mape_ratio is None and fit.visited is None
     low_s, high_s = fit.pass_interval(1, 1000)[1:]
@@ -154,7 +154,7 @@ def test_impossible_passes_are_left_out_by_name() -> None:
 def test_a_resident_context_that_never_changed_is_said_to_be_part_of_the_slope() -> None:
     kv_tokens = 1000 * RUNNING
     fit = fitted(DecodePoints.of(RUNNING, true_s(RUNNING, kv_tokens), rows=100, kv_tokens=kv_tokens), None)
-    assert "batch_and_kv_move_together" in fit.caveats
+    assert "batch_and_kv_move_together" in fit.warnings
     assert worst_ratio(fit, RUNNING, kv_tokens) < 0.02
 
 

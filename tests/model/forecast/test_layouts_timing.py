@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rlscope.model.analytic.synchronous import SynchronousStep
-from rlscope.model.forecast.layouts import StepTiming, pace_of_simulated, pace_of_state, pace_of_step
+from rlscope.model.forecast.layouts import StepTiming, timing_of_simulated, timing_of_state, timing_of_step
 from rlscope.model.simulate import simulate
 from rlscope.model.system import Layout
 from tests.model.known_run import TODAY, TRUTH, steady
@@ -33,12 +33,12 @@ STEP = SynchronousStep(
     ],
 )
 def test_a_run_by_turns_waits_most_for_what_costs_the_most_gpu_time(layout: Layout, step: SynchronousStep, regime: str):
-    assert pace_of_step(step, layout) == StepTiming(10.0, 500.0, 0.6, 0.5, regime)
+    assert timing_of_step(step, layout) == StepTiming(10.0, 500.0, 0.6, 0.5, regime)
 
 
 def test_a_simulated_run_paces_as_its_seconds_say_and_close_to_the_closed_form():
     simulated = simulate(TRUTH, TODAY, steps=20, seed=1)
-    pace, closed = pace_of_simulated(simulated, "trainers"), pace_of_state(steady())
+    pace, closed = timing_of_simulated(simulated, "trainers"), timing_of_state(steady())
     trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
     worked_s = trainers.train_s + trainers.phases_s
     assert pace.trainer_idle_ratio == pytest.approx(1.0 - worked_s / simulated.seconds)

@@ -5,10 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rlscope.model.forecast.preemption import Preemption, preemption_seen, preemption_simulated
+from rlscope.model.forecast.layouts import Preemption, preemption_seen, preemption_simulated
 from rlscope.model.forecast.result import ModelConfig, model_run
 from rlscope.model.forecast.whatif import Change, what_if
-from rlscope.model.observed import Observed, PutBack
+from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Granularity, Layout, System
 from tests.model.known_run import TODAY, TRUTH, observed
@@ -20,13 +20,13 @@ PROMPT_TOKENS = 512_000
 """Of the 10,240 samples of the run, 50 each."""
 
 
-def run(preemptions: int, again_tokens: int | None, computed_tokens: int = PROMPT_TOKENS) -> Observed:
+def run(preemptions: int, recomputed_tokens: int | None, computed_tokens: int = PROMPT_TOKENS) -> Observed:
     """So many prompt tokens computed for the first time, and those computed again."""
     seen = observed()
     tokens = np.zeros_like(seen.passes.prefill_tokens)
-    tokens[0] = computed_tokens + (again_tokens or 0)
+    tokens[0] = computed_tokens + (recomputed_tokens or 0)
     passes = replace(seen.passes, prefill_tokens=tokens)
-    return replace(seen, passes=passes, put_back=PutBack(preemptions, again_tokens))
+    return replace(seen, passes=passes, preemption_counts=PreemptionCounts(preemptions, recomputed_tokens))
 
 
 def simulated(system: System, layout: Layout = LAYOUT) -> Simulated:
@@ -34,18 +34,18 @@ def simulated(system: System, layout: Layout = LAYOUT) -> Simulated:
 
 
 def test_a_run_lost_what_it_counted_at_the_speed_of_its_prefill() -> None:
-    lost = run(preemptions=5_120, again_tokens=60_000)  # 10,240 samples, six engines
+    lost = run(preemptions=5_120, recomputed_tokens=60_000)  # 10,240 samples, six engines
     assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(60_000 / 1000.0 / (6 * lost.seconds)))
 
 
 def test_where_a_cache_spares_most_of_the_prompts_a_token_computed_costs_as_much_more() -> None:
     # 128,000 tokens took the 512 seconds in which the engine's rate computes 512,000.
-    lost = run(preemptions=5_120, again_tokens=60_000, computed_tokens=128_000)
+    lost = run(preemptions=5_120, recomputed_tokens=60_000, computed_tokens=128_000)
     assert preemption_seen(lost, PREFILLING) == Preemption(0.5, pytest.approx(4 * 60.0 / (6 * lost.seconds)))
 
 
 def test_what_was_not_counted_or_not_told_apart_is_not_known() -> None:
-    lost = run(preemptions=5_120, again_tokens=60_000)
+    lost = run(preemptions=5_120, recomputed_tokens=60_000)
     assert preemption_seen(observed(), PREFILLING) is None
     assert preemption_seen(replace(lost, kv_kept=False), PREFILLING) == Preemption(0.5, None)
     assert preemption_seen(lost, TRUTH.engine) == Preemption(0.5, None)  # prefill was not seen

@@ -69,7 +69,7 @@ def test_time_between_passes_is_part_of_a_pass():
 def test_the_most_that_ran_is_today_s_limit_where_the_setting_is_never_reached():
     found = calibrate(replace(observed(), max_running=512), Admission(), None, np.random.default_rng(0))
     assert found.layout.running_per_engine == 64
-    assert "limit_below_setting" in found.notes
+    assert "limit_below_setting" in found.warnings
 
 
 def test_a_run_that_publishes_nothing_cannot_be_calibrated():
@@ -140,8 +140,8 @@ def test_the_recommended_layout_is_near_the_true_best_of_all():
     achieved = steady(layout=advice.best.layout).trained_tokens_per_s
     assert achieved >= 0.9 * best
     assert advice.gain_ratio.low <= achieved / truth[TODAY] - 1.0 <= advice.gain_ratio.high
-    spreads = [doubt.spread_ratio for doubt in advice.doubts]
-    assert {doubt.source for doubt in advice.doubts} == {"decode_curve", "trainer_rate", "trainer_scaling"}
+    spreads = [doubt.spread_ratio for doubt in advice.uncertainties]
+    assert {doubt.source for doubt in advice.uncertainties} == {"decode_curve", "trainer_rate", "trainer_scaling"}
     assert spreads == sorted(spreads, reverse=True)
 
 
@@ -190,11 +190,13 @@ def test_a_short_stretch_changes_nothing_however_large_the_gain():
     assert short.recommendation.reason == "too_short"
     assert not short.recommendation.changes
     assert short.prediction is None
-    assert "short_stretch" in short.cautions
+    assert "short_stretch" in short.warnings
 
 
 def test_no_forecast_is_staler_than_a_cap_that_drops():
-    found = calibrate(observed(), Admission(256, "drop_by_age", max_staleness=2), None, np.random.default_rng(0))
+    found = calibrate(
+        observed(), Admission(256, max_staleness=2, staleness_policy="drop"), None, np.random.default_rng(0)
+    )
     forecasts = forecast_layouts(found, possible_layouts(8, Granularity(1), (64, 128)), None)
     ages = [each.staleness for each in (forecasts.today, *forecasts.others) if each.staleness]
     assert len(ages) > 3
@@ -204,9 +206,9 @@ def test_no_forecast_is_staler_than_a_cap_that_drops():
 def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layouts_were_simulated():
     capped = replace(QUESTION, admission=Admission(256, "wait", max_staleness=1))
     for stated in (True, False):
-        model = model_run(observed(), None, replace(capped, manner_stated=stated))
+        model = model_run(observed(), None, replace(capped, scheduling_stated=stated))
         assert model.simulated_layouts > 0
-        assert ("manner_assumed" in model.cautions) is not stated
+        assert ("manner_assumed" in model.warnings) is not stated
 
 
 @pytest.mark.parametrize(
@@ -215,15 +217,15 @@ def test_a_manner_that_the_run_does_not_state_is_said_to_be_assumed_where_layout
 def test_trainers_that_hold_other_batches_than_is_taken_of_them_are_said_to_by_more_than_half_a_batch(
     held: float | None, contradicted: bool
 ):
-    run = replace(observed(steps=12), batches_ahead=held)
-    model = model_run(run, None, replace(QUESTION, batches_ahead=1.0))
-    assert ("ahead_contradicted" in model.cautions) is contradicted
+    run = replace(observed(steps=12), prefetched_batches=held)
+    model = model_run(run, None, replace(QUESTION, prefetched_batches=1.0))
+    assert ("ahead_contradicted" in model.warnings) is contradicted
 
 
 def test_lengths_that_drift_are_said_to():
-    assert "lengths_drift" not in model().cautions
+    assert "lengths_drift" not in model().warnings
     grown = model_run(longer(observed(), 0.3), None, QUESTION)
-    assert "lengths_drift" in grown.cautions
+    assert "lengths_drift" in grown.warnings
     assert grown.length_drift is not None
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
@@ -280,7 +282,7 @@ def test_a_run_that_waits_for_its_environment_is_told_so():
 def test_with_one_batch_size_a_larger_batch_is_only_extrapolated():
     run = observed(batches=(64,))
     found = calibrate(run, Admission(), None, np.random.default_rng(0))
-    assert "one_batch_size" in found.curve.caveats
+    assert "one_batch_size" in found.curve.warnings
     forecasts = forecast_layouts(found, (replace(TODAY, running_per_engine=256),))
     wide = forecasts.others[0]
     assert wide.grade in ("assumed", "measured")
@@ -351,6 +353,6 @@ def test_limits_to_try_include_today_s_and_stay_within_the_kv_cache():
 
 
 def test_a_run_whose_limits_the_model_cannot_keep_is_said_to_be_beyond_it():
-    question = replace(QUESTION, admission=Admission(None, "drop_by_age", 0))
+    question = replace(QUESTION, admission=Admission(None, "wait", 0, staleness_policy="drop"))
     with pytest.raises(UncalibratableError, match="own layout cannot run"):
         model_run(observed(), None, question)

@@ -9,6 +9,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, sensitivities
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, WeightUpdate
+from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import TODAY, TRUTH, observed, steady
 
 ONE = Granularity(1)
@@ -131,7 +132,7 @@ def test_where_the_limit_is_the_most_that_ran_it_rises_with_the_cap_that_held_it
     assert levers(run)["in_flight_cap"].silence == "not_limiting"  # 32 on an engine are its setting
     more = steady(wider, replace(SAMPLER_BOUND, running_per_engine=33)).trained_tokens_per_s
     ratio = more / steady(capped, SAMPLER_BOUND).trained_tokens_per_s
-    found = levers(replace(run, notes=("limit_below_setting",)))
+    found = levers(replace(run, warnings=(ModelWarning.LIMIT_BELOW_SETTING,)))
     assert gain(found, "in_flight_cap") == pytest.approx((ratio - 1.0) * 64 / 100) and ratio > 1.0
     assert found["running_limit"].silence == "not_limiting"
 

@@ -12,9 +12,9 @@ from rlscope.model.forecast.change import (
     SpedUpCurve,
     changed_systems,
     changed_workload,
-    doubts_of,
     timed_update,
     update_seconds,
+    warnings_of,
     with_forward_speed,
     with_trainer_speed,
 )
@@ -72,7 +72,7 @@ def test_a_change_of_nothing_is_todays_forecast_draw_by_draw():
             said.forecasts.today.pace,
         )
         assert found.gain_ratio == (0.0, 0.0, 0.0)
-        assert found.doubts == ()
+        assert found.warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_run_by_turns_goes_on_by_turns_with_other_gpus():
 def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tokens_younger():
     slow = what_if(model(), Change(forward_speed=0.25))
     found = what_if(model(), Change(forward_speed=0.25, max_staleness=1))
-    assert found.simulated and found.doubts == ("cap_by_admission",)
+    assert found.simulated and found.warnings == ("cap_by_admission",)
     assert found.predicted.staleness.token_mean < slow.predicted.staleness.token_mean
     assert rate(found) < rate(slow)
 
@@ -230,8 +230,8 @@ def test_lengths_are_scaled_and_then_cut(change: Change, support: list[int], cap
 )
 def test_lengths_that_the_cap_hid_are_doubted(change: Change, expected: tuple[str, ...]):
     capped = replace(TRUTH, workload=replace(TRUTH.workload, lengths=CAPPED))
-    assert doubts_of(change, capped, trainer_gpus=2, aged="wait") == expected
-    assert doubts_of(change, TRUTH, trainer_gpus=3, aged="wait") == ("training_scaling",)
+    assert warnings_of(change, capped, trainer_gpus=2, new_cap_policy="admission") == expected
+    assert warnings_of(change, TRUTH, trainer_gpus=3, new_cap_policy="admission") == ("training_scaling",)
 
 
 def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
@@ -242,11 +242,14 @@ def test_a_forecast_that_rests_on_hidden_lengths_is_assumed():
 
 def test_a_run_that_drops_what_is_too_old_drops_under_a_new_cap_and_another_one_waits():
     change = Change(max_staleness=2)
-    (dropping,) = changed_systems((TRUTH,), change, 1.0, "drop_by_age")
-    (waiting,) = changed_systems((TRUTH,), change, 1.0, "wait")
-    assert (dropping.admission, waiting.admission) == (Admission(None, "drop_by_age", 2), Admission(None, "wait", 2))
-    assert doubts_of(change, TRUTH, 2, "drop_by_age") == ()
-    assert doubts_of(change, TRUTH, 2, "wait") == ("cap_by_admission",)
+    (dropping,) = changed_systems((TRUTH,), change, 1.0, "drop")
+    (waiting,) = changed_systems((TRUTH,), change, 1.0, "admission")
+    assert (dropping.admission, waiting.admission) == (
+        Admission(None, "wait", 2, staleness_policy="drop"),
+        Admission(None, "wait", 2),
+    )
+    assert warnings_of(change, TRUTH, 2, "drop") == ()
+    assert warnings_of(change, TRUTH, 2, "admission") == ("cap_by_admission",)
 
 
 def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still():
@@ -254,7 +257,7 @@ def test_an_update_keeps_its_proportions_and_without_one_both_sides_stand_still(
     assert timed_update(WeightUpdate(0.5, 1.0, 1.5), change) == WeightUpdate(0.25, 0.5, 0.75)
     assert timed_update(WeightUpdate(), change) == WeightUpdate(1.0, 1.0, 0.0)
     found = what_if(model(), Change(weight_update_s=0.0))
-    assert found.doubts == ()
+    assert found.warnings == ()
     assert rate(found) > rate(what_if(model(), Change()))
 
 

@@ -99,8 +99,8 @@ def test_waits_are_drawn_from_those_given_relative_to_their_mean() -> None:
 def test_a_cap_that_the_trainer_keeps_waits_for_the_longest_of_waits_that_vary() -> None:
     workload = replace(WORKLOAD, environment_s=1.0)
     waits = replace(workload, environment_waits_s=(0.0, 0.0, 0.0, 1.0))
-    settings = Settings("capped", dispatch="pulled")
-    capped = with_admission(STARVED, max_staleness=2)
+    settings = Settings(dispatch="pulled")
+    capped = with_admission(STARVED, max_staleness=2, staleness_policy="publication_waits")
     alike, varying = (
         simulate(replace(capped, workload=each), LAYOUT, steps=60, seed=1, settings=settings)
         for each in (workload, waits)
@@ -156,13 +156,13 @@ def test_every_kind_of_case_meets_its_limit() -> None:
 @pytest.mark.parametrize("cap", [1, 2, 3])
 def test_no_token_is_over_a_cap_that_the_trainer_keeps(cap: int) -> None:
     for update in (STARVED.update, WeightUpdate(delay_s=4.0)):
-        system = with_admission(replace(BUSY, update=update), max_staleness=cap)
-        ages = simulate(system, LAYOUT, steps=40, seed=4, settings=Settings(publication="capped")).staleness
+        waits = {"max_staleness": cap, "staleness_policy": "publication_waits"}
+        ages = simulate(with_admission(replace(BUSY, update=update), **waits), LAYOUT, steps=40, seed=4).staleness
         assert ages.samples.max <= cap
 
 
 def test_dropping_by_age_trains_on_shorter_samples_than_it_generates() -> None:
-    system = with_admission(BUSY, max_staleness=1, queue_policy="drop_by_age")
+    system = with_admission(BUSY, max_staleness=1, staleness_policy="drop")
     run = simulate(system, LAYOUT, steps=60, seed=2)
     assert run.mean_trained_tokens < 0.97 * LENGTHS.mean_tokens
 
@@ -215,7 +215,7 @@ def test_a_full_queue_that_drops_throws_out_what_came_first() -> None:
 
 
 def test_groups_at_the_age_limit_are_kept_and_older_ones_dropped() -> None:
-    queue, samples = queue_of(queue_policy="drop_by_age", max_staleness=2, queue_capacity_samples=3)
+    queue, samples = queue_of(staleness_policy="drop", max_staleness=2, queue_capacity_samples=3)
     for group in range(6):
         queue.offer(group, 3, 0.0)
     # At version 3 the last, of version 0, is too old; the queue holds three, one more waits.
@@ -274,13 +274,13 @@ def test_no_version_is_published_that_an_engine_is_too_far_behind_for() -> None:
         ({"max_in_flight_samples": 44}, 11),
         ({"max_staleness": 1}, 12),
         ({"max_staleness": 1, "max_in_flight_samples": 28}, 7),
-        ({"max_staleness": 1, "queue_policy": "drop_by_age"}, 100),
+        ({"max_staleness": 1, "staleness_policy": "drop"}, 100),
     ],
 )
 def test_groups_start_up_to_the_limit_in_samples(limits: dict[str, object], started: int) -> None:
     admission = Admission(**limits)  # type: ignore[arg-type]
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
-    gate = Gate(admission, "in_flight", 24, 4, GroupQueue(admission, "fifo", samples))
+    gate = Gate(admission, 24, 4, GroupQueue(admission, "fifo", samples))
     while gate.hold() is None and gate.started < 100:
         gate.started += 1
     assert gate.started == started
@@ -302,7 +302,7 @@ def test_what_was_thrown_away_may_be_started_again() -> None:
     admission = Admission(max_staleness=1, max_in_flight_samples=1000)
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
     queue = GroupQueue(admission, "fifo", samples)
-    gate = Gate(admission, "in_flight", 24, 4, queue)
+    gate = Gate(admission, 24, 4, queue)
     gate.started = 12
     assert gate.hold() == "staleness_cap"
     gate.filtered = 1
@@ -317,7 +317,7 @@ def test_a_limit_that_binds_while_a_whole_batch_is_queued_is_backpressure() -> N
     admission = Admission(max_in_flight_samples=40)
     samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
     queue = GroupQueue(admission, "fifo", samples)
-    gate = Gate(admission, "in_flight", 24, 4, queue)
+    gate = Gate(admission, 24, 4, queue)
     gate.started = 10
     holds = []
     for group in range(6):
@@ -394,7 +394,7 @@ def test_what_finishes_while_the_trainer_trains_is_no_sign_that_nothing_ever_wil
     # Some 170 steps' worth of samples finish within a step, and all but the last are dropped.
     trainer = replace(STARVED.trainer, overhead_s=60.0)
     short = replace(STARVED, trainer=trainer, workload=replace(WORKLOAD, lengths=constant(3), samples_per_step=8))
-    run = simulate(with_admission(short, max_staleness=0, queue_policy="drop_by_age"), LAYOUT, steps=4, seed=1)
+    run = simulate(with_admission(short, max_staleness=0, staleness_policy="drop"), LAYOUT, steps=4, seed=1)
     assert run.ledger.dropped > 100 * run.ledger.trained
 
 
@@ -429,7 +429,7 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
     # Groups of one, a queue of one: what the first engine holds back is its own matter while there is room.
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=2), Settings()), 2, samples)
-    gate = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue)
+    gate = Gate(Admission(queue_capacity_samples=1), 1, 1, queue)
     pull = Pull(fleet, gate, queue, samples, samples.start_group, lambda _now_s: None)
     samples.engine[0] = samples.engine[1] = 0
     pull.finish(0, 5, 0.0)
@@ -453,7 +453,7 @@ def test_an_engine_whose_finished_group_is_held_back_starts_none_and_another_doe
 def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_says_what_it_queued() -> None:
     queue, samples = queue_of(held_by_engines=True, queue_capacity_samples=1)
     fleet = EngineFleet(engine_terms(STARVED, replace(LAYOUT, sampler_gpus=1), Settings()), 1, samples)
-    gate, queued_s = Gate(Admission(queue_capacity_samples=1), "in_flight", 1, 1, queue), []
+    gate, queued_s = Gate(Admission(queue_capacity_samples=1), 1, 1, queue), []
     pull = Pull(fleet, gate, queue, samples, samples.start_group, queued_s.append)
     samples.engine[0] = 0
     pull.fill(5, 0.0)
@@ -480,8 +480,18 @@ def test_a_busy_engine_with_a_finished_group_is_called_when_there_is_room_and_sa
     [
         ({"queue_capacity_samples": 23}, "the queue's capacity of 23"),
         ({"max_in_flight_samples": 23}, "max_in_flight_samples of 23"),
-        ({"queue_policy": "drop_by_age"}, "drop_by_age needs"),
+        ({"staleness_policy": "drop"}, "staleness_policy drop needs"),
         ({"queue_policy": "drop_oldest"}, "drop_oldest needs"),
+        ({"staleness_policy": "publication_waits"}, "needs a max_staleness of 1"),
+        (
+            {
+                "staleness_policy": "publication_waits",
+                "max_staleness": 1,
+                "queue_policy": "drop_oldest",
+                "queue_capacity_samples": 48,
+            },
+            "drops nothing",
+        ),
     ],
 )
 def test_limits_that_no_step_can_pass_are_refused_by_name(change: dict[str, object], words: str) -> None:
@@ -498,7 +508,6 @@ def test_limits_that_no_step_can_pass_are_refused_by_name(change: dict[str, obje
         (Layout(1, 3, 10**9), Settings(), "3000000000 requests at once"),
         (LAYOUT, Settings(engine_slowness=(1.0, 1.0)), "2 slowness factors for 3 engines"),
         (LAYOUT, Settings(engine_slowness=(1.0, 1.0, 0.0)), "above 0"),
-        (LAYOUT, Settings(publication="capped"), "needs a max_staleness of 1"),
     ],
 )
 def test_layouts_and_settings_that_cannot_run_are_refused_by_name(
@@ -534,7 +543,7 @@ def test_a_warm_up_that_leaves_nothing_is_refused() -> None:
 def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it_is(
     ahead: float, versions: float
 ) -> None:
-    early = replace(STARVED, workload=replace(WORKLOAD, batches_ahead=ahead))
+    early = replace(STARVED, workload=replace(WORKLOAD, prefetched_batches=ahead))
     plain, held = (simulate(each, LAYOUT, steps=200, seed=1) for each in (STARVED, early))
     assert held.staleness.tokens.mean == pytest.approx(plain.staleness.tokens.mean + versions, abs=0.1)
     assert held.trained_tokens_per_s == pytest.approx(plain.trained_tokens_per_s, rel=0.03)
@@ -543,31 +552,32 @@ def test_batches_that_are_held_ahead_age_a_version_each_and_leave_the_rate_as_it
     assert left == ledger.generated
 
 
-def test_a_drop_by_age_judges_what_is_held_ahead_when_it_is_taken() -> None:
-    dropping = with_admission(BUSY, max_staleness=2, queue_policy="drop_by_age")
-    early = replace(dropping, workload=replace(WORKLOAD, batches_ahead=1.0))
+def test_a_drop_for_staleness_judges_what_is_held_ahead_when_it_is_taken() -> None:
+    dropping = with_admission(BUSY, max_staleness=2, staleness_policy="drop")
+    early = replace(dropping, workload=replace(WORKLOAD, prefetched_batches=1.0))
     plain, held = (simulate(each, LAYOUT, steps=60, seed=1) for each in (dropping, early))
     assert (plain.staleness.samples.max, held.staleness.samples.max) == (2, 3)
 
 
 def test_a_queue_of_one_batch_still_fills_those_that_are_held_ahead() -> None:
-    early = replace(with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, batches_ahead=2.0))
+    early = replace(
+        with_admission(STARVED, queue_capacity_samples=24), workload=replace(WORKLOAD, prefetched_batches=2.0)
+    )
     assert simulate(early, LAYOUT, steps=10, seed=1).steps == 5
 
 
 @pytest.mark.parametrize(
-    ("ahead", "settings", "words"),
+    ("ahead", "policy", "words"),
     [
-        (1.5, Settings(), "older than a max_staleness of 1"),
-        (1.0, Settings(publication="capped"), "no batches ahead"),
+        (1.5, "admission", "older than a max_staleness of 1"),
+        (1.0, "publication_waits", "without prefetched batches"),
     ],
 )
-def test_batches_ahead_that_no_cap_leaves_room_for_are_refused_by_name(
-    ahead: float, settings: Settings, words: str
-) -> None:
-    early = replace(with_admission(STARVED, max_staleness=1), workload=replace(WORKLOAD, batches_ahead=ahead))
+def test_batches_ahead_that_no_cap_leaves_room_for_are_refused_by_name(ahead: float, policy: str, words: str) -> None:
+    capped = with_admission(STARVED, max_staleness=1, staleness_policy=policy)
+    early = replace(capped, workload=replace(WORKLOAD, prefetched_batches=ahead))
     with pytest.raises(ValueError, match=words):
-        simulate(early, LAYOUT, steps=4, seed=1, settings=settings)
+        simulate(early, LAYOUT, steps=4, seed=1)
 
 
 def test_a_law_of_one_length_is_drawn_as_it_is() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlscope.model.training.flops import (
+from rlscope.model.training.step_time import (
     TrainedModel,
     prior_tokens_per_gpu_s,
     token_weighted_tokens,

@@ -7,8 +7,8 @@ from rlscope.model.system import TrainerPhase
 from rlscope.model.training.scaling import (
     Elasticity,
     TrainingRate,
+    exponents_from_steps,
     fit_training_rate,
-    likely_exponents,
     prior_exponents,
 )
 
@@ -92,7 +92,7 @@ def test_the_prior_of_the_exponent_is_a_normal_law_cut_to_its_range() -> None:
 def test_twice_the_ranks_gain_no_more_than_half_of_the_tokens_would(
     elasticity: Elasticity | None, median: float
 ) -> None:
-    drawn = likely_exponents(np.random.default_rng(0), 5_000, elasticity)
+    drawn = exponents_from_steps(np.random.default_rng(0), 5_000, elasticity)
     assert drawn[0] == pytest.approx(median, abs=0.01)
     assert np.median(drawn) == pytest.approx(drawn[0], abs=0.01)
     if elasticity is not None and elasticity.error < 0.01:

@@ -7,15 +7,14 @@ import pytest
 from rlscope import format as fmt
 from rlscope.analysis.result import Bottleneck, Verdict
 from rlscope.model.analytic.steady_state import Regime
-from rlscope.model.calibration import Note
 from rlscope.model.decode.curves import Form
-from rlscope.model.decode.fit import Caveat
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Spread
-from rlscope.model.forecast.recommend import Doubted, Reason, Uncertainty
-from rlscope.model.forecast.result import NOT_ASKED, Caution, model_run
+from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
+from rlscope.model.forecast.result import NOT_ASKED, model_run
+from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
@@ -23,7 +22,7 @@ from tests.reports.analysis_fixture import full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
 REASONS = typing.get_args(Reason)
-DOUBTS = typing.get_args(Uncertainty)
+DOUBTS = typing.get_args(UncertaintySource)
 
 
 def words_of(literal):
@@ -51,14 +50,16 @@ def analysed(made, bottleneck="samplers"):
         (Regime, names.REGIMES),
         (Grade, names.GRADES),
         (Form, names.FORMS),
-        (Caution, names.CAUTIONS),
-        (Note, names.NOTES),
-        (Caveat, names.CURVE_CAVEATS),
     ],
 )
 def test_every_word_of_the_model_has_words_and_no_others_do(literal, names):
     assert words_of(literal) == set(names)
     assert all(str(text).strip() for text in names.values())
+
+
+def test_every_warning_has_one_text_and_no_text_is_used_twice():
+    assert set(names.WARNINGS) == set(ModelWarning)
+    assert len(set(names.WARNINGS.values())) == len(ModelWarning)
 
 
 @pytest.mark.parametrize("reason", REASONS)
@@ -103,8 +104,8 @@ def test_the_next_step_without_a_model_may_move_gpus():
     ],
 )
 def test_the_next_step_follows_from_the_advice(reason, begins):
-    doubts = (Doubted("trainer_scaling", 0.2),)
-    assert verdict_words.next_step(analysed(with_reason(reason, doubts=doubts))).startswith(begins)
+    doubts = (GainUncertainty("trainer_scaling", 0.2),)
+    assert verdict_words.next_step(analysed(with_reason(reason, uncertainties=doubts))).startswith(begins)
 
 
 @pytest.mark.parametrize("bottleneck", ["staleness_cap", "weight_updates", "environment", "balanced"])
@@ -127,19 +128,19 @@ def test_the_next_step_holds_no_figure_of_the_gain():
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_what_is_least_known_comes_with_what_to_measure(doubt):
-    made = with_reason("unsure", doubts=(Doubted(doubt, 0.1),))
+    made = with_reason("unsure", uncertainties=(GainUncertainty(doubt, 0.1),))
     assert "Least is known of " in advice.why(made)
     assert advice.measure_first(made) in advice.why(made)
 
 
 def test_a_doubt_without_a_spread_is_none():
-    made = with_reason("unsure", doubts=tuple(Doubted(doubt, 0.0) for doubt in DOUBTS))
+    made = with_reason("unsure", uncertainties=tuple(GainUncertainty(doubt, 0.0) for doubt in DOUBTS))
     assert "Least is known" not in advice.why(made)
     assert advice.measure_first(made) == "record a longer stretch"
 
 
 def test_the_layout_to_measure_is_named():
-    made = with_reason("unsure", doubts=(Doubted("trainer_scaling", 0.1),))
+    made = with_reason("unsure", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
     assert advice.measure_first(made) == ("record 15 steps with 4 trainer GPUs, and name that run with --also")
 
 
@@ -234,7 +235,7 @@ def test_a_prediction_agrees_where_the_intervals_meet_and_else_says_by_how_much_
 def test_a_stretch_too_short_compares_nothing_and_says_so():
     assert model_words.compared_rows(short_model()) == []
     assert "too short" in model_words.prediction_sentence(short_model())
-    assert names.CAUTIONS["short_stretch"] in model_words.remarks(short_model())
+    assert names.WARNINGS[ModelWarning.SHORT_STRETCH] in model_words.remarks(short_model())
 
 
 def test_the_rows_of_today_and_next_agree_with_the_recommendation():

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rlscope.model.forecast.layouts import Forecast
-from rlscope.model.forecast.preemption import Preemption
+from rlscope.model.forecast.layouts import Forecast, Preemption
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text.names import layout_remark, overflow_line, preemption_sentence
 from tests.reports.model_fixture import short_model
@@ -31,17 +30,17 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
         (
             MANY,
             Preemption(0.2, None),
-            "The KV cache ran over: 1.7 preemptions a sample, 12.3% of the engines' time to compute them again, as"
+            "The KV cache overflowed: 1.7 preemptions a sample, 12.3% of the engines' time to compute them again, as"
             " counted; the model expects 0.2 preemptions a sample (interpolated).",
         ),
         (
             Preemption(0.005, None),
             NONE,
-            "The KV cache ran over: 0.005 preemptions a sample, as counted; the model expects next to no preemption"
+            "The KV cache overflowed: 0.005 preemptions a sample, as counted; the model expects almost no preemption"
             " (interpolated).",
         ),
-        (Preemption(0.01, None), None, "The KV cache ran over: 0.01 preemptions a sample, as counted."),
-        (Preemption(1.004, None), None, "The KV cache ran over: 1.0 preemptions a sample, as counted."),
+        (Preemption(0.01, None), None, "The KV cache overflowed: 0.01 preemptions a sample, as counted."),
+        (Preemption(1.004, None), None, "The KV cache overflowed: 1.0 preemptions a sample, as counted."),
         (
             None,
             Preemption(0.2, None),
@@ -50,7 +49,7 @@ def limited(running_limit: float, lost: Preemption | None) -> Forecast:
         (
             NONE,
             Preemption(0.2, None),
-            "Engines put next to no request back; the model expects 0.2 preemptions a sample (interpolated).",
+            "Engines preempted almost no request; the model expects 0.2 preemptions a sample (interpolated).",
         ),
         (Preemption(0.0049, 0.1), Preemption(0.0049, 0.1), None),
         (None, None, None),

@@ -17,7 +17,7 @@ LEVERS = (
 
 
 def test_a_lever_says_what_it_buys_or_why_it_buys_nothing():
-    assert [tuple(row) for row in lever_rows(replace(changing_model(), levers=LEVERS))] == [
+    assert [tuple(row) for row in lever_rows(replace(changing_model(), sensitivities=LEVERS))] == [
         ("faster training", "+0.98% (+0.97% to +0.99%)", ""),
         ("shorter responses", "−0.22%", ""),
         ("faster forward passes", "0%", "something else binds"),
@@ -27,7 +27,7 @@ def test_a_lever_says_what_it_buys_or_why_it_buys_nothing():
 
 
 def test_where_a_limit_binds_that_the_formulas_hold_for_roughly_it_is_said():
-    sure = replace(changing_model(), levers=LEVERS)
-    rough = replace(sure, levers=tuple(replace(lever, is_rough=True) for lever in LEVERS))
+    sure = replace(changing_model(), sensitivities=LEVERS)
+    rough = replace(sure, sensitivities=tuple(replace(lever, is_rough=True) for lever in LEVERS))
     assert "rough" not in lever_sentence(sure)
     assert "rough" in lever_sentence(rough)

@@ -1,0 +1,78 @@
+"""Every warning that the model attaches to its results: one name each, which is also its value in JSON.
+
+`rlscope.reports.text.names.WARNINGS` has the sentence that a user reads.
+"""
+
+from enum import StrEnum
+
+
+class ModelWarning(StrEnum):
+    """Why a result is less certain than it looks, or what was assumed to get it."""
+
+    LIMIT_BELOW_SETTING = "limit_below_setting"
+    """Fewer requests ran than the setting allows; the largest number seen is taken as today's limit."""
+    UNATTRIBUTED_ENGINE_TIME = "unattributed_engine_time"
+    """Too much engine time is unattributed to count it as time between passes, so it is left out."""
+    PREFILL_NOT_RECORDED = "prefill_not_recorded"
+    """No pass recorded prompt tokens, so prefill is taken as free."""
+    UNATTRIBUTED_TRAINER_TIME = "unattributed_trainer_time"
+    """So much of a step is unattributed that waits for samples may be part of it."""
+
+    NO_PASSES = "no_passes"
+    """No decode pass could be used: the curve rests on the hardware alone."""
+    NO_HARDWARE_PRIOR = "no_hardware_prior"
+    """Device or model is unknown: the curve rests on the measured passes alone."""
+    ONE_BATCH_SIZE = "one_batch_size"
+    """All batches were about the same size, so the slope of the curve was not measured."""
+    BATCH_AND_KV_MOVE_TOGETHER = "batch_and_kv_move_together"
+    """Batch size and resident tokens grew in proportion, so only the sum of their costs is known."""
+    KV_NOT_RECORDED = "kv_not_recorded"
+    """Resident tokens were not recorded, so the curve holds them at what they were."""
+    SLOPE_NOT_SEEN = "slope_not_seen"
+    """Batches stayed so small that the time of a pass hardly depended on them."""
+
+    IN_FLIGHT_CAP = "in_flight_cap"
+    """The cap on samples in flight binds: the closed form errs by up to half a version and 8% of the period."""
+    STALENESS_CAP = "staleness_cap"
+    """The staleness cap binds: the closed form errs by up to half a version and 8% of the period."""
+    NEAR_CAP = "near_cap"
+    """A cap binds now and then, because the load varies."""
+    SAMPLES_AGE_OUT = "samples_age_out"
+    """Stale samples are dropped; those left are shorter, so the closed form is up to 8% too fast."""
+    HELD_BACK = "held_back"
+    """The samplers are faster than the trainers and run in bursts, as where a cap binds."""
+    QUEUE_GROWS = "queue_grows"
+    """The queue grows for as long as the run lasts, and staleness with it."""
+    FEW_REQUESTS = "few_requests"
+    """So few requests run that their number varies a lot."""
+    WAITS_VARY = "waits_vary"
+    """Waits for the environment vary, and the longest ones, not the mean, meet the staleness cap."""
+
+    SHORT_STRETCH = "short_stretch"
+    """The steady stretch has too few steps to hold a part of it out, so the model could not be checked."""
+    LENGTHS_DRIFT = "lengths_drift"
+    """Response lengths grow or shrink over the steady stretch."""
+    PERIOD_DRIFTS = "period_drifts"
+    """The step period grows or shrinks over the steady stretch."""
+    MANNER_ASSUMED = "manner_assumed"
+    """Layouts were simulated, and the run states neither its dispatch nor what its full queue does."""
+    AHEAD_CONTRADICTED = "ahead_contradicted"
+    """The trainers prefetched another number of batches than the model assumes."""
+
+    SAME_TRAINERS = "same_trainers"
+    """Another run has as many trainer GPUs as this one, so it says nothing about scaling."""
+    MODEL_NOT_RECORDED = "model_not_recorded"
+    """Nothing recorded shows that another run trains the same model."""
+    OTHER_SETTINGS = "other_settings"
+    """Another run has other training settings."""
+    OTHER_LENGTHS = "other_lengths"
+    """Another run's samples are so much longer or shorter that attention alone may change the time of a token."""
+
+    CUT_LENGTHS = "cut_lengths"
+    """What samples would have generated beyond the cap on their length was not seen."""
+    UPDATES_NOT_SEEN = "updates_not_seen"
+    """The run shows no cost of a weight update, so both sides are taken to pause for all of it."""
+    CAP_BY_ADMISSION = "cap_by_admission"
+    """The run has no staleness cap; a new one is taken to be kept by starting samples later."""
+    TRAINING_SCALING = "training_scaling"
+    """The layout has a number of trainer GPUs that no run was seen with."""

@@ -1,23 +1,38 @@
-"""Writes the pages generated from the code: the trace format, the findings, the queries and the metrics.
+"""Writes the pages generated from the code: trace format, findings, queries, metrics, JSON documents and schemas.
 
 `python docs/generate.py` writes them; with --check it fails if one of them is out of date.
 """
 
 import importlib
+import json
 import re
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import get_args, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 from rlscope_otel.schema import FORMAT_VERSION, TABLES
 
 from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose import RULES
+from rlscope.reports.documents import Document
+from rlscope.reports.documents.analysis import AnalysisDocument
+from rlscope.reports.documents.check import CheckDocument
+from rlscope.reports.documents.plan import PlanDocument
+from rlscope.reports.documents.what_if import WhatIfDocument
 from rlscope.trace.config import MEANINGS, RunConfig, kind_name
 from rlscope.trace.questions import questions
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
+DOCUMENTS: Final[Mapping[str, type[Document]]] = {
+    "analysis": AnalysisDocument,
+    "what-if": WhatIfDocument,
+    "plan": PlanDocument,
+    "check": CheckDocument,
+}
+"""What the commands print as JSON, by the names of the schemas."""
 
 
 def trace_format_page() -> str:
@@ -91,11 +106,75 @@ def metrics_page() -> str:
     return "".join(lines)
 
 
-PAGES = {
+def schema_text(name: str) -> str:
+    """The JSON Schema of a document."""
+    return json.dumps(DOCUMENTS[name].published_schema(name), indent=2) + "\n"
+
+
+_JSON_INTRODUCTION: Final = """# JSON documents
+
+What the commands print for programs. Every key is always there; what is not known is null. Units are in the names: `_s`
+seconds, `_ns` nanoseconds, `_ratio` a share or a relative change (0.1 is 10%); staleness is in policy versions. Keys
+are only ever added, so validate a document with the schema of the version that printed it.
+
+| printed by | keys | schema |
+|---|---|---|
+"""
+
+
+def json_page() -> str:
+    """Every key of every document, from the schemas."""
+    lines = [GENERATED, _JSON_INTRODUCTION]
+    schemas = {name: document.published_schema(name) for name, document in DOCUMENTS.items()}
+    for name, schema in schemas.items():
+        lines.append(f"| `{schema['title']}` | [{name}](#{name}) | [schema](schema/{name}.schema.json) |\n")
+    parts = {part: schema for each in schemas.values() for part, schema in each["$defs"].items()}
+    lines += [_json_section(name, schema, parts) for name, schema in [*schemas.items(), *sorted(parts.items())]]
+    return "".join(lines)
+
+
+def _json_section(name: str, schema: Mapping[str, Any], parts: Mapping[str, Any]) -> str:
+    """The keys of one object, or the values of an enum; parts: the objects that they may hold."""
+    if "enum" in schema:
+        return f"\n## {name}\n\n{schema['description']}\n\n{_json_type(schema)}.\n"
+    lines = [f"\n## {name}\n\n{schema['description']}\n\n| key | type | meaning |\n|---|---|---|\n"]
+    for key, value in schema["properties"].items():
+        # Where a key is described as the object in it is, the schema says it once.
+        meaning = value["description"] if "description" in value else parts[_part(value)]["description"]
+        meaning = meaning.replace("|", "\\|")
+        lines.append(f"| `{key}` | {_json_type(value)} | {meaning} |\n")
+    return "".join(lines)
+
+
+def _part(schema: Mapping[str, Any]) -> str:
+    """The name of the object that is referred to."""
+    return schema["$ref"].rpartition("/")[2]
+
+
+def _json_type(schema: Mapping[str, Any]) -> str:
+    """A type in words."""
+    if "$ref" in schema:
+        return f"[{_part(schema)}](#{_part(schema).lower()})"
+    if "anyOf" in schema:
+        return " or ".join(map(_json_type, schema["anyOf"]))
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if schema["type"] == "array":
+        return f"list of {_json_type(schema['items'])}"
+    if schema["type"] == "object":
+        return f"object of {_json_type(schema['additionalProperties'])}"
+    return schema["type"] if isinstance(schema["type"], str) else " or ".join(schema["type"])
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "trace-format.md": trace_format_page,
     "findings.md": findings_page,
     "queries.md": queries_page,
     "metrics.md": metrics_page,
+    "json.md": json_page,
+    **{f"schema/{name}.schema.json": partial(schema_text, name) for name in DOCUMENTS},
 }
 
 
@@ -107,6 +186,7 @@ def main() -> int:
             print(f"docs/{name} is out of date: run `make docs`", file=sys.stderr)
         return 1 if stale else 0
     for name in stale:
+        (DOCS / name).parent.mkdir(exist_ok=True)
         (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
         print(f"wrote docs/{name}")
     return 0

@@ -20,7 +20,7 @@ from rlscope.analysis.data_quality import assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.analysis.observe import read_other_runs
-from rlscope.analysis.result import Analysis, Severity, at_least
+from rlscope.analysis.result import Analysis, Severity
 from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
@@ -180,7 +180,7 @@ def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
 
 def failed(report: RuleReport, fail_on: Severity) -> bool:
     """Whether a rule of that severity or a graver one fired."""
-    return any(at_least(alert.severity, fail_on) for alert in report.alerts)
+    return report.reaches(fail_on)
 
 
 def _hold(run: Run, rules: RuleSet) -> RuleReport:

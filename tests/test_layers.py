@@ -99,7 +99,12 @@ def test_model_and_diagnosis_open_nothing_and_read_no_clock() -> None:
 
 
 def test_who_checks_watches_or_asks_waits_for_no_model() -> None:
-    modules = ("rlscope.alerts.offline", "rlscope.alerts.live.watch", "rlscope.trace.adhoc")
+    modules = (
+        "rlscope.alerts.offline",
+        "rlscope.alerts.live.watch",
+        "rlscope.trace.adhoc",
+        "rlscope.reports.documents.check",
+    )
     program = f"import sys, {', '.join(modules)}; print(*(name.split('.')[0] for name in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "duckdb" in loaded and not {"scipy", "altair", "jinja2"} & set(loaded)

@@ -11,10 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from jsonschema import Draft202012Validator
 
+from rlscope.alerts.config import built_in_rules
 from rlscope.analysis.result import Analysis
-from rlscope.pipeline import analyze
-from rlscope.reports.documents.analysis import as_document
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.result import ModelResult
+from rlscope.model.forecast.whatif import what_if
+from rlscope.pipeline import analyze, check
+from rlscope.reports.documents.analysis import analysis_document, as_document
+from rlscope.reports.documents.check import check_document
+from rlscope.reports.documents.what_if import what_if_document
 
 ROOT: Final = Path(__file__).parent.parent
 TRACES: Final = sorted(path.parent for path in (ROOT / "sample_traces").glob("*/run.json"))
@@ -146,6 +153,25 @@ def test_the_analysis_is_the_golden_one(trace: Path) -> None:
     assert golden.is_file(), f"{golden.name} is missing: make it with `{HOW_TO_WRITE}`"
     expected, found = json.loads(golden.read_text(encoding="utf-8")), json.loads(golden_text(trace))
     assert found == expected, f"if that is meant: `{HOW_TO_WRITE}`"
+
+
+def faults(name: str, text: str) -> list[str]:
+    """What the published schema does not allow in a printed document."""
+    schema = json.loads((ROOT / "docs" / "schema" / f"{name}.schema.json").read_text(encoding="utf-8"))
+    return [
+        f"{error.json_path}: {error.message}" for error in Draft202012Validator(schema).iter_errors(json.loads(text))
+    ]
+
+
+@every_trace
+def test_what_is_printed_of_a_trace_fits_the_published_schemas(trace: Path) -> None:
+    analysis = analysed(trace)
+    assert faults("analysis", analysis_document(analysis).as_json()) == []
+    assert faults("check", check_document(check(trace, built_in_rules()), "critical").as_json()) == []
+    assert isinstance(analysis.model, ModelResult)
+    for change in (Change(), Change(trainer_gpus=1, running_per_engine=24), Change(samples_per_step=100_000)):
+        answer = what_if(analysis.model, change)
+        assert faults("what-if", what_if_document(analysis.model, answer).as_json()) == []
 
 
 def test_every_golden_file_has_a_trace() -> None:

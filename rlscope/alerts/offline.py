@@ -19,7 +19,7 @@ from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import Rule, RuleSet
-from rlscope.analysis.result import Alert
+from rlscope.analysis.result import Alert, Severity, at_least
 from rlscope.trace.query import ask
 from rlscope.trace.store import Run
 
@@ -56,6 +56,10 @@ class RuleReport:
         """Every alert, by its start."""
         found = [alert for outcome in self.outcomes for alert in outcome.alerts]
         return tuple(sorted(found, key=lambda alert: (alert.start_ns, alert.rule)))
+
+    def reaches(self, severity: Severity) -> bool:
+        """Whether a rule of that severity or higher fired."""
+        return any(at_least(alert.severity, severity) for alert in self.alerts)
 
 
 def evaluate_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:

@@ -1,4 +1,4 @@
-"""What the model reads from a run: answers of queries become `Observed`, and train steps of other runs `OtherRun`. No fit.
+"""What the model reads from a run: query answers become `Observed`, train steps of other runs `OtherRun`. No fit.
 
 Of another run only the steady train steps are read. Trainers known to differ are an error; what is not recorded, or
 matters less for the speed of training, is a warning. Not covered: differences that nobody records, such as the network.

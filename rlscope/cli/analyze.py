@@ -1,6 +1,5 @@
 """`rlscope analyze`: the verdict card and the page; `rlscope report`: the page, or a picture for a slide."""
 
-import json
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -40,7 +39,7 @@ def analyze(
     """Print the verdict card and write the page."""
     from rlscope.analysis.advise import Constraints
     from rlscope.pipeline import analyze as analyze_folder
-    from rlscope.reports.documents.analysis import as_document
+    from rlscope.reports.documents.analysis import analysis_document
     from rlscope.reports.markdown import as_markdown
     from rlscope.reports.page.html import render
     from rlscope.reports.terminal.card import print_card
@@ -53,7 +52,7 @@ def analyze(
         analysis = analyze_folder(run_dir, progress=status.update, constraints=constraints)
         status.update("drawing the page")
         page = write_text(output or run_dir / "report.html", render(analysis))
-    document = json.dumps(as_document(analysis), indent=2, allow_nan=False)
+    document = analysis_document(analysis).as_json()
     if json_to is not None:
         print_or_write(json_to, document)
     if card_format is CardFormat.TEXT:

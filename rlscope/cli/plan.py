@@ -1,6 +1,5 @@
 """`rlscope plan`: the layout to start a run with, before there is one."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -38,5 +37,5 @@ def plan(
     with notes.status("sweeping the layouts"):
         file, planned = plan_ahead(plan_toml, max_staleness)
     if json_to is not None:
-        print_or_write(json_to, json.dumps(plan_document(planned, file), indent=2, allow_nan=False))
+        print_or_write(json_to, plan_document(planned, file).as_json())
     print_plan(planned, file, notes if json_to == STDOUT else Console())

@@ -1,6 +1,5 @@
 """`rlscope what-if`: what the run would do with something changed, beside the run as it is."""
 
-import json
 from typing import Annotated, Final
 
 import typer
@@ -78,5 +77,5 @@ def what_if(
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error
     if json_to is not None:
-        print_or_write(json_to, json.dumps(what_if_document(*asked), indent=2, allow_nan=False))
+        print_or_write(json_to, what_if_document(*asked).as_json())
     print_what_if(*asked, notes if json_to == STDOUT else Console())

@@ -1,4 +1,4 @@
-"""A run in steady state, in the terms that the closed forms and the event simulator share, and the layouts it could have.
+"""A run in steady state, in the terms that closed forms and event simulator share, and the layouts it could have.
 
 Quantities are per engine, not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
 """

@@ -25,7 +25,7 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.model.warnings import ModelWarning
 from rlscope.pipeline import analyze
-from rlscope.reports.documents.layouts import scaling_document
+from rlscope.reports.documents.layouts import scaling_json
 from rlscope.reports.documents.what_if import what_if_document
 from rlscope.reports.text import advice
 from rlscope.reports.text import what_if as what_if_words
@@ -180,7 +180,7 @@ def model(*others: OtherRun) -> ModelResult:
 
 
 def test_another_run_makes_the_exponent_measured_and_surer() -> None:
-    documents: list[Any] = [scaling_document(said) for said in (model(), model(at(4)))]
+    documents: list[Any] = [scaling_json(said).as_dict() for said in (model(), model(at(4)))]
     alone, heard = documents
     assert (alone["measured"], alone["n_train_gpus"], alone["also"]) == (False, [2], [])
     assert (heard["measured"], heard["n_train_gpus"]) == (True, [2, 4])
@@ -222,7 +222,7 @@ def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
     training = replace(agreeing.calibration.training, scaling_contradicted=True)
     contradicting = replace(agreeing, calibration=replace(agreeing.calibration, training=training))
     for said, contradicted in ((agreeing, False), (contradicting, True)):
-        assert scaling_document(said)["contradicted"] == contradicted
+        assert scaling_json(said).contradicted == contradicted
         assert any(line.startswith(contradiction) for line in remarks(said)) == contradicted
 
 
@@ -244,7 +244,7 @@ def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_
     lines = what_if_words.what_if_lines(said, answer)
     assert line is None or lines[0].startswith(line)
     assert (scaling_sentence(said) in lines) == bool(others)
-    assert what_if_document(said, answer)["training_scaling"] == scaling_document(said)
+    assert what_if_document(said, answer).training_scaling == scaling_json(said)
 
 
 SPLIT = replace(TODAY, trainer_gpus=4, sampler_gpus=4)

@@ -53,7 +53,7 @@ def answer(tmp_path_factory: pytest.TempPathFactory) -> tuple[PlanFile, PlanResu
 @pytest.fixture(scope="module")
 def document(answer: tuple[PlanFile, PlanResult]) -> dict[str, Any]:
     file, planned = answer
-    return json.loads(json.dumps(plan_document(planned, file), allow_nan=False))
+    return json.loads(plan_document(planned, file).as_json())
 
 
 def test_the_example_that_is_printed_plans_as_it_is(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_the_cost_of_the_run_follows_from_its_hours(document: dict[str, Any]) ->
 
 def test_a_present_layout_is_what_gains_are_over(tmp_path: Path) -> None:
     file, planned = plan_ahead(write(tmp_path, PLAN + PRESENT))
-    advised = plan_document(planned, file)["recommendation"]
+    advised = plan_document(planned, file).as_dict()["recommendation"]
     assert isinstance(advised, dict)
     current, best = advised["current"], advised["best"]
     assert isinstance(current, dict) and isinstance(best, dict)

@@ -1,4 +1,4 @@
-"""The steady state of an asynchronous run: which side sets the pace of a layout, what each side loses, and how stale it is.
+"""The steady state of an asynchronous run: which side sets the pace, what each side loses, and how stale tokens are.
 
 Two facts determine it: the trainers consume what the engines produce, and tokens are as stale as the concurrency makes
 them (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits

@@ -4,8 +4,8 @@ Each cause adds one more limit of the run and solves the model again; the rate l
 causes add up exactly, and a cause hidden by an earlier one is charged nothing. The order is fixed: hardware and split
 first, then the run's limits, then what the model does not explain. Two causes are measured on the passes themselves:
 engines slower than the others, by the time of their passes over the fitted curve; and batches too small to be
-efficient. Not covered: what lifting one limit alone would gain, which the forecasts say; why an engine is slow; and GPUs
-that differ within one engine.
+efficient. Not covered: what lifting one limit alone would gain, which the forecasts say; why an engine is slow; and
+GPUs that differ within one engine.
 """
 
 from collections.abc import Iterator

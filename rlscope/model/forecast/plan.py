@@ -1,10 +1,10 @@
 """Which layout to start a run with: all splits of the GPUs, by what device and model promise.
 
 Every split is solved with the guesses at their medians, at the limit on running requests that suits it; the leading
-splits are simulated where the closed form cannot be trusted; the best are solved with every draw of the guesses. A limit
-is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just enough when all
-guesses are right leaves no room when the trainers turn out faster. Not covered: several engine sizes at once (make one
-plan for each), links between nodes, stragglers, and lengths that change while the run learns.
+splits are simulated where the closed form cannot be trusted; the best are solved with every draw of the guesses. A
+limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just enough when
+all guesses are right leaves no room when the trainers turn out faster. Not covered: several engine sizes at once
+(make one plan for each), links between nodes, stragglers, and lengths that change while the run learns.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What a plan knows before a run, and the systems that follow: every guess at its median, and draws of all or one of them.
+"""What a plan knows before a run, and the systems that follow: guesses at their medians, and draws of all or of one.
 
 Guesses have a spread; what a plan states without one is taken as certain, lengths first of all. A draw is one standard
 normal number for each unknown, so a guess without a spread stays where it is, and the draws of one unknown are those of

@@ -1,165 +1,441 @@
-"""The analysis as a JSON document. The named keys are a contract (`schema_version`): they are only ever added to.
+"""The analysis as a JSON document: the facts of the run here, what the model says of it in `model.py`.
 
 Numbers are as measured, in the unit that their name ends in; what is not known is null, and NaN never appears.
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
-from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.result import Analysis, Finding, Ledger, RunFacts, Staleness, TokenStaleness, Verdict
-from rlscope.format import finite
-from rlscope.reports.documents.check import alert_document
-from rlscope.reports.documents.layouts import Json
-from rlscope.reports.documents.model import model_documents, predicted_document
+from pydantic import ConfigDict, WithJsonSchema
+
+from rlscope.analysis.result import (
+    Analysis,
+    Bottleneck,
+    EvidenceValue,
+    Finding,
+    Ledger,
+    RunFacts,
+    Severity,
+    Staleness,
+    SteadyWindow,
+    TokenStaleness,
+)
+from rlscope.model.forecast.result import NoModelResult
+from rlscope.reports.documents import FINITE, SCHEMA_VERSION, Document, Figure, Json
+from rlscope.reports.documents.check import AlertJson
+from rlscope.reports.documents.model import (
+    LatencyJson,
+    ModelJson,
+    RecommendationJson,
+    ThroughputJson,
+    TimeToFinishJson,
+    latency_json,
+    model_json,
+    recommendation_json,
+    throughput_json,
+    time_to_finish_json,
+)
+from rlscope.reports.documents.what_if import SensitivityJson, sensitivities_json
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 
-SCHEMA_VERSION: Final = 1
+Evidence = Annotated[EvidenceValue, FINITE, WithJsonSchema({"type": ["number", "string", "null"]})]
+"""One piece of evidence."""
+
+
+class WindowJson(Document):
+    """The steady window: the last stretch of steps over which the run kept one pace."""
+
+    start_ns: int
+    """Start, in UTC epoch nanoseconds."""
+    end_ns: int
+    """End, in UTC epoch nanoseconds."""
+    first_step: int
+    """First optimizer step in it."""
+    last_step: int
+    """Last optimizer step in it."""
+    reason: str
+    """Why the window is this one."""
+
+
+class RunJson(Document):
+    """The run: its GPUs, its length, and how much it trained."""
+
+    run_id: str
+    """Identifier of the run."""
+    started_ns: int
+    """Start of the run, in UTC epoch nanoseconds."""
+    duration_s: Figure
+    """Length of the run, in seconds."""
+    n_gpus: int
+    """GPUs in all."""
+    trainer_gpus: int
+    """Trainer GPUs."""
+    sampler_gpus: int
+    """Sampler GPUs."""
+    colocated_gpus: int
+    """GPUs that both train and sample."""
+    steps: int
+    """Optimizer steps."""
+    samples_trained: int
+    """Samples trained on."""
+    tokens_trained: int
+    """Response tokens trained on, counted once per use."""
+    max_staleness: int | None
+    """Staleness cap of the run's config, in versions; null if it states none."""
+    window: WindowJson | None
+    """The steady window; null if there is none."""
+    window_reason: str
+    """Why the window is what it is, or why there is none."""
+
+
+class LossJson(Document):
+    """GPU time lost to one cause, in the window of the verdict."""
+
+    cause: Bottleneck
+    """What the GPUs waited for."""
+    gpu_s: Figure
+    """GPU-seconds lost."""
+    side_share_ratio: Figure
+    """Share of the GPU time of the side that lost it, 0 to 1."""
+
+
+class VerdictJson(Document):
+    """The bottleneck, and the losses that it was chosen from."""
+
+    bottleneck: Bottleneck
+    """What limits the run."""
+    alarm: str | None
+    """What makes the run worthless whatever it spends; null if nothing does."""
+    headline: str
+    """The verdict in one short sentence."""
+    why: str
+    """What the verdict is based on."""
+    next: str
+    """What to do next."""
+    unknown_reason: str | None
+    """What is missing for a verdict; null if there is one."""
+    losses: tuple[LossJson, ...]
+    """GPU time lost by cause, the largest loss first."""
+    start_ns: int
+    """Start of the window of the verdict, in UTC epoch nanoseconds."""
+    end_ns: int
+    """End of the window of the verdict, in UTC epoch nanoseconds."""
+
+
+class LedgerStateJson(Document):
+    """The GPU time of one role in one state."""
+
+    role: str
+    """Role of the workers."""
+    state: str
+    """What they did."""
+    reason: str | None
+    """Why they waited; null if the state needs no reason."""
+    gpu_s: float
+    """GPU-seconds."""
+    gpu_ns: int
+    """The same in GPU-nanoseconds, exactly."""
+    share_ratio: Figure
+    """Share of the role's GPU time, 0 to 1."""
+    gpu_idle_ratio: Figure
+    """Share of this time, 0 to 1, in which the GPU ran no kernel; null without GPU samples."""
+    underfilled_gpu_s: float | None
+    """GPU-seconds of decoding that fuller batches would have saved; null for other states and without a model."""
+    underfilled_gpu_ns: int | None
+    """The same in GPU-nanoseconds, exactly."""
+
+
+class LedgerJson(Document):
+    """Every GPU-second of every worker, in exactly one state."""
+
+    total_gpu_s: float
+    """GPU-seconds of all workers between their start and their end."""
+    total_gpu_ns: int
+    """The same in GPU-nanoseconds: exactly the sum of all states."""
+    states: tuple[LedgerStateJson, ...]
+    """GPU time by role and state, in each role the longest first."""
+
+
+class StalenessCountJson(Document):
+    """Tokens of one staleness."""
+
+    staleness: int
+    """Staleness, in versions."""
+    tokens: int
+    """Trained tokens of that staleness."""
+
+
+class TokenStalenessJson(Document):
+    """Staleness of the response tokens that were trained on, weighted by tokens, in versions."""
+
+    mean: Figure
+    """Mean, in versions."""
+    p50: int
+    """Median, in versions."""
+    p95: int
+    """95th percentile, in versions."""
+    p99: int
+    """99th percentile, in versions."""
+    max: int
+    """Largest, in versions."""
+    histogram: tuple[StalenessCountJson, ...]
+    """Trained tokens by staleness."""
+
+
+class SampleStalenessJson(Document):
+    """Staleness of the samples that were trained on, each by its oldest token."""
+
+    mean: Figure
+    """Mean, in versions."""
+    max: int
+    """Largest, in versions."""
+
+
+class StalenessJson(Document):
+    """How stale the tokens were when they were trained on."""
+
+    tokens: TokenStalenessJson | None
+    """Staleness of tokens; null if nothing was trained."""
+    samples: SampleStalenessJson | None
+    """Staleness of samples; null if nothing was trained."""
+    in_flight_mean: Figure
+    """Mean number of versions published between a token and the end of its sample."""
+    in_queue_mean: Figure
+    """Mean number of versions published between the end of a sample and its gradient step."""
+    over_cap_tokens: int | None
+    """Tokens trained beyond the staleness cap; null if the run states no cap."""
+    version_source: Mapping[str, int]
+    """Trained tokens by where their version is known from."""
+
+
+class FindingJson(Document):
+    """One problem found in the run."""
+
+    rule: str
+    """Name of the finding."""
+    severity: Severity
+    """How bad it is."""
+    title: str
+    """The finding in a few words."""
+    sentence: str
+    """The finding with its evidence, in words."""
+    remedy: str
+    """What to do about it."""
+    cost_gpu_s: Figure
+    """GPU-seconds lost to it; null if that cannot be computed."""
+    evidence: Mapping[str, Evidence]
+    """What it was found by: values with their units in their names."""
+    start_ns: int | None
+    """Start of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
+    end_ns: int | None
+    """End of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
+
+
+class SkippedFileJson(Document):
+    """A file of the run that was not read."""
+
+    path: str
+    """Path of the file."""
+    why: str
+    """Why it was not read."""
+
+
+class ClockOffsetJson(Document):
+    """A host whose clock disagrees with another host's."""
+
+    host: str
+    """The host."""
+    against: str
+    """The host that it is compared with."""
+    offset_s: Figure
+    """Seconds by which the clock is at least off."""
+    uncertainty_s: Figure
+    """Uncertainty of the offset, in seconds; null if it is not known."""
+
+
+class SampledEngineJson(Document):
+    """An engine that was polled from outside, not recorded at each pass."""
+
+    worker_id: str
+    """Identifier of the worker."""
+    interval_s: Figure
+    """Median time between two readings, in seconds."""
+    knows_busy: bool
+    """Whether the engine counts its time in forward passes itself."""
+
+
+class DataQualityJson(Document):
+    """What the analysis could not see."""
+
+    skipped_files: tuple[SkippedFileJson, ...]
+    """Files that were not read."""
+    dropped_rows: Mapping[str, int]
+    """Rows that recording dropped, by table."""
+    workers_without_end: tuple[str, ...]
+    """Workers that never reported their end: killed, or still running."""
+    clock_offsets: tuple[ClockOffsetJson, ...]
+    """Hosts whose clocks disagree."""
+    gaps: tuple[str, ...]
+    """Everything else that is missing, one sentence each."""
+    sampled_engines: tuple[SampledEngineJson, ...]
+    """Engines that were polled from outside."""
+
+
+class AnalysisDocument(Document):
+    """What `rlscope analyze --json` prints: the whole analysis of one run."""
+
+    model_config = ConfigDict(title="rlscope analyze --json")
+
+    schema_version: Literal[1]
+    """Version of this contract."""
+    run: RunJson
+    """The run."""
+    verdict: VerdictJson
+    """The bottleneck, and what to do next."""
+    throughput: ThroughputJson
+    """Response tokens per second."""
+    ledger: LedgerJson
+    """Where the GPU time went."""
+    staleness: StalenessJson
+    """How stale the trained tokens were."""
+    latency: LatencyJson
+    """The fitted time of a decode pass."""
+    recommendation: RecommendationJson
+    """The recommended layout."""
+    eta: TimeToFinishJson
+    """How long the rest of the run takes."""
+    sensitivity: tuple[SensitivityJson, ...] | None
+    """What 1% of each quantity buys, the largest change first; null where the model says nothing of the run."""
+    model: ModelJson
+    """What else the model says."""
+    findings: tuple[FindingJson, ...]
+    """Problems found, the most expensive first."""
+    alerts: tuple[AlertJson, ...]
+    """Stretches in which a built-in alert rule fired, by their start."""
+    data_quality: DataQualityJson
+    """What the analysis could not see."""
 
 
 def as_document(analysis: Analysis) -> dict[str, Json]:
     """The whole analysis, ready for `json.dumps(..., allow_nan=False)`."""
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "run": _run(analysis.run),
-        "verdict": _verdict(analysis.verdict, analysis),
-        "throughput": {
-            "achieved_tokens_per_s": finite(analysis.throughput.achieved_tokens_per_s),
-            "steady_tokens_per_s": finite(analysis.throughput.steady_tokens_per_s),
-            "generated_tokens_per_s": finite(analysis.throughput.generated_tokens_per_s),
-            **predicted_document(analysis.model),
-        },
-        "ledger": _ledger(analysis.ledger),
-        "staleness": _staleness(analysis.staleness),
-        **model_documents(analysis.model, analysis.run),
-        "findings": [_finding(finding) for finding in analysis.findings],
-        "alerts": [alert_document(alert) for alert in analysis.alerts],
-        "data_quality": _data_quality(analysis.data_quality),
-    }
+    return analysis_document(analysis).as_dict()
 
 
-def _run(run: RunFacts) -> dict[str, Json]:
-    window = run.window
-    return {
-        "run_id": run.run_id,
-        "started_ns": run.started_ns,
-        "duration_s": finite(run.duration_s),
-        "n_gpus": run.n_gpus,
-        "trainer_gpus": run.trainer_gpus,
-        "sampler_gpus": run.sampler_gpus,
-        "colocated_gpus": run.colocated_gpus,
-        "steps": run.steps,
-        "samples_trained": run.samples_trained,
-        "tokens_trained": run.tokens_trained,
-        "max_staleness": run.max_staleness,
-        "window": window
-        and {
-            "start_ns": window.start_ns,
-            "end_ns": window.end_ns,
-            "first_step": window.first_step,
-            "last_step": window.last_step,
-            "reason": run.window_reason,
-        },
-        "window_reason": run.window_reason,
-    }
+def analysis_document(analysis: Analysis) -> AnalysisDocument:
+    """The whole analysis."""
+    model = analysis.model
+    return AnalysisDocument(
+        schema_version=SCHEMA_VERSION,
+        run=_run(analysis.run),
+        verdict=_verdict(analysis),
+        throughput=throughput_json(analysis.throughput, model),
+        ledger=_ledger(analysis.ledger),
+        staleness=_staleness(analysis.staleness),
+        latency=latency_json(model),
+        recommendation=recommendation_json(model, analysis.run),
+        eta=time_to_finish_json(model),
+        sensitivity=None if isinstance(model, NoModelResult) else sensitivities_json(model.sensitivities),
+        model=model_json(model),
+        findings=tuple(_finding(finding) for finding in analysis.findings),
+        alerts=tuple(AlertJson.read(alert) for alert in analysis.alerts),
+        data_quality=DataQualityJson.read(analysis.data_quality),
+    )
 
 
-def _verdict(verdict: Verdict, analysis: Analysis) -> dict[str, Json]:
-    return {
-        "bottleneck": verdict.bottleneck,
-        "alarm": verdict_words.alarm(analysis),
-        "headline": verdict_words.headline(analysis),
-        "why": verdict_words.why(analysis),
-        "next": verdict_words.next_step(analysis),
-        "unknown_reason": verdict.unknown_reason,
-        "losses": [
-            {"cause": loss.cause, "gpu_s": finite(loss.gpu_s), "side_share_ratio": finite(loss.side_share_ratio)}
-            for loss in verdict.losses
-        ],
-        "start_ns": verdict.start_ns,
-        "end_ns": verdict.end_ns,
-    }
+def _run(run: RunFacts) -> RunJson:
+    return RunJson(
+        run_id=run.run_id,
+        started_ns=run.started_ns,
+        duration_s=run.duration_s,
+        n_gpus=run.n_gpus,
+        trainer_gpus=run.trainer_gpus,
+        sampler_gpus=run.sampler_gpus,
+        colocated_gpus=run.colocated_gpus,
+        steps=run.steps,
+        samples_trained=run.samples_trained,
+        tokens_trained=run.tokens_trained,
+        max_staleness=run.max_staleness,
+        window=None if run.window is None else _window(run.window, run.window_reason),
+        window_reason=run.window_reason,
+    )
 
 
-def _ledger(ledger: Ledger) -> dict[str, Json]:
-    return {
-        "total_gpu_s": ledger.total_gpu_s,
-        "total_gpu_ns": ledger.total_gpu_ns,
-        "states": [
-            {
-                "role": state.role,
-                "state": state.state,
-                "reason": state.reason,
-                "gpu_s": state.gpu_s,
-                "gpu_ns": state.gpu_ns,
-                "share_ratio": finite(state.share_ratio),
-                "gpu_idle_ratio": finite(state.gpu_idle_ratio),
-                "underfilled_gpu_s": None if state.underfilled_gpu_ns is None else state.underfilled_gpu_ns / 1e9,
-                "underfilled_gpu_ns": state.underfilled_gpu_ns,
-            }
-            for state in ledger.states
-        ],
-    }
+def _window(window: SteadyWindow, reason: str) -> WindowJson:
+    return WindowJson(
+        start_ns=window.start_ns,
+        end_ns=window.end_ns,
+        first_step=window.first_step,
+        last_step=window.last_step,
+        reason=reason,
+    )
 
 
-def _staleness(staleness: Staleness) -> dict[str, Json]:
-    samples = staleness.samples
-    return {
-        "tokens": staleness.tokens and _token_staleness(staleness.tokens),
-        "samples": samples and {"mean": finite(samples.mean), "max": samples.max},
-        "in_flight_mean": finite(staleness.in_flight_mean),
-        "in_queue_mean": finite(staleness.in_queue_mean),
-        "over_cap_tokens": staleness.over_cap_tokens,
-        "version_source": dict(staleness.version_source_tokens),
-    }
+def _verdict(analysis: Analysis) -> VerdictJson:
+    verdict = analysis.verdict
+    return VerdictJson(
+        bottleneck=verdict.bottleneck,
+        alarm=verdict_words.alarm(analysis),
+        headline=verdict_words.headline(analysis),
+        why=verdict_words.why(analysis),
+        next=verdict_words.next_step(analysis),
+        unknown_reason=verdict.unknown_reason,
+        losses=tuple(LossJson.read(loss) for loss in verdict.losses),
+        start_ns=verdict.start_ns,
+        end_ns=verdict.end_ns,
+    )
 
 
-def _token_staleness(tokens: TokenStaleness) -> dict[str, Json]:
-    return {
-        "mean": finite(tokens.mean),
-        "p50": tokens.p50,
-        "p95": tokens.p95,
-        "p99": tokens.p99,
-        "max": tokens.max,
-        "histogram": [{"staleness": age, "tokens": count} for age, count in tokens.histogram],
-    }
+def _ledger(ledger: Ledger) -> LedgerJson:
+    states = tuple(
+        LedgerStateJson(
+            role=state.role,
+            state=state.state,
+            reason=state.reason,
+            gpu_s=state.gpu_s,
+            gpu_ns=state.gpu_ns,
+            share_ratio=state.share_ratio,
+            gpu_idle_ratio=state.gpu_idle_ratio,
+            underfilled_gpu_s=None if state.underfilled_gpu_ns is None else state.underfilled_gpu_ns / 1e9,
+            underfilled_gpu_ns=state.underfilled_gpu_ns,
+        )
+        for state in ledger.states
+    )
+    return LedgerJson(total_gpu_s=ledger.total_gpu_s, total_gpu_ns=ledger.total_gpu_ns, states=states)
 
 
-def _finding(finding: Finding) -> dict[str, Json]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity,
-        "title": findings.title(finding),
-        "sentence": findings.sentence(finding),
-        "remedy": findings.remedy(finding),
-        "cost_gpu_s": finite(finding.cost_gpu_s),
-        "evidence": {key: finite(v) if isinstance(v, float) else v for key, v in finding.evidence.items()},
-        "start_ns": finding.start_ns,
-        "end_ns": finding.end_ns,
-    }
+def _staleness(staleness: Staleness) -> StalenessJson:
+    tokens, samples = staleness.tokens, staleness.samples
+    return StalenessJson(
+        tokens=None if tokens is None else _token_staleness(tokens),
+        samples=None if samples is None else SampleStalenessJson.read(samples),
+        in_flight_mean=staleness.in_flight_mean,
+        in_queue_mean=staleness.in_queue_mean,
+        over_cap_tokens=staleness.over_cap_tokens,
+        version_source=staleness.version_source_tokens,
+    )
 
 
-def _data_quality(quality: DataQuality) -> dict[str, Json]:
-    return {
-        "skipped_files": [{"path": file.path, "why": file.why} for file in quality.skipped_files],
-        "dropped_rows": dict(quality.dropped_rows),
-        "workers_without_end": list(quality.workers_without_end),
-        "clock_offsets": [
-            {
-                "host": offset.host,
-                "against": offset.against,
-                "offset_s": finite(offset.offset_s),
-                "uncertainty_s": finite(offset.uncertainty_s),
-            }
-            for offset in quality.clock_offsets
-        ],
-        "gaps": list(quality.gaps),
-        "sampled_engines": [
-            {
-                "worker_id": engine.worker_id,
-                "interval_s": finite(engine.interval_s),
-                "knows_busy": engine.knows_busy,
-            }
-            for engine in quality.sampled_engines
-        ],
-    }
+def _token_staleness(tokens: TokenStaleness) -> TokenStalenessJson:
+    return TokenStalenessJson(
+        mean=tokens.mean,
+        p50=tokens.p50,
+        p95=tokens.p95,
+        p99=tokens.p99,
+        max=tokens.max,
+        histogram=tuple(StalenessCountJson(staleness=age, tokens=count) for age, count in tokens.histogram),
+    )
+
+
+def _finding(finding: Finding) -> FindingJson:
+    return FindingJson(
+        rule=finding.rule,
+        severity=finding.severity,
+        title=findings.title(finding),
+        sentence=findings.sentence(finding),
+        remedy=findings.remedy(finding),
+        cost_gpu_s=finding.cost_gpu_s,
+        evidence=finding.evidence,
+        start_ns=finding.start_ns,
+        end_ns=finding.end_ns,
+    )

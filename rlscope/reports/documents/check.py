@@ -1,30 +1,137 @@
-"""What rules came to, written for a terminal, a program, a page of Markdown, and the annotations of GitHub Actions.
+"""What alert rules came to over a run: as a JSON document, and for people, pull requests and CI systems.
 
-JUnit is `junit`'s. Each takes the same report; only wording and shape differ.
-
-What rules came to as JUnit XML, a test case a rule, for the many CI systems that read it.
+Each format takes the same report; only wording and shape differ. One firing has one shape in every document. Nothing
+here needs the model, which is slow to import, but `as_markdown`.
 """
 
-import json
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final, Literal
+from xml.etree import ElementTree
+
+from pydantic import ConfigDict
 
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import condition
 from rlscope.alerts.offline import RuleOutcome, RuleReport
-from rlscope.alerts.types import Rule
-from rlscope.analysis.result import Alert, Severity
-from rlscope.pipeline import failed
+from rlscope.alerts.types import Rule, RuleKind
+from rlscope.analysis.result import Alert, Severity, at_least
+from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
 from rlscope.reports.text import rules
 
-if TYPE_CHECKING:
-    from rlscope.reports.documents.layouts import Json
-
-from xml.etree import ElementTree
-
-from rlscope.analysis.result import at_least
-
-SCHEMA_VERSION: Final = 1
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
+
+
+class AlertJson(Document):
+    """One stretch of time in which one rule fired."""
+
+    rule: str
+    """Name of the rule."""
+    severity: Severity
+    """Severity of the rule."""
+    labels: Mapping[str, str]
+    """Labels of the rule, `severity` among them."""
+    annotations: Mapping[str, str]
+    """Texts of the rule with the values filled in."""
+    value: Figure
+    """The metric when the condition last held, in the metric's unit."""
+    worst_value: Figure
+    """The value furthest beyond the threshold while the rule fired, in the metric's unit."""
+    evidence: int
+    """How much the value was computed from, in the metric's unit of evidence."""
+    held_since_ns: int
+    """First evaluation at which the condition held, in UTC epoch nanoseconds."""
+    start_ns: int
+    """When the rule began to fire, in UTC epoch nanoseconds."""
+    end_ns: int | None
+    """When the alert was resolved, in UTC epoch nanoseconds; null if it still fired at the end."""
+    cost_gpu_s: Figure
+    """GPU-seconds lost while the rule fired; null if the metric has no cost."""
+    fingerprint: str
+    """Identifier of the rule with its labels, 16 hexadecimal digits; it does not depend on values and times."""
+
+
+class RuleOutcomeJson(Document):
+    """What one rule came to over the run."""
+
+    name: str
+    """Name of the rule."""
+    kind: RuleKind
+    """Kind of the rule: data quality, alarm or hint."""
+    metric: str | None
+    """Metric that the rule evaluates; null for a rule with SQL of its own."""
+    sql: str | None
+    """The rule's own SELECT; null for a rule with a metric."""
+    condition: str
+    """The condition in words: metric, window, comparison and threshold."""
+    severity: Severity
+    """Severity of the rule."""
+    fired: int
+    """Number of times that the rule fired."""
+    ticks: int
+    """Number of evaluations over the run."""
+    judged_ticks: int
+    """Number of evaluations with enough data to decide; with 0 the rule says nothing about the run."""
+
+
+class CheckDocument(Document):
+    """What `rlscope check --format json` prints: every rule, and every stretch in which one fired."""
+
+    model_config = ConfigDict(title="rlscope check --format json")
+
+    schema_version: Literal[1]
+    """Version of this contract."""
+    run_id: str
+    """Identifier of the run."""
+    start_ns: int
+    """Start of the run's first worker, in UTC epoch nanoseconds."""
+    end_ns: int
+    """Last moment that any worker reported, in UTC epoch nanoseconds."""
+    fail_on: Severity
+    """Lowest severity at which a firing rule fails the check."""
+    failed: bool
+    """Whether a rule of severity `fail_on` or higher fired."""
+    rules: tuple[RuleOutcomeJson, ...]
+    """Every rule that was evaluated, in the order of the rules."""
+    alerts: tuple[AlertJson, ...]
+    """Every stretch in which a rule fired, by its start."""
+    notes: tuple[str, ...]
+    """What could not be read, one sentence each."""
+
+
+def _outcome(outcome: RuleOutcome) -> RuleOutcomeJson:
+    """The outcome of one rule."""
+    rule = outcome.rule
+    return RuleOutcomeJson(
+        name=rule.name,
+        kind=rule.kind,
+        metric=rule.metric,
+        sql=rule.sql,
+        condition=condition(rule),
+        severity=rule.severity,
+        fired=len(outcome.alerts),
+        ticks=outcome.ticks,
+        judged_ticks=outcome.judged_ticks,
+    )
+
+
+def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
+    """The whole report; fail_on: the lowest severity that fails the check."""
+    return CheckDocument(
+        schema_version=SCHEMA_VERSION,
+        run_id=report.run_id,
+        start_ns=report.start_ns,
+        end_ns=report.end_ns,
+        fail_on=fail_on,
+        failed=report.reaches(fail_on),
+        rules=tuple(_outcome(outcome) for outcome in report.outcomes),
+        alerts=tuple(AlertJson.read(alert) for alert in report.alerts),
+        notes=report.notes,
+    )
+
+
+def as_json(report: RuleReport, fail_on: Severity) -> str:
+    """Everything, numbers as measured."""
+    return check_document(report, fail_on).as_json()
 
 
 def as_text(report: RuleReport, fail_on: Severity) -> str:
@@ -36,7 +143,7 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
     lines.extend(_unjudged_lines(report))
     lines.extend(f"note: {note}" for note in report.notes)
-    if failed(report, fail_on):
+    if report.reaches(fail_on):
         lines.append(f"\nfailed: a rule of severity {fail_on} or above fired")
     return "\n".join(lines)
 
@@ -47,7 +154,7 @@ def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     from rlscope.reports.markdown import plain_words, table
 
     said = (*_unjudged_lines(report), *(f"note: {note}" for note in report.notes))
-    lines = [f"### {'❌' if failed(report, fail_on) else '✅'} {plain_words(_headline(report))}", ""]
+    lines = [f"### {'❌' if report.reaches(fail_on) else '✅'} {plain_words(_headline(report))}", ""]
     firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
     lines += [*table(rules.FiredRule._fields, firings), *(f"{plain_words(each)}\n" for each in said)]
     return "\n".join(lines).rstrip()
@@ -61,43 +168,6 @@ def as_github(report: RuleReport, fail_on: Severity) -> str:
         for rule, alert in _fired(report)
     ]
     return "\n".join([*commands, _headline(report), *_unjudged_lines(report)])
-
-
-def as_json(report: RuleReport, fail_on: Severity) -> str:
-    """Everything, numbers as measured."""
-    return json.dumps(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "run_id": report.run_id,
-            "start_ns": report.start_ns,
-            "end_ns": report.end_ns,
-            "fail_on": fail_on,
-            "failed": failed(report, fail_on),
-            "rules": [_rule_document(outcome) for outcome in report.outcomes],
-            "alerts": [alert_document(alert) for alert in report.alerts],
-            "notes": list(report.notes),
-        },
-        indent=2,
-        allow_nan=False,
-    )
-
-
-def alert_document(alert: Alert) -> "dict[str, Json]":
-    """One firing, for every document that holds some."""
-    return {
-        "rule": alert.rule,
-        "severity": alert.severity,
-        "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
-        "value": fmt.finite(alert.value),
-        "worst_value": fmt.finite(alert.worst_value),
-        "evidence": alert.evidence,
-        "held_since_ns": alert.held_since_ns,
-        "start_ns": alert.start_ns,
-        "end_ns": alert.end_ns,
-        "cost_gpu_s": fmt.finite(alert.cost_gpu_s),
-        "fingerprint": alert.fingerprint,
-    }
 
 
 def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
@@ -130,21 +200,6 @@ def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:
 def _unjudged_lines(report: RuleReport) -> list[str]:
     names = ", ".join(outcome.rule.name for outcome in unjudged(report))
     return [f"\nnot judged (warm-up, or too little to go by): {names}"] if names else []
-
-
-def _rule_document(outcome: RuleOutcome) -> "dict[str, Json]":
-    rule = outcome.rule
-    return {
-        "name": rule.name,
-        "kind": rule.kind,
-        "metric": rule.metric,
-        "sql": rule.sql,
-        "condition": condition(rule),
-        "severity": rule.severity,
-        "fired": len(outcome.alerts),
-        "ticks": outcome.ticks,
-        "judged_ticks": outcome.judged_ticks,
-    }
 
 
 def _escaped(text: str, *, is_property: bool = False) -> str:

@@ -1,25 +1,23 @@
-"""Layouts in JSON documents: one shape wherever a layout and what it would do are written.
+"""A layout, what it would do, what it gains and how training scales: one shape wherever a document speaks of them.
 
-Its keys are part of the contract of `json_document.py`: only ever added to. Figures are the model's, the run's own
-layout included, so that they can be compared with each other.
-
-How training scales, as the JSON documents of an analysis and of a what-if say it. Keys are only ever added to.
+Figures are the model's, the run's own layout included, so that they can be compared with each other.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Final, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Final, Literal
 
-from rlscope.format import finite
 from rlscope.model.analytic.steady_state import Regime
 from rlscope.model.calibration import Calibration
-from rlscope.model.forecast.layouts import Forecast, Preemption, Spread
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.layouts import Exclusion, Forecast, Preemption, Spread
 from rlscope.model.forecast.recommend import fastest_probabilities
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
+from rlscope.model.warnings import ModelWarning
+from rlscope.reports.documents import Document, Figure
 from rlscope.reports.text import advice
 from rlscope.reports.text.names import scaling_exponent
 
-Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
 Waits = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"]
 
 NO_GAIN: Final = Spread(0.0, 0.0, 0.0)
@@ -35,35 +33,192 @@ _WAITS: Final[Mapping[Regime, Waits]] = {
 }
 
 
-def layout_document(layout: Layout) -> dict[str, Json]:
-    """The three numbers of a layout."""
-    return {
-        "n_train_gpus": layout.trainer_gpus,
-        "n_sample_gpus": layout.sampler_gpus,
-        "max_running_per_engine": layout.running_per_engine,
-    }
+class LayoutJson(Document):
+    """A layout."""
+
+    n_train_gpus: int
+    """Trainer GPUs."""
+    n_sample_gpus: int
+    """Sampler GPUs."""
+    max_running_per_engine: int | None
+    """Limit on running requests of an engine; null if the model says nothing about the run."""
 
 
-def present_document(forecast: Forecast, beside: Forecast | None = None) -> dict[str, Json]:
-    """A layout, its rate and how old its tokens are; beside: the layout that its gain is over."""
-    rate, staleness = advice.rate_of(forecast, beside), forecast.staleness
-    return {
-        **layout_document(forecast.layout),
-        "tokens_per_s": None if rate is None else finite(rate.median),
-        "staleness_mean": None if staleness is None else finite(staleness.token_mean),
-        "staleness_max": None if staleness is None else staleness.sample_max,
-    }
+class ModelledLayoutJson(LayoutJson):
+    """A layout with what the model says of it."""
+
+    tokens_per_s: Figure
+    """Trained response tokens per second, modelled: the median of the posterior draws."""
+    staleness_mean: Figure
+    """Mean staleness of trained tokens, in versions."""
+    staleness_max: int | None
+    """Largest staleness of a sample, by its oldest token, in versions."""
 
 
-def preemption_document(lost: Preemption | None) -> dict[str, Json]:
-    """What a KV cache that runs over costs; null where nothing is known."""
-    return {
-        "preemptions_per_sample": None if lost is None else finite(lost.per_sample),
-        "recompute_ratio": None if lost is None else finite(lost.engine_ratio),
-    }
+class RatedLayoutJson(ModelledLayoutJson):
+    """A layout whose rate has an interval."""
+
+    low: Figure
+    """Low end of the 90% interval of `tokens_per_s`; null if it has none."""
+    high: Figure
+    """High end of the 90% interval of `tokens_per_s`; null if it has none."""
 
 
-def candidate_documents(model: ModelResult) -> list[Json]:
+class GainJson(Document):
+    """A change of the trained tokens per second."""
+
+    gain_ratio: Figure
+    """Trained tokens per second over those compared with, less 1: the median of the posterior draws."""
+    gain_low_ratio: Figure
+    """Low end of the 90% interval of `gain_ratio`."""
+    gain_high_ratio: Figure
+    """High end of the 90% interval of `gain_ratio`."""
+
+
+class PreemptionJson(Document):
+    """What preemptions cost where the KV cache runs over."""
+
+    preemptions_per_sample: Figure
+    """Mean number of times that a sample is preempted."""
+    recompute_ratio: Figure
+    """Share of engine time, 0 to 1, that recomputing preempted tokens takes."""
+
+
+class ComparedLayoutJson(GainJson, RatedLayoutJson):
+    """A layout with its gain over the one that it is compared with."""
+
+    probability_best: Figure
+    """Share of the posterior draws, 0 to 1, in which this layout is the fastest; null if it was not drawn."""
+    grade: Grade | None
+    """How far the forecast is from the decode batches that the run measured."""
+    excluded: Exclusion | None
+    """Why the layout cannot be used; null if it can."""
+    regime: Waits | None
+    """What the layout waits for, in the words of the verdict."""
+    step_s: Figure
+    """Seconds of an optimizer step."""
+    staleness_p95: int | None
+    """95th percentile of the staleness of samples, by their oldest token, in versions."""
+
+
+class CandidateJson(PreemptionJson, ComparedLayoutJson):
+    """A layout that was looked at, with its gain over the one in use."""
+
+
+class OtherRunJson(Document):
+    """Another run that was read for how training scales."""
+
+    run_id: str
+    """Identifier of the run."""
+    n_train_gpus: int
+    """Trainer GPUs of the run."""
+    cautions: tuple[ModelWarning, ...]
+    """Why the comparison with this run may mislead."""
+
+
+class TrainingScalingJson(Document):
+    """How the trained tokens per second of the trainers grow with the number of trainer GPUs: as a power of it."""
+
+    exponent: Figure
+    """Exponent of the power law; 1 is perfect scaling."""
+    low: Figure
+    """Low end of the 90% interval of `exponent`."""
+    high: Figure
+    """High end of the 90% interval of `exponent`."""
+    measured: bool
+    """Whether training was seen at several numbers of GPUs; otherwise the exponent is mostly assumed."""
+    contradicted: bool
+    """Whether no exponent explains all runs."""
+    n_train_gpus: tuple[int, ...]
+    """Numbers of trainer GPUs at which training was seen."""
+    also: tuple[OtherRunJson, ...]
+    """The runs named with --also."""
+
+
+def modelled_layout_json(forecast: Forecast, beside: Forecast | None = None) -> ModelledLayoutJson:
+    """The layout of a forecast; beside: the layout that its gain is over."""
+    rate, staleness, layout = advice.rate_of(forecast, beside), forecast.staleness, forecast.layout
+    return ModelledLayoutJson(
+        n_train_gpus=layout.trainer_gpus,
+        n_sample_gpus=layout.sampler_gpus,
+        max_running_per_engine=layout.running_per_engine,
+        tokens_per_s=None if rate is None else rate.median,
+        staleness_mean=None if staleness is None else staleness.token_mean,
+        staleness_max=None if staleness is None else staleness.sample_max,
+    )
+
+
+def gain_json(gain: Spread | None, *, has_interval: bool = True) -> GainJson:
+    """A gain, with its interval or without; every key is null where there is none."""
+    return GainJson(
+        gain_ratio=None if gain is None else gain.median,
+        gain_low_ratio=gain.low if gain is not None and has_interval else None,
+        gain_high_ratio=gain.high if gain is not None and has_interval else None,
+    )
+
+
+def preemption_json(lost: Preemption | None) -> PreemptionJson:
+    """What was lost; both keys are null where nothing is known."""
+    return PreemptionJson(
+        preemptions_per_sample=None if lost is None else lost.per_sample,
+        recompute_ratio=None if lost is None else lost.engine_ratio,
+    )
+
+
+def candidate_json(
+    calibration: Calibration,
+    forecast: Forecast,
+    base: Forecast | None,
+    gain: Spread | None,
+    odds: Mapping[Layout, float],
+) -> CandidateJson:
+    """A layout with its gain over whatever it is compared with, `base`; None: over nothing.
+
+    odds: of being the fastest, of the layouts that were drawn.
+    """
+    pace, staleness = forecast.pace, forecast.staleness
+    rate, is_drawn = advice.rate_of(forecast, base), forecast.drawn_tokens_per_s is not None
+    return CandidateJson(
+        **dict(modelled_layout_json(forecast, base)),
+        low=rate.low if rate is not None and is_drawn else None,
+        high=rate.high if rate is not None and is_drawn else None,
+        **dict(gain_json(gain, has_interval=is_drawn)),
+        probability_best=odds.get(forecast.layout),
+        grade=forecast.grade,
+        excluded=forecast.excluded,
+        regime=None if pace is None else waits_for(pace.regime),
+        step_s=step_seconds(calibration, forecast, base),
+        staleness_p95=None if staleness is None else staleness.sample_p95,
+        **dict(preemption_json(forecast.preemption)),
+    )
+
+
+def candidate_of_run_json(model: ModelResult, forecast: Forecast, odds: Mapping[Layout, float]) -> CandidateJson:
+    """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
+    today = model.forecasts.today
+    gain = NO_GAIN if forecast is today else advice.gain_of(model, forecast)
+    return candidate_json(model.calibration, forecast, today, gain, odds)
+
+
+def scaling_json(model: ModelResult) -> TrainingScalingJson:
+    """The exponent, and whether other runs measured it."""
+    training = model.calibration.training
+    exponent, low, high = scaling_exponent(training)
+    return TrainingScalingJson(
+        exponent=exponent,
+        low=low,
+        high=high,
+        measured=bool(training.scaling_seen_at),
+        contradicted=training.scaling_contradicted,
+        n_train_gpus=tuple(sorted({training.seen_gpus, *training.scaling_seen_at})),
+        also=tuple(
+            OtherRunJson(run_id=other.run_id, n_train_gpus=other.trainer_gpus, cautions=other.warnings)
+            for other in model.others
+        ),
+    )
+
+
+def candidates_of(model: ModelResult) -> tuple[CandidateJson, ...]:
     """Every layout that was looked at, the run's own among them: the fastest first, those out of the question last."""
     today = model.forecasts.today
     odds = fastest_probabilities(model.forecasts)
@@ -73,40 +228,7 @@ def candidate_documents(model: ModelResult) -> list[Json]:
         return (forecast.excluded is not None, -(rate.median if rate else 0.0))
 
     ranked = sorted((today, *model.forecasts.others), key=rank)
-    return [candidate_document(model, each, odds) for each in ranked]
-
-
-def candidate_document(model: ModelResult, forecast: Forecast, odds: Mapping[Layout, float]) -> dict[str, Json]:
-    """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
-    gain = NO_GAIN if forecast is model.forecasts.today else advice.gain_of(model, forecast)
-    return compared_document(model.calibration, forecast, model.forecasts.today, gain, odds)
-
-
-def compared_document(
-    calibration: Calibration,
-    forecast: Forecast,
-    base: Forecast | None,
-    gain: Spread | None,
-    odds: Mapping[Layout, float],
-) -> dict[str, Json]:
-    """A layout with its gain over whatever it is compared with, `base`; None: over nothing."""
-    pace, staleness = forecast.pace, forecast.staleness
-    rate, is_drawn = advice.rate_of(forecast, base), forecast.drawn_tokens_per_s is not None
-    return {
-        **present_document(forecast, base),
-        "low": finite(rate.low) if rate is not None and is_drawn else None,
-        "high": finite(rate.high) if rate is not None and is_drawn else None,
-        "gain_ratio": None if gain is None else finite(gain.median),
-        "gain_low_ratio": finite(gain.low) if gain is not None and is_drawn else None,
-        "gain_high_ratio": finite(gain.high) if gain is not None and is_drawn else None,
-        "probability_best": odds.get(forecast.layout),
-        "grade": forecast.grade,
-        "excluded": forecast.excluded,
-        "regime": None if pace is None else waits_for(pace.regime),
-        "step_s": finite(step_seconds(calibration, forecast, base)),
-        "staleness_p95": None if staleness is None else staleness.sample_p95,
-        **preemption_document(forecast.preemption),
-    }
+    return tuple(candidate_of_run_json(model, each, odds) for each in ranked)
 
 
 def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast | None = None) -> float | None:
@@ -118,21 +240,3 @@ def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast 
 def waits_for(regime: Regime) -> Waits:
     """What a layout waits for, in the words of the verdict."""
     return _WAITS[regime]
-
-
-def scaling_document(model: ModelResult) -> dict[str, Json]:
-    """How the trainers' rate grows with their number: the exponent, and whether other runs measured it."""
-    training = model.calibration.training
-    exponent, low, high = scaling_exponent(training)
-    return {
-        "exponent": finite(exponent),
-        "low": finite(low),
-        "high": finite(high),
-        "measured": bool(training.scaling_seen_at),
-        "contradicted": training.scaling_contradicted,
-        "n_train_gpus": sorted({training.seen_gpus, *training.scaling_seen_at}),
-        "also": [
-            {"run_id": other.run_id, "n_train_gpus": other.trainer_gpus, "cautions": list(other.warnings)}
-            for other in model.others
-        ],
-    }

@@ -1,244 +1,406 @@
-"""The model's parts of the JSON document. Their keys are part of the same contract: only ever added to.
+"""The model's parts of the analysis document: rate, decode pass, recommendation, time to finish, and what else it says.
 
 Where the model says nothing of a run, every key is there and null, and `recommendation.why` says what is missing.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Literal
 
-from rlscope.analysis.result import RunFacts
-from rlscope.format import finite
-from rlscope.model.forecast.gap import Gap
-from rlscope.model.forecast.holdout import Compared, Prediction
-from rlscope.model.forecast.recommend import fastest_probabilities
+from rlscope.analysis.result import RunFacts, Throughput
+from rlscope.model.decode.curves import Form
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.gap import GapCause
+from rlscope.model.forecast.holdout import Compared, PredictedQuantity, Prediction
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.recommend import Reason, UncertaintySource, fastest_probabilities
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
+from rlscope.model.warnings import ModelWarning
+from rlscope.reports.documents import Document, Figure
 from rlscope.reports.documents.layouts import (
-    Json,
-    candidate_document,
-    candidate_documents,
-    preemption_document,
-    present_document,
-    scaling_document,
+    CandidateJson,
+    ModelledLayoutJson,
+    PreemptionJson,
+    TrainingScalingJson,
+    candidate_of_run_json,
+    candidates_of,
+    modelled_layout_json,
+    preemption_json,
+    scaling_json,
 )
-from rlscope.reports.documents.what_if import lever_documents
 from rlscope.reports.text import advice
 
-_PREDICTED_KEYS: Final = (
-    "predicted_tokens_per_s",
-    "predicted_low",
-    "predicted_high",
-    "judged_tokens_per_s",
-    "judged_low",
-    "judged_high",
-    "residual_ratio",
-    "agrees",
-)
-_LATENCY_KEYS: Final = (
-    "form",
-    "parameters",
-    "visited_batch_low",
-    "visited_batch_high",
-    "grade",
-    "mape_ratio",
-    "held_out_mape_ratio",
-    "caveats",
-)
-_MODEL_KEYS: Final = (
-    "synchronous",
-    "calibrated_steps",
-    "judged_steps",
-    "judged",
-    "efficient_running",
-    "efficient_decoding_ratio",
-    "simulated_layouts",
-    "batches_ahead",
-    "preemption",
-    "cautions",
-    "notes",
-    "training_scaling",
-)
+Action = Literal["change", "keep", "unknown"]
 
 
-def model_documents(model: ModelResult | NoModelResult, run: RunFacts) -> dict[str, Json]:
-    """The top-level keys that are the model's alone."""
-    return {
-        "latency": _latency(model),
-        "recommendation": _recommendation(model, run),
-        "eta": _eta(model),
-        "sensitivity": lever_documents(model.sensitivities) if isinstance(model, ModelResult) else None,
-        "model": _model(model),
-    }
+class GapStepJson(Document):
+    """What one cause changes of the rate."""
+
+    cause: GapCause
+    """The cause."""
+    tokens_per_s: Figure
+    """Change of the trained tokens per second by this cause; below 0 where it costs."""
 
 
-def predicted_document(model: ModelResult | NoModelResult) -> dict[str, Json]:
-    """What `throughput` holds of the model: predicted and judged, the bound, and the way from it to what was achieved.
+class MeasuredRateJson(Document):
+    """Response tokens per second, measured."""
 
-    bound_tokens_per_s and the `tokens_per_s` of all causes add up to the steady rate: a cause that costs is below 0.
-    """
-    known = isinstance(model, ModelResult)
-    return {
-        **_predicted(model.prediction if known else None),
-        "bound_tokens_per_s": finite(model.gap.bound_tokens_per_s) if known else None,
-        "sync_tokens_per_s": finite(model.synchronous_tokens_per_s) if known else None,
-        "gap": _gap(model.gap) if known else None,
-    }
+    achieved_tokens_per_s: Figure
+    """Trained response tokens per second, measured over the whole run."""
+    steady_tokens_per_s: Figure
+    """Trained response tokens per second, measured over the steady window; null without one."""
+    generated_tokens_per_s: Figure
+    """Sampled response tokens per second, measured over the whole run."""
 
 
-def _predicted(prediction: Prediction | None) -> dict[str, Json]:
+class PredictedRateJson(Document):
+    """Trained tokens per second, predicted and measured; every key is null without a prediction."""
+
+    predicted_tokens_per_s: Figure = None
+    """Trained tokens per second predicted from the first half of the steady window; null if that is too short."""
+    predicted_low: Figure = None
+    """Low end of the 90% interval of `predicted_tokens_per_s`."""
+    predicted_high: Figure = None
+    """High end of the 90% interval of `predicted_tokens_per_s`."""
+    judged_tokens_per_s: Figure = None
+    """Trained tokens per second measured over the second half of the steady window."""
+    judged_low: Figure = None
+    """Low end of the 90% interval of `judged_tokens_per_s`."""
+    judged_high: Figure = None
+    """High end of the 90% interval of `judged_tokens_per_s`."""
+    residual_ratio: Figure = None
+    """`judged_tokens_per_s` over `predicted_tokens_per_s`, less 1."""
+    agrees: bool | None = None
+    """Whether the two intervals overlap."""
+
+
+class ThroughputJson(PredictedRateJson, MeasuredRateJson):
+    """Response tokens per second: as achieved, as predicted, and the way from the upper bound to what was achieved."""
+
+    bound_tokens_per_s: Figure = None
+    """Upper bound of the trained tokens per second of these GPUs at measured costs."""
+    sync_tokens_per_s: Figure = None
+    """Trained tokens per second, modelled, of a synchronous run in which every GPU samples and then trains."""
+    gap: tuple[GapStepJson, ...] | None = None
+    """From the bound to the steady rate, cause by cause: the bound plus all of them is `steady_tokens_per_s`."""
+
+
+class LatencyJson(Document):
+    """The fitted time of a decode pass."""
+
+    form: Form | None = None
+    """Form of the fitted curve."""
+    parameters: Mapping[str, Figure] | None = None
+    """Parameters of the curve: times in seconds, batch sizes in requests, the rest ratios."""
+    visited_batch_low: Figure = None
+    """Smallest batch size that the run measured, in requests."""
+    visited_batch_high: Figure = None
+    """Largest batch size that the run measured, in requests."""
+    grade: Grade | None = None
+    """How far the batches of the layout in use are from those measured."""
+    mape_ratio: Figure = None
+    """Mean absolute error of the fit over the measured time, as a ratio."""
+    held_out_mape_ratio: Figure = None
+    """The same for measurements that the fit had not seen."""
+    caveats: tuple[ModelWarning, ...] | None = None
+    """What the fit could not settle."""
+
+
+class AdviceJson(Document):
+    """Which layout to use, and why."""
+
+    action: Action
+    """Whether to change the layout or keep it; unknown where nothing can be recommended."""
+    why: str
+    """Why, how sure that is, and what would make it surer; what is missing where the action is unknown."""
+    reason: Reason | None
+    """Why, as one word."""
+    headline: str | None
+    """The advice in one short sentence."""
+    current: ModelledLayoutJson | None
+    """The layout in use; null for a plan that names none."""
+    best: CandidateJson | None
+    """The recommended layout; the one in use where the action is keep."""
+    alternative: CandidateJson | None
+    """The best of the other layouts where the action is keep."""
+    probability_better: Figure
+    """Probability, 0 to 1, that `best`, or `alternative` where the action is keep, is faster than the current one."""
+    regret_ratio: Figure
+    """Gain forgone on average by keeping the layout, as a ratio of the trained tokens per second."""
+
+
+class UncertaintyJson(Document):
+    """One source of the uncertainty of the gain."""
+
+    source: UncertaintySource
+    """The part of the model that is uncertain."""
+    spread_ratio: Figure
+    """Half of the width of the gain's 90% interval if this alone is uncertain."""
+
+
+class RecommendationJson(AdviceJson):
+    """The recommended layout, and every layout that was looked at."""
+
+    doubts: tuple[UncertaintyJson, ...]
+    """Where the uncertainty of the gain comes from, the largest source first."""
+    candidates: tuple[CandidateJson, ...]
+    """Every layout that was looked at, the fastest first, those that cannot be used last."""
+
+
+class HoursJson(Document):
+    """How long the remaining steps take in one layout."""
+
+    hours: Figure
+    """Hours that the remaining steps take."""
+    low: Figure
+    """Low end of the 90% interval of `hours`."""
+    high: Figure
+    """High end of the 90% interval of `hours`."""
+    gpu_hours: Figure
+    """GPU-hours that the remaining steps take."""
+    price: Figure
+    """What they cost, in the currency of the run's config; null if that has no price."""
+
+
+class TimeToFinishJson(Document):
+    """How long the rest of the run takes."""
+
+    remaining_steps: int | None = None
+    """Optimizer steps left; null if the run does not say how many it has, or has made them all."""
+    current: HoursJson | None = None
+    """In the layout in use."""
+    best: HoursJson | None = None
+    """In the recommended layout."""
+
+
+class ComparedJson(Document):
+    """A quantity as predicted from the first half of the steady window and as measured over the second."""
+
+    predicted: Figure
+    """The prediction, in the unit of the quantity's name."""
+    predicted_low: Figure
+    """Low end of the 90% interval of `predicted`."""
+    predicted_high: Figure
+    """High end of the 90% interval of `predicted`."""
+    judged: Figure
+    """The measured value, in the unit of the quantity's name."""
+    judged_low: Figure
+    """Low end of the 90% interval of `judged`."""
+    judged_high: Figure
+    """High end of the 90% interval of `judged`."""
+    residual_ratio: Figure
+    """`judged` over `predicted`, less 1."""
+    agrees: bool
+    """Whether the two intervals overlap."""
+
+
+class PreemptionsJson(Document):
+    """What preemptions cost the run."""
+
+    achieved: PreemptionJson
+    """As counted over the steady window."""
+    predicted: PreemptionJson
+    """As the model expects of the layout in use."""
+    grade: Grade | None
+    """How far that forecast is from the decode batches that the run measured."""
+
+
+class ModelJson(Document):
+    """What else the model says; every key is null where it says nothing of the run."""
+
+    synchronous: bool | None = None
+    """Whether the run is synchronous: samplers and trainers take turns."""
+    calibrated_steps: int | None = None
+    """Optimizer steps that the prediction is calibrated on."""
+    judged_steps: int | None = None
+    """Optimizer steps that the prediction is compared with."""
+    judged: Mapping[PredictedQuantity, ComparedJson] | None = None
+    """What was predicted besides the rate, by quantity."""
+    efficient_running: int | None = None
+    """Smallest batch, in requests, that decodes at 90% of the rate at the limit."""
+    efficient_decoding_ratio: Figure = None
+    """Share of the decoding time, 0 to 1, that the same tokens would have taken in such batches."""
+    simulated_layouts: int | None = None
+    """Number of layouts whose forecast comes from the event simulation."""
+    batches_ahead: Figure = None
+    """Prefetched batches: those that the trainers hold besides the one they train on."""
+    preemption: PreemptionsJson | None = None
+    """What preemptions cost, and were expected to."""
+    cautions: tuple[ModelWarning, ...] | None = None
+    """Warnings about the model of this run."""
+    notes: tuple[ModelWarning, ...] | None = None
+    """What was assumed because the run does not show it."""
+    training_scaling: TrainingScalingJson | None = None
+    """How training scales with the number of trainer GPUs."""
+
+
+def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) -> ThroughputJson:
+    """What was achieved, and beside it what the model predicts, bounds and explains."""
+    measured = MeasuredRateJson.read(throughput)
+    if isinstance(model, NoModelResult):
+        return ThroughputJson(**dict(measured))
+    return ThroughputJson(
+        **dict(measured),
+        **dict(_predicted_rate(model.prediction)),
+        bound_tokens_per_s=model.gap.bound_tokens_per_s,
+        sync_tokens_per_s=model.synchronous_tokens_per_s,
+        # A loss of 0.0 turned round by its sign alone would be written -0.0.
+        gap=tuple(GapStepJson(cause=step.cause, tokens_per_s=0.0 - step.lost_tokens_per_s) for step in model.gap.steps),
+    )
+
+
+def _predicted_rate(prediction: Prediction | None) -> PredictedRateJson:
     rate = None if prediction is None else _compared_by_name(prediction).get("tokens_per_s")
     if rate is None:
-        return dict.fromkeys(_PREDICTED_KEYS)
-    values: tuple[Json, ...] = (
-        *map(finite, rate.predicted),
-        finite(rate.achieved.value),
-        finite(rate.achieved.low),
-        finite(rate.achieved.high),
-        finite(rate.residual_ratio),
-        rate.agrees,
+        return PredictedRateJson()
+    return PredictedRateJson(
+        predicted_tokens_per_s=rate.predicted.median,
+        predicted_low=rate.predicted.low,
+        predicted_high=rate.predicted.high,
+        judged_tokens_per_s=rate.achieved.value,
+        judged_low=rate.achieved.low,
+        judged_high=rate.achieved.high,
+        residual_ratio=rate.residual_ratio,
+        agrees=rate.agrees,
     )
-    return dict(zip(_PREDICTED_KEYS, values, strict=True))
 
 
-def _compared_by_name(prediction: Prediction) -> Mapping[str, Compared]:
+def _compared_by_name(prediction: Prediction) -> Mapping[PredictedQuantity, Compared]:
     return {each.quantity: each for each in prediction.compared}
 
 
-def _gap(gap: Gap) -> list[Json]:
-    # A loss of 0.0 turned round by its sign alone would be written -0.0.
-    return [{"cause": step.cause, "tokens_per_s": finite(0.0 - step.lost_tokens_per_s)} for step in gap.steps]
-
-
-def _latency(model: ModelResult | NoModelResult) -> dict[str, Json]:
+def latency_json(model: ModelResult | NoModelResult) -> LatencyJson:
+    """The fitted curve of decode passes."""
     if isinstance(model, NoModelResult):
-        return dict.fromkeys(_LATENCY_KEYS)
+        return LatencyJson()
     fit = model.calibration.curve
     visited = fit.visited
-    values: tuple[Json, ...] = (
-        fit.form,
-        {name: finite(value) for name, value in fit.parameters.items()},
-        None if visited is None else finite(visited.batch_low),
-        None if visited is None else finite(visited.batch_high),
-        model.forecasts.today.grade,
-        finite(fit.mape_ratio),
-        finite(fit.held_out_mape_ratio),
-        list(fit.warnings),
+    return LatencyJson(
+        form=fit.form,
+        parameters=fit.parameters,
+        visited_batch_low=None if visited is None else visited.batch_low,
+        visited_batch_high=None if visited is None else visited.batch_high,
+        grade=model.forecasts.today.grade,
+        mape_ratio=fit.mape_ratio,
+        held_out_mape_ratio=fit.held_out_mape_ratio,
+        caveats=fit.warnings,
     )
-    return dict(zip(_LATENCY_KEYS, values, strict=True))
 
 
-def _recommendation(model: ModelResult | NoModelResult, run: RunFacts) -> dict[str, Json]:
+def recommendation_json(model: ModelResult | NoModelResult, run: RunFacts) -> RecommendationJson:
+    """The recommended layout beside the one in use; where the model says nothing, why."""
     if isinstance(model, NoModelResult):
         return _no_recommendation(model, run)
     advised, forecasts = model.recommendation, model.forecasts
     odds = fastest_probabilities(forecasts)
-    other = None if advised.best is forecasts.today else candidate_document(model, advised.best, odds)
-    today = candidate_document(model, forecasts.today, odds)
-    return {
-        "action": "change" if advised.changes else "keep",
-        "why": advice.why(model),
-        "reason": advised.reason,
-        "headline": advice.headline(model),
-        "current": present_document(forecasts.today),
-        "best": other if advised.changes else today,
-        "alternative": None if advised.changes else other,
-        "probability_better": advised.better_probability,
-        "regret_ratio": finite(advised.regret_ratio),
-        "doubts": [
-            {"source": each.source, "spread_ratio": finite(each.spread_ratio)} for each in advised.uncertainties
-        ],
-        "candidates": candidate_documents(model),
-    }
+    other = None if advised.best is forecasts.today else candidate_of_run_json(model, advised.best, odds)
+    today = candidate_of_run_json(model, forecasts.today, odds)
+    return RecommendationJson(
+        action="change" if advised.changes else "keep",
+        why=advice.why(model),
+        reason=advised.reason,
+        headline=advice.headline(model),
+        current=modelled_layout_json(forecasts.today),
+        best=other if advised.changes else today,
+        alternative=None if advised.changes else other,
+        probability_better=advised.better_probability,
+        regret_ratio=advised.regret_ratio,
+        doubts=tuple(UncertaintyJson.read(each) for each in advised.uncertainties),
+        candidates=candidates_of(model),
+    )
 
 
-def _no_recommendation(model: NoModelResult, run: RunFacts) -> dict[str, Json]:
-    return {
-        "action": "unknown",
-        "why": model.reason,
-        "reason": None,
-        "headline": None,
-        "current": {
-            "n_train_gpus": run.trainer_gpus,
-            "n_sample_gpus": run.sampler_gpus,
-            "max_running_per_engine": None,
-            "tokens_per_s": None,
-            "staleness_mean": None,
-            "staleness_max": None,
-        },
-        "best": None,
-        "alternative": None,
-        "probability_better": None,
-        "regret_ratio": None,
-        "doubts": [],
-        "candidates": [],
-    }
+def _no_recommendation(model: NoModelResult, run: RunFacts) -> RecommendationJson:
+    current = ModelledLayoutJson(
+        n_train_gpus=run.trainer_gpus,
+        n_sample_gpus=run.sampler_gpus,
+        max_running_per_engine=None,
+        tokens_per_s=None,
+        staleness_mean=None,
+        staleness_max=None,
+    )
+    return RecommendationJson(
+        action="unknown",
+        why=model.reason,
+        reason=None,
+        headline=None,
+        current=current,
+        best=None,
+        alternative=None,
+        probability_better=None,
+        regret_ratio=None,
+        doubts=(),
+        candidates=(),
+    )
 
 
-def _eta(model: ModelResult | NoModelResult) -> dict[str, Json]:
+def time_to_finish_json(model: ModelResult | NoModelResult) -> TimeToFinishJson:
+    """The remaining steps in the layout in use, and in the recommended one."""
     finish = model.finish if isinstance(model, ModelResult) else None
     if finish is None:
-        return {"remaining_steps": None, "current": None, "best": None}
-    current = _hours(finish, *finish.today_hours)
-    recommended = finish.recommended_hours
-    best = current if recommended is None else _hours(finish, *recommended)
-    return {"remaining_steps": finish.remaining_steps, "current": current, "best": best}
-
-
-def _hours(finish: TimeToFinish, hours: float, low: float, high: float) -> dict[str, Json]:
-    return {
-        "hours": finite(hours),
-        "low": finite(low),
-        "high": finite(high),
-        "gpu_hours": finite(finish.gpu_hours(hours)),
-        "price": finite(finish.price(hours)),
-    }
-
-
-def _model(model: ModelResult | NoModelResult) -> dict[str, Json]:
-    if isinstance(model, NoModelResult):
-        return dict.fromkeys(_MODEL_KEYS)
-    prediction, efficiency = model.prediction, model.efficiency
-    values: tuple[Json, ...] = (
-        model.calibration.synchronous,
-        None if prediction is None else prediction.calibrated_steps,
-        None if prediction is None else prediction.judged_steps,
-        None if prediction is None else _judged(prediction),
-        None if efficiency is None else efficiency.efficient_running,
-        None if efficiency is None else finite(efficiency.efficient_time_ratio),
-        model.simulated_layouts,
-        finite(model.model_config.prefetched_batches),
-        _preemption(model),
-        list(model.warnings),
-        list(model.calibration.warnings),
-        scaling_document(model),
+        return TimeToFinishJson()
+    current, recommended = _hours(finish, finish.today_hours), finish.recommended_hours
+    return TimeToFinishJson(
+        remaining_steps=finish.remaining_steps,
+        current=current,
+        best=current if recommended is None else _hours(finish, recommended),
     )
-    return dict(zip(_MODEL_KEYS, values, strict=True))
 
 
-def _preemption(model: ModelResult) -> dict[str, Json]:
-    """As counted over the steady stretch, and as the model expects of the run's layout."""
+def _hours(finish: TimeToFinish, hours: Spread) -> HoursJson:
+    return HoursJson(
+        hours=hours.median,
+        low=hours.low,
+        high=hours.high,
+        gpu_hours=finish.gpu_hours(hours.median),
+        price=finish.price(hours.median),
+    )
+
+
+def model_json(model: ModelResult | NoModelResult) -> ModelJson:
+    """What else the model says."""
+    if isinstance(model, NoModelResult):
+        return ModelJson()
+    prediction, efficiency = model.prediction, model.efficiency
+    return ModelJson(
+        synchronous=model.calibration.synchronous,
+        calibrated_steps=None if prediction is None else prediction.calibrated_steps,
+        judged_steps=None if prediction is None else prediction.judged_steps,
+        judged=None if prediction is None else _judged(prediction),
+        efficient_running=None if efficiency is None else efficiency.efficient_running,
+        efficient_decoding_ratio=None if efficiency is None else efficiency.efficient_time_ratio,
+        simulated_layouts=model.simulated_layouts,
+        batches_ahead=model.model_config.prefetched_batches,
+        preemption=_preemptions(model),
+        cautions=model.warnings,
+        notes=model.calibration.warnings,
+        training_scaling=scaling_json(model),
+    )
+
+
+def _preemptions(model: ModelResult) -> PreemptionsJson:
     today = model.forecasts.today
-    return {
-        "achieved": preemption_document(model.preemption),
-        "predicted": preemption_document(today.preemption),
-        "grade": None if today.preemption is None else today.grade,
-    }
+    return PreemptionsJson(
+        achieved=preemption_json(model.preemption),
+        predicted=preemption_json(today.preemption),
+        grade=None if today.preemption is None else today.grade,
+    )
 
 
-def _judged(prediction: Prediction) -> dict[str, Json]:
+def _judged(prediction: Prediction) -> Mapping[PredictedQuantity, ComparedJson]:
     """What was predicted besides the rate, which `throughput` holds."""
     by_name = _compared_by_name(prediction)
     return {name: _compared(each) for name, each in by_name.items() if name != "tokens_per_s"}
 
 
-def _compared(compared: Compared) -> dict[str, Json]:
+def _compared(compared: Compared) -> ComparedJson:
     predicted, achieved = compared.predicted, compared.achieved
-    return {
-        "predicted": finite(predicted.median),
-        "predicted_low": finite(predicted.low),
-        "predicted_high": finite(predicted.high),
-        "judged": finite(achieved.value),
-        "judged_low": finite(achieved.low),
-        "judged_high": finite(achieved.high),
-        "residual_ratio": finite(compared.residual_ratio),
-        "agrees": compared.agrees,
-    }
+    return ComparedJson(
+        predicted=predicted.median,
+        predicted_low=predicted.low,
+        predicted_high=predicted.high,
+        judged=achieved.value,
+        judged_low=achieved.low,
+        judged_high=achieved.high,
+        residual_ratio=compared.residual_ratio,
+        agrees=compared.agrees,
+    )

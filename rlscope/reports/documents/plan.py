@@ -1,79 +1,148 @@
-"""The answer to a plan as a JSON document, in the shapes that an analysis has. Its keys are only ever added to."""
+"""The answer to a plan as a JSON document, in the shapes that an analysis has."""
 
-from typing import Final
+from typing import Literal
 
-from rlscope.format import finite
+from pydantic import ConfigDict
+
 from rlscope.model.forecast.layouts import Forecast, Spread
 from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of
+from rlscope.model.forecast.plan_prior import Unknown
 from rlscope.planning.schema import PlanFile
-from rlscope.reports.documents.layouts import NO_GAIN, Json, compared_document, present_document
+from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
+from rlscope.reports.documents.layouts import NO_GAIN, CandidateJson, candidate_json, modelled_layout_json
+from rlscope.reports.documents.model import AdviceJson
 from rlscope.reports.text import plan as plan_words
-from rlscope.reports.text.plan import assumption_lines
-
-SCHEMA_VERSION: Final = 1
 
 
-def plan_document(planned: PlanResult, file: PlanFile) -> dict[str, Json]:
+class SpreadJson(Document):
+    """A quantity over the posterior draws."""
+
+    median: Figure
+    """The median."""
+    low: Figure
+    """Low end of the 90% interval."""
+    high: Figure
+    """High end of the 90% interval."""
+
+
+class RunTimeJson(Document):
+    """How long the planned run takes in the recommended layout, and what it costs."""
+
+    steps: int
+    """Optimizer steps that the plan names."""
+    hours: SpreadJson
+    """Hours that they take."""
+    gpu_hours: Figure
+    """GPU-hours that they take, by the median."""
+    price: Figure
+    """What they cost, by the median; null if the plan has no price."""
+    currency: str | None
+    """Currency of the price; null if the plan names none."""
+
+
+class UnknownJson(Document):
+    """What not knowing one thing costs."""
+
+    unknown: Unknown
+    """What is not known."""
+    rate_low_ratio: Figure
+    """Low end of the 90% interval of the best layout's rate over its usual one, less 1, if this alone is uncertain."""
+    rate_high_ratio: Figure
+    """High end of that interval."""
+    regret_ratio: Figure
+    """Gain forgone on average by choosing a layout without knowing it, as a ratio of the trained tokens per second."""
+
+
+class PlanDocument(Document):
+    """What `rlscope plan --json` prints: the layout to start with, all candidates, and what the answer depends on."""
+
+    model_config = ConfigDict(title="rlscope plan --json")
+
+    schema_version: Literal[1]
+    """Version of this contract."""
+    recommendation: AdviceJson
+    """The layout to start with; where the plan names the layout in use, whether to leave it."""
+    candidates: tuple[CandidateJson, ...]
+    """One layout for each split of the GPUs, the fastest first, those that cannot be used last."""
+    bound_tokens_per_s: Figure
+    """Upper bound of the trained tokens per second of these GPUs."""
+    sync_tokens_per_s: Figure
+    """Trained tokens per second of a synchronous run in which every GPU samples and then trains; null if none fits."""
+    safe_running_per_engine: Figure
+    """Requests that the KV cache of an engine holds without preemptions."""
+    kv_capacity_tokens: Figure
+    """Tokens that the KV cache of an engine holds."""
+    eta: RunTimeJson | None
+    """How long the run takes; null if the plan names no steps, or no layout can be used."""
+    unknowns: tuple[UnknownJson, ...]
+    """What is uncertain, with the most worth measuring first."""
+    assumptions: tuple[str, ...]
+    """What the answer assumes, one sentence each."""
+    simulated_layouts: int
+    """Number of layouts whose forecast comes from the event simulation."""
+
+
+def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
     """The layout to start with, all candidates, what they are measured by, and what the answer depends on."""
     turns = planned.synchronous
-    return {
-        "schema_version": SCHEMA_VERSION,
-        "recommendation": _recommendation(planned),
-        "candidates": [_candidate(planned, each) for each in planned.candidates],
-        "bound_tokens_per_s": finite(planned.bound.trained_tokens_per_s),
-        "sync_tokens_per_s": None if turns is None else finite(turns.trained_tokens_per_s),
-        "safe_running_per_engine": finite(planned.kv_running),
-        "kv_capacity_tokens": finite(planned.plan.kv_capacity_tokens),
-        "eta": _eta(planned, file),
-        "unknowns": [
-            {
-                "unknown": each.unknown,
-                "rate_low_ratio": finite(each.rate_ratio.low),
-                "rate_high_ratio": finite(each.rate_ratio.high),
-                "regret_ratio": finite(each.regret_ratio),
-            }
+    return PlanDocument(
+        schema_version=SCHEMA_VERSION,
+        recommendation=_recommendation(planned),
+        candidates=tuple(_candidate(planned, each) for each in planned.candidates),
+        bound_tokens_per_s=planned.bound.trained_tokens_per_s,
+        sync_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
+        safe_running_per_engine=planned.kv_running,
+        kv_capacity_tokens=planned.plan.kv_capacity_tokens,
+        eta=_run_time(planned, file),
+        unknowns=tuple(
+            UnknownJson(
+                unknown=each.unknown,
+                rate_low_ratio=each.rate_ratio.low,
+                rate_high_ratio=each.rate_ratio.high,
+                regret_ratio=each.regret_ratio,
+            )
             for each in planned.unknown_costs
-        ],
-        "assumptions": list(assumption_lines(planned)),
-        "simulated_layouts": len(planned.simulated),
-    }
+        ),
+        assumptions=tuple(plan_words.assumption_lines(planned)),
+        simulated_layouts=len(planned.simulated),
+    )
 
 
-def _recommendation(planned: PlanResult) -> dict[str, Json]:
+def _recommendation(planned: PlanResult) -> AdviceJson:
     best, present, advised = planned.best, planned.present, planned.advice
     other = None if advised is None or advised.changes else advised.best
-    return {
-        "action": "unknown" if best is None else "keep" if best is present else "change",
-        "why": " ".join(plan_words.why(planned)),
-        "reason": None if advised is None else advised.reason,
-        "headline": plan_words.headline(planned),
-        "current": None if present is None else present_document(present),
-        "best": None if best is None else _candidate(planned, best),
-        "alternative": None if other is None or other is present else _candidate(planned, other),
-        "probability_better": None if advised is None else advised.better_probability,
-        "regret_ratio": None if advised is None else finite(advised.regret_ratio),
-    }
+    return AdviceJson(
+        action="unknown" if best is None else "keep" if best is present else "change",
+        why=" ".join(plan_words.why(planned)),
+        reason=None if advised is None else advised.reason,
+        headline=plan_words.headline(planned),
+        current=None if present is None else modelled_layout_json(present),
+        best=None if best is None else _candidate(planned, best),
+        alternative=None if other is None or other is present else _candidate(planned, other),
+        probability_better=None if advised is None else advised.better_probability,
+        regret_ratio=None if advised is None else advised.regret_ratio,
+    )
 
 
-def _candidate(planned: PlanResult, forecast: Forecast) -> dict[str, Json]:
+def _candidate(planned: PlanResult, forecast: Forecast) -> CandidateJson:
     gain = NO_GAIN if forecast is planned.present else gain_over(forecast, planned.present)
-    return compared_document(planned.calibration, forecast, planned.present, gain, planned.best_probability)
+    return candidate_json(planned.calibration, forecast, planned.present, gain, planned.best_probability)
 
 
-def _eta(planned: PlanResult, file: PlanFile) -> Json:
+def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:
     steps, price = file.batch.steps, file.price
     hours = None if steps is None else hours_of(planned, steps)
     if steps is None or hours is None:
         return None
     gpu_hours = hours.median * planned.plan.gpus
-    return {
-        "steps": steps,
-        "hours": _spread(hours),
-        "gpu_hours": finite(gpu_hours),
-        "price": None if price.gpu_hour is None else finite(gpu_hours * price.gpu_hour),
-        "currency": price.currency or None,
-    }
+    return RunTimeJson(
+        steps=steps,
+        hours=_spread(hours),
+        gpu_hours=gpu_hours,
+        price=None if price.gpu_hour is None else gpu_hours * price.gpu_hour,
+        currency=price.currency or None,
+    )
 
 
-def _spread(spread: Spread) -> dict[str, Json]:
-    return {"median": finite(spread.median), "low": finite(spread.low), "high": finite(spread.high)}
+def _spread(spread: Spread) -> SpreadJson:
+    return SpreadJson(median=spread.median, low=spread.low, high=spread.high)

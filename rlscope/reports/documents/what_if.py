@@ -1,93 +1,188 @@
 """The answer to a what-if as a JSON document, and what one per cent of each quantity buys.
 
-`now` and `predicted` have one shape; all figures of both are the model's. Keys are only ever added to.
+`now` and `predicted` have one shape; all figures of both are the model's.
 """
 
 from collections.abc import Sequence
 
-from rlscope.format import finite
+from pydantic import ConfigDict
+
+from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.change import Change
-from rlscope.model.forecast.layouts import Forecast, Spread
+from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.sensitivity import Sensitivity
-from rlscope.model.forecast.whatif import WhatIf
+from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
+from rlscope.model.forecast.whatif import Obstacle, WhatIf
+from rlscope.model.warnings import ModelWarning
+from rlscope.reports.documents import Document, Figure
 from rlscope.reports.documents.layouts import (
-    Json,
-    preemption_document,
-    present_document,
-    scaling_document,
+    GainJson,
+    PreemptionJson,
+    RatedLayoutJson,
+    TrainingScalingJson,
+    Waits,
+    gain_json,
+    modelled_layout_json,
+    preemption_json,
+    scaling_json,
     step_seconds,
     waits_for,
 )
 from rlscope.reports.text import advice
 
 
-def what_if_document(model: ModelResult, answer: WhatIf) -> dict[str, Json]:
-    """What was asked, the run as it is, as it would be, and what one per cent of each quantity buys today."""
-    return {
-        "asked": _asked(answer.asked),
-        "now": _settled(answer, answer.now),
-        "predicted": _settled(answer, answer.predicted),
-        **_gain(answer.gain_ratio),
-        "obstacle": answer.obstacle,
-        "chose_split": answer.chose_split,
-        "simulated": answer.simulated,
-        "doubts": list(answer.warnings),
-        "cautions": list(model.warnings),
-        "training_scaling": scaling_document(model),
-        "sensitivity": lever_documents(model.sensitivities),
-    }
+class AskedJson(Document):
+    """What was asked, by the names of the options; null: as it was."""
+
+    n_train_gpus: int | None
+    """Trainer GPUs."""
+    n_sample_gpus: int | None
+    """Sampler GPUs."""
+    n_gpus: int | None
+    """GPUs in all."""
+    max_running_per_engine: int | None
+    """Limit on running requests of an engine."""
+    max_staleness: int | None
+    """Cap on the staleness of samples, in versions."""
+    scale_lengths: Figure
+    """Factor on the length of every response."""
+    max_output_tokens: int | None
+    """Longest response, in tokens."""
+    samples_per_step: int | None
+    """Samples of an optimizer step."""
+    trainer_speed: Figure
+    """Factor on the speed of training passes and log-probabilities."""
+    forward_speed: Figure
+    """Factor on the speed of decode passes and prefills."""
+    weight_update_s: Figure
+    """Seconds from the end of a step until both sides go on."""
 
 
-def lever_documents(levers: Sequence[Sensitivity]) -> list[Json]:
-    """Gains are of trained tokens per second, for one per cent of the quantity."""
-    return [_lever(lever) for lever in levers]
+class TimedLayoutJson(RatedLayoutJson):
+    """A layout with what it waits for and how long its steps take."""
+
+    step_s: Figure
+    """Seconds of an optimizer step."""
+    trainer_idle_ratio: Figure
+    """Share of trainer time, 0 to 1, without work on a batch; publishing weights counts as idle."""
+    sampler_idle_ratio: Figure
+    """Share of engine time, 0 to 1, without a decode pass or a prefill."""
+    regime: Waits | None
+    """What the layout waits for, in the words of the verdict."""
+    grade: Grade | None
+    """How far the forecast is from the decode batches that the run measured."""
 
 
-def _lever(lever: Sensitivity) -> dict[str, Json]:
-    return {
-        "quantity": lever.quantity,
-        **_gain(lever.gain_ratio),
-        "silence": lever.silence,
-        "is_rough": lever.is_rough,
-    }
+class WhatIfSideJson(PreemptionJson, TimedLayoutJson):
+    """One side of the comparison; where the run cannot run, its layout alone."""
 
 
-def _gain(gain: Spread | None) -> dict[str, Json]:
-    return {
-        "gain_ratio": None if gain is None else finite(gain.median),
-        "gain_low_ratio": None if gain is None else finite(gain.low),
-        "gain_high_ratio": None if gain is None else finite(gain.high),
-    }
+class QuantityJson(Document):
+    """A quantity of the run that could be better."""
+
+    quantity: SensitivityQuantity
+    """The quantity that is made 1% better, alone."""
 
 
-def _asked(change: Change) -> dict[str, Json]:
-    """By the names of the options; null: as it was."""
-    return {
-        "n_train_gpus": change.trainer_gpus,
-        "n_sample_gpus": change.sampler_gpus,
-        "n_gpus": change.gpus,
-        "max_running_per_engine": change.running_per_engine,
-        "max_staleness": change.max_staleness,
-        "scale_lengths": change.length_factor,
-        "max_output_tokens": change.max_output_tokens,
-        "samples_per_step": change.samples_per_step,
-        "trainer_speed": change.trainer_speed,
-        "forward_speed": change.forward_speed,
-        "weight_update_s": change.weight_update_s,
-    }
+class SensitivityJson(GainJson, QuantityJson):
+    """What 1% of one quantity buys: its gains are changes of the trained tokens per second."""
+
+    silence: Silence | None
+    """Why the quantity buys nothing, or why that is not known; null if it buys something."""
+    is_rough: bool
+    """Whether the formulas hold only roughly for the layout in use."""
 
 
-def _settled(answer: WhatIf, forecast: Forecast) -> dict[str, Json]:
+class ComparisonJson(Document):
+    """What was asked, and both sides of the comparison."""
+
+    asked: AskedJson
+    """What was asked, by the names of the options."""
+    now: WhatIfSideJson
+    """The run as it is, as the model has it."""
+    predicted: WhatIfSideJson
+    """The run as it would be."""
+
+
+class WhatIfDocument(GainJson, ComparisonJson):
+    """What `rlscope what-if --json` prints: the run as it is beside the run with something changed."""
+
+    model_config = ConfigDict(title="rlscope what-if --json")
+
+    obstacle: Obstacle | None
+    """Why the run cannot run like that; null if it can."""
+    chose_split: bool
+    """Whether only the number of GPUs was asked for, so that the fastest split of them was chosen."""
+    simulated: bool
+    """Whether `predicted` comes from the event simulation."""
+    doubts: tuple[ModelWarning, ...]
+    """What the run does not show about this change."""
+    cautions: tuple[ModelWarning, ...]
+    """Warnings about the model of this run."""
+    training_scaling: TrainingScalingJson
+    """How training scales with the number of trainer GPUs."""
+    sensitivity: tuple[SensitivityJson, ...]
+    """What 1% of each quantity buys in the run as it is, the largest change first."""
+
+
+def _asked(change: Change) -> AskedJson:
+    """What is to be different."""
+    return AskedJson(
+        n_train_gpus=change.trainer_gpus,
+        n_sample_gpus=change.sampler_gpus,
+        n_gpus=change.gpus,
+        max_running_per_engine=change.running_per_engine,
+        max_staleness=change.max_staleness,
+        scale_lengths=change.length_factor,
+        max_output_tokens=change.max_output_tokens,
+        samples_per_step=change.samples_per_step,
+        trainer_speed=change.trainer_speed,
+        forward_speed=change.forward_speed,
+        weight_update_s=change.weight_update_s,
+    )
+
+
+def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
+    """The run as it is, or as it would be."""
     rate, pace = advice.rate_of(forecast, answer.now), forecast.pace
-    return {
-        **present_document(forecast, answer.now),
-        "low": None if rate is None else finite(rate.low),
-        "high": None if rate is None else finite(rate.high),
-        "step_s": finite(step_seconds(answer.calibration, forecast, answer.now)),
-        "trainer_idle_ratio": None if pace is None else finite(pace.trainer_idle_ratio),
-        "sampler_idle_ratio": None if pace is None else finite(pace.sampler_idle_ratio),
-        "regime": None if pace is None else waits_for(pace.regime),
-        "grade": forecast.grade,
-        **preemption_document(forecast.preemption),
-    }
+    return WhatIfSideJson(
+        **dict(modelled_layout_json(forecast, answer.now)),
+        low=None if rate is None else rate.low,
+        high=None if rate is None else rate.high,
+        step_s=step_seconds(answer.calibration, forecast, answer.now),
+        trainer_idle_ratio=None if pace is None else pace.trainer_idle_ratio,
+        sampler_idle_ratio=None if pace is None else pace.sampler_idle_ratio,
+        regime=None if pace is None else waits_for(pace.regime),
+        grade=forecast.grade,
+        **dict(preemption_json(forecast.preemption)),
+    )
+
+
+def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
+    """The answer of a run's model to one question."""
+    return WhatIfDocument(
+        asked=_asked(answer.asked),
+        now=_side(answer, answer.now),
+        predicted=_side(answer, answer.predicted),
+        **dict(gain_json(answer.gain_ratio)),
+        obstacle=answer.obstacle,
+        chose_split=answer.chose_split,
+        simulated=answer.simulated,
+        doubts=answer.warnings,
+        cautions=model.warnings,
+        training_scaling=scaling_json(model),
+        sensitivity=sensitivities_json(model.sensitivities),
+    )
+
+
+def sensitivities_json(sensitivities: Sequence[Sensitivity]) -> tuple[SensitivityJson, ...]:
+    """What one per cent of each quantity buys, in the order given."""
+    return tuple(
+        SensitivityJson(
+            quantity=each.quantity,
+            **dict(gain_json(each.gain_ratio)),
+            silence=each.silence,
+            is_rough=each.is_rough,
+        )
+        for each in sensitivities
+    )

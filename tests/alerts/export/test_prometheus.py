@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlscope.alerts.config import built_in_rules, rules_of
+from rlscope.alerts.config import RULE_FILE, built_in_rules, rules_of
 from rlscope.alerts.export.grafana import as_dashboard
 from rlscope.alerts.export.prometheus import Expressed, Inexpressible, as_rule_file, express
 from rlscope.alerts.metrics import METRICS, Metric
-from rlscope.alerts.source import parse_source
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
+from rlscope.source import parse_source
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
@@ -33,7 +33,7 @@ Series = tuple[str, str]
 
 
 def rules(text: str, warm_up_steps: int = 3) -> RuleSet:
-    return rules_of(parse_source(f"warm_up_steps = {warm_up_steps}\n{text}", "rules.toml", is_yaml=False))
+    return rules_of(parse_source(f"warm_up_steps = {warm_up_steps}\n{text}", "rules.toml", RULE_FILE))
 
 
 def rule(metric: str, condition: str, **more: object) -> Rule:

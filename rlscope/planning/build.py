@@ -1,13 +1,10 @@
-"""From a plan.toml to the model's answer: what its figures mean together, and what is taken where they are missing.
+"""From a plan.toml to the model's input: what its figures mean together, and the defaults where they are missing.
 
-Complaints name the line of the plan. Not covered: whether the figures are true.
+Errors name the line of the plan. The model is counted from its Hugging Face config, or is as the plan describes it.
+Lengths are a law that the plan states, or those that an earlier run recorded: of its samples those count that began in
+its steady stretch, or all where it has none; samples that did not end are censored.
 
-The model of a plan: counted from its Hugging Face config, or as the plan itself describes it.
-
-How long the responses and prompts of a plan are: as a law that it states, or as an earlier run recorded them.
-
-Of a recorded run the samples count that began in its steady stretch, or in all of it where it has none; those that did
-not end are censored. Not covered: how the lengths of another model, or of other prompts, would differ.
+Not covered: whether the figures are true, and how lengths would differ with another model or other prompts.
 """
 
 import json
@@ -59,7 +56,7 @@ class Decoder:
 
 
 def decoder_of(file: PlanFile) -> Decoder:
-    """The model; what the plan states itself counts more than its config. Raises RlscopeError."""
+    """The model; what the plan states overrides the model's config. Raises RlscopeError."""
     model = file.model
     counted = None if model.config_json is None else _parameters_of_config(file, model.config_json)
     if counted is None:
@@ -97,12 +94,12 @@ def _parameters_of_config(file: PlanFile, name: str) -> Counted:
             "config_json",
             found=str(error),
             expected="the config.json of a decoder that can be counted",
-            next_step="Or leave it out, and give parameters, layers, attention_heads, kv_heads and head_dim.",
+            next_step="Or remove it and give parameters, layers, attention_heads, kv_heads and head_dim.",
         ) from error
 
 
 def _refuse_gaps(file: PlanFile) -> None:
-    """Without a config the plan has to say everything."""
+    """Without a config the plan must describe the model completely."""
     model = file.model
     needed = (*_DENSE, "kv_heads" if model.kv_latent_dim is None else "kv_latent_dim")
     for name in needed:
@@ -120,18 +117,18 @@ def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
         expected = f"at most the {shape.parameters:,} parameters of the model"
         raise file.error("model", "active_parameters", found=f"{shape.active_parameters:,}", expected=expected)
     if (shape.experts_per_token or 0) > (shape.experts or 0):
-        expected = f"at most the {shape.experts} experts there are"
+        expected = f"at most the model's {shape.experts} experts"
         raise file.error("model", "experts_per_token", found=str(shape.experts_per_token), expected=expected)
 
 
 _STATED: Final = ("mean_tokens", "cv_ratio", "percentiles")
 _ALL_NS: Final = 2**62
 _MOST_GROUPS: Final = 2000
-"""Of the run, the last ones: enough to know how alike their members are."""
+"""The last groups of the run: enough to know how similar their members are."""
 
 
 class PlannedLengths(NamedTuple):
-    """What a plan says of lengths."""
+    """Lengths of responses and prompts."""
 
     law: LengthLaw
     prompt_tokens: float
@@ -143,7 +140,7 @@ def planned_lengths(file: PlanFile) -> PlannedLengths:
     if lengths.from_run is not None:
         return _recorded(file, lengths.from_run)
     if lengths.prompt_tokens is None:
-        raise file.error("lengths", "prompt_tokens", found="no such key", expected="it, or from_run")
+        raise file.error("lengths", "prompt_tokens", found="no such key", expected="prompt_tokens or from_run")
     return PlannedLengths(_stated(file), lengths.prompt_tokens)
 
 
@@ -171,7 +168,7 @@ def _ask_lengths(run: Run) -> Mapping[str, pl.DataFrame]:
 
 
 def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
-    """Under the plan's cap, where it has one; nobody saw how much longer responses are than the cap of the run."""
+    """Under the plan's cap, where it has one. Above the cap of the run the lengths are unknown."""
     cap_tokens = file.lengths.cap_tokens
     if cap_tokens is None:
         return law
@@ -180,7 +177,7 @@ def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
             "lengths",
             "cap_tokens",
             found=f"{cap_tokens:,}",
-            expected=f"at most {law.cap_tokens:,}, at which the run cut responses: nobody saw how long they would be",
+            expected=f"at most {law.cap_tokens:,}, at which the run cut responses: longer ones were not recorded",
         )
     return law.with_cap(cap_tokens)
 
@@ -195,12 +192,12 @@ def _stated(file: PlanFile) -> LengthLaw:
         if lengths.percentiles is not None:
             return law_of_percentiles(_per_cents(lengths.percentiles), lengths.cap_tokens)
         if lengths.mean_tokens is None or lengths.cv_ratio is None:
-            expected = "how much lengths vary: standard deviation over mean"
+            expected = "the spread of lengths: standard deviation over mean"
             raise file.error("lengths", "cv_ratio", found="no such key", expected=expected)
         return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.cap_tokens)
     except ValueError as error:
         name = "mean_tokens" if lengths.percentiles is None else "percentiles"
-        expected = "lengths that a lognormal law under its cap can have"
+        expected = "lengths that a lognormal distribution under the cap can have"
         raise file.error("lengths", name, found=str(error), expected=expected) from error
 
 
@@ -213,26 +210,28 @@ def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
 
 _MFU: Final = LogNormal(LIKELY_MFU_RATIO, LIKELY_MFU_SD / LIKELY_MFU_RATIO)
 _PREFILL: Final = LogNormal(PREFILL_EFFICIENCY, 0.25)
-"""0.33 to 0.75 in nine cases of ten."""
+"""0.33 to 0.75 with 90% probability."""
 _MEASURED_LOG_SD: Final = 0.1
-"""Of a training rate that was measured elsewhere: on another batch, with other lengths."""
+"""Of a training rate measured elsewhere, on another batch with other lengths."""
 _UPDATE_LOG_SD: Final = 0.3
-"""Of the time of a weight update before one was made."""
+"""Of the time of a weight update before any was measured."""
 
 
 def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, PlanResult]:
-    """Read a plan and sweep its layouts; most_staleness: instead of the plan's own. Raises RlscopeError."""
+    """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness. Raises RlscopeError."""
     file = read_plan(path)
     if most_staleness is not None:
         file = replace(file, limits=replace(file.limits, max_staleness=most_staleness))
     try:
         return file, plan_layouts(plan_of(file))
     except UnplannableError as error:
-        raise file.error("model", None, found=str(error), expected="a model that can be laid out") from error
+        raise file.error(
+            "model", None, found=str(error), expected="a model that fits some layout of the GPUs"
+        ) from error
 
 
 def plan_of(file: PlanFile) -> PlanInputs:
-    """The plan in the terms of the model. Raises RlscopeError where its figures exclude each other."""
+    """The plan as input of the model. Raises RlscopeError where its figures contradict each other."""
     device, decoder, workload = _device(file), decoder_of(file), _workload(file)
     gpus, granularity = file.gpus, _granularity(file)
     mean = file.lengths.mean_tokens
@@ -251,7 +250,7 @@ def plan_of(file: PlanFile) -> PlanInputs:
         settings=Settings(),
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
-        # Where what is too old is dropped, no layout trains on it.
+        # Where stale samples are dropped, no layout trains on them.
         most_staleness=None if file.limits.staleness_kept == "drop" else file.limits.max_staleness,
         present=_present(file),
     )
@@ -268,7 +267,7 @@ def _granularity(file: PlanFile) -> Granularity:
             "total",
             found=str(gpus.total),
             expected=f"at least {replica + engine}: a trainer replica and an engine, in whole nodes",
-            next_step="Fewer GPUs can only take turns: run synchronously, or plan with more of them.",
+            next_step="Fewer GPUs can only run synchronously: do that, or plan with more of them.",
         )
     return granularity
 
@@ -303,7 +302,7 @@ def _device(file: PlanFile) -> Device:
 
 
 def _listed_device(name: str) -> Device | None:
-    """By the table's own name, or by the driver's."""
+    """Found by the name in the table, or by the driver's name."""
     exact = (device for device in DEVICES if device.name.casefold() == name.casefold())
     return next(exact, None) or find_device(name)
 
@@ -371,7 +370,7 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
 
 
 def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
-    """The plan's number with its own spread, or with the usual one."""
+    """The plan's number with its own spread, or with the default one."""
     if guess is None:
         return usual
     return LogNormal(guess.median, usual.log_sd if guess.log_sd is None else guess.log_sd)
@@ -380,7 +379,9 @@ def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
 def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
     given, seconds = file.weights, file.weights.update_s
     if seconds is not None and given.bandwidth_gb_per_s is not None:
-        raise file.error("weights", "bandwidth_gb_per_s", found="update_s too", expected="one of the two")
+        raise file.error(
+            "weights", "bandwidth_gb_per_s", found="both bandwidth_gb_per_s and update_s", expected="one of them"
+        )
     if given.bandwidth_gb_per_s is not None:
         moved_s = (shape.weight_bytes or 0.0) / (given.bandwidth_gb_per_s.median * 1e9)
         seconds = Guess(moved_s, given.bandwidth_gb_per_s.log_sd)
@@ -392,7 +393,12 @@ def _admission(file: PlanFile) -> Admission:
     limits, batch = file.limits, file.batch
     kept = limits.staleness_kept
     if kept != "by_layout" and limits.max_staleness is None:
-        raise file.error("limits", "staleness_kept", found=f"{kept!r} and no max_staleness", expected="the cap too")
+        raise file.error(
+            "limits",
+            "staleness_kept",
+            found=f"{kept!r} and no max_staleness",
+            expected="max_staleness too, the cap to enforce",
+        )
     whole = math.ceil(batch.samples_per_step / batch.group_size) * batch.group_size
     queue = limits.queue_capacity_samples
     if queue is None and kept == "by_layout":
@@ -408,7 +414,7 @@ def _admission(file: PlanFile) -> Admission:
 
 
 def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> float:
-    """Given, or what weights leave of the memory. Raises RlscopeError where they do not fit."""
+    """As given, or the memory that the weights leave. Raises RlscopeError where the weights do not fit."""
     if file.limits.kv_capacity_tokens is not None:
         return file.limits.kv_capacity_tokens
     ratio, gpus = file.efficiency.memory_ratio, file.gpus.gpus_per_engine
@@ -420,17 +426,17 @@ def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> fl
     if tokens is not None:
         return float(tokens)
     if not shape.kv_bytes_per_token(gpus):
-        expected = "the engine's KV capacity: no layer of this model is known to grow with the context"
+        expected = "the engine's KV capacity: the KV cache of this model cannot be computed from its layers"
         raise file.error("limits", "kv_capacity_tokens", found="no such key", expected=expected)
     fits = next((more for more in range(gpus + 1, file.gpus.total) if capacity(more)), None)
     weights_gb, memory_gb = (shape.weight_bytes or 0.0) / 1e9, gpus * device.memory_bytes / 1e9
-    more = "more than there are" if fits is None else f"at least {fits}"
+    more = "more than the plan has" if fits is None else f"at least {fits}"
     raise file.error(
         "gpus",
         "gpus_per_engine",
         found=f"{gpus}, whose {memory_gb:,.0f} GB do not hold {weights_gb:,.0f} GB of weights and a KV cache",
         expected=f"{more} GPUs of {device.name} for an engine",
-        next_step="Engines with more GPUs, fewer bytes_per_weight, or a device with more memory hold it.",
+        next_step="Use more GPUs per engine, fewer bytes_per_weight, or a device with more memory.",
     )
 
 
@@ -440,7 +446,7 @@ def _present(file: PlanFile) -> Layout | None:
         return None
     if given.trainer_gpus + given.sampler_gpus > gpus.total:
         found = f"{given.trainer_gpus} and {given.sampler_gpus} GPUs"
-        expected = f"at most the {gpus.total} that there are"
+        expected = f"at most gpus.total, {gpus.total}"
         raise file.error("present", "trainer_gpus", found=found, expected=expected)
     if given.sampler_gpus % gpus.gpus_per_engine:
         expected = f"a multiple of gpus_per_engine, {gpus.gpus_per_engine}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
-from pydantic.json_schema import DEFAULT_REF_TEMPLATE, GenerateJsonSchema
+from pydantic.json_schema import GenerateJsonSchema
 
 from rlscope.errors import RlscopeError
 
@@ -111,6 +111,8 @@ class _Fault:
         place, parent, part = _follow(error["loc"], schema)
         if kind in ("unexpected_keyword_argument", "extra_forbidden") and place[-1:] == error["loc"][-1:]:
             return cls._unknown_key(place, parent)
+        if place and isinstance(place[-1], int) and isinstance(_value(document, place[:-1]), dict):
+            return cls(place[:-1], f"the key {place[-1]}", "keys that are strings")
         expected, known = describe(part, schema), part.get("enum", ())
         if kind.startswith("union_tag"):
             place, known = (*place, part["discriminator"]["propertyName"]), tuple(part["discriminator"]["mapping"])
@@ -259,7 +261,7 @@ class _UntitledSchema(GenerateJsonSchema):
 
 def json_schema(model: TypeAdapter[Any]) -> dict[str, Any]:
     """The JSON Schema of what a model reads."""
-    return model.json_schema(ref_template=DEFAULT_REF_TEMPLATE, schema_generator=_UntitledSchema)
+    return model.json_schema(schema_generator=_UntitledSchema)
 
 
 def describe(part: Schema, schema: Schema, *, table: str = "a table") -> str:

@@ -246,7 +246,7 @@ class CommandTable(_Common):
 
     kind: Literal["command"]
     command: Annotated[
-        list[Annotated[str, Field(strict=True, min_length=1)]],
+        list[Annotated[str, Field(strict=True, min_length=1, json_schema_extra=_HIDDEN)]],
         Field(min_length=1, json_schema_extra=_HIDDEN, description="The command and its arguments."),
     ]
 

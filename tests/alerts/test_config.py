@@ -163,6 +163,10 @@ YAML_MISTAKES = [
     ("rules:\n  - name: a\n    metric: queue.depth\n    abve: 4", 4, "'abve'"),
     ("rules:\n  - name: a\n    metric: queue.depth\n    above: 4\n    labels:\n      severity: hi", 6, "'hi'"),
     ("rules: [", 1, "not YAML"),
+    ("rules:\n  - 1: a\n    name: b", 2, "found the key 1; expected keys that are strings"),
+    ("rules:\n  - name: a\n    metric: queue.depth\n    above: 4\n    labels: {1: b}", 5, "found the key 1"),
+    ("rules: [null]", 1, "found None; expected a table"),
+    ("receivers:\n  - kind: [a]", 2, "expected one of 'alertmanager'"),
     ("- a", 1, "a list at its top"),
 ]
 

@@ -124,6 +124,12 @@ HEAD = '[[receivers]]\nname = "a"\n'
         (HEAD + 'kind = "slack"\nurl_env = "U"\nsend_resolved = "no"', ":5, ", "true or false"),
         (HEAD + 'kind = "slack"\nurl_env = "U"\ngroup_by = "run"', ":5, ", "a non-empty list of non-empty strings"),
         (HEAD + 'kind = "command"\ncommand = "rm -rf"', ":4, ", "a non-empty list of non-empty strings"),
+        (
+            HEAD + f'kind = "command"\ncommand = ["run", ["{HUSH}"]]',
+            ":4, ",
+            "command[1]: found a value that is not shown",
+        ),
+        (HEAD + f'kind = "slack"\nurl_env = ["{HUSH}"]', ":4, ", "url_env: found a value that is not shown"),
         (HEAD + 'kind = "command"\ncommand = []', ":4, ", "a non-empty list of non-empty strings"),
         ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, ":6, ", "a name of its own"),
         ('receivers = "a"', ":1, ", "a list of tables"),

@@ -10,18 +10,20 @@ import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final
 
 from rlscope_otel.schema import FORMAT_VERSION, TABLES
 
+from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
 from rlscope.diagnose import RULES
+from rlscope.planning.schema import plan_schema
 from rlscope.reports.documents import Document
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.check import CheckDocument
 from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
-from rlscope.trace.config import MEANINGS, RunConfig, kind_name
+from rlscope.trace.config import entry_kind, run_config_schema
 from rlscope.trace.questions import questions
 
 DOCS = Path(__file__).parent
@@ -55,12 +57,15 @@ def trace_format_page() -> str:
 
 def _config_lines() -> list[str]:
     """The entries of run.json's config that an analysis reads."""
-    kinds = {name: kind_name(get_args(hint)[0]) for name, hint in get_type_hints(RunConfig).items()}
+    schema = run_config_schema()
     return [
         "\n## run.json: config\n\nWhat `start_run(config=...)` is given. Every entry may be missing, and others may be"
         " there;\nwhat is not stated is taken from what the run shows, or assumed and said to be.\n\n"
         "| entry | type | meaning |\n|---|---|---|\n",
-        *(f"| `{name}` | {kind} | {MEANINGS[name]} |\n" for name, kind in kinds.items()),
+        *(
+            f"| `{name}` | {re.sub('^an? ', '', entry_kind(name, schema))} | {entry['description']} |\n"
+            for name, entry in schema["properties"].items()
+        ),
     ]
 
 
@@ -168,6 +173,18 @@ def _json_type(schema: Mapping[str, Any]) -> str:
     return schema["type"] if isinstance(schema["type"], str) else " or ".join(schema["type"])
 
 
+def schema_page(title: str, schema: dict[str, Any]) -> str:
+    """A JSON Schema of a file that a person or the capture writes."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return json.dumps(head | schema | {"title": title}, indent=2) + "\n"
+
+
+INPUT_SCHEMAS = {
+    "schema/run-config.schema.json": lambda: schema_page("The config of rlscope's run.json", run_config_schema()),
+    "schema/plan-file.schema.json": lambda: schema_page("A plan for `rlscope plan`", plan_schema()),
+    "schema/rules.schema.json": lambda: schema_page("Alert rules and receivers of rlscope", rules_schema()),
+}
+
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "trace-format.md": trace_format_page,
     "findings.md": findings_page,
@@ -175,6 +192,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "metrics.md": metrics_page,
     "json.md": json_page,
     **{f"schema/{name}.schema.json": partial(schema_text, name) for name in DOCUMENTS},
+    **INPUT_SCHEMAS,
 }
 
 

@@ -16,7 +16,7 @@ CAPTURE = sorted((ROOT / "instrumentation" / "rlscope_otel").rglob("*.py"))
 MODULES = [*ANALYSIS, *CAPTURE]
 
 LAYERS = (
-    {"errors", "format"},
+    {"errors", "format", "source"},
     {"trace", "model"},
     {"analysis"},
     {"diagnose", "planning"},

@@ -1,23 +1,24 @@
-"""Reads rules: a file of TOML or YAML, the built-in ones, or one line of the command line. Evaluates nothing.
+"""Reads alert rules: a file of TOML or YAML, the built-in ones, or one line of the command line. Evaluates nothing.
 
-What it does not know is an error that names the file and the line, and the nearest name that it does know.
+A mistake is an error that names the file and the line, and the nearest known name.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from difflib import get_close_matches
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from string import Formatter
-from typing import Final, cast, get_args
+from typing import Annotated, Any, ClassVar, Final
 
-from rlscope.alerts.durations import parse_duration, parse_window
+from pydantic import BeforeValidator, ConfigDict, Field, TypeAdapter, WithJsonSchema
+
+from rlscope.alerts.durations import DURATION_SCHEMA, WINDOW_SCHEMA, parse_duration, parse_window
 from rlscope.alerts.metrics import BY_NAME, METRICS, RESIDUAL
-from rlscope.alerts.receiver import receivers_of
-from rlscope.alerts.source import Place, RuleSource, parse_source, read_source
+from rlscope.alerts.receiver import ReceiverTable, receivers_of
 from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
+from rlscope.source import FileKind, Place, Source, did_you_mean, json_schema, parse_source, read_source
 
 DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
 """Five minutes: several steps of most runs, and what Prometheus' own examples take."""
@@ -34,20 +35,120 @@ ANNOTATION_FIELDS: Final = (
     "run",
 )
 """What may stand in braces in an annotation."""
-_TOP_KEYS: Final = ("interval", "warm_up_steps", "rules", "receivers")
-_RULE_KEYS: Final = (
-    "name", "metric", "sql", "above", "below", "window", "for", "keep_firing_for", "kind", "min_evidence", "reduce",
-    "labels", "annotations",
-)  # fmt: skip
-_OWN_MIN_EVIDENCE: Final = 1
-# What a prediction leaves unexplained may be more than all of it, and less than none.
+RULE_FILE: Final = FileKind(
+    "a file of alert rules",
+    "`rlscope rules --example` shows rules.",
+    error=RuleError,
+    advice={"receivers": "docs/watch.md shows receivers."},
+)
+_SQL_MIN_EVIDENCE: Final = 1
+# The residual of the prediction may be above 1 and below 0.
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
-_SHARE: Final = "0 to 1, for the metric is a share: 30 % is 0.3"
+_SHARE: Final = "0 to 1, because the metric is a ratio: 30% is 0.3"
+
+
+def _threshold(written: object) -> float:
+    if isinstance(written, bool) or not isinstance(written, int | float) or written != written:
+        raise ValueError("a number in the metric's unit, written without the unit")
+    return float(written)
+
+
+def _duration_ns(written: object) -> int:
+    return parse_duration(written if isinstance(written, str) else "")
+
+
+def _window(written: object) -> RuleWindow:
+    return parse_window(written if isinstance(written, str) else "")
+
+
+_Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
+_Texts = dict[str, Annotated[str, Field(strict=True)]]
+_Whole = Annotated[int, Field(strict=True, ge=0)]
+_Threshold = Annotated[float, BeforeValidator(_threshold)]
+_DurationNs = Annotated[int, BeforeValidator(_duration_ns), WithJsonSchema(DURATION_SCHEMA)]
+_Window = Annotated[RuleWindow, BeforeValidator(_window), WithJsonSchema(WINDOW_SCHEMA)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleTable:
+    """One rule."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "allOf": [
+                {"oneOf": [{"required": ["metric"]}, {"required": ["sql"]}]},
+                {"oneOf": [{"required": ["above"]}, {"required": ["below"]}]},
+            ]
+        },
+    )
+
+    name: Annotated[_Text, Field(description="What alerts and their labels call it; unique in the file.")]
+    metric: Annotated[
+        _Text | None, Field(description="A metric that `rlscope rules` lists.", examples=["idle.trainer_ratio"])
+    ] = None
+    sql: Annotated[
+        _Text | None, Field(description="A SELECT of your own with the columns at_ns and value, instead of a metric.")
+    ] = None
+    above: Annotated[_Threshold | None, Field(description="Fires above this value, in the metric's unit.")] = None
+    below: Annotated[_Threshold | None, Field(description="Fires below this value, in the metric's unit.")] = None
+    window: Annotated[
+        _Window | None, Field(description="How far back the metric looks: a duration or a number of steps.")
+    ] = None
+    for_ns: Annotated[
+        _DurationNs | None, Field(alias="for", description="How long the condition must hold before the rule fires.")
+    ] = None
+    keep_firing_for_ns: Annotated[
+        _DurationNs | None,
+        Field(alias="keep_firing_for", description="How long the rule keeps firing after the condition last held."),
+    ] = None
+    kind: Annotated[RuleKind, Field(description="What the rule is about.")] = "hint"
+    min_evidence: Annotated[
+        _Whole | None, Field(description="Least evidence in the window; with less there is no data.")
+    ] = None
+    reduce: Annotated[Reduction | None, Field(description="How values of `sql` within a window become one.")] = None
+    labels: Annotated[_Texts, Field(description="Labels of its alerts; `severity` is info, warning or critical.")] = (
+        field(default_factory=dict[str, str])
+    )
+    annotations: Annotated[
+        _Texts, Field(description=f"Texts of its alerts; in braces: {', '.join(ANNOTATION_FIELDS)}.")
+    ] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleDocument:
+    """A file of alert rules and of the receivers that are notified."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    interval_ns: Annotated[
+        _DurationNs | None, Field(alias="interval", description="Time between two evaluations, at least 1ms.")
+    ] = None
+    warm_up_steps: Annotated[_Whole | None, Field(description="Optimizer steps before any rule is evaluated.")] = None
+    rules: Annotated[
+        list[RuleTable] | None, Field(description="The rules; the built-in ones where the file has none.")
+    ] = None
+    receivers: Annotated[list[ReceiverTable], Field(description="Who is notified of alerts.")] = field(
+        default_factory=list[ReceiverTable]
+    )
+
+
+_MODEL: Final = TypeAdapter(RuleDocument)
+
+
+def rules_schema() -> dict[str, Any]:
+    """The JSON Schema of a file of rules and receivers."""
+    return json_schema(_MODEL)
+
+
+def read_rule_file(path: Path) -> Source:
+    """A file of rules and receivers, not yet checked. Raises RuleError for what is neither TOML nor YAML."""
+    return read_source(path, RULE_FILE)
 
 
 def load_rules(path: Path) -> RuleSet:
-    """The rules of a file. Raises RuleError, for its receivers too: a mistake shows before the watch needs them."""
-    source = read_source(path)
+    """The rules of a file. Raises RuleError; also for its receivers, so that a mistake shows before they are needed."""
+    source = read_rule_file(path)
     receivers_of(source)
     return rules_of(source)
 
@@ -58,27 +159,27 @@ def example() -> str:
 
 
 def built_in_rules() -> RuleSet:
-    """The rules that hold where the user names none."""
-    return rules_of(parse_source(example(), "built_in.toml", is_yaml=False))
+    """The rules that apply where the user names none."""
+    return rules_of(parse_source(example(), "built_in.toml", RULE_FILE))
 
 
-def rules_of(source: RuleSource) -> RuleSet:
+def rules_of(source: Source) -> RuleSet:
     """The rules of a document, the built-in ones where it names none. Raises RuleError."""
-    _check_keys(source, (), source.document, _TOP_KEYS)
-    plain = RuleSet(_rules(source) if "rules" in source.document else built_in_rules().rules)
-    interval_ns = _duration(source, (), source.document, "interval", plain.interval_ns)
-    if interval_ns < 1_000_000:
-        raise _wrong(source, ("interval",), source.document["interval"], "at least 1ms")
-    warm_up = source.document.get("warm_up_steps", plain.warm_up_steps)
-    if not _is_whole(warm_up):
-        raise _wrong(source, ("warm_up_steps",), warm_up, "a whole number of steps, at least 0")
-    return replace(plain, interval_ns=interval_ns, warm_up_steps=cast("int", warm_up))
+    written = source.validated(_MODEL)
+    plain = RuleSet(_rules(source, written.rules) if written.rules is not None else built_in_rules().rules)
+    if written.interval_ns is not None and written.interval_ns < 1_000_000:
+        raise source.error(("interval",), found=repr(source.document["interval"]), expected="at least 1ms")
+    return replace(
+        plain,
+        interval_ns=plain.interval_ns if written.interval_ns is None else written.interval_ns,
+        warm_up_steps=plain.warm_up_steps if written.warm_up_steps is None else written.warm_up_steps,
+    )
 
 
 def one_off(text: str) -> Rule:
     """A rule like `staleness.tokens.p95 > 4`: critical, over the whole run after warm-up. Raises RuleError.
 
-    The slightest evidence is enough: who asks about one run in one line wants an answer.
+    It needs no minimum of evidence: a question about one run in one line deserves an answer.
     """
     words = text.split()
     place = f"--fail-if {text!r}"
@@ -90,8 +191,14 @@ def one_off(text: str) -> Rule:
             next_step="`rlscope rules` lists the metrics.",
         )
     if words[0] not in BY_NAME:
-        raise _unknown(place, "metric", words[0], tuple(BY_NAME))
-    if not _is_reached(words[0], float(words[2])):
+        meant = did_you_mean(words[0], tuple(BY_NAME))
+        raise RuleError.of(
+            place,
+            found=f"unknown metric {words[0]!r}",
+            expected="one of " + ", ".join(BY_NAME),
+            next_step=" ".join(filter(None, (meant, "`rlscope rules` lists the metrics."))),
+        )
+    if not _is_reachable(words[0], float(words[2])):
         raise RuleError.of(place, found=words[2], expected=_SHARE, next_step="Otherwise it always or never fires.")
     return Rule(
         name=text,
@@ -105,152 +212,94 @@ def one_off(text: str) -> Rule:
     )
 
 
-def _rules(source: RuleSource) -> tuple[Rule, ...]:
-    raw = source.document["rules"]
-    if not isinstance(raw, list):
-        raise _wrong(source, ("rules",), raw, "a list of tables, each headed [[rules]]")
-    if not raw:
-        raise _wrong(source, ("rules",), raw, "at least one rule, or no `rules` for the built-in ones")
-    tables = cast("list[object]", raw)
+def _rules(source: Source, tables: Sequence[RuleTable]) -> tuple[Rule, ...]:
+    if not tables:
+        expected = "at least one rule, or no `rules` key for the built-in ones"
+        raise source.error(("rules",), found="[]", expected=expected)
     rules = tuple(_rule(source, ("rules", index), table) for index, table in enumerate(tables))
-    _check_names(source, rules)
+    names = [rule.name for rule in rules]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            expected = "a name of its own for every rule"
+            raise source.error(("rules", index, "name"), found=repr(name), expected=expected)
     return rules
 
 
-def _rule(source: RuleSource, place: Place, raw: object) -> Rule:
-    if not isinstance(raw, dict):
-        raise _wrong(source, place, raw, "a table with the entries of a rule")
-    table = cast("Mapping[str, object]", raw)
-    _check_keys(source, place, table, _RULE_KEYS)
-    metric, sql = _subject(source, place, table)
-    direction: Direction = _one_of(source, place, table, ("above", "below"))  # type: ignore[assignment]
-    least = BY_NAME[metric].min_evidence if metric is not None else _OWN_MIN_EVIDENCE
-    min_evidence = table.get("min_evidence", least)
-    if not _is_whole(min_evidence):
-        raise _wrong(source, (*place, "min_evidence"), min_evidence, "a whole number, at least 0")
+def _rule(source: Source, place: Place, table: RuleTable) -> Rule:
+    _check_subject(source, place, table)
+    direction, threshold = _condition(source, place, table)
+    least = BY_NAME[table.metric].min_evidence if table.metric is not None else _SQL_MIN_EVIDENCE
     return Rule(
-        name=_text(source, place, table, "name"),
-        metric=metric,
-        sql=sql,
+        name=table.name,
+        metric=table.metric,
+        sql=table.sql,
         direction=direction,
-        threshold=_threshold(source, (*place, direction), table[direction], metric),
-        window=_window(source, place, table),
-        for_ns=_duration(source, place, table, "for", 0),
-        keep_firing_for_ns=_duration(source, place, table, "keep_firing_for", 0),
-        kind=_choice(source, place, table, "kind", get_args(RuleKind), "hint"),  # type: ignore[arg-type]
-        min_evidence=cast("int", min_evidence),
-        reduction=_choice(source, place, table, "reduce", get_args(Reduction), "mean"),  # type: ignore[arg-type]
+        threshold=threshold,
+        window=table.window or DEFAULT_WINDOW,
+        for_ns=table.for_ns or 0,
+        keep_firing_for_ns=table.keep_firing_for_ns or 0,
+        kind=table.kind,
+        min_evidence=least if table.min_evidence is None else table.min_evidence,
+        reduction=table.reduce or "mean",
         labels=_labels(source, place, table),
         annotations=_annotations(source, place, table),
     )
 
 
-def _subject(source: RuleSource, place: Place, table: Mapping[str, object]) -> tuple[str | None, str | None]:
-    """The metric's name, or the user's own SELECT."""
-    if _one_of(source, place, table, ("metric", "sql")) == "sql":
-        return None, _text(source, place, table, "sql")
-    if "reduce" in table:
-        raise _wrong(source, (*place, "reduce"), "`reduce` beside `metric`", "it only beside `sql`")
-    metric = _text(source, place, table, "metric")
-    if metric not in BY_NAME:
-        raise _unknown(source.at((*place, "metric")), "metric", metric, tuple(BY_NAME))
-    return metric, None
+def _check_subject(source: Source, place: Place, table: RuleTable) -> None:
+    """Of a metric and a SELECT there is one, and it fits the other keys."""
+    _check_one_of(source, place, table, ("metric", "sql"))
+    if table.metric is None:
+        return
+    if table.reduce is not None:
+        raise source.error((*place, "reduce"), found="`reduce` beside `metric`", expected="it only beside `sql`")
+    if table.metric not in BY_NAME:
+        raise source.unknown((*place, "metric"), "metric", table.metric, tuple(BY_NAME))
 
 
-def _one_of(source: RuleSource, place: Place, table: Mapping[str, object], keys: tuple[str, str]) -> str:
-    given = [key for key in keys if key in table]
+def _condition(source: Source, place: Place, table: RuleTable) -> tuple[Direction, float]:
+    _check_one_of(source, place, table, ("above", "below"))
+    direction: Direction = "below" if table.above is None else "above"
+    threshold = table.below if table.above is None else table.above
+    assert threshold is not None
+    if not _is_reachable(table.metric, threshold):
+        raise source.error((*place, direction), found=f"{threshold:g}", expected=_SHARE)
+    return direction, threshold
+
+
+def _check_one_of(source: Source, place: Place, table: RuleTable, keys: tuple[str, str]) -> None:
+    given = [key for key in keys if getattr(table, key) is not None]
     if len(given) != 1:
-        raise RuleError.of(
-            source.at((*place, keys[1]) if given else place),
+        raise source.error(
+            (*place, keys[1]) if given else place,
             found=f"both {keys[0]} and {keys[1]}" if given else f"neither {keys[0]} nor {keys[1]}",
             expected=f"one of {keys[0]} and {keys[1]} in every rule",
-            next_step="`rlscope rules --example` shows rules.",
         )
-    return given[0]
 
 
-def _window(source: RuleSource, place: Place, table: Mapping[str, object]) -> RuleWindow:
-    if "window" not in table:
-        return DEFAULT_WINDOW
-    text = _text(source, place, table, "window")
-    try:
-        return parse_window(text)
-    except ValueError as error:
-        raise _wrong(source, (*place, "window"), text, str(error)) from None
-
-
-def _duration(source: RuleSource, place: Place, table: Mapping[str, object], key: str, default_ns: int) -> int:
-    if key not in table:
-        return default_ns
-    value = table[key]
-    try:
-        return parse_duration(value) if isinstance(value, str) else parse_duration("")
-    except ValueError as error:
-        raise _wrong(source, (*place, key), value, str(error)) from None
-
-
-def _labels(source: RuleSource, place: Place, table: Mapping[str, object]) -> dict[str, str]:
-    labels = {"severity": "warning"} | _texts(source, (*place, "labels"), table.get("labels", {}))
+def _labels(source: Source, place: Place, table: RuleTable) -> dict[str, str]:
+    labels = {"severity": "warning"} | table.labels
     if labels["severity"] not in SEVERITIES:
-        where = (*place, "labels", "severity")
-        raise _unknown(source.at(where), "severity", labels["severity"], SEVERITIES)
+        raise source.unknown((*place, "labels", "severity"), "severity", labels["severity"], SEVERITIES)
     return labels
 
 
-def _annotations(source: RuleSource, place: Place, table: Mapping[str, object]) -> dict[str, str]:
-    annotations = _texts(source, (*place, "annotations"), table.get("annotations", {}))
-    for key, text in annotations.items():
+def _annotations(source: Source, place: Place, table: RuleTable) -> dict[str, str]:
+    for key, text in table.annotations.items():
         where = (*place, "annotations", key)
         try:
-            fields = [field for _, field, _, _ in Formatter().parse(text) if field is not None]
+            names = [name for _, name, _, _ in Formatter().parse(text) if name is not None]
         except ValueError as error:
-            raise _wrong(source, where, text, f"text with fields in braces ({error})") from None
-        for field in fields:
-            if field not in ANNOTATION_FIELDS:
-                raise _unknown(source.at(where), "field", field, ANNOTATION_FIELDS)
-    return annotations
+            raise source.error(where, found=repr(text), expected=f"text with fields in braces ({error})") from None
+        for name in names:
+            if name not in ANNOTATION_FIELDS:
+                raise source.unknown(where, "field", name, ANNOTATION_FIELDS)
+    return table.annotations
 
 
-def _texts(source: RuleSource, place: Place, raw: object) -> dict[str, str]:
-    if not isinstance(raw, dict):
-        raise _wrong(source, place, raw, "a table of texts")
-    for key, value in cast("Mapping[object, object]", raw).items():
-        if not isinstance(key, str) or not isinstance(value, str):
-            raise _wrong(source, (*place, str(key)), value, "a text")
-    return dict(cast("Mapping[str, str]", raw))
-
-
-def _choice(
-    source: RuleSource, place: Place, table: Mapping[str, object], key: str, known: Sequence[str], default: str
-) -> str:
-    value = table.get(key, default)
-    if value not in known:
-        raise _unknown(source.at((*place, key)), key, str(value), known)
-    return str(value)
-
-
-def _text(source: RuleSource, place: Place, table: Mapping[str, object], key: str) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not value.strip():
-        raise _wrong(source, (*place, key), value, f"a text for {key}")
-    return value
-
-
-def _threshold(source: RuleSource, place: Place, value: object, metric: str | None) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise _wrong(source, place, value, "a number in the metric's unit, without its unit")
-    if not _is_reached(metric, value):
-        raise _wrong(source, place, value, _SHARE)
-    return float(value)
-
-
-def _is_reached(metric: str | None, threshold: float) -> bool:
-    """Whether values lie on both sides of a threshold, or may: a share of 30 is one of 30 %, misread."""
+def _is_reachable(metric: str | None, threshold: float) -> bool:
+    """Whether values may lie on both sides of a threshold: one of 30 on a ratio is a misread 30%."""
     return metric not in _SHARES or 0 <= threshold <= 1
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _is_number_text(text: str) -> bool:
@@ -258,36 +307,3 @@ def _is_number_text(text: str) -> bool:
         return float(text) == float(text)
     except ValueError:
         return False
-
-
-def _check_keys(source: RuleSource, place: Place, table: Mapping[str, object], known: Sequence[str]) -> None:
-    for key in table:
-        if key not in known:
-            raise _unknown(source.at((*place, key)), "key", key, known)
-
-
-def _check_names(source: RuleSource, rules: Sequence[Rule]) -> None:
-    seen: set[str] = set()
-    for index, rule in enumerate(rules):
-        if rule.name in seen:
-            raise _wrong(source, ("rules", index, "name"), rule.name, "a name of its own for every rule")
-        seen.add(rule.name)
-
-
-def _unknown(where: str, kind: str, name: str, known: Sequence[str]) -> RuleError:
-    near = get_close_matches(name, known, n=1)
-    return RuleError.of(
-        where,
-        found=f"{kind} {name!r}, which there is not",
-        expected="one of " + ", ".join(known),
-        next_step=f"Did you mean {near[0]!r}?" if near else "`rlscope rules` lists what there is.",
-    )
-
-
-def _wrong(source: RuleSource, place: Place, value: object, expected: str) -> RuleError:
-    return RuleError.of(
-        source.at(place),
-        found="nothing" if value is None else repr(value),
-        expected=expected,
-        next_step="`rlscope rules --example` shows rules.",
-    )

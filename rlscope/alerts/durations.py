@@ -1,7 +1,7 @@
-"""Lengths of time and windows as a rule writes them: `30s`, `1h30m`, `20 steps`. A number without a unit is refused."""
+"""Durations and windows as a rule writes them: `30s`, `1h30m`, `20 steps`. A number without a unit is refused."""
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from rlscope.alerts.types import WHOLE_RUN, RuleWindow
 
@@ -16,6 +16,18 @@ UNITS_NS: Final = {
 _PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _STEPS: Final = re.compile(r"(\d+) steps?")
 _LONGEST_NS: Final = 366 * UNITS_NS["d"]
+
+DURATION_SCHEMA: Final[dict[str, Any]] = {
+    "type": "string",
+    "pattern": r"^(\d+d)?(\d+h)?(\d+m)?(\d+s)?(\d+ms)?$",
+    "minLength": 2,
+    "examples": ["30s", "1h30m"],
+}
+"""What `parse_duration` reads, as JSON Schema."""
+WINDOW_SCHEMA: Final[dict[str, Any]] = {
+    "anyOf": [DURATION_SCHEMA, {"type": "string", "pattern": r"^\d+ steps?$", "examples": ["20 steps"]}]
+}
+"""What `parse_window` reads, as JSON Schema."""
 
 
 def parse_duration(text: str) -> int:
@@ -44,7 +56,7 @@ def parse_window(text: str) -> RuleWindow:
     except ValueError as error:
         raise ValueError(f"{error}, or a number of steps such as `20 steps`") from None
     if length_ns == 0:
-        raise ValueError("more than nothing")
+        raise ValueError("a duration above 0s")
     return RuleWindow(length_ns)
 
 

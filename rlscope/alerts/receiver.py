@@ -1,46 +1,44 @@
-"""Reads the `[[receivers]]` of a file of rules: who is told of alerts, and where their secrets come from.
+"""The `[[receivers]]` of a rule file: who is notified of alerts, and where their secrets come from.
 
-An address that holds a secret stays out of the file: `url_env` names a variable, `url_file` a file. No error quotes an
-address, even one that should not have been there.
-
-Where a secret comes from: the environment or a file, asked for when it is needed and never kept.
-
-Nothing here puts a secret into text: an error names the variable or the file, and so does `str()` of a source.
-
-Who is told of alerts, as facts. Reading them from a file is the business of `receivers`.
+A URL that holds a secret stays out of the file: `url_env` names an environment variable, `url_file` a file. The secret
+is read when it is needed and never kept. No error and no `str()` repeats one, even where it was written into the file.
 """
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Annotated, Any, ClassVar, Final, Literal
 from urllib.parse import urlsplit
 
-from rlscope.alerts.durations import parse_duration
-from rlscope.alerts.source import Place, RuleSource
-from rlscope.analysis.result import SEVERITIES, Severity
-from rlscope.errors import RlscopeError, RuleError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonValue, TypeAdapter, WithJsonSchema
+
+from rlscope.alerts.durations import DURATION_SCHEMA, parse_duration
+from rlscope.analysis.result import Severity
+from rlscope.errors import RlscopeError
+from rlscope.source import Place, Source
 
 
 class SecretError(RlscopeError):
-    """A secret that is not where the rules say."""
+    """A secret that is not where the rule file says."""
 
 
 @dataclass(frozen=True, slots=True)
 class FromEnvironment:
-    """The value of a variable."""
+    """The value of an environment variable."""
 
     variable: str
 
     def reveal(self, environment: Mapping[str, str] = os.environ) -> str:
-        """The secret. Raises SecretError when the variable is not set, or empty."""
+        """The secret. Raises SecretError when the variable is not set or is empty."""
         value = environment.get(self.variable, "").strip()
         if not value:
             raise SecretError.of(
-                f"${self.variable}", found="nothing", expected="the secret", next_step="Set it where the watch runs."
+                f"${self.variable}",
+                found="nothing",
+                expected="the secret",
+                next_step="Set it in the environment of the watch.",
             )
         return value
 
@@ -50,12 +48,12 @@ class FromEnvironment:
 
 @dataclass(frozen=True, slots=True)
 class FromFile:
-    """The text of a file, without the white space around it; read anew each time, so that it can be rotated."""
+    """The text of a file without surrounding white space, read each time so that the secret can be rotated."""
 
     path: Path
 
     def reveal(self) -> str:
-        """The secret. Raises SecretError when the file cannot be read, or is empty."""
+        """The secret. Raises SecretError when the file cannot be read or is empty."""
         try:
             value = self.path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
@@ -69,12 +67,14 @@ class FromFile:
         return str(self.path)
 
     def _refusal(self, found: str) -> SecretError:
-        return SecretError.of(self.path, found=found, expected="a secret", next_step="Write it there, readable to you.")
+        return SecretError.of(
+            self.path, found=found, expected="a secret", next_step="Write it there and make it readable to the watch."
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class InTheOpen:
-    """A value that the rules hold themselves, because it is no secret."""
+    """A value in the rule file itself, because it is not secret."""
 
     value: str = field(repr=False)
 
@@ -83,22 +83,21 @@ class InTheOpen:
         return self.value
 
     def __str__(self) -> str:
-        # What a person took for public may still be a secret.
-        return "an address in the rules"
+        # Whoever wrote it may have been wrong that it is public.
+        return "the URL in the rule file"
 
 
-Source = FromEnvironment | FromFile | InTheOpen
+SecretSource = FromEnvironment | FromFile | InTheOpen
 
 
 ReceiverKind = Literal["webhook", "alertmanager", "slack", "apprise", "command"]
-KINDS: Final[tuple[ReceiverKind, ...]] = ("webhook", "alertmanager", "slack", "apprise", "command")
 
 TIMEOUT_S: Final = 10.0
-"""Longer than any healthy receiver takes, shorter than two looks at a run."""
+"""Longer than any healthy receiver takes, shorter than the time between two polls of a run."""
 GROUP_INTERVAL_S: Final = 30.0
-"""What comes up together is told together: one message, not five."""
+"""Alerts that start together are sent together: one message, not five."""
 ALERTMANAGER_REPEAT_S: Final = 60.0
-"""Alertmanager takes an alert for resolved once its end has passed, so what fires is posted again and again."""
+"""Alertmanager resolves an alert whose end has passed, so a firing alert is posted repeatedly with a later end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,197 +106,237 @@ class Receiver:
 
     name: str
     kind: ReceiverKind
-    address: Source | None = None
+    address: SecretSource | None = None
     """Where to post; None for a command."""
     argv: tuple[str, ...] = ()
     """The command and its arguments; empty for every other kind."""
-    token: Source | None = None
+    token: SecretSource | None = None
     """Sent as a bearer token; None sends none."""
     severity: Severity = "info"
-    """The least grave alert that is sent."""
+    """Alerts below this severity are not sent."""
     group_by: tuple[str, ...] = ("alertname",)
     """Alerts that agree in these labels share a message; `alertname` is the rule."""
     timeout_s: float = TIMEOUT_S
     group_interval_s: float = GROUP_INTERVAL_S
-    """Least time between two messages about one group."""
+    """Minimum time between two messages about one group."""
     repeat_s: float | None = None
-    """How often what still fires is sent again; None is once."""
+    """How often a firing alert is sent again; None: once."""
     send_resolved: bool = True
     max_alerts: int = 100
-    """Most alerts in a message; the rest is counted in it."""
+    """Most alerts listed in a message; it counts the rest."""
 
 
-_COMMON: Final = ("name", "kind", "severity", "group_by", "timeout", "group_interval", "repeat", "send_resolved",
-                  "max_alerts")  # fmt: skip
-_ADDRESS: Final = ("url_env", "url_file")
-_TOKEN: Final = ("token_env", "token_file")
-_KEYS: Final[Mapping[ReceiverKind, tuple[str, ...]]] = {
-    "webhook": (*_COMMON, "url", *_ADDRESS, *_TOKEN),
-    "alertmanager": (*_COMMON, "url", *_ADDRESS, *_TOKEN),
-    "slack": (*_COMMON, *_ADDRESS),
-    "apprise": (*_COMMON, *_ADDRESS),
-    "command": (*_COMMON, "command"),
-}
-"""The address of Slack and of apprise's services is itself the secret, so it has no `url`."""
-_NEXT: Final = "docs/watch.md shows receivers."
-# A segment as long as this with digits among its letters is how services write the secret part of an address.
+# A path segment this long with digits among its letters is how services write the secret part of a URL.
 _TOKEN_LIKE: Final = re.compile(r"(?=.*\d)(?=.*[A-Za-z])[A-Za-z0-9_\-.~%]{16,}")
 
 
-def receivers_of(source: RuleSource) -> tuple[Receiver, ...]:
-    """The receivers of a document; none where it names none. Raises RuleError."""
-    raw = source.document.get("receivers", [])
-    if not isinstance(raw, list):
-        raise _wrong(source, ("receivers",), type(raw).__name__, "a list of tables, each headed [[receivers]]")
-    tables = cast("list[object]", raw)
-    receivers = tuple(_receiver(source, ("receivers", index), table) for index, table in enumerate(tables))
-    names = [receiver.name for receiver in receivers]
-    for index, name in enumerate(names):
-        if name in names[:index]:
-            raise _wrong(source, ("receivers", index, "name"), repr(name), "a name of its own for every receiver")
-    return receivers
-
-
-def _receiver(source: RuleSource, place: Place, raw: object) -> Receiver:
-    if not isinstance(raw, dict):
-        raise _wrong(source, place, type(raw).__name__, "a table with the entries of a receiver")
-    table = cast("Mapping[str, object]", raw)
-    kind = cast("ReceiverKind", _choice(source, place, table, "kind", KINDS, None))
-    for key in table:
-        if key not in _KEYS[kind]:
-            raise _refused_key(source, (*place, key), key, kind)
-    group_by = _texts(source, (*place, "group_by"), table.get("group_by", ["alertname"]))
-    is_alertmanager = kind == "alertmanager"
-    repeat_s = _seconds(source, place, table, "repeat", ALERTMANAGER_REPEAT_S if is_alertmanager else None)
-    # Alertmanager groups by itself, and wants to hear of everything at once.
-    interval_s = _seconds(source, place, table, "group_interval", 0.0 if is_alertmanager else GROUP_INTERVAL_S)
-    timeout_s = _seconds(source, place, table, "timeout", TIMEOUT_S)
-    if not timeout_s:
-        raise _wrong(source, (*place, "timeout"), "0s", "more than nothing")
-    return Receiver(
-        name=_text(source, place, table, "name"),
-        kind=kind,
-        address=None if kind == "command" else _address(source, place, table),
-        argv=_texts(source, (*place, "command"), table.get("command")) if kind == "command" else (),
-        token=_secret(source, place, table, _TOKEN),
-        severity=cast("Severity", _choice(source, place, table, "severity", SEVERITIES, "info")),
-        group_by=() if is_alertmanager and "group_by" not in table else group_by,
-        timeout_s=timeout_s,
-        group_interval_s=interval_s or 0.0,
-        repeat_s=repeat_s,
-        send_resolved=_flag(source, place, table, "send_resolved", True),
-        max_alerts=_count(source, place, table, "max_alerts", 100),
-    )
-
-
-def _address(source: RuleSource, place: Place, table: Mapping[str, object]) -> Source:
-    given = [key for key in ("url", *_ADDRESS) if key in table]
-    if len(given) != 1:
-        raise _wrong(source, place, " and ".join(given) or "no address", "one of url_env, url_file and url")
-    if given != ["url"]:
-        return cast("Source", _secret(source, place, table, _ADDRESS))
-    where = (*place, "url")
-    url = _text(source, place, table, "url", quoted=False)
-    if not _is_http(url):
-        raise _wrong(source, where, "an address of another kind", "an http or https URL")
-    if holds_secret(url):
-        raise _wrong(source, where, "an address that seems to hold a secret", "it under url_env or url_file")
-    return InTheOpen(url)
-
-
 def holds_secret(url: str) -> bool:
-    """Whether an address has a user, a query, a fragment, or a part of its path that reads like a token."""
+    """Whether a URL has a user, a query, a fragment, or a part of its path that looks like a token."""
     parts = urlsplit(url)
     tokens = any(_TOKEN_LIKE.fullmatch(segment) for segment in parts.path.split("/"))
     return bool(parts.username or parts.password or "@" in parts.netloc or parts.query or parts.fragment) or tokens
 
 
-def _is_http(url: str) -> bool:
+def _public_url(url: str) -> str:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
-        return False
+        is_http = False
+    if not is_http:
+        raise ValueError("an http or https URL")
+    if holds_secret(url):
+        raise ValueError("a URL without a secret: this one seems to hold one, so name it under url_env or url_file")
+    return url
 
 
-def _secret(source: RuleSource, place: Place, table: Mapping[str, object], keys: tuple[str, str]) -> Source | None:
-    """What the first key names a variable for, or the second a file; None with neither."""
-    if all(key in table for key in keys):
-        raise _wrong(source, place, f"both {keys[0]} and {keys[1]}", "one of them")
-    if keys[0] in table:
-        variable = _text(source, place, table, keys[0], quoted=False)
-        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-            raise _wrong(source, (*place, keys[0]), "what is no name of a variable", "the name, not the secret itself")
-        return FromEnvironment(variable)
-    if keys[1] in table:
-        # Beside the file of rules, wherever the watch was started.
-        return FromFile(Path(source.name).parent / _text(source, place, table, keys[1], quoted=False))
-    return None
+def _variable(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError("the name of an environment variable, not the secret itself")
+    return name
 
 
-def _seconds(
-    source: RuleSource, place: Place, table: Mapping[str, object], key: str, default_s: float | None
-) -> float | None:
-    if key not in table:
-        return default_s
-    value = table[key]
-    try:
-        return parse_duration(value if isinstance(value, str) else "") / 1e9
-    except ValueError as error:
-        raise _wrong(source, (*place, key), repr(value), str(error)) from None
+def _seconds(written: object) -> float:
+    return parse_duration(written if isinstance(written, str) else "") / 1e9
 
 
-def _choice(
-    source: RuleSource, place: Place, table: Mapping[str, object], key: str, known: Sequence[str], default: str | None
-) -> str:
-    value = table.get(key, default)
-    if value not in known:
-        found = "nothing" if value is None else repr(value)
-        raise _wrong(source, (*place, key) if key in table else place, found, f"{key}: one of {', '.join(known)}")
-    return str(value)
+def _positive_seconds(written: object) -> float:
+    if not (seconds := _seconds(written)):
+        raise ValueError("a duration above 0s")
+    return seconds
 
 
-def _text(source: RuleSource, place: Place, table: Mapping[str, object], key: str, *, quoted: bool = True) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not value.strip():
-        found = "nothing" if value is None else repr(value) if quoted else "no text"
-        raise _wrong(source, (*place, key) if key in table else place, found, f"a text for {key}")
-    return value
+_HIDDEN: Final[dict[str, JsonValue]] = {"writeOnly": True}
+_Text = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S")]
+_Secret = Annotated[str, Field(strict=True, min_length=1, pattern=r"\S", json_schema_extra=_HIDDEN)]
+_Url = Annotated[_Secret, AfterValidator(_public_url)]
+_Variable = Annotated[_Secret, AfterValidator(_variable)]
+_Seconds = Annotated[float, BeforeValidator(_seconds), WithJsonSchema(DURATION_SCHEMA)]
+_PositiveSeconds = Annotated[float, BeforeValidator(_positive_seconds), WithJsonSchema(DURATION_SCHEMA)]
 
 
-def _texts(source: RuleSource, place: Place, value: object) -> tuple[str, ...]:
-    texts = cast("list[object]", value) if isinstance(value, list) else []
-    if not texts or not all(isinstance(text, str) and text for text in texts):
-        raise _wrong(source, place, "something else", "a list of texts, such as ['one', 'two']")
-    return tuple(cast("list[str]", texts))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Common:
+    """What every kind of receiver may have."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    name: Annotated[_Text, Field(description="What messages and errors call it; unique in the file.")]
+    severity: Annotated[Severity, Field(description="Alerts below this severity are not sent.")] = "info"
+    group_by: Annotated[
+        list[_Text] | None, Field(min_length=1, description="Alerts that agree in these labels share a message.")
+    ] = None
+    timeout: Annotated[_PositiveSeconds | None, Field(description="Longest wait for the receiver.")] = None
+    group_interval: Annotated[
+        _Seconds | None, Field(description="Minimum time between two messages about one group.")
+    ] = None
+    repeat: Annotated[_Seconds | None, Field(description="How often a firing alert is sent again.")] = None
+    send_resolved: Annotated[bool, Field(strict=True, description="Whether the end of an alert is sent.")] = True
+    max_alerts: Annotated[int, Field(strict=True, ge=1, description="Most alerts listed in a message.")] = 100
 
 
-def _flag(source: RuleSource, place: Place, table: Mapping[str, object], key: str, default: bool) -> bool:
-    value = table.get(key, default)
-    if not isinstance(value, bool):
-        raise _wrong(source, (*place, key), repr(value), "true or false")
-    return value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WithSecretUrl(_Common):
+    """A receiver whose URL is itself the secret, so that it cannot be in the file."""
+
+    url_env: Annotated[_Variable | None, Field(description="Environment variable that holds the URL.")] = None
+    url_file: Annotated[_Secret | None, Field(description="File that holds the URL.")] = None
 
 
-def _count(source: RuleSource, place: Place, table: Mapping[str, object], key: str, default: int) -> int:
-    value = table.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise _wrong(source, (*place, key), repr(value), "a whole number, at least 1")
-    return value
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _WithUrl(_WithSecretUrl):
+    """A receiver with a URL, and perhaps a bearer token."""
+
+    url: Annotated[_Url | None, Field(description="The URL, where it holds no secret.")] = None
+    token_env: Annotated[_Variable | None, Field(description="Environment variable that holds a bearer token.")] = None
+    token_file: Annotated[_Secret | None, Field(description="File that holds a bearer token.")] = None
 
 
-def _refused_key(source: RuleSource, place: Place, key: str, kind: ReceiverKind) -> RuleError:
-    near = get_close_matches(key, _KEYS[kind], n=1)
-    why = f"Did you mean {near[0]!r}?" if near else _NEXT
-    if key == "url":
-        why = f"The address of {kind} is a secret: name a variable in url_env, or a file in url_file."
-    return RuleError.of(
-        source.at(place),
-        found=f"key {key!r}, which a receiver of kind {kind} does not have",
-        expected="one of " + ", ".join(_KEYS[kind]),
-        next_step=why,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebhookTable(_WithUrl):
+    """A webhook that takes the payload of Alertmanager's webhooks (version 4)."""
+
+    kind: Literal["webhook"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertmanagerTable(_WithUrl):
+    """A Prometheus Alertmanager."""
+
+    kind: Literal["alertmanager"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlackTable(_WithSecretUrl):
+    """A Slack incoming webhook; needs the extra rlscope[apprise]."""
+
+    kind: Literal["slack"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppriseTable(_WithSecretUrl):
+    """Any service that apprise knows, by its URL; needs the extra rlscope[apprise]."""
+
+    kind: Literal["apprise"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandTable(_Common):
+    """A command that reads the webhook's payload from its standard input."""
+
+    kind: Literal["command"]
+    command: Annotated[
+        list[Annotated[str, Field(strict=True, min_length=1, json_schema_extra=_HIDDEN)]],
+        Field(min_length=1, json_schema_extra=_HIDDEN, description="The command and its arguments."),
+    ]
+
+
+ReceiverTable = Annotated[
+    WebhookTable | AlertmanagerTable | SlackTable | AppriseTable | CommandTable, Field(discriminator="kind")
+]
+"""One receiver as it is written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Receivers:
+    """The receivers of a document; its other keys are not looked at."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
+
+    receivers: list[ReceiverTable] = field(default_factory=list[ReceiverTable])
+
+
+_MODEL: Final[TypeAdapter[_Receivers]] = TypeAdapter(_Receivers)
+
+
+def receivers_of(source: Source) -> tuple[Receiver, ...]:
+    """The receivers of a document; none where it names none. Raises RuleError."""
+    _refuse_secret_urls(source)
+    tables = source.validated(_MODEL).receivers
+    names = [table.name for table in tables]
+    for index, name in enumerate(names):
+        if name in names[:index]:
+            expected = "a name of its own for every receiver"
+            raise source.error(("receivers", index, "name"), found=repr(name), expected=expected)
+    return tuple(_receiver(source, ("receivers", index), table) for index, table in enumerate(tables))
+
+
+def _refuse_secret_urls(source: Source) -> None:
+    """A `url` where the URL is the secret is more than an unknown key."""
+    written: Any = source.document.get("receivers")
+    for index, table in enumerate(written if isinstance(written, list) else []):
+        kind = table.get("kind") if isinstance(table, dict) else None
+        if kind in ("slack", "apprise") and "url" in table:
+            raise source.error(
+                ("receivers", index, "url"),
+                found=f"a url in a receiver of kind {kind!r}",
+                expected="url_env or url_file",
+                next_step=f"The URL of {kind} is a secret: name a variable in url_env, or a file in url_file.",
+            )
+
+
+def _receiver(source: Source, place: Place, table: ReceiverTable) -> Receiver:
+    is_alertmanager = table.kind == "alertmanager"
+    # Alertmanager groups by itself, and needs every alert at once.
+    group_by = () if is_alertmanager else ("alertname",)
+    interval_s = 0.0 if is_alertmanager else GROUP_INTERVAL_S
+    repeat_s = ALERTMANAGER_REPEAT_S if is_alertmanager else None
+    return Receiver(
+        name=table.name,
+        kind=table.kind,
+        address=None if isinstance(table, CommandTable) else _address(source, place, table),
+        argv=tuple(table.command) if isinstance(table, CommandTable) else (),
+        token=_token(source, place, table) if isinstance(table, _WithUrl) else None,
+        severity=table.severity,
+        group_by=group_by if table.group_by is None else tuple(table.group_by),
+        timeout_s=TIMEOUT_S if table.timeout is None else table.timeout,
+        group_interval_s=interval_s if table.group_interval is None else table.group_interval,
+        repeat_s=repeat_s if table.repeat is None else table.repeat,
+        send_resolved=table.send_resolved,
+        max_alerts=table.max_alerts,
     )
 
 
-def _wrong(source: RuleSource, place: Place, found: str, expected: str) -> RuleError:
-    return RuleError.of(source.at(place), found=found, expected=expected, next_step=_NEXT)
+def _address(source: Source, place: Place, table: _WithSecretUrl) -> SecretSource:
+    url = table.url if isinstance(table, _WithUrl) else None
+    given = {"url": url, "url_env": table.url_env, "url_file": table.url_file}
+    named = [key for key, value in given.items() if value is not None]
+    if len(named) != 1:
+        keys = given if isinstance(table, _WithUrl) else ("url_env", "url_file")
+        found = " and ".join(named) or "no URL"
+        raise source.error(place, found=found, expected=f"one of {', '.join(keys)}")
+    secret = _secret(source, table.url_env, table.url_file)
+    return secret if url is None and secret is not None else InTheOpen(url or "")
+
+
+def _token(source: Source, place: Place, table: _WithUrl) -> SecretSource | None:
+    if table.token_env is not None and table.token_file is not None:
+        raise source.error(place, found="both token_env and token_file", expected="one of them")
+    return _secret(source, table.token_env, table.token_file)
+
+
+def _secret(source: Source, variable: str | None, file: str | None) -> FromEnvironment | FromFile | None:
+    if variable is not None:
+        return FromEnvironment(variable)
+    # Relative to the rule file, wherever the watch was started.
+    return None if file is None else FromFile(Path(source.name).parent / file)

@@ -1,4 +1,4 @@
-"""The rules that a run is held to, as facts. Reading them from a file is the business of `rule_files`."""
+"""Alert rules as data. `alerts.config` reads them from a file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,16 +11,16 @@ RuleKind = Literal["data_quality", "alarm", "hint"]
 Reduction = Literal["mean", "min", "max", "sum", "last"]
 
 INTERVAL_NS: Final = 10_000_000_000
-"""From one tick to the next unless the rules say otherwise: as often as workers flush, about."""
+"""Between two evaluations unless the rules say otherwise: about as often as workers flush."""
 WARM_UP_STEPS: Final = 3
-"""One step has no step before it to wait after; two have one wait, which may be the first fill of the queue."""
+"""The first step waits after no step before it; the wait after it may be for the first fill of the queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuleWindow:
-    """How far back from a tick a metric looks: a time, or a number of optimizer steps.
+    """How far back a metric looks at each evaluation: a time, or a number of optimizer steps.
 
-    The other of the two is None; both are for the whole run, which is looked at once, at its end.
+    The other of the two is None. Both are None for the whole run, which is evaluated once, at its end.
     """
 
     length_ns: int | None
@@ -36,9 +36,9 @@ class Rule:
 
     name: str
     metric: str | None
-    """A name of `metrics.METRICS`; None for a rule with SQL of its own."""
+    """A name of `metrics.METRICS`; None for a rule with its own SQL."""
     sql: str | None
-    """The user's own SELECT with the columns at_ns and value; None for a rule with a metric."""
+    """A SELECT of the user's with the columns at_ns and value; None for a rule with a metric."""
     direction: Direction
     threshold: float
     """In the unit of the metric; the condition holds strictly beyond it."""
@@ -46,22 +46,22 @@ class Rule:
     for_ns: int = 0
     """How long the condition must hold before the rule fires."""
     keep_firing_for_ns: int = 0
-    """How long it goes on firing after the condition last held."""
+    """How long it keeps firing after the condition last held."""
     kind: RuleKind = "hint"
     min_evidence: int = 1
-    """Least of what the metric counts in its window; with less there is no data."""
+    """Least evidence in the window, in what the metric counts; with less there is no data."""
     reduction: Reduction = "mean"
-    """What becomes of the values of the user's own SELECT within a window."""
+    """How the values of the SELECT within a window become one."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])
     annotations: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def severity(self) -> Severity:
         """The label of that name."""
-        return self.labels["severity"]  # type: ignore[return-value]  # the reader of rules let nothing else in
+        return self.labels["severity"]  # type: ignore[return-value]  # `alerts.config` accepts nothing else
 
     def holds(self, value: float) -> bool:
-        """Whether a value is beyond the threshold; one exactly on it is not."""
+        """Whether a value is beyond the threshold; a value equal to it is not."""
         return value > self.threshold if self.direction == "above" else value < self.threshold
 
 

@@ -22,7 +22,7 @@ def rules(
     """List the metrics that a rule may name and the rules that hold."""
     from rlscope.alerts.config import built_in_rules, load_rules
     from rlscope.alerts.config import example as example_file
-    from rlscope.alerts.export.grafana import as_dashboard
+    from rlscope.alerts.export import dashboard
     from rlscope.alerts.export.prometheus import as_rule_file
     from rlscope.reports.text.rules import as_text
 
@@ -31,7 +31,7 @@ def rules(
     if example:
         print(example_file(), end="")
     elif grafana:
-        print(as_dashboard())
+        print(dashboard(), end="")
     else:
         held = load_rules(rules) if rules is not None else built_in_rules()
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -1,13 +1,10 @@
-"""From a plan.toml to the model's answer: what its figures mean together, and what is taken where they are missing.
+"""From a plan.toml to the model's input: what its figures mean together, and the defaults where they are missing.
 
-Complaints name the line of the plan. Not covered: whether the figures are true.
+Errors name the line of the plan. The model is counted from its Hugging Face config, or is as the plan describes it.
+Lengths are a law that the plan states, or those that an earlier run recorded: of its samples those count that began in
+its steady stretch, or all where it has none; samples that did not end are censored.
 
-The model of a plan: counted from its Hugging Face config, or as the plan itself describes it.
-
-How long the responses and prompts of a plan are: as a law that it states, or as an earlier run recorded them.
-
-Of a recorded run the samples count that began in its steady stretch, or in all of it where it has none; those that did
-not end are censored. Not covered: how the lengths of another model, or of other prompts, would differ.
+Not covered: whether the figures are true, and how lengths would differ with another model or other prompts.
 """
 
 import json
@@ -40,7 +37,8 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
-from rlscope.planning.schema import Guess, PlanFile, near_misses, read_plan
+from rlscope.planning.schema import Guess, PlanFile, read_plan
+from rlscope.source import did_you_mean
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import Run, open_run
 
@@ -58,7 +56,7 @@ class Decoder:
 
 
 def decoder_of(file: PlanFile) -> Decoder:
-    """The model; what the plan states itself counts more than its config. Raises RlscopeError."""
+    """The model; what the plan states overrides the model's config. Raises RlscopeError."""
     model = file.model
     counted = None if model.config_json is None else _parameters_of_config(file, model.config_json)
     if counted is None:
@@ -84,29 +82,29 @@ def decoder_of(file: PlanFile) -> Decoder:
 
 
 def _parameters_of_config(file: PlanFile, name: str) -> Counted:
-    path = file.text.path.parent / name
+    path = Path(file.source.name).parent / name
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
         if not isinstance(config, dict):
             raise UncountableError(f"a {type(config).__name__} in {path}")
         return count_parameters(config, file.model.bytes_per_weight, file.model.bytes_per_kv)
     except (OSError, ValueError, UncountableError) as error:
-        raise file.text.error(
+        raise file.error(
             "model",
             "config_json",
             found=str(error),
             expected="the config.json of a decoder that can be counted",
-            next_step="Or leave it out, and give parameters, layers, attention_heads, kv_heads and head_dim.",
+            next_step="Or remove it and give parameters, layers, attention_heads, kv_heads and head_dim.",
         ) from error
 
 
 def _refuse_gaps(file: PlanFile) -> None:
-    """Without a config the plan has to say everything."""
+    """Without a config the plan must describe the model completely."""
     model = file.model
     needed = (*_DENSE, "kv_heads" if model.kv_latent_dim is None else "kv_latent_dim")
     for name in needed:
         if getattr(model, name) is None:
-            raise file.text.error("model", name, found="no such key", expected=f"{', '.join(needed)}, or config_json")
+            raise file.error("model", name, found="no such key", expected=f"{', '.join(needed)}, or config_json")
 
 
 def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
@@ -114,23 +112,23 @@ def _refuse_contradictions(file: PlanFile, shape: ModelShape) -> None:
     if given and len(given) < len(_MIXTURE):
         missing = next(name for name in _MIXTURE if name not in given)
         expected = f"all of {', '.join(_MIXTURE)} for a mixture of experts"
-        raise file.text.error("model", missing, found="no such key", expected=expected)
+        raise file.error("model", missing, found="no such key", expected=expected)
     if (shape.active_parameters or 0) > (shape.parameters or 0):
         expected = f"at most the {shape.parameters:,} parameters of the model"
-        raise file.text.error("model", "active_parameters", found=f"{shape.active_parameters:,}", expected=expected)
+        raise file.error("model", "active_parameters", found=f"{shape.active_parameters:,}", expected=expected)
     if (shape.experts_per_token or 0) > (shape.experts or 0):
-        expected = f"at most the {shape.experts} experts there are"
-        raise file.text.error("model", "experts_per_token", found=str(shape.experts_per_token), expected=expected)
+        expected = f"at most the model's {shape.experts} experts"
+        raise file.error("model", "experts_per_token", found=str(shape.experts_per_token), expected=expected)
 
 
 _STATED: Final = ("mean_tokens", "cv_ratio", "percentiles")
 _ALL_NS: Final = 2**62
 _MOST_GROUPS: Final = 2000
-"""Of the run, the last ones: enough to know how alike their members are."""
+"""The last groups of the run: enough to know how similar their members are."""
 
 
 class PlannedLengths(NamedTuple):
-    """What a plan says of lengths."""
+    """Lengths of responses and prompts."""
 
     law: LengthLaw
     prompt_tokens: float
@@ -142,22 +140,22 @@ def planned_lengths(file: PlanFile) -> PlannedLengths:
     if lengths.from_run is not None:
         return _recorded(file, lengths.from_run)
     if lengths.prompt_tokens is None:
-        raise file.text.error("lengths", "prompt_tokens", found="no such key", expected="it, or from_run")
+        raise file.error("lengths", "prompt_tokens", found="no such key", expected="prompt_tokens or from_run")
     return PlannedLengths(_stated(file), lengths.prompt_tokens)
 
 
 def _recorded(file: PlanFile, name: str) -> PlannedLengths:
-    lengths, folder = file.lengths, file.text.path.parent / name
+    lengths, folder = file.lengths, Path(file.source.name).parent / name
     also = next((key for key in _STATED if getattr(lengths, key) is not None), None)
     if also is not None:
-        raise file.text.error("lengths", also, found=f"both from_run and {also}", expected="one of them")
+        raise file.error("lengths", also, found=f"both from_run and {also}", expected="one of them")
     with open_run(folder) as run:
         try:
             seen = observe_lengths(_ask_lengths(run), run.config.max_output_tokens)
         except UnobservableError as error:
             found = f"nothing in {folder}: {error}"
             expected = "a run that recorded its samples"
-            raise file.text.error("lengths", "from_run", found=found, expected=expected) from error
+            raise file.error("lengths", "from_run", found=found, expected=expected) from error
     prompt_tokens = seen.prompt_tokens if lengths.prompt_tokens is None else lengths.prompt_tokens
     return PlannedLengths(_capped(file, seen.lengths), prompt_tokens)
 
@@ -170,16 +168,16 @@ def _ask_lengths(run: Run) -> Mapping[str, pl.DataFrame]:
 
 
 def _capped(file: PlanFile, law: LengthLaw) -> LengthLaw:
-    """Under the plan's cap, where it has one; nobody saw how much longer responses are than the cap of the run."""
+    """Under the plan's cap, where it has one. Above the cap of the run the lengths are unknown."""
     cap_tokens = file.lengths.cap_tokens
     if cap_tokens is None:
         return law
     if law.cap_tokens is not None and law.capped_ratio and cap_tokens > law.cap_tokens:
-        raise file.text.error(
+        raise file.error(
             "lengths",
             "cap_tokens",
             found=f"{cap_tokens:,}",
-            expected=f"at most {law.cap_tokens:,}, at which the run cut responses: nobody saw how long they would be",
+            expected=f"at most {law.cap_tokens:,}, at which the run cut responses: longer ones were not recorded",
         )
     return law.with_cap(cap_tokens)
 
@@ -189,18 +187,18 @@ def _stated(file: PlanFile) -> LengthLaw:
     if (lengths.mean_tokens is None) == (lengths.percentiles is None):
         found = "neither" if lengths.mean_tokens is None else "both"
         expected = "either mean_tokens with cv_ratio, or percentiles, or from_run"
-        raise file.text.error("lengths", "mean_tokens", found=found, expected=expected)
+        raise file.error("lengths", "mean_tokens", found=found, expected=expected)
     try:
         if lengths.percentiles is not None:
             return law_of_percentiles(_per_cents(lengths.percentiles), lengths.cap_tokens)
         if lengths.mean_tokens is None or lengths.cv_ratio is None:
-            expected = "how much lengths vary: standard deviation over mean"
-            raise file.text.error("lengths", "cv_ratio", found="no such key", expected=expected)
+            expected = "the spread of lengths: standard deviation over mean"
+            raise file.error("lengths", "cv_ratio", found="no such key", expected=expected)
         return law_of_mean(lengths.mean_tokens.median, lengths.cv_ratio, lengths.cap_tokens)
     except ValueError as error:
         name = "mean_tokens" if lengths.percentiles is None else "percentiles"
-        expected = "lengths that a lognormal law under its cap can have"
-        raise file.text.error("lengths", name, found=str(error), expected=expected) from error
+        expected = "lengths that a lognormal distribution under the cap can have"
+        raise file.error("lengths", name, found=str(error), expected=expected) from error
 
 
 def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
@@ -212,26 +210,28 @@ def _per_cents(percentiles: dict[str, float]) -> dict[float, float]:
 
 _MFU: Final = LogNormal(LIKELY_MFU_RATIO, LIKELY_MFU_SD / LIKELY_MFU_RATIO)
 _PREFILL: Final = LogNormal(PREFILL_EFFICIENCY, 0.25)
-"""0.33 to 0.75 in nine cases of ten."""
+"""0.33 to 0.75 with 90% probability."""
 _MEASURED_LOG_SD: Final = 0.1
-"""Of a training rate that was measured elsewhere: on another batch, with other lengths."""
+"""Of a training rate measured elsewhere, on another batch with other lengths."""
 _UPDATE_LOG_SD: Final = 0.3
-"""Of the time of a weight update before one was made."""
+"""Of the time of a weight update before any was measured."""
 
 
 def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, PlanResult]:
-    """Read a plan and sweep its layouts; most_staleness: instead of the plan's own. Raises RlscopeError."""
+    """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness. Raises RlscopeError."""
     file = read_plan(path)
     if most_staleness is not None:
         file = replace(file, limits=replace(file.limits, max_staleness=most_staleness))
     try:
         return file, plan_layouts(plan_of(file))
     except UnplannableError as error:
-        raise file.text.error("model", None, found=str(error), expected="a model that can be laid out") from error
+        raise file.error(
+            "model", None, found=str(error), expected="a model that fits some layout of the GPUs"
+        ) from error
 
 
 def plan_of(file: PlanFile) -> PlanInputs:
-    """The plan in the terms of the model. Raises RlscopeError where its figures exclude each other."""
+    """The plan as input of the model. Raises RlscopeError where its figures contradict each other."""
     device, decoder, workload = _device(file), decoder_of(file), _workload(file)
     gpus, granularity = file.gpus, _granularity(file)
     mean = file.lengths.mean_tokens
@@ -250,7 +250,7 @@ def plan_of(file: PlanFile) -> PlanInputs:
         settings=Settings(),
         max_running=file.limits.max_running,
         kv_capacity_tokens=_kv_capacity_tokens(file, decoder.shape, device),
-        # Where what is too old is dropped, no layout trains on it.
+        # Where stale samples are dropped, no layout trains on them.
         most_staleness=None if file.limits.staleness_kept == "drop" else file.limits.max_staleness,
         present=_present(file),
     )
@@ -262,12 +262,12 @@ def _granularity(file: PlanFile) -> Granularity:
     if not possible_layouts(gpus.total, granularity, (1,)):
         replica = math.lcm(gpus.gpus_per_trainer_replica, gpus.gpus_per_node)
         engine = math.ceil(gpus.gpus_per_engine / gpus.gpus_per_node) * gpus.gpus_per_node
-        raise file.text.error(
+        raise file.error(
             "gpus",
             "total",
             found=str(gpus.total),
             expected=f"at least {replica + engine}: a trainer replica and an engine, in whole nodes",
-            next_step="Fewer GPUs can only take turns: run synchronously, or plan with more of them.",
+            next_step="Fewer GPUs can only run synchronously: do that, or plan with more of them.",
         )
     return granularity
 
@@ -280,13 +280,17 @@ def _device(file: PlanFile) -> Device:
         names = tuple(device.name for device in DEVICES)
         missing = next((name for name in figures if getattr(gpus, name) is None), None)
         if missing is not None and gpus.device is not None:
-            meant = near_misses(gpus.device, names)
-            expected = f"one of {', '.join(names)}" + ("" if meant is None else f" ({meant})")
-            step = f"For another device give {', '.join(figures)} too."
-            raise file.text.error("gpus", "device", found=repr(gpus.device), expected=expected, next_step=step)
+            meant, step = did_you_mean(gpus.device, names), f"For another device give {', '.join(figures)} too."
+            raise file.error(
+                "gpus",
+                "device",
+                found=f"unknown device {gpus.device!r}",
+                expected=f"one of {', '.join(names)}",
+                next_step=step if meant is None else f"{meant} {step}",
+            )
         if missing is not None:
             expected = f"device, or all of {', '.join(figures)}"
-            raise file.text.error("gpus", missing, found="no such key", expected=expected)
+            raise file.error("gpus", missing, found="no such key", expected=expected)
         listed = Device(gpus.device or "a device of your own", 0.0, 0.0, 0.0, frozenset())
     given = {name: getattr(gpus, name) * unit for name, unit in figures.items() if getattr(gpus, name) is not None}
     return replace(
@@ -298,7 +302,7 @@ def _device(file: PlanFile) -> Device:
 
 
 def _listed_device(name: str) -> Device | None:
-    """By the table's own name, or by the driver's."""
+    """Found by the name in the table, or by the driver's name."""
     exact = (device for device in DEVICES if device.name.casefold() == name.casefold())
     return next(exact, None) or find_device(name)
 
@@ -306,7 +310,7 @@ def _listed_device(name: str) -> Device | None:
 def _workload(file: PlanFile) -> Workload:
     batch = file.batch
     if batch.group_size > batch.samples_per_step:
-        raise file.text.error(
+        raise file.error(
             "batch",
             "group_size",
             found=str(batch.group_size),
@@ -366,7 +370,7 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
 
 
 def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
-    """The plan's number with its own spread, or with the usual one."""
+    """The plan's number with its own spread, or with the default one."""
     if guess is None:
         return usual
     return LogNormal(guess.median, usual.log_sd if guess.log_sd is None else guess.log_sd)
@@ -375,7 +379,9 @@ def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:
 def _update(file: PlanFile, shape: ModelShape) -> UpdateGuess:
     given, seconds = file.weights, file.weights.update_s
     if seconds is not None and given.bandwidth_gb_per_s is not None:
-        raise file.text.error("weights", "bandwidth_gb_per_s", found="update_s too", expected="one of the two")
+        raise file.error(
+            "weights", "bandwidth_gb_per_s", found="both bandwidth_gb_per_s and update_s", expected="one of them"
+        )
     if given.bandwidth_gb_per_s is not None:
         moved_s = (shape.weight_bytes or 0.0) / (given.bandwidth_gb_per_s.median * 1e9)
         seconds = Guess(moved_s, given.bandwidth_gb_per_s.log_sd)
@@ -387,8 +393,11 @@ def _admission(file: PlanFile) -> Admission:
     limits, batch = file.limits, file.batch
     kept = limits.staleness_kept
     if kept != "by_layout" and limits.max_staleness is None:
-        raise file.text.error(
-            "limits", "staleness_kept", found=f"{kept!r} and no max_staleness", expected="the cap too"
+        raise file.error(
+            "limits",
+            "staleness_kept",
+            found=f"{kept!r} and no max_staleness",
+            expected="max_staleness too, the cap to enforce",
         )
     whole = math.ceil(batch.samples_per_step / batch.group_size) * batch.group_size
     queue = limits.queue_capacity_samples
@@ -397,7 +406,7 @@ def _admission(file: PlanFile) -> Admission:
     for name, limit in (("queue_capacity_samples", queue), ("max_in_flight_samples", limits.max_in_flight_samples)):
         if limit is not None and limit < whole:
             expected = f"at least {whole}, the whole groups of a step"
-            raise file.text.error("limits", name, found=str(limit), expected=expected)
+            raise file.error("limits", name, found=str(limit), expected=expected)
     cap = None if kept == "by_layout" else limits.max_staleness
     # A cap of 0 leaves publications nothing to wait for.
     policy = "admission" if kept == "by_layout" or (kept == "publication_waits" and not cap) else kept
@@ -405,7 +414,7 @@ def _admission(file: PlanFile) -> Admission:
 
 
 def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> float:
-    """Given, or what weights leave of the memory. Raises RlscopeError where they do not fit."""
+    """As given, or the memory that the weights leave. Raises RlscopeError where the weights do not fit."""
     if file.limits.kv_capacity_tokens is not None:
         return file.limits.kv_capacity_tokens
     ratio, gpus = file.efficiency.memory_ratio, file.gpus.gpus_per_engine
@@ -417,17 +426,17 @@ def _kv_capacity_tokens(file: PlanFile, shape: ModelShape, device: Device) -> fl
     if tokens is not None:
         return float(tokens)
     if not shape.kv_bytes_per_token(gpus):
-        expected = "the engine's KV capacity: no layer of this model is known to grow with the context"
-        raise file.text.error("limits", "kv_capacity_tokens", found="no such key", expected=expected)
+        expected = "the engine's KV capacity: the KV cache of this model cannot be computed from its layers"
+        raise file.error("limits", "kv_capacity_tokens", found="no such key", expected=expected)
     fits = next((more for more in range(gpus + 1, file.gpus.total) if capacity(more)), None)
     weights_gb, memory_gb = (shape.weight_bytes or 0.0) / 1e9, gpus * device.memory_bytes / 1e9
-    more = "more than there are" if fits is None else f"at least {fits}"
-    raise file.text.error(
+    more = "more than the plan has" if fits is None else f"at least {fits}"
+    raise file.error(
         "gpus",
         "gpus_per_engine",
         found=f"{gpus}, whose {memory_gb:,.0f} GB do not hold {weights_gb:,.0f} GB of weights and a KV cache",
         expected=f"{more} GPUs of {device.name} for an engine",
-        next_step="Engines with more GPUs, fewer bytes_per_weight, or a device with more memory hold it.",
+        next_step="Use more GPUs per engine, fewer bytes_per_weight, or a device with more memory.",
     )
 
 
@@ -437,9 +446,9 @@ def _present(file: PlanFile) -> Layout | None:
         return None
     if given.trainer_gpus + given.sampler_gpus > gpus.total:
         found = f"{given.trainer_gpus} and {given.sampler_gpus} GPUs"
-        expected = f"at most the {gpus.total} that there are"
-        raise file.text.error("present", "trainer_gpus", found=found, expected=expected)
+        expected = f"at most gpus.total, {gpus.total}"
+        raise file.error("present", "trainer_gpus", found=found, expected=expected)
     if given.sampler_gpus % gpus.gpus_per_engine:
         expected = f"a multiple of gpus_per_engine, {gpus.gpus_per_engine}"
-        raise file.text.error("present", "sampler_gpus", found=str(given.sampler_gpus), expected=expected)
+        raise file.error("present", "sampler_gpus", found=str(given.sampler_gpus), expected=expected)
     return Layout(given.trainer_gpus, given.sampler_gpus, given.max_running)

@@ -2,106 +2,123 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
-from rlscope.trace.files import is_integer
+from pydantic import Field, TypeAdapter, ValidationError
+
+from rlscope.source import describe, json_schema
 
 Dispatch = Literal["least_loaded", "pulled"]
 FullQueue = Literal["wait", "drop_oldest"]
 QueueOrder = Literal["fifo", "oldest_first"]
+
+_Whole = Annotated[int, Field(strict=True, ge=-(2**63), le=2**63 - 1)]
+_Number = Annotated[float, Field(strict=True)]
+_Text = Annotated[str, Field(strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """The settings that capture was given; None where it was given none."""
 
-    n_gpus: int | None = None
-    samples_per_step: int | None = None
-    group_size: int | None = None
-    max_staleness: int | None = None
-    staleness_policy: str | None = None
-    max_in_flight_samples: int | None = None
-    max_running_samples: int | None = None
-    queue_capacity_samples: int | None = None
-    max_output_tokens: int | None = None
-    max_running_per_engine: int | None = None
-    gpus_per_engine: int | None = None
-    gpus_per_trainer_replica: int | None = None
-    model: Mapping[str, object] | None = None
-    framework: str | None = None
-    total_steps: int | None = None
-    gpu_hour_price: float | None = None
-    currency: str | None = None
-    dispatch: Dispatch | None = None
-    queue_policy: FullQueue | None = None
-    queue_order: QueueOrder | None = None
-    batches_ahead: float | None = None
+    n_gpus: Annotated[_Whole | None, Field(description="GPUs of the run")] = None
+    samples_per_step: Annotated[_Whole | None, Field(description="samples of a training step")] = None
+    group_size: Annotated[_Whole | None, Field(description="samples of a prompt")] = None
+    max_staleness: Annotated[
+        _Whole | None, Field(description="staleness of the oldest token that may be trained on, versions")
+    ] = None
+    staleness_policy: Annotated[
+        _Text | None, Field(description="how that cap is kept: none, drop, publication_waits or admission")
+    ] = None
+    max_in_flight_samples: Annotated[_Whole | None, Field(description="samples that may run and be queued at once")] = (
+        None
+    )
+    max_running_samples: Annotated[
+        _Whole | None,
+        Field(
+            description="samples that may run at once over all engines, including those that wait for their"
+            " environment; a finished sample does not count"
+        ),
+    ] = None
+    queue_capacity_samples: Annotated[
+        _Whole | None,
+        Field(
+            description="finished samples at which no new one is started: those in the queue, and whole groups that"
+            " wait to enter it"
+        ),
+    ] = None
+    max_output_tokens: Annotated[_Whole | None, Field(description="longest response, tokens")] = None
+    max_running_per_engine: Annotated[_Whole | None, Field(description="requests that an engine may run at once")] = (
+        None
+    )
+    gpus_per_engine: Annotated[_Whole | None, Field(description="GPUs of an engine")] = None
+    gpus_per_trainer_replica: Annotated[
+        _Whole | None, Field(description="GPUs by which the trainer grows or shrinks")
+    ] = None
+    model: Annotated[
+        dict[str, object] | None,
+        Field(description="the model: parameters, layers, experts and whatever else is known of it"),
+    ] = None
+    framework: Annotated[_Text | None, Field(description="RL framework of the run")] = None
+    total_steps: Annotated[_Whole | None, Field(description="training steps that the run is planned to make")] = None
+    gpu_hour_price: Annotated[_Number | None, Field(description="price of a GPU-hour")] = None
+    currency: Annotated[_Text | None, Field(description="currency of that price")] = None
+    dispatch: Annotated[
+        Dispatch | None,
+        Field(
+            description="how samples reach engines: least_loaded, a router sends each sample to the engine with the"
+            " fewest requests; pulled, each engine takes whole groups when it has free slots"
+        ),
+    ] = None
+    queue_policy: Annotated[
+        FullQueue | None,
+        Field(
+            description="what happens when the queue is full: wait, finished groups wait to enter; drop_oldest, the"
+            " oldest group is dropped"
+        ),
+    ] = None
+    queue_order: Annotated[
+        QueueOrder | None,
+        Field(
+            description="what the trainer takes first: fifo, the group queued first; oldest_first, the group with the"
+            " oldest token"
+        ),
+    ] = None
+    batches_ahead: Annotated[
+        _Number | None,
+        Field(
+            description="batches that the trainer prefetches from the queue besides the one it trains on; it starts no"
+            " step before it has them"
+        ),
+    ] = None
 
 
-MEANINGS: Final[Mapping[str, str]] = {
-    "n_gpus": "GPUs of the run",
-    "samples_per_step": "samples of a training step",
-    "group_size": "samples of a prompt",
-    "max_staleness": "oldest token that is meant to be trained on, versions",
-    "staleness_policy": "how that cap is kept: none, drop, publication_waits or admission",
-    "max_in_flight_samples": "samples that may run and be queued together",
-    "max_running_samples": "samples that may run together over all engines, those at their environment included; a"
-    " finished one does not count",
-    "queue_capacity_samples": "samples that lie finished before none is begun any more: those that the queue holds, and"
-    " whole groups that wait before it",
-    "max_output_tokens": "longest response, tokens",
-    "max_running_per_engine": "requests that an engine may run at once",
-    "gpus_per_engine": "GPUs of an engine",
-    "gpus_per_trainer_replica": "GPUs that trainers are added or taken away by",
-    "model": "parameters, layers, experts and what else is known of the model",
-    "framework": "what the run is made with",
-    "total_steps": "training steps that the run is to make",
-    "gpu_hour_price": "price of a GPU-hour",
-    "currency": "of the price",
-    "dispatch": "who gives samples to engines: least_loaded, a router, sample by sample, to the engine with the fewest"
-    " requests; pulled, each engine takes whole groups when it has free places",
-    "queue_policy": "what a full queue does: wait, those who finish hold their groups back; drop_oldest, it throws the"
-    " oldest group away",
-    "queue_order": "what the trainer takes first: fifo, the group queued first; oldest_first, the one with the oldest"
-    " token",
-    "batches_ahead": "how many steps' batches the trainer has taken from the queue besides the one it trains on; it"
-    " starts no step before it has them",
-}
-"""Of each entry, in a line of the trace format's page."""
+_MODEL: Final = TypeAdapter(RunConfig)
+
+
+def run_config_schema() -> dict[str, Any]:
+    """The JSON Schema of run.json's config, with the meaning of each entry."""
+    return json_schema(_MODEL)
 
 
 def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
-    """The config, and one sentence for each entry that is not what the contract says (it is then left out)."""
-    known: dict[str, object] = {}
-    gaps: list[str] = []
-    for name, hint in get_type_hints(RunConfig).items():
-        value = raw.get(name)
-        if value is None:
-            continue
-        kind = get_args(hint)[0]
-        if _fits(value, kind):
-            known[name] = value
-        else:
-            gaps.append(f"run.json: config.{name} is {value!r}, expected {_expected(value, kind)}; it is ignored")
-    return RunConfig(**known), tuple(gaps)  # type: ignore[arg-type]
+    """The config, and one sentence for each entry that does not fit the trace format (it is then left out)."""
+    try:
+        return _MODEL.validate_python(dict(raw)), ()
+    except ValidationError as error:
+        wrong = {str(each["loc"][0]) for each in error.errors(include_url=False)}
+    schema = run_config_schema()
+    gaps = (_gap(name, raw[name], schema) for name in schema["properties"] if name in wrong)
+    return _MODEL.validate_python({name: value for name, value in raw.items() if name not in wrong}), tuple(gaps)
 
 
-def kind_name(kind: object) -> str:
-    """How a reader is told what an entry holds."""
-    if get_origin(kind) is Literal:
-        return " or ".join(map(str, get_args(kind)))
-    return kind.__name__ if isinstance(kind, type) else "object"
+def entry_kind(name: str, schema: Mapping[str, Any]) -> str:
+    """What an entry of the config holds, in words."""
+    return describe(schema["properties"][name], schema, table="an object")
 
 
-def _fits(value: object, kind: object) -> bool:
-    if get_origin(kind) is Literal:
-        return value in get_args(kind)
-    if kind is int or kind is float:
-        return is_integer(value) or (kind is float and isinstance(value, float))
-    return isinstance(value, str if kind is str else dict)
-
-
-def _expected(value: object, kind: object) -> str:
-    name = kind_name(kind)
-    too_large = isinstance(value, int) and not is_integer(value) and not isinstance(value, bool)
-    return f"{name} of 64 bits" if too_large and (kind is int or kind is float) else name
+def _gap(name: str, value: object, schema: Mapping[str, Any]) -> str:
+    kind = entry_kind(name, schema)
+    is_too_large = isinstance(value, int) and not isinstance(value, bool) and kind.endswith("number")
+    expected = f"{kind} of 64 bits" if is_too_large else kind
+    return f"run.json: config.{name} is {value!r}, expected {expected}; it is ignored"

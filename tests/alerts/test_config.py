@@ -1,14 +1,16 @@
 """Rules are read from TOML and YAML, and what is not known is an error that names the line."""
 
+import tomllib
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
-from rlscope.alerts.config import built_in_rules, example, load_rules, one_off, rules_of
+from rlscope.alerts.config import RULE_FILE, built_in_rules, example, load_rules, one_off, rules_of, rules_schema
 from rlscope.alerts.durations import parse_duration, parse_window, write_duration, write_window
-from rlscope.alerts.source import parse_source
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleWindow
 from rlscope.errors import RuleError
+from rlscope.source import parse_source
 
 S = 1_000_000_000
 STALE = Rule(
@@ -99,6 +101,17 @@ def test_the_example_is_what_is_built_in(tmp_path: Path) -> None:
     assert {"trainers_idle", "samplers_idle", "stale_tokens", "worker_silent"} <= {rule.name for rule in rules.rules}
 
 
+def test_the_schema_accepts_the_rules_and_receivers_that_are_shown_and_refuses_what_is_refused() -> None:
+    check = Draft202012Validator(rules_schema())
+    page = (Path(__file__).parents[2] / "docs" / "watch.md").read_text(encoding="utf-8")
+    for text in (TOML, example(), page.split("```toml")[1].split("```")[0]):
+        assert check.is_valid(tomllib.loads(text))
+    rule = {"name": "a", "metric": "queue.depth", "above": 1}
+    assert check.is_valid({"rules": [rule | {"window": "20 steps", "for": "1m30s"}]})
+    for wrong in ({"below": 1}, {"sql": "SELECT 1"}, {"window": "5 min"}, {"for": 300}, {"for": "s"}, {"kind": "hnt"}):
+        assert not check.is_valid({"rules": [rule | wrong]})
+
+
 MISTAKES = [
     ('[[rules]]\nname = "a"\nmetrc = "queue.depth"', 3, "key 'metrc'", "Did you mean 'metric'?"),
     ('[[rules]]\nname = "a"\nmetric = "queue.dept"\nabove = 1', 3, "metric 'queue.dept'", "'queue.depth'"),
@@ -107,14 +120,14 @@ MISTAKES = [
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nbelow = 2', 5, "both above and below", "one of"),
     ('# c\n[[rules]]\nname = "a"\nmetric = "queue.depth"', 2, "neither above nor below", "one of"),
     ('[[rules]]\nname = "a"\nabove = 1', 1, "neither metric nor sql", "one of"),
-    ('[[rules]]\nmetric = "queue.depth"\nabove = 1', 1, "nothing", "a text for name"),
+    ('[[rules]]\nmetric = "queue.depth"\nabove = 1', 1, "rules[0].name: found no such key", "a non-empty string"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nwindow = "5 min"', 5, "'5 min'", "such as 30s"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nfor = 300', 5, "300", "with a unit"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nreduce = "max"', 5, "reduce", "beside `sql`"),
-    ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nkind = "hnt"', 5, "kind 'hnt'", "'hint'"),
+    ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nkind = "hnt"', 5, "kind: found 'hnt'", "mean 'hint'?"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nmin_evidence = -1', 5, "-1", "at least 0"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\n[rules.labels]\nseverity = "fatal"', 6, "'fatal'", ""),
-    ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nlabels = { n = 1 }', 5, "1", "a text"),
+    ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nlabels = { n = 1 }', 5, "n: found 1", "a string"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nannotations = {s="{vale}"}', 5, "'vale'", "'value'"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nannotations = { s = "{" }', 5, "'{'", "in braces"),
     ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\n[[rules]]\nname = "a"\nsql = "SELECT 1"\nabove = 1',
@@ -124,9 +137,12 @@ MISTAKES = [
     ("warm_up_steps = 1.5", 1, "1.5", "whole number"),
     ("rules = 3", 1, "3", "a list of tables"),
     ("rules = []", 1, "[]", "at least one rule"),
-    ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nabove = 30', 4, "30", "30 % is 0.3"),
+    ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nabove = 30', 4, "30", "30% is 0.3"),
     ('[[rules]]\nname = "a"\nmetric = "idle.trainer_ratio"\nbelow = -0.01', 4, "-0.01", "0 to 1"),
     ('[[rules]]\nname = "a', 2, "not TOML", ""),
+    ('[[rules]]\nname = " "\nmetric = "queue.depth"\nabove = 1', 2, "rules[0].name: found ' '", "a non-empty string"),
+    ('rules = [3]', 1, "rules[0]: found 3", "a table"),
+    ('[[rules]]\nname = "a"\nmetric = "queue.depth"\nabove = 1\nlabels = 3', 5, "labels: found 3", "a table"),
 ]  # fmt: skip
 
 
@@ -138,7 +154,7 @@ def test_a_mistake_names_the_file_the_line_and_what_was_meant(
     with pytest.raises(RuleError) as error:
         load_rules(path)
     message = str(error.value)
-    assert message.startswith(f"{path}:{line}: found ")
+    assert message.startswith(f"{path}:{line}") and ": found " in message
     assert found in message
     assert help_ in message
 
@@ -147,6 +163,10 @@ YAML_MISTAKES = [
     ("rules:\n  - name: a\n    metric: queue.depth\n    abve: 4", 4, "'abve'"),
     ("rules:\n  - name: a\n    metric: queue.depth\n    above: 4\n    labels:\n      severity: hi", 6, "'hi'"),
     ("rules: [", 1, "not YAML"),
+    ("rules:\n  - 1: a\n    name: b", 2, "found the key 1; expected keys that are strings"),
+    ("rules:\n  - name: a\n    metric: queue.depth\n    above: 4\n    labels: {1: b}", 5, "found the key 1"),
+    ("rules: [null]", 1, "found None; expected a table"),
+    ("receivers:\n  - kind: [a]", 2, "expected one of 'alertmanager'"),
     ("- a", 1, "a list at its top"),
 ]
 
@@ -156,11 +176,13 @@ def test_a_mistake_in_yaml_names_its_line_too(tmp_path: Path, text: str, line: i
     path = written(tmp_path, text, "rules.yml")
     with pytest.raises(RuleError, match=found) as error:
         load_rules(path)
-    assert str(error.value).startswith(f"{path}:{line}: ")
+    assert str(error.value).startswith(f"{path}:{line}") and ": found " in str(error.value)
 
 
 def test_a_file_that_cannot_be_read_is_an_error_of_rules(tmp_path: Path) -> None:
-    with pytest.raises(RuleError, match=r"rules\.toml: found what cannot be read"):
+    with pytest.raises(
+        RuleError, match=r"rules\.toml: found No such file or directory; expected a file of alert rules"
+    ):
         load_rules(tmp_path / "rules.toml")
 
 
@@ -184,7 +206,7 @@ def test_a_one_off_is_critical_and_asks_about_the_whole_run() -> None:
         ("idle.trainer_ratio >= 0.3", "no METRIC > NUMBER"),
         ("idle.trainer_ratio > 30%", "no METRIC > NUMBER"),
         ("idle.trainer_ratio > nan", "no METRIC > NUMBER"),
-        ("idle.trainer_ratio > 1.01", "30 % is 0.3"),
+        ("idle.trainer_ratio > 1.01", "30% is 0.3"),
         ("idle.trainer > 0.3", "Did you mean 'idle.trainer_ratio'"),
     ],
 )
@@ -229,5 +251,5 @@ def test_what_is_no_window_is_refused(text: str) -> None:
 def test_the_rules_that_the_documentation_shows_are_rules() -> None:
     text = (Path(__file__).parents[2] / "docs" / "alerts.md").read_text(encoding="utf-8")
     shown = text.split("```toml\n")[1].split("```")[0]
-    rules = rules_of(parse_source(shown, "alerts.md", is_yaml=False))
+    rules = rules_of(parse_source(shown, "alerts.md", RULE_FILE))
     assert [rule.name for rule in rules.rules] == ["trainers_idle", "loss_explodes"]

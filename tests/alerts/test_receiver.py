@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from rlscope.alerts.config import load_rules
+from rlscope.alerts.config import RULE_FILE, load_rules
 from rlscope.alerts.receiver import (
     FromEnvironment,
     FromFile,
@@ -13,14 +13,14 @@ from rlscope.alerts.receiver import (
     holds_secret,
     receivers_of,
 )
-from rlscope.alerts.source import parse_source
 from rlscope.errors import RuleError
+from rlscope.source import parse_source
 
 HUSH = "T0SECRETSECRETSECRET"
 
 
 def read(text: str, *, is_yaml: bool = False) -> tuple[Receiver, ...]:
-    return receivers_of(parse_source(text, "/rules/rules.toml", is_yaml=is_yaml))
+    return receivers_of(parse_source(text, "/rules/rules.toml", RULE_FILE, is_yaml=is_yaml))
 
 
 def refusal(text: str) -> str:
@@ -93,28 +93,46 @@ HEAD = '[[receivers]]\nname = "a"\n'
 @pytest.mark.parametrize(
     ("text", "where", "words"),
     [
-        (HEAD, ":1:", "kind: one of webhook, alertmanager"),
-        (HEAD + 'kind = "pager"', ":3:", "found 'pager'"),
-        (HEAD + 'kind = "webhook"', ":1:", "found no address"),
-        (HEAD + 'kind = "webhook"\nurl_env = "U"\nurl_file = "f"', ":1:", "found url_env and url_file"),
-        (HEAD + f'kind = "webhook"\nurl = "ftp://h/{HUSH}"', ":4:", "an http or https URL"),
-        (HEAD + f'kind = "webhook"\nurl = "http://u:{HUSH}@h/"', ":4:", "expected it under url_env or url_file"),
-        (HEAD + f'kind = "webhook"\nurl = "http://h/{HUSH}"', ":4:", "seems to hold a secret"),
-        (HEAD + f'kind = "slack"\nurl = "https://hooks.slack.com/services/{HUSH}"', ":4:", "slack is a secret: name a"),
-        (HEAD + f'kind = "slack"\nurl_env = "https://h/{HUSH}"', ":4:", "the name, not the secret itself"),
-        (HEAD + f'kind = "webhook"\nurl_env = "U"\ntoken = "{HUSH}"', ":5:", "Did you mean 'token_env'?"),
-        (HEAD + 'kind = "webhook"\nurl_env = "U"\ntoken_env = "T"\ntoken_file = "f"', ":1:", "both token_env"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ntoken_env = "T"', ":5:", "a receiver of kind slack does not have"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = 5', ":5:", "found 5; expected a whole number with a unit"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = "0s"', ":5:", "more than nothing"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\nseverity = "loud"', ":5:", "one of info, warning, critical"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\nmax_alerts = 0', ":5:", "at least 1"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\nsend_resolved = "no"', ":5:", "true or false"),
-        (HEAD + 'kind = "slack"\nurl_env = "U"\ngroup_by = "run"', ":5:", "a list of texts"),
-        (HEAD + 'kind = "command"\ncommand = "rm -rf"', ":4:", "a list of texts"),
-        (HEAD + 'kind = "command"\ncommand = []', ":4:", "a list of texts"),
-        ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, ":6:", "a name of its own"),
-        ('receivers = "a"', ":1:", "a list of tables"),
+        (HEAD, ":1, ", "kind: found no such key; expected one of 'alertmanager', 'apprise'"),
+        (HEAD + 'kind = "pager"', ":3, ", "found 'pager'"),
+        (HEAD + 'kind = "webhook"', ":1, ", "found no URL; expected one of url, url_env, url_file"),
+        (HEAD + 'kind = "webhook"\nurl_env = "U"\nurl_file = "f"', ":1, ", "found url_env and url_file"),
+        (HEAD + f'kind = "webhook"\nurl = "ftp://h/{HUSH}"', ":4, ", "an http or https URL"),
+        (HEAD + f'kind = "webhook"\nurl = "http://u:{HUSH}@h/"', ":4, ", "so name it under url_env or url_file"),
+        (HEAD + f'kind = "webhook"\nurl = "http://h/{HUSH}"', ":4, ", "seems to hold one"),
+        (
+            HEAD + f'kind = "slack"\nurl = "https://hooks.slack.com/services/{HUSH}"',
+            ":4, ",
+            "slack is a secret: name a",
+        ),
+        (
+            HEAD + f'kind = "slack"\nurl_env = "https://h/{HUSH}"',
+            ":4, ",
+            "the name of an environment variable, not the secret itself",
+        ),
+        (HEAD + f'kind = "webhook"\nurl_env = "U"\ntoken = "{HUSH}"', ":5, ", "Did you mean 'token_env'?"),
+        (HEAD + 'kind = "webhook"\nurl_env = "U"\ntoken_env = "T"\ntoken_file = "f"', ":1, ", "both token_env"),
+        (
+            HEAD + 'kind = "slack"\nurl_env = "U"\ntoken_env = "T"',
+            ":5, ",
+            "found unknown key 'token_env' for kind 'slack'",
+        ),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = 5', ":5, ", "found 5; expected a whole number with a unit"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ntimeout = "0s"', ":5, ", "a duration above 0s"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nseverity = "loud"', ":5, ", "one of 'info', 'warning', 'critical'"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nmax_alerts = 0', ":5, ", "at least 1"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\nsend_resolved = "no"', ":5, ", "true or false"),
+        (HEAD + 'kind = "slack"\nurl_env = "U"\ngroup_by = "run"', ":5, ", "a non-empty list of non-empty strings"),
+        (HEAD + 'kind = "command"\ncommand = "rm -rf"', ":4, ", "a non-empty list of non-empty strings"),
+        (
+            HEAD + f'kind = "command"\ncommand = ["run", ["{HUSH}"]]',
+            ":4, ",
+            "command[1]: found a value that is not shown",
+        ),
+        (HEAD + f'kind = "slack"\nurl_env = ["{HUSH}"]', ":4, ", "url_env: found a value that is not shown"),
+        (HEAD + 'kind = "command"\ncommand = []', ":4, ", "a non-empty list of non-empty strings"),
+        ((HEAD + 'kind = "slack"\nurl_env = "U"\n') * 2, ":6, ", "a name of its own"),
+        ('receivers = "a"', ":1, ", "a list of tables"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line_and_no_secret_is_repeated(text: str, where: str, words: str) -> None:

@@ -22,7 +22,7 @@ from tests.trace_folder import activity, train_row, worker, write_run
 COMMAND = (sys.executable, "-c", "from rlscope.cli import main; main()", "watch")
 SECOND = 10**9
 TIME_LIMIT_S = 60
-SECRETS = ("hushslack", "hushuser", "hushpassword", "hushtoken", "hushquery")
+SECRETS = ("hushchat", "hushslack", "hushuser", "hushpassword", "hushtoken", "hushquery")
 
 RULES = """
 interval = "1s"
@@ -48,6 +48,10 @@ labels = { severity = "critical" }
 RECEIVERS = """
 [[receivers]]
 name = "chat"
+kind = "apprise"
+url_env = "CHAT_URL"
+[[receivers]]
+name = "slack"
 kind = "slack"
 url_env = "SLACK_URL"
 [[receivers]]
@@ -106,7 +110,8 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     listener.headers = {"Location": secret}
     listener.answers = [302, 500]
     environment = {
-        "SLACK_URL": f"{listener.url}/services/hushslack",
+        "CHAT_URL": f"{listener.url.replace('http', 'json')}/services/hushchat",
+        "SLACK_URL": f"{listener.url}/services/T0/B0/hushslack",
         "HOOK_TOKEN": "hushtoken",
         "GONE_URL": "http://hushuser:hushpassword@127.0.0.1:1/hushslack",
         "BROKEN_URL": "http://hushuser:hushpassword@[hushslack/",
@@ -116,10 +121,11 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     assert watch.returncode == 3, stderr
     assert "FIRING critical must_fire: idle 100%" in stdout and "must_not" not in stdout
     assert "receiver gone: the connection was refused" in stdout
-    assert "receiver broken: its address is no http or https URL" in stdout
+    assert "receiver broken: its URL is not an http or https URL" in stdout
+    assert "receiver slack: its URL is not a Slack webhook" in stdout
     assert "not every receiver could be told" in stderr
     heard = {request["path"]: request for request in listener.requests}
-    assert heard.keys() == {"/services/hushslack", "/hook?key=hushquery"}
+    assert heard.keys() == {"/services/hushchat", "/hook?key=hushquery"}
     assert heard["/hook?key=hushquery"]["headers"]["Authorization"] == "Bearer hushtoken"
     told = [body for body in listener.bodies if "groupKey" in body]
     assert {(each["labels"]["alertname"], each["status"]) for body in told for each in body["alerts"]} == {
@@ -181,13 +187,14 @@ def test_what_is_wrong_from_the_start_is_said_at_the_start(run_dir: Path, tmp_pa
     with pytest.raises(RlscopeError, match="no such directory"):
         watch_run(run_dir, None, tmp_path / "gone" / "state.json", 1.0, lambda _: None, lambda: 0, lambda _: None)
     (run_dir / "watch_state.json").write_text("{}")
-    assert "Delete it to begin anew" in str(refusal(run_dir, tmp_path, ""))
+    assert "Delete it to start again" in str(refusal(run_dir, tmp_path, ""))
 
 
-def test_apprise_is_asked_for_by_the_name_of_its_extra(run_dir: Path, tmp_path: Path, monkeypatch) -> None:
+@pytest.mark.parametrize("kind", ["slack", "apprise"])
+def test_apprise_is_asked_for_by_the_name_of_its_extra(kind: str, run_dir: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(watch, "is_installed", lambda: False)
     monkeypatch.setenv("MAIL_URL", "mailto://hush")
-    text = '[[receivers]]\nname = "mail"\nkind = "apprise"\nurl_env = "MAIL_URL"\n'
+    text = f'[[receivers]]\nname = "mail"\nkind = "{kind}"\nurl_env = "MAIL_URL"\n'
     assert "pip install 'rlscope[apprise]'" in str(refusal(run_dir, tmp_path, text))
 
 

@@ -2,18 +2,20 @@
 
 import json
 import math
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from rlscope.errors import RlscopeError
 from rlscope.model.forecast.plan_prior import PlanInputs, planned_system
 from rlscope.model.hardware.devices import DEVICES
 from rlscope.model.system import Layout
 from rlscope.planning.build import plan_of
-from rlscope.planning.schema import EXAMPLE, Guess, PlanFile, Present, read_plan
+from rlscope.planning.schema import EXAMPLE, Guess, PlanFile, Present, plan_schema, read_plan
 from tests.trace_folder import sample_row, worker, write_run
 
 MINIMAL = """\
@@ -85,7 +87,7 @@ def test_the_shortest_plan_takes_the_usual_shares_and_spreads(tmp_path: Path) ->
 def test_the_example_names_every_key_there_is() -> None:
     text = EXAMPLE.read_text(encoding="utf-8")
     sections = get_type_hints(PlanFile) | {"present": Present}
-    del sections["text"]
+    del sections["source"], sections["__pydantic_config__"]
     for section, kind in sections.items():
         assert f"[{section}]" in text
         assert [each.name for each in fields(kind) if f"{each.name} =" not in text] == []
@@ -118,23 +120,38 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "said"),
     [
-        ("total = 16", "totl = 16", 2, "[gpus] totl: found the key 'totl'"),
-        ("total = 16", "totl = 16", 2, "(did you mean 'total'?)"),
-        ("total = 16", 'total = "16"', 2, "[gpus] total: found '16'; expected a whole number at least 1"),
+        ("total = 16", "totl = 16", 2, "gpus.totl: found unknown key 'totl'; expected one of total, device"),
+        ("total = 16", "totl = 16", 2, "Did you mean 'total'? `rlscope plan --example` prints"),
+        ("total = 16", 'total = "16"', 2, "gpus.total: found '16'; expected a whole number at least 1"),
         ("total = 16", "total = true", 2, "found True; expected a whole number"),
         ("total = 16", "total = 16.5", 2, "found 16.5; expected a whole number"),
         ("total = 16", "total = 0", 2, "found 0; expected a whole number at least 1"),
-        ("total = 16\n", "", 1, "[gpus] total: found no such key; expected a whole number at least 1"),
+        ("total = 16\n", "", 1, "gpus.total: found no such key; expected a whole number at least 1"),
         ("total = 16", "total = 65_537", 2, "found 65537; expected a whole number at least 1 and at most 65,536"),
-        ("head_dim = 128", "head_dim = nan", 10, "[model] head_dim: found nan"),
+        ("head_dim = 128", "head_dim = nan", 10, "model.head_dim: found nan"),
         ("cv_ratio = 0.65", "cv_ratio = 0", 15, "found 0; expected a number above 0 and at most 10"),
         ("cv_ratio = 0.65", "cv_ratio = 10.1", 15, "found 10.1; expected"),
-        ("mean_tokens = 1800", "mean_tokens = {median = 1800, sd = 1}", 14, "expected a number, or { median = NUMBER"),
-        ("mean_tokens = 1800", "mean_tokens = {median = 1800, log_sd = 3.1}", 14, "log_sd = 0 to 3"),
-        ("[batch]", "[bach]", 18, "[bach]: found the entry 'bach'"),
-        ("[batch]", "[bach]", 18, "(did you mean 'batch'?)"),
-        ("[batch]\nsamples_per_step = 1024", "batch = 1024", 18, "found 1024; expected a section, [batch]"),
-        ('device = "H100 SXM"', 'device = "H100 SMX"', 3, "(did you mean 'H100 SXM'?)"),
+        (
+            "mean_tokens = 1800",
+            "mean_tokens = {median = 1800, sd = 1}",
+            14,
+            "expected a number above 0, or a table { median = a number above 0, log_sd =",
+        ),
+        (
+            "mean_tokens = 1800",
+            "mean_tokens = {median = 1800, log_sd = 3.1}",
+            14,
+            "log_sd = a number at least 0 and at most 3 }",
+        ),
+        ("[batch]", "[bach]", 18, "bach: found unknown key 'bach'; expected one of gpus, model"),
+        ("[batch]", "[bach]", 18, "Did you mean 'batch'? `rlscope plan --example` prints"),
+        ("[batch]\nsamples_per_step = 1024", "batch = 1024", 18, "batch: found 1024; expected a table"),
+        (
+            'device = "H100 SXM"',
+            'device = "H100 SMX"',
+            3,
+            "Did you mean 'H100 SXM'? For another device give peak_tflops, bandwidth_tb_per_s, memory_gb too.",
+        ),
     ],
 )
 def test_a_key_that_is_not_what_it_may_be_is_named_with_its_line(
@@ -146,16 +163,37 @@ def test_a_key_that_is_not_what_it_may_be_is_named_with_its_line(
         # Outside of any section, which only the top of the file is.
         text, line = f"{new}\n{MINIMAL.replace(old, '')}", 1
     message = complaint(tmp_path, text)
-    assert message.startswith(f", line {line}, ")
+    assert message.startswith(f":{line}, ")
     assert said in message
 
 
 def test_a_key_written_with_dots_or_inside_its_section_is_found_too(tmp_path: Path) -> None:
     rest = MINIMAL.split("\n\n", 1)[1]
-    assert complaint(tmp_path, f"gpus.device = 'H100 SXM'\ngpus.total = -1\n{rest}").startswith(
-        ", line 2, [gpus] total"
+    assert complaint(tmp_path, f"gpus.device = 'H100 SXM'\ngpus.total = -1\n{rest}").startswith(":2, gpus.total")
+    assert complaint(tmp_path, f"\ngpus = {{ total = -1 }}\n{rest}").startswith(":2, gpus.total")
+
+
+def test_the_schema_accepts_the_example_and_refuses_what_is_refused() -> None:
+    check = Draft202012Validator(plan_schema())
+    example = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
+    assert check.is_valid(example)
+    for section, key, value in (("gpus", "total", 0), ("gpus", "totl", 8), ("training", "mfu_ratio", 1.1)):
+        assert not check.is_valid(example | {section: example[section] | {key: value}})
+    assert check.is_valid(example | {"training": {"mfu_ratio": {"median": 0.3, "log_sd": 0.1}}})
+
+
+def test_the_schema_describes_every_key_that_the_example_explains(tmp_path: Path) -> None:
+    sections = plan_schema()["$defs"]
+    assert sections["Gpus"]["properties"]["gpus_per_node"]["description"].startswith(
+        "above 1: a node trains or samples"
     )
-    assert complaint(tmp_path, f"\ngpus = {{ total = -1 }}\n{rest}").startswith(", line 2, [gpus] total")
+    assert sections["Limits"]["properties"]["queue_capacity_samples"]["description"].startswith("finished samples")
+    assert sections["Lengths"]["properties"]["cv_ratio"]["anyOf"][0] == {
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "maximum": 10,
+    }
+    assert sections["Batch"]["required"] == ["samples_per_step"]
 
 
 def test_a_word_of_a_list_is_held_to_the_list(tmp_path: Path) -> None:
@@ -170,8 +208,11 @@ def test_a_word_of_a_list_is_held_to_the_list(tmp_path: Path) -> None:
         ("[limits]\nstaleness_kept = 'drop'\n", "found 'drop' and no max_staleness"),
         ("[limits]\nqueue_capacity_samples = 1023\n", "found 1023; expected at least 1024, the whole groups of a step"),
         ("group_size = 3\n[limits]\nmax_in_flight_samples = 1025\n", "expected at least 1026"),
-        ("[weights]\nupdate_s = 1\nbandwidth_gb_per_s = 1\n", "found update_s too; expected one of the two"),
-        ("[present]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "at most the 16 that there are"),
+        (
+            "[weights]\nupdate_s = 1\nbandwidth_gb_per_s = 1\n",
+            "found both bandwidth_gb_per_s and update_s; expected one of them",
+        ),
+        ("[present]\ntrainer_gpus = 8\nsampler_gpus = 9\nmax_running = 64\n", "expected at most gpus.total, 16"),
     ],
 )
 def test_figures_that_exclude_each_other_are_refused(tmp_path: Path, more: str, said: str) -> None:
@@ -185,7 +226,7 @@ def test_limits_that_hold_just_the_whole_groups_of_a_step_are_allowed(tmp_path: 
 
 def test_one_gpu_can_not_be_split(tmp_path: Path) -> None:
     message = complaint(tmp_path, MINIMAL.replace("total = 16", "total = 1"))
-    assert "[gpus] total: found 1; expected at least 2: a trainer replica and an engine" in message
+    assert "gpus.total: found 1; expected at least 2: a trainer replica and an engine" in message
     assert planned(tmp_path, MINIMAL.replace("total = 16", "total = 2")).gpus == 2
 
 
@@ -199,7 +240,7 @@ def test_a_model_that_no_engine_holds_is_refused_with_the_gpus_that_would(tmp_pa
     large = MINIMAL.replace("8_030_261_248", "70_553_706_496").replace("layers = 32", "layers = 80")
     message = complaint(tmp_path, large)
     # 141.1 GB of weights; three GPUs leave 0.9 * 80 - 4 = 68 GB each.
-    assert ", line 1, [gpus] gpus_per_engine: found 1, whose 80 GB do not hold 141 GB of weights" in message
+    assert ":1, gpus.gpus_per_engine: found 1, whose 80 GB do not hold 141 GB of weights" in message
     assert "expected at least 3 GPUs of H100 SXM for an engine" in message
     assert planned(tmp_path, large.replace("total = 16", "total = 16\ngpus_per_engine = 3")).kv_capacity_tokens > 0
 
@@ -208,7 +249,7 @@ def test_a_device_of_ones_own_takes_all_three_figures(tmp_path: Path) -> None:
     own = MINIMAL.replace('device = "H100 SXM"', "peak_tflops = 500\nbandwidth_tb_per_s = 2\nmemory_gb = 64")
     device = planned(tmp_path, own).device
     assert (device.bf16_flop_per_s, device.bandwidth_bytes_per_s, device.memory_bytes) == (500e12, 2e12, 64e9)
-    assert "[gpus] memory_gb: found no such key" in complaint(tmp_path, own.replace("memory_gb = 64", ""))
+    assert "gpus.memory_gb: found no such key" in complaint(tmp_path, own.replace("memory_gb = 64", ""))
 
 
 @pytest.mark.parametrize("name", [*(device.name for device in DEVICES), "h200", "NVIDIA H100 80GB HBM3"])
@@ -243,7 +284,7 @@ def test_lengths_go_through_the_percentiles_that_are_stated(tmp_path: Path) -> N
     ("lengths", "said"),
     [
         ("cv_ratio = 0.5", "found neither; expected either mean_tokens with cv_ratio, or percentiles, or from_run"),
-        ("mean_tokens = 1800", "[lengths] cv_ratio: found no such key"),
+        ("mean_tokens = 1800", "lengths.cv_ratio: found no such key"),
         ("mean_tokens = 1800\ncv_ratio = 1\npercentiles = {p50 = 1, p90 = 2}", "found both"),
         ("mean_tokens = 8192\ncv_ratio = 0.1", "a mean of 8192 tokens is not below the cap of 8192"),
         ("mean_tokens = 4096\ncv_ratio = 1.01", "a mean of 4096 tokens under a cap of 8192 varies by less than 1.00"),
@@ -289,10 +330,10 @@ def test_a_plan_may_cut_recorded_lengths_and_has_its_own_prompts(tmp_path: Path)
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("mean_tokens = 5", "[lengths] mean_tokens: found both from_run and mean_tokens; expected one of them"),
+        ("mean_tokens = 5", "lengths.mean_tokens: found both from_run and mean_tokens; expected one of them"),
         ("cv_ratio = 0.5", "found both from_run and cv_ratio"),
         ("percentiles = {p50 = 1, p90 = 2}", "found both from_run and percentiles"),
-        ("cap_tokens = 301", "[lengths] cap_tokens: found 301; expected at most 300, at which the run cut responses"),
+        ("cap_tokens = 301", "lengths.cap_tokens: found 301; expected at most 300, at which the run cut responses"),
     ],
 )
 def test_recorded_lengths_are_not_stated_besides_nor_longer_than_was_seen(tmp_path: Path, more: str, said: str) -> None:
@@ -305,13 +346,13 @@ def test_a_run_without_samples_or_no_run_at_all_has_no_lengths(tmp_path: Path) -
     write_run(tmp_path / "empty", [worker("e0")], {}, samples=[])
     text = recorded(tmp_path)
     found = complaint(tmp_path, text.replace('"earlier"', '"empty"'))
-    assert "[lengths] from_run: found nothing in" in found and "no sample with a token began" in found
+    assert "lengths.from_run: found nothing in" in found and "no sample with a token began" in found
     assert "nowhere" in complaint(tmp_path, text.replace('"earlier"', '"nowhere"'))
 
 
 def test_a_plan_without_a_run_says_its_prompts(tmp_path: Path) -> None:
     said = complaint(tmp_path, MINIMAL.replace("prompt_tokens = 200\n", ""))
-    assert "[lengths] prompt_tokens: found no such key; expected it, or from_run" in said
+    assert "lengths.prompt_tokens: found no such key; expected prompt_tokens or from_run" in said
 
 
 def test_a_config_of_hugging_face_says_all_of_the_model(tmp_path: Path) -> None:
@@ -339,15 +380,18 @@ def test_a_config_that_can_not_be_counted_is_refused(tmp_path: Path, config: str
     if config is not None:
         (tmp_path / "config.json").write_text(config)
     message = complaint(tmp_path, MINIMAL.replace("[model]", "[model]\nconfig_json = 'config.json'"))
-    assert message.startswith(", line 6, [model] config_json")
+    assert message.startswith(":6, model.config_json")
     assert said in message
 
 
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ("experts = 8", "[model] experts_per_token: found no such key"),
-        ("experts = 8\nexperts_per_token = 9\nactive_parameters = 1e9", "found 9; expected at most the 8 experts"),
+        ("experts = 8", "model.experts_per_token: found no such key"),
+        (
+            "experts = 8\nexperts_per_token = 9\nactive_parameters = 1e9",
+            "found 9; expected at most the model's 8 experts",
+        ),
         ("active_parameters = 9e9\nexperts = 8\nexperts_per_token = 2", "at most the 8,030,261,248 parameters"),
     ],
 )
@@ -357,7 +401,7 @@ def test_a_mixture_of_experts_is_described_whole(tmp_path: Path, more: str, said
 
 def test_a_model_without_a_size_is_refused(tmp_path: Path) -> None:
     message = complaint(tmp_path, MINIMAL.replace("kv_heads = 8\n", ""))
-    assert message.startswith(", line 5, [model] kv_heads: found no such key")
+    assert message.startswith(":5, model.kv_heads: found no such key")
 
 
 @pytest.mark.parametrize(
@@ -399,7 +443,7 @@ def test_a_present_layout_is_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"[gpus\n", "at line 1"), (b"\xff\xfe", "no UTF-8"), (None, "No such file or directory")],
+    [(b"[gpus\n", "at line 1"), (b"\xff\xfe", "not UTF-8"), (None, "No such file or directory")],
 )
 def test_what_is_no_plan_at_all_is_said_with_the_way_to_one(tmp_path: Path, content: bytes | None, said: str) -> None:
     path = tmp_path / "plan.toml"

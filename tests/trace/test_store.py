@@ -299,8 +299,8 @@ def test_settings_and_a_time_beyond_64_bits_are_left_out(tmp_path: Path) -> None
     with open_run(tmp_path) as run:
         assert (run.config.n_gpus, run.created_ns) == (2**63 - 1, None)
         assert run.gaps == (
-            f"run.json: config.max_running_per_engine is {2**63}, expected int of 64 bits; it is ignored",
-            f"run.json: config.gpu_hour_price is {10**400}, expected float of 64 bits; it is ignored",
+            f"run.json: config.max_running_per_engine is {2**63}, expected a whole number of 64 bits; it is ignored",
+            f"run.json: config.gpu_hour_price is {10**400}, expected a number of 64 bits; it is ignored",
         )
 
 
@@ -310,11 +310,11 @@ def test_settings_of_the_wrong_type_are_left_out_and_told(tmp_path: Path) -> Non
     analysis = analyze(small_run(tmp_path, None, **wrong))
     assert analysis.run.max_staleness is None
     assert [gap for gap in analysis.data_quality.gaps if gap.startswith("run.json")] == [
-        "run.json: config.n_gpus is 2.5, expected int; it is ignored",
-        "run.json: config.group_size is True, expected int; it is ignored",
-        "run.json: config.max_staleness is '2', expected int; it is ignored",
-        "run.json: config.model is 'big', expected object; it is ignored",
-        "run.json: config.dispatch is 'robin', expected least_loaded or pulled; it is ignored",
+        "run.json: config.n_gpus is 2.5, expected a whole number; it is ignored",
+        "run.json: config.group_size is True, expected a whole number; it is ignored",
+        "run.json: config.max_staleness is '2', expected a whole number; it is ignored",
+        "run.json: config.model is 'big', expected an object; it is ignored",
+        "run.json: config.dispatch is 'robin', expected one of 'least_loaded', 'pulled'; it is ignored",
     ]
 
 

@@ -1,11 +1,10 @@
-"""What a watch has to remember to go on after its end: how far it had come, and what each receiver has been told.
+"""The state file of a watch: its resume point in the run, and the alerts already sent to each receiver.
 
-The file is whole or absent, whenever the watch is killed. It holds alerts, never an address or a token. One watch at
-a time uses it: two would each tell what the other has told.
+The file is complete or absent, whenever the watch is killed. It holds alerts, never a URL or a token. One watch at a
+time uses it: two would each send what the other has sent.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -14,11 +13,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self, cast
 
+from filelock import FileLock, Timeout
+
 from rlscope.analysis.result import SEVERITIES, Severity
 from rlscope.errors import RlscopeError
 
 FILE_NAME: Final = "watch_state.json"
-"""Beside the run's own files, unless the user names another place."""
+"""In the run folder, unless the user names another place."""
 _FORMAT: Final = "rlscope-watch"
 _VERSION: Final = 1
 
@@ -32,14 +33,14 @@ class WatchState:
     receivers: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """What `Couriers.restore` takes."""
     worst: Severity | None = None
-    """The gravest alert so far; None while nothing fired."""
+    """The highest severity so far; None while nothing fired."""
 
 
 class StateFile:
-    """The file of a watch, which keeps others off it until it is closed or its process ends, however that does.
+    """The state file, locked against other watches until it is closed or its process ends, however that happens.
 
-    The folder that it lies in may appear late: it is kept from then on. Where a file system has no locks, another watch
-    shows by what it writes.
+    The lock is taken once the file's folder exists. On a file system without locks, another watch is noticed by the
+    states that it writes.
     """
 
     def __init__(self, path: Path) -> None:
@@ -48,56 +49,48 @@ class StateFile:
         """Whether another watch was found to have written the file between two writes of ours."""
         self._writer = secrets.token_hex(8)
         self._has_written = False
-        self._lock: int | None = None
+        # Beside the file, because every state replaces the file itself.
+        self._lock = FileLock(path.with_name(f".{path.name}.lock"), thread_local=False)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._lock.release()
 
     def read(self) -> WatchState | None:
         """As `read_state`. Raises RlscopeError too when another watch uses the file."""
-        self._keep()
+        self._acquire()
         return read_state(self.path)
 
     def write(self, state: WatchState) -> None:
         """As `write_state`; nothing while there is no folder. Raises RlscopeError when another watch uses the file."""
-        # A run folder that is not there yet is the run's to make.
+        # The run creates its folder itself.
         if self.path.parent.is_dir():
-            self._keep()
+            self._acquire()
             self.is_shared |= self._has_written and _writer_of(self.path) not in (None, self._writer)
             write_state(self.path, state, self._writer)
             self._has_written = True
 
-    def _keep(self) -> None:
-        if self._lock is not None:
-            return
-        # Beside the file, since every state takes the place of the one before.
-        beside = self.path.with_name(f".{self.path.name}.lock")
-        try:
-            lock = os.open(beside, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError:  # No folder yet, or one where no state can be written either: writing says so.
+    def _acquire(self) -> None:
+        # Without its folder there is nothing to lock, and the lock must not create it.
+        if self._lock.is_locked or not self.path.parent.is_dir():
             return
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+            self._lock.acquire(blocking=False)
+        except Timeout:
             raise RlscopeError.of(
                 self.path,
                 found="another watch that uses it",
-                expected="one watch at a time, or everything would be told twice",
-                next_step="End the other one, or name a state of its own with --state.",
+                expected="one watch at a time: two would send every alert twice",
+                next_step="Stop the other watch, or choose another state file with --state.",
             ) from None
-        except OSError:  # A file system without locks.
+        except (OSError, NotImplementedError):  # No locks, or a folder that cannot be written to: writing reports that.
             pass
-        self._lock = lock
 
 
 def read_state(path: Path) -> WatchState | None:
-    """The state of an earlier watch; None where there was none. Raises RlscopeError for a file that is no state."""
+    """The state of an earlier watch; None where there is none. Raises RlscopeError for a file that is no state."""
     try:
         document: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -106,18 +99,18 @@ def read_state(path: Path) -> WatchState | None:
         raise _refused(path, f"a file that cannot be read ({type(error).__name__})") from error
     known = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
     if (known.get("format"), known.get("version")) != (_FORMAT, _VERSION):
-        raise _refused(path, "something else")
+        raise _refused(path, "no state of a watch of this version")
     try:
         state = WatchState(dict(known["run"]), dict(known["receivers"]), known["worst"])
     except (KeyError, TypeError, ValueError) as error:
         raise _refused(path, "a state with parts missing") from error
     if state.worst not in (None, *SEVERITIES):
-        raise _refused(path, "a severity that there is not")
+        raise _refused(path, f"unknown severity {state.worst!r}")
     return state
 
 
 def write_state(path: Path, state: WatchState, writer: str | None = None) -> None:
-    """Put the state in the place of the one before; writer tells watches apart. Raises OSError when it cannot."""
+    """Replace the state in one step; writer tells watches apart. Raises OSError when it cannot be written."""
     text = json.dumps({"format": _FORMAT, "version": _VERSION, "writer": writer, **asdict(state)}, allow_nan=False)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -133,7 +126,7 @@ def write_state(path: Path, state: WatchState, writer: str | None = None) -> Non
 
 
 def _writer_of(path: Path) -> object:
-    """Which watch wrote the file; None where nobody says."""
+    """Which watch wrote the file; None where it does not say."""
     try:
         document: object = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -145,6 +138,6 @@ def _refused(path: Path, found: str) -> RlscopeError:
     return RlscopeError.of(
         path,
         found=found,
-        expected="the state of an earlier watch, of this version",
-        next_step="Delete it to begin anew (what was told is told again), or name another with --state.",
+        expected="the state of an earlier watch",
+        next_step="Delete it to start again (alerts already sent are sent again), or choose another with --state.",
     )

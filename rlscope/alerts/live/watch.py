@@ -10,15 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from rlscope.alerts.config import built_in_rules, rules_of
+from rlscope.alerts.config import built_in_rules, read_rule_file, rules_of
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.live.state_file import FILE_NAME, StateFile, WatchState
 from rlscope.alerts.notify.couriers import Couriers
 from rlscope.alerts.notify.outbox import of_run
-from rlscope.alerts.notify.senders import is_installed
+from rlscope.alerts.notify.senders import NEED_APPRISE, is_installed
 from rlscope.alerts.receiver import Receiver, receivers_of
-from rlscope.alerts.source import read_source
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.result import Severity, at_least
 from rlscope.errors import RlscopeError, RuleError
@@ -232,7 +231,7 @@ def check_ready(receivers: Iterable[Receiver]) -> None:
         for source in (receiver.address, receiver.token):
             if source is not None:
                 source.reveal()
-        if receiver.kind == "apprise" and not is_installed():
+        if receiver.kind in NEED_APPRISE and not is_installed():
             raise RlscopeError.of(
                 f"receiver {receiver.name}",
                 found="apprise is not installed",
@@ -253,7 +252,7 @@ def _state_path(folder: Path, named: Path | None) -> Path:
 def _rules_and_receivers(file: Path | None) -> tuple[RuleSet, tuple[Receiver, ...]]:
     if file is None:
         return built_in_rules(), ()
-    source = read_source(file)
+    source = read_rule_file(file)
     return rules_of(source), receivers_of(source)
 
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any, Final, NamedTuple
 
-from rlscope.alerts.notify import senders
 from rlscope.alerts.notify.message import DeliveryError, Message
 from rlscope.alerts.notify.outbox import Outbox
-from rlscope.alerts.receiver import Receiver, ReceiverKind, SecretError
+from rlscope.alerts.notify.senders import SENDERS
+from rlscope.alerts.receiver import Receiver, SecretError
 from rlscope.analysis.result import Alert
 from rlscope.format import duration
 
@@ -33,16 +33,8 @@ def pause_s(failures: int, draw: float, asked_s: float | None = None) -> float:
     return max(longest_s * (0.5 + 0.5 * draw), asked_s or 0.0)
 
 
-Send = Callable[[Receiver, Message], None]
 Start = Callable[[Callable[[], None]], None]
 
-SENDERS: Final[Mapping[ReceiverKind, Send]] = {
-    "webhook": senders.send_to_webhook,
-    "alertmanager": senders.send_to_alertmanager,
-    "slack": senders.send_to_slack,
-    "apprise": senders.send_through_apprise,
-    "command": senders.run_command,
-}
 _NS_PER_S: Final = 1_000_000_000
 # Connecting, sending and answering can each take a full timeout.
 _MOST_TIMEOUTS: Final = 3.0

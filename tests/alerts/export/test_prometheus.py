@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rlscope.alerts.config import built_in_rules, rules_of
-from rlscope.alerts.export.grafana import as_dashboard
+from rlscope.alerts.config import RULE_FILE, built_in_rules, rules_of
+from rlscope.alerts.export import dashboard as dashboard_text
 from rlscope.alerts.export.prometheus import Expressed, Inexpressible, as_rule_file, express
 from rlscope.alerts.metrics import METRICS, Metric
-from rlscope.alerts.source import parse_source
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
+from rlscope.source import parse_source
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")
@@ -33,7 +33,7 @@ Series = tuple[str, str]
 
 
 def rules(text: str, warm_up_steps: int = 3) -> RuleSet:
-    return rules_of(parse_source(f"warm_up_steps = {warm_up_steps}\n{text}", "rules.toml", is_yaml=False))
+    return rules_of(parse_source(f"warm_up_steps = {warm_up_steps}\n{text}", "rules.toml", RULE_FILE))
 
 
 def rule(metric: str, condition: str, **more: object) -> Rule:
@@ -352,8 +352,13 @@ def test_every_metric_label_and_bucket_of_rules_and_dashboard_is_one_that_the_ho
         how.condition for each in METRICS if isinstance(how := express(rule(each.name, beyond(each))), Expressed)
     ]
     assert len(expressions) > 10
-    panels = [target["expr"] for panel in json.loads(as_dashboard())["panels"] for target in panel["targets"]]
-    assert names_in("\n".join([*expressions, *panels])) - exported == set()
+    dashboard = json.loads(dashboard_text())
+    panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = [each["query"]["query"] for each in dashboard["templating"]["list"] if each["type"] == "query"]
+    assert len(panels) > 10 and len(asked) == 1
+    assert names_in("\n".join([*expressions, *panels, *asked])) - exported == set()
+    shown = {target["legendFormat"] for panel in dashboard["panels"] for target in panel["targets"]}
+    assert set(re.findall(r"{{(\w+)}}", "".join(shown))) - exported == set()
     values = [value for name, value in vars(prometheus).items() if name.isupper() and isinstance(value, str)]
     named = {value for value in values if re.fullmatch(r"rlscope_\w+", value)}
     assert len(named) > 30
@@ -363,7 +368,7 @@ def test_every_metric_label_and_bucket_of_rules_and_dashboard_is_one_that_the_ho
 
 
 def test_the_dashboard_is_json_with_panels_that_do_not_overlap() -> None:
-    dashboard = json.loads(as_dashboard())
+    dashboard = json.loads(dashboard_text())
     places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in dashboard["panels"]]
     assert len(set(places)) == len(places) == len({panel["id"] for panel in dashboard["panels"]}) > 10
     assert all(panel["targets"] and panel["description"] for panel in dashboard["panels"])
@@ -372,7 +377,7 @@ def test_the_dashboard_is_json_with_panels_that_do_not_overlap() -> None:
 
 @needs_promtool
 def test_every_expression_of_the_dashboard_is_promql(tmp_path: Path) -> None:
-    panels = json.loads(as_dashboard())["panels"]
+    panels = json.loads(dashboard_text())["panels"]
     expressions = [target["expr"].replace("$__rate_interval", "1m") for panel in panels for target in panel["targets"]]
     group = {"name": "g", "rules": [{"record": f"r{number}", "expr": text} for number, text in enumerate(expressions)]}
     (tmp_path / "r.yml").write_text(yaml.safe_dump({"groups": [group]}))

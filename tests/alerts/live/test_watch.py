@@ -406,7 +406,7 @@ def test_a_state_is_replaced_whole_and_leaves_nothing_beside_it(tmp_path: Path) 
 def test_a_file_that_is_no_state_is_refused_and_not_overwritten(tmp_path: Path, text: str) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
-    with pytest.raises(RlscopeError, match="Delete it to begin anew"):
+    with pytest.raises(RlscopeError, match="Delete it to start again"):
         read_state(path)
     assert path.read_text() == text
 

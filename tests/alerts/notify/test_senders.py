@@ -1,16 +1,18 @@
 """Each kind of receiver, for real: over loopback, or as a process."""
 
-import importlib.util
+import json
 import sys
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import pytest
 
 from rlscope.alerts.notify import senders
 from rlscope.alerts.notify.message import DeliveryError
-from rlscope.alerts.notify.senders import webhook_payload
-from rlscope.alerts.receiver import FromEnvironment, InTheOpen
+from rlscope.alerts.notify.senders import NEED_APPRISE, SENDERS, webhook_payload
+from rlscope.alerts.receiver import FromEnvironment, InTheOpen, ReceiverKind
 from tests.alerts.notify.conftest import Listener
 from tests.alerts.notify.given import alert, message, receiver
 
@@ -49,22 +51,87 @@ def test_alertmanager_is_posted_to_its_api_and_leases_what_fires(listener: Liste
     assert request["body"][0]["endsAt"] == "2026-01-01T12:05:00.000000000Z"
 
 
-def test_slack_is_told_in_words_and_a_run_can_neither_mention_nor_link(listener: Listener) -> None:
-    hostile = alert(annotations={"summary": "<!channel> <http://evil|ok> & more"}, cost_gpu_s=7200.0)
-    senders.send_to_slack(receiver("slack", listener.url), message(hostile, alert("stale", 0, 90)))
-    assert listener.bodies == [
-        {
-            "text": "*[FIRING 1] starved, stale, run monday*\n"
-            "• warning: &lt;!channel&gt; &lt;http://evil|ok&gt; &amp; more"
-            " (since 2026-01-01 12:00:00 UTC, cost 2 GPU-h)\n"
-            "• resolved: stale since long (since 2026-01-01 12:00:00 UTC, for 1 min 30 s)"
-        }
-    ]
+needs_apprise = pytest.mark.skipif(not senders.is_installed(), reason="needs the extra rlscope[apprise]")
+SLACK = "https://hooks.slack.com/services/T0HUSH/B0HUSH/hushhushhush"
 
 
-def test_a_chat_is_spared_the_hundredth_alert() -> None:
-    many = message(*(alert(f"rule-{number}") for number in range(25)))
-    assert senders.text_of(many, 20).splitlines()[-1] == "• and 5 alerts more"
+class Slack:
+    """Stands in for hooks.slack.com below apprise: it keeps what would be sent."""
+
+    def __init__(self, status_code: int = 200, content: bytes = b"ok") -> None:
+        self.answer = SimpleNamespace(status_code=status_code, content=content, headers={})
+        self.requests: list[tuple[str, str, dict[str, Any]]] = []
+
+    def __call__(self, method: str, url: str, **options: Any) -> SimpleNamespace:
+        self.requests.append((method, url, options))
+        return self.answer
+
+
+@needs_apprise
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_slack_gets_plain_text_in_which_a_run_can_neither_mention_nor_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("requests.request", slack := Slack())
+    hostile = alert("<!here>", annotations={"summary": "<!channel> <http://evil|ok> & more"}, cost_gpu_s=7200.0)
+    senders.send_to_slack(receiver("slack", SLACK, timeout_s=3.0), message(hostile, alert("stale", 0, 90)))
+    ((method, url, options),) = slack.requests
+    assert (method, url, options["timeout"], options["allow_redirects"]) == ("post", SLACK, (3.0, 3.0), False)
+    assert json.loads(options["data"]) == {
+        "mrkdwn": False,
+        "attachments": [
+            {
+                "title": "[FIRING 1] &lt;!here&gt;, stale, run monday",
+                "text": "• warning: &lt;!channel&gt; &lt;http://evil|ok&gt; &amp; more"
+                " (since 2026-01-01 12:00:00 UTC, cost 2 GPU-h)\n"
+                "• resolved: stale since long (since 2026-01-01 12:00:00 UTC, for 1 min 30 s)",
+                "color": "#A32037",
+            }
+        ],
+    }
+
+
+@needs_apprise
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_chat_is_spared_the_hundredth_alert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("requests.request", slack := Slack())
+    senders.send_to_slack(receiver("slack", SLACK), message(*(alert(f"rule-{number}") for number in range(25))))
+    text = json.loads(slack.requests[0][2]["data"])["attachments"][0]["text"].splitlines()
+    assert (len(text), text[-1]) == (21, "• and 5 alerts more")
+
+
+@needs_apprise
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_slack_that_refuses_is_a_failure_and_nothing_is_said_of_its_url(
+    monkeypatch: pytest.MonkeyPatch, capfd
+) -> None:
+    monkeypatch.setattr("requests.request", Slack(404, b"no_team"))
+    assert refusal(senders.send_to_slack, receiver("slack", SLACK)) == "apprise could not deliver it"
+    assert "hush" not in "".join(capfd.readouterr()).casefold()
+
+
+@pytest.mark.parametrize("url", ["https://example.com/services/T0/B0/hush", f"{SLACK}?hush=1", "hush", SLACK[:-13]])
+def test_a_url_that_is_no_slack_webhook_is_refused_and_not_quoted(url: str) -> None:
+    words = refusal(senders.send_to_slack, receiver("slack", url))
+    assert words == "its URL is not a Slack webhook: https://hooks.slack.com/services/T.../B.../..."
+
+
+def test_a_slack_webhook_becomes_the_url_that_apprise_has_for_it() -> None:
+    options = "image=no&footer=no&redirect=no&cto=10.0&rto=10.0"
+    assert senders.slack_url(SLACK, 10.0) == f"slack://T0HUSH/B0HUSH/hushhushhush/?{options}"
+    government = SLACK.replace("slack.com", "slack-gov.com")
+    assert senders.slack_url(government, 10.0) == f"slack://T0HUSH/B0HUSH/hushhushhush/?{options}&mode=gov-hook"
+
+
+@pytest.mark.parametrize("kind", ["slack", "apprise"])
+def test_a_kind_that_needs_apprise_names_the_extra_where_it_is_missing(
+    kind: ReceiverKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    assert refusal(SENDERS[kind], receiver(kind, SLACK)) == "apprise is not installed: pip install 'rlscope[apprise]'"
+    assert kind in NEED_APPRISE
+
+
+def test_every_kind_of_receiver_has_a_sender() -> None:
+    assert SENDERS.keys() == set(get_args(ReceiverKind))
 
 
 @pytest.mark.parametrize(
@@ -96,12 +163,12 @@ def test_a_receiver_that_is_down_and_one_that_is_slow_are_failures(listener: Lis
     ["hush", "file:///etc/hush", "http://", "http://h:hush/", "http://h/hu sh", "http://h/\thush", "http://[hush/", ""],
 )
 def test_an_address_that_cannot_be_posted_to_is_not_quoted(url: str) -> None:
-    assert refusal(senders.send_to_webhook, receiver(url=url)) == "its address is no http or https URL"
+    assert refusal(senders.send_to_webhook, receiver(url=url)) == "its URL is not an http or https URL"
 
 
 def test_a_token_that_would_break_the_headers_is_not_quoted(listener: Listener) -> None:
     words = refusal(senders.send_to_webhook, receiver(url=listener.url, token=InTheOpen("hush\r\nX: 1")))
-    assert words == "its address or its token cannot be sent over HTTP"
+    assert words == "its URL or its token cannot be sent over HTTP"
 
 
 def test_a_host_that_does_not_exist_is_a_failure_without_its_name() -> None:
@@ -129,7 +196,7 @@ def test_a_command_that_fails_is_missing_or_hangs_is_a_failure_and_its_output_go
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("apprise") is None, reason="needs the extra rlscope[apprise]")
+@needs_apprise
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_apprise_delivers_to_a_service_that_it_knows_and_says_nothing_of_its_url(listener: Listener, capfd) -> None:
     url = listener.url.replace("http://", "json://")

@@ -1,4 +1,4 @@
-"""What the model reads from a run: answers of queries become `Observed`, and train steps of other runs `OtherRun`. No fit.
+"""What the model reads from runs: answers of queries become `Observed`, train steps of other runs `OtherRun`. No fit.
 
 Of another run only the steady train steps are read. Trainers known to differ are an error; what is not recorded, or
 matters less for the speed of training, is a warning. Not covered: differences that nobody records, such as the network.
@@ -36,6 +36,15 @@ ASKED_OF_A_STRETCH: Final = (
 """Questions whose answer depends on the stretch; the others are asked once of a run."""
 LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
+_NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
+"""Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
+_OF_TRAINING: Final = "train"
+"""What the name of a setting of the user's own begins with where it is about training."""
+_OF_LAYOUT: Final = "gpu"
+"""What is in its name where it is of the layout, in which the runs are meant to differ."""
+_ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
+_TELLING: Final = ("train_steps/", "workers/")
+"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
 
 
 class UnobservableError(Exception):
@@ -276,17 +285,6 @@ def _least(values: pl.Series) -> int | None:
 def _mean(values: pl.Series) -> float | None:
     found = values.mean()
     return float(found) if found is not None else None  # type: ignore[arg-type]  # a column of floats
-
-
-_NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
-"""Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
-_OF_TRAINING: Final = "train"
-"""What the name of a setting of the user's own begins with where it is about training."""
-_OF_LAYOUT: Final = "gpu"
-"""What is in its name where it is of the layout, in which the runs are meant to differ."""
-_ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
-_TELLING: Final = ("train_steps/", "workers/")
-"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
 
 
 def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:

@@ -19,6 +19,22 @@ from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Counts, Flags, Reals
 
+_FINEST_STEP_TOKENS: Final = 0.5
+"""Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
+_MOST_POINTS: Final = 65_536
+"""Points of a parametric law; a longer law has a coarser grid."""
+_UNCAPPED_TAIL: Final = 1e-9
+"""Mass of a law without a cap that is put on its last point."""
+_MOST_MEMBERS_RATIO: Final = 4.0
+"""A measured tail is matched by at most so many times the group's size: noise can take it beyond independence."""
+_BISECTIONS: Final = 30
+_SUM_TOLERANCE: Final = 1e-6
+"""Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
+_HALVINGS: Final = 60
+_LEAST_SIGMA: Final = 1e-3
+_MOST_SIGMA: Final = 6.0
+"""Of the log length: one response in six is then more than 400 times the median."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
@@ -32,51 +48,6 @@ class GroupLengths:
     below 0."""
     groups: int
     """Groups it was measured on."""
-
-
-def measure_groups(
-    lengths: npt.ArrayLike, finished: npt.ArrayLike, group_ids: Sequence[str | int] | npt.ArrayLike
-) -> GroupLengths | None:
-    """Tail and correlation over the whole groups of the commonest size; None with fewer than two, or of size 1.
-
-    lengths: tokens, one per sample; finished: whether it ended, by itself or at the cap; group_ids: its group. The
-    correlation is the intraclass correlation of the analysis of variance, (MSB - MSW) / (MSB + (S - 1) MSW)
-    (Shrout and Fleiss 1979, case 1).
-    """
-    _, group, sizes = np.unique(np.asarray(group_ids), return_inverse=True, return_counts=True)
-    tokens = np.asarray(lengths, dtype=np.float64)
-    whole = np.bincount(group, weights=np.asarray(finished, dtype=np.bool_)) == sizes
-    if not whole.any():
-        return None
-    size = int(np.bincount(sizes[whole]).argmax())
-    members = np.flatnonzero((whole & (sizes == size))[group])
-    if size < 2 or members.size < 2 * size:
-        return None
-    table = tokens[members[np.argsort(group[members], kind="stable")]].reshape(-1, size)
-    return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
-
-
-def _correlation(table: Reals) -> float:
-    """Rows are groups. Lengths that are all alike share everything: 1."""
-    count, size = table.shape
-    means = table.mean(axis=1)
-    between = size * float(((means - table.mean()) ** 2).sum()) / (count - 1)
-    within = float(((table - means[:, None]) ** 2).sum()) / (count * (size - 1))
-    total = between + (size - 1) * within
-    return (between - within) / total if total > 0.0 else 1.0
-
-
-_FINEST_STEP_TOKENS: Final = 0.5
-"""Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
-_MOST_POINTS: Final = 65_536
-"""Points of a parametric law; a longer law has a coarser grid."""
-_UNCAPPED_TAIL: Final = 1e-9
-"""Mass of a law without a cap that is put on its last point."""
-_MOST_MEMBERS_RATIO: Final = 4.0
-"""A measured tail is matched by at most so many times the group's size: noise can take it beyond independence."""
-_BISECTIONS: Final = 30
-_SUM_TOLERANCE: Final = 1e-6
-"""Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -265,16 +236,36 @@ def _product_limit(tokens: Reals, ended: Flags) -> tuple[Reals, Reals, float]:
     return lengths[ends > 0], masses[ends > 0], float(alive[-1])
 
 
-_HALVINGS: Final = 60
-_LEAST_SIGMA: Final = 1e-3
-_MOST_SIGMA: Final = 6.0
-"""Of the log length: one response in six is then more than 400 times the median."""
+def measure_groups(
+    lengths: npt.ArrayLike, finished: npt.ArrayLike, group_ids: Sequence[str | int] | npt.ArrayLike
+) -> GroupLengths | None:
+    """Tail and correlation over the whole groups of the commonest size; None with fewer than two, or of size 1.
+
+    lengths: tokens, one per sample; finished: whether it ended, by itself or at the cap; group_ids: its group. The
+    correlation is the intraclass correlation of the analysis of variance, (MSB - MSW) / (MSB + (S - 1) MSW)
+    (Shrout and Fleiss 1979, case 1).
+    """
+    _, group, sizes = np.unique(np.asarray(group_ids), return_inverse=True, return_counts=True)
+    tokens = np.asarray(lengths, dtype=np.float64)
+    whole = np.bincount(group, weights=np.asarray(finished, dtype=np.bool_)) == sizes
+    if not whole.any():
+        return None
+    size = int(np.bincount(sizes[whole]).argmax())
+    members = np.flatnonzero((whole & (sizes == size))[group])
+    if size < 2 or members.size < 2 * size:
+        return None
+    table = tokens[members[np.argsort(group[members], kind="stable")]].reshape(-1, size)
+    return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    mean_tokens: float
-    cv_ratio: float
+def _correlation(table: Reals) -> float:
+    """Rows are groups. Lengths that are all alike share everything: 1."""
+    count, size = table.shape
+    means = table.mean(axis=1)
+    between = size * float(((means - table.mean()) ** 2).sum()) / (count - 1)
+    within = float(((table - means[:, None]) ** 2).sum()) / (count * (size - 1))
+    total = between + (size - 1) * within
+    return (between - within) / total if total > 0.0 else 1.0
 
 
 def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> LengthLaw:
@@ -317,6 +308,12 @@ def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | Non
     deviations = ndtri(np.array([percent for percent, _ in ordered]) / 100.0)
     sigma, log_median = np.polyfit(deviations, np.log(lengths), 1)
     return LengthLaw.lognormal(math.exp(log_median), float(sigma), cap_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    mean_tokens: float
+    cv_ratio: float
 
 
 def _log_median(mean_tokens: float, sigma: float, cap_tokens: int) -> float:

@@ -11,6 +11,10 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.training.scaling import StepsElsewhere
 from rlscope.model.warnings import ModelWarning
 
+_OTHER_LENGTHS: Final = 1.25
+"""Mean tokens of a sample over those of the other run, either way. Attention is a tenth or so of a step at usual
+lengths, and grows with them: a quarter longer costs some 2 %, which is what two runs are taken to differ by."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainerSteps:
@@ -136,11 +140,6 @@ class Observed:
     def trained_tokens_per_s(self) -> float:
         """Response tokens trained per second, over the steps of the stretch: sum over sum."""
         return float(self.steps.response_tokens.sum() / self.steps.period_s.sum())
-
-
-_OTHER_LENGTHS: Final = 1.25
-"""Mean tokens of a sample over those of the other run, either way. Attention is a tenth or so of a step at usual
-lengths, and grows with them: a quarter longer costs some 2 %, which is what two runs are taken to differ by."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""A run in steady state, in the terms that the closed forms and the event simulator share, and the layouts it could have.
+"""A run in steady state, as the closed forms and the event simulator see it, and the layouts it could have.
 
 Quantities are per engine, not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
 """
@@ -10,6 +10,9 @@ from typing import Final, Protocol
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import QueuePolicy, StalenessPolicy
+
+RUNNING_FACTORS: Final = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+"""Running requests to try over today's limit, in half doublings: finer steps differ by less than the fit knows."""
 
 
 class DecodeCurve(Protocol):
@@ -140,10 +143,6 @@ class Layout:
     sampler_gpus: int
     running_per_engine: int
     """The limit set; the running count may be less."""
-
-
-RUNNING_FACTORS: Final = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-"""Running requests to try over today's limit, in half doublings: finer steps differ by less than the fit knows."""
 
 
 @dataclass(frozen=True, slots=True)

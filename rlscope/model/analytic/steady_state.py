@@ -1,4 +1,4 @@
-"""The steady state of an asynchronous run: which side sets the pace of a layout, what each side loses, and how stale it is.
+"""The steady state of an asynchronous run: which side sets the pace, what each side loses, and how stale tokens are.
 
 Two facts determine it: the trainers consume what the engines produce, and tokens are as stale as the concurrency makes
 them (the idea is from Applied Compute's talk on asynchronous RL, 2025; weight updates, prefill, the KV cache, limits
@@ -30,9 +30,23 @@ from rlscope.model.warnings import ModelWarning
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
 """What the layout waits for. trainers: surplus generation is held back or thrown away. admission: the cap on samples
 in flight."""
+Surplus = Literal["held", "dropped", "aged", "grows"]
+"""What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
+or for their age, or a queue that grows for ever."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
 """One GPU in ten, as in the verdict of a run: below this no change of layout pays for itself."""
+_FEW_RUNNING: Final = 4.0
+"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
+_AGED_RATIO: Final = 0.001
+"""Dropping one sample in a thousand is taken for dropping none."""
+_NEAR_CAP_RATIO: Final = 0.2
+"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
+_LONG_WAIT_RATIO: Final = 0.05
+"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
+_SLIGHT_SURPLUS: Final = 0.02
+"""A surplus of less is used up by the variation of the load."""
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +93,179 @@ def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLo
     return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
 
 
+@dataclass(frozen=True, slots=True)
+class SteadyState:
+    """One layout in steady state."""
+
+    layout: Layout
+    regime: Regime
+    step_s: float
+    """Period of the versions."""
+    trained_tokens_per_s: float
+    """Response tokens."""
+    train_s: float
+    """Of step_s, what the trainers need themselves, a blocking publication included."""
+    load_ratio: float
+    """What the samplers could make over what the trainers could take: below 1 the trainers wait."""
+    engines: int
+    running: float
+    """Requests in an engine's batch; below 1 the share of the time that it has one."""
+    running_limit: float
+    """The least of the layout's limit, the engine's own, and the KV cache's."""
+    pass_s: float
+    resident_tokens: float
+    """KV tokens on an engine."""
+    sample_s: float
+    """From a sample's first pass to its last token, waits for its environment included."""
+    sampler_idle_ratio: float
+    """Share of the engines' time without a pass, 0..1."""
+    trainer_losses: SideLosses
+    sampler_losses: SideLosses
+    dropped_ratio: float
+    """Share of the finished samples that are thrown away for their age, or by a full queue."""
+    staleness: StalenessTerms | None
+    """Of what the queue is offered, before any drop by age; None where the queue grows."""
+    staleness_max: int | None
+    """Of the oldest token that can be trained on; None where the queue grows."""
+    warnings: tuple[ModelWarning, ...]
+    """Why the closed form is off: empty where it can be trusted without the event simulator."""
+
+    @property
+    def concurrency(self) -> float:
+        """Requests that run, over all engines."""
+        return self.running * self.engines
+
+    @property
+    def trainer_idle_ratio(self) -> float:
+        """Share of the trainers' time in which they do not work on a batch, 0..1."""
+        return self.trainer_losses.total_ratio
+
+
+def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
+    """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
+
+    A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
+    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
+    waits for its environment holds one of an engine's places.
+    """
+    sampling = sampling_of(system)
+    verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
+    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
+    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
+    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
+
+
+def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
+    gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
+    return SamplerFleet(
+        system,
+        sampling,
+        engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
+        places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
+        trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
+    )
+
+
+def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]:
+    levels = sampler_levels(fleet)
+    train_s = fleet.trainers.total_s
+    step_s = np.maximum(levels.staleness_s, train_s)
+    running = levels.running
+    if surplus_of(fleet.system.admission) == "held":
+        running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
+    made_in_s = fleet.period_s(running)
+    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
+    by_samplers = sampler_losses(levels, train_s, step_s)
+    numbers = np.stack(
+        [
+            step_s,
+            train_s,
+            train_s / levels.staleness_s,
+            running,
+            levels.hardware_running,
+            fleet.sampling.pass_s(running),
+            _sample_s(fleet, running, made_in_s),
+            1.0 - _busy_ratio(fleet, running, made_in_s),
+            _dropped_ratio(fleet, made_in_s, step_s),
+            fleet.versions_per_token(running) * made_in_s / step_s,
+            offset_versions(fleet, levels, running, step_s),
+        ]
+    ).T.tolist()
+    warnings = _warnings(fleet, levels, running, step_s)
+    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, warnings, strict=True)]
+
+
+def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
+    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
+    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
+
+
+def _state(
+    fleet: SamplerFleet,
+    layout: Layout,
+    numbers: Sequence[float],
+    by_trainers: SideLosses,
+    by_samplers: SideLosses,
+    warnings: tuple[ModelWarning, ...],
+) -> SteadyState:
+    step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
+    workload = fleet.system.workload
+    terms = StalenessTerms(rate, offset, workload.environment_s / step_s)
+    return SteadyState(
+        layout=layout,
+        regime=regime_of(layout, by_trainers, by_samplers),
+        step_s=step_s,
+        trained_tokens_per_s=workload.samples_per_step * fleet.sampling.mean_tokens / step_s,
+        train_s=train_s,
+        load_ratio=load,
+        engines=layout.sampler_gpus // fleet.system.engine.gpus,
+        running=running,
+        running_limit=limit,
+        pass_s=pass_s,
+        resident_tokens=running * fleet.sampling.resident_tokens,
+        sample_s=sample_s,
+        sampler_idle_ratio=idle,
+        trainer_losses=by_trainers,
+        sampler_losses=by_samplers,
+        dropped_ratio=dropped,
+        staleness=None if np.isnan(offset) else terms,
+        staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
+        warnings=warnings,
+    )
+
+
+def _sample_s(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
+    """Little's law: requests that run over samples finished per second; and the wait outside."""
+    finished_per_s = fleet.sampling.samples_per_step / made_in_s
+    return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
+
+
+def _busy_ratio(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
+    """Share of the engines' time in passes and prefill."""
+    sampling = fleet.sampling
+    return sampling.samples_per_step / fleet.engines * sampling.busy_s(running) / made_in_s
+
+
+def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Reals:
+    if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
+        return np.zeros_like(step_s)
+    return np.maximum(1.0 - made_in_s / step_s, 0.0)
+
+
+def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
+    """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
+    ahead.
+    """
+    workload, admission = fleet.system.workload, fleet.system.admission
+    most = maximum(terms, workload.lengths)
+    drops = admission.staleness_policy == "drop"
+    is_strict = drops or (admission.waits_for_cap and admission.staleness_policy == "publication_waits")
+    if not is_strict or admission.max_staleness is None:
+        return most
+    aged = math.ceil(workload.prefetched_batches) if drops else 0
+    return min(most, admission.max_staleness + aged)
+
+
 def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Regime:
     """balanced when neither side loses more than BALANCED_LOSS_RATIO; else the cause that costs the most GPU time."""
     if max(trainers.total_ratio, samplers.total_ratio) <= BALANCED_LOSS_RATIO:
@@ -93,11 +280,6 @@ def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Reg
 
 def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
     return (levels.hardware_s, levels.updates_s, levels.admission_s, levels.environment_s, levels.staleness_s)
-
-
-Surplus = Literal["held", "dropped", "aged", "grows"]
-"""What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
-or for their age, or a queue that grows for ever."""
 
 
 def surplus_of(admission: Admission) -> Surplus:
@@ -193,192 +375,6 @@ def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Re
         return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
 
     return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
-
-
-_FEW_RUNNING: Final = 4.0
-"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
-_AGED_RATIO: Final = 0.001
-"""Dropping one sample in a thousand is taken for dropping none."""
-_NEAR_CAP_RATIO: Final = 0.2
-"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
-_LONG_WAIT_RATIO: Final = 0.05
-"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
-_SLIGHT_SURPLUS: Final = 0.02
-"""A surplus of less is used up by the variation of the load."""
-_ROUNDING: Final = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class SteadyState:
-    """One layout in steady state."""
-
-    layout: Layout
-    regime: Regime
-    step_s: float
-    """Period of the versions."""
-    trained_tokens_per_s: float
-    """Response tokens."""
-    train_s: float
-    """Of step_s, what the trainers need themselves, a blocking publication included."""
-    load_ratio: float
-    """What the samplers could make over what the trainers could take: below 1 the trainers wait."""
-    engines: int
-    running: float
-    """Requests in an engine's batch; below 1 the share of the time that it has one."""
-    running_limit: float
-    """The least of the layout's limit, the engine's own, and the KV cache's."""
-    pass_s: float
-    resident_tokens: float
-    """KV tokens on an engine."""
-    sample_s: float
-    """From a sample's first pass to its last token, waits for its environment included."""
-    sampler_idle_ratio: float
-    """Share of the engines' time without a pass, 0..1."""
-    trainer_losses: SideLosses
-    sampler_losses: SideLosses
-    dropped_ratio: float
-    """Share of the finished samples that are thrown away for their age, or by a full queue."""
-    staleness: StalenessTerms | None
-    """Of what the queue is offered, before any drop by age; None where the queue grows."""
-    staleness_max: int | None
-    """Of the oldest token that can be trained on; None where the queue grows."""
-    warnings: tuple[ModelWarning, ...]
-    """Why the closed form is off: empty where it can be trusted without the event simulator."""
-
-    @property
-    def concurrency(self) -> float:
-        """Requests that run, over all engines."""
-        return self.running * self.engines
-
-    @property
-    def trainer_idle_ratio(self) -> float:
-        """Share of the trainers' time in which they do not work on a batch, 0..1."""
-        return self.trainer_losses.total_ratio
-
-
-def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyState | Refused, ...]:
-    """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
-
-    A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
-    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
-    waits for its environment holds one of an engine's places.
-    """
-    sampling = sampling_of(system)
-    verdicts = [refused(system, sampling, layout) or layout for layout in layouts]
-    runnable = [layout for layout in verdicts if isinstance(layout, Layout)]
-    states = iter(_states(_fleet(system, sampling, runnable), runnable) if runnable else ())
-    return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
-
-
-def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
-    gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
-    return SamplerFleet(
-        system,
-        sampling,
-        engines=np.array([layout.sampler_gpus // system.engine.gpus for layout in layouts], dtype=np.float64),
-        places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
-        trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
-    )
-
-
-def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
-    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
-    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
-
-
-def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]:
-    levels = sampler_levels(fleet)
-    train_s = fleet.trainers.total_s
-    step_s = np.maximum(levels.staleness_s, train_s)
-    running = levels.running
-    if surplus_of(fleet.system.admission) == "held":
-        running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
-    made_in_s = fleet.period_s(running)
-    by_trainers = trainer_losses(levels, train_s, fleet.trainers.blocked_s, step_s)
-    by_samplers = sampler_losses(levels, train_s, step_s)
-    numbers = np.stack(
-        [
-            step_s,
-            train_s,
-            train_s / levels.staleness_s,
-            running,
-            levels.hardware_running,
-            fleet.sampling.pass_s(running),
-            _sample_s(fleet, running, made_in_s),
-            1.0 - _busy_ratio(fleet, running, made_in_s),
-            _dropped_ratio(fleet, made_in_s, step_s),
-            fleet.versions_per_token(running) * made_in_s / step_s,
-            offset_versions(fleet, levels, running, step_s),
-        ]
-    ).T.tolist()
-    warnings = _warnings(fleet, levels, running, step_s)
-    return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, warnings, strict=True)]
-
-
-def _state(
-    fleet: SamplerFleet,
-    layout: Layout,
-    numbers: Sequence[float],
-    by_trainers: SideLosses,
-    by_samplers: SideLosses,
-    warnings: tuple[ModelWarning, ...],
-) -> SteadyState:
-    step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
-    workload = fleet.system.workload
-    terms = StalenessTerms(rate, offset, workload.environment_s / step_s)
-    return SteadyState(
-        layout=layout,
-        regime=regime_of(layout, by_trainers, by_samplers),
-        step_s=step_s,
-        trained_tokens_per_s=workload.samples_per_step * fleet.sampling.mean_tokens / step_s,
-        train_s=train_s,
-        load_ratio=load,
-        engines=layout.sampler_gpus // fleet.system.engine.gpus,
-        running=running,
-        running_limit=limit,
-        pass_s=pass_s,
-        resident_tokens=running * fleet.sampling.resident_tokens,
-        sample_s=sample_s,
-        sampler_idle_ratio=idle,
-        trainer_losses=by_trainers,
-        sampler_losses=by_samplers,
-        dropped_ratio=dropped,
-        staleness=None if np.isnan(offset) else terms,
-        staleness_max=None if np.isnan(offset) else _staleness_max(fleet, terms),
-        warnings=warnings,
-    )
-
-
-def _sample_s(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
-    """Little's law: requests that run over samples finished per second; and the wait outside."""
-    finished_per_s = fleet.sampling.samples_per_step / made_in_s
-    return running * fleet.engines / finished_per_s + fleet.system.workload.environment_s
-
-
-def _busy_ratio(fleet: SamplerFleet, running: Reals, made_in_s: Reals) -> Reals:
-    """Share of the engines' time in passes and prefill."""
-    sampling = fleet.sampling
-    return sampling.samples_per_step / fleet.engines * sampling.busy_s(running) / made_in_s
-
-
-def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Reals:
-    if surplus_of(fleet.system.admission) not in ("dropped", "aged"):
-        return np.zeros_like(step_s)
-    return np.maximum(1.0 - made_in_s / step_s, 0.0)
-
-
-def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
-    """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
-    ahead.
-    """
-    workload, admission = fleet.system.workload, fleet.system.admission
-    most = maximum(terms, workload.lengths)
-    drops = admission.staleness_policy == "drop"
-    is_strict = drops or (admission.waits_for_cap and admission.staleness_policy == "publication_waits")
-    if not is_strict or admission.max_staleness is None:
-        return most
-    aged = math.ceil(workload.prefetched_batches) if drops else 0
-    return min(most, admission.max_staleness + aged)
 
 
 def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[ModelWarning, ...]]:

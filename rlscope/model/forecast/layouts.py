@@ -26,118 +26,6 @@ from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.system import Engine, Layout, System
 
-
-@dataclass(frozen=True, slots=True)
-class StepTiming:
-    """One layout, by the best estimate."""
-
-    step_s: float
-    """Period of the versions."""
-    step_tokens: float
-    """Response tokens trained in that time; over a rate of any draw, its period."""
-    trainer_idle_ratio: float
-    """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
-    sampler_idle_ratio: float
-    """Share of the engines' time without a decode pass or a prefill, 0..1."""
-    regime: Regime
-
-
-def timing_of_state(state: SteadyState) -> StepTiming:
-    """By the closed forms."""
-    step_tokens = state.trained_tokens_per_s * state.step_s
-    return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
-
-
-def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
-    """By the event simulator, which finds no regime: that of the closed forms is kept."""
-    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
-    return StepTiming(
-        step_s=simulated.step_s,
-        step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
-        trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
-        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
-        regime=regime,
-    )
-
-
-def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
-    """Of a synchronous run, in which each side waits while the other works.
-
-    Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
-    or what both wait for.
-    """
-    sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
-    waited_gpu_s: dict[Regime, float] = {
-        "samplers": layout.trainer_gpus * sampling_s,
-        "trainers": layout.sampler_gpus * step.train_s,
-        "environment": both * step.environment_s,
-        "weight_updates": both * step.update_s,
-    }
-    return StepTiming(
-        step_s=step.step_s,
-        step_tokens=step.trained_tokens_per_s * step.step_s,
-        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
-        sampler_idle_ratio=1.0 - sampling_s / step.step_s,
-        regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """What a run settles at."""
-
-    tokens_per_s: float
-    """Trained response tokens."""
-    step_s: float
-    """Period of the versions."""
-    trainer_idle_ratio: float
-    """Share of the trainers' time without work on a batch, 0..1."""
-    staleness_mean: float | None
-    """Of trained tokens, versions; None where the queue grows for ever."""
-
-
-def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second in each layout; 0 where it cannot run."""
-    states = steady_states(system, layouts)
-    rates = np.array([_rate(state) for state in states], dtype=np.float64)
-    if calibration.synchronous and calibration.layout in layouts:
-        step = split_step(system, calibration.layout)
-        rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
-    return rates
-
-
-def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
-    """Where the run's own layout settles; None where the model says that it cannot run."""
-    if calibration.synchronous:
-        step = split_step(system, calibration.layout)
-        return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,))[0]
-    return None if isinstance(state, Refused) else _of_state(system, state)
-
-
-def _of_step(step: SynchronousStep) -> OperatingPoint:
-    return OperatingPoint(
-        tokens_per_s=step.trained_tokens_per_s,
-        step_s=step.step_s,
-        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
-        staleness_mean=0.0,
-    )
-
-
-def _of_state(system: System, state: SteadyState) -> OperatingPoint:
-    workload, terms = system.workload, state.staleness
-    return OperatingPoint(
-        tokens_per_s=state.trained_tokens_per_s,
-        step_s=state.step_s,
-        trainer_idle_ratio=state.trainer_idle_ratio,
-        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
-    )
-
-
-def _rate(state: SteadyState | Refused) -> float:
-    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
-
-
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
 """Why a layout is out of the question; trainer_memory: too few trainer GPUs to hold what is trained."""
 
@@ -196,6 +84,21 @@ class Preemption:
     """Share of the engines' time that the tokens computed again take, 0..1, without what a pass costs besides its
     tokens; None where prefill was not seen, where updates have tokens computed again too, or where it is not known how
     many were."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """One layout, by the best estimate."""
+
+    step_s: float
+    """Period of the versions."""
+    step_tokens: float
+    """Response tokens trained in that time; over a rate of any draw, its period."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
+    sampler_idle_ratio: float
+    """Share of the engines' time without a decode pass or a prefill, 0..1."""
+    regime: Regime
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -324,6 +227,10 @@ def _worth_drawing(forecasts: Sequence[Forecast]) -> list[Forecast]:
     return [each for each in ranked if (each.tokens_per_s or 0.0) >= _NEAR_BEST_RATIO * best]
 
 
+def _rank(forecast: Forecast) -> tuple[bool, float]:
+    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+
+
 def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it."""
     layouts = [each.layout for each in forecasts]
@@ -361,8 +268,100 @@ def _form_error(state: SteadyState | Refused) -> float:
     return _DOUBTFUL_FORM_ERROR if doubtful else _FORM_ERROR
 
 
-def _rank(forecast: Forecast) -> tuple[bool, float]:
-    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
+    """Trained response tokens per second in each layout; 0 where it cannot run."""
+    states = steady_states(system, layouts)
+    rates = np.array([_rate(state) for state in states], dtype=np.float64)
+    if calibration.synchronous and calibration.layout in layouts:
+        step = split_step(system, calibration.layout)
+        rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
+    return rates
+
+
+def _rate(state: SteadyState | Refused) -> float:
+    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """What a run settles at."""
+
+    tokens_per_s: float
+    """Trained response tokens."""
+    step_s: float
+    """Period of the versions."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time without work on a batch, 0..1."""
+    staleness_mean: float | None
+    """Of trained tokens, versions; None where the queue grows for ever."""
+
+
+def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
+    """Where the run's own layout settles; None where the model says that it cannot run."""
+    if calibration.synchronous:
+        step = split_step(system, calibration.layout)
+        return _of_step(step) if step else None
+    state = steady_states(system, (calibration.layout,))[0]
+    return None if isinstance(state, Refused) else _of_state(system, state)
+
+
+def _of_step(step: SynchronousStep) -> OperatingPoint:
+    return OperatingPoint(
+        tokens_per_s=step.trained_tokens_per_s,
+        step_s=step.step_s,
+        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
+        staleness_mean=0.0,
+    )
+
+
+def _of_state(system: System, state: SteadyState) -> OperatingPoint:
+    workload, terms = system.workload, state.staleness
+    return OperatingPoint(
+        tokens_per_s=state.trained_tokens_per_s,
+        step_s=state.step_s,
+        trainer_idle_ratio=state.trainer_idle_ratio,
+        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
+    )
+
+
+def timing_of_state(state: SteadyState) -> StepTiming:
+    """By the closed forms."""
+    step_tokens = state.trained_tokens_per_s * state.step_s
+    return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
+
+
+def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
+    """By the event simulator, which finds no regime: that of the closed forms is kept."""
+    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    return StepTiming(
+        step_s=simulated.step_s,
+        step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
+        trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
+        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
+        regime=regime,
+    )
+
+
+def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
+    """Of a synchronous run, in which each side waits while the other works.
+
+    Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
+    or what both wait for.
+    """
+    sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
+    waited_gpu_s: dict[Regime, float] = {
+        "samplers": layout.trainer_gpus * sampling_s,
+        "trainers": layout.sampler_gpus * step.train_s,
+        "environment": both * step.environment_s,
+        "weight_updates": both * step.update_s,
+    }
+    return StepTiming(
+        step_s=step.step_s,
+        step_tokens=step.trained_tokens_per_s * step.step_s,
+        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
+        sampler_idle_ratio=1.0 - sampling_s / step.step_s,
+        regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
+    )
 
 
 def preemption_seen(observed: Observed, engine: Engine) -> Preemption | None:

@@ -1,10 +1,10 @@
 """Which layout to start a run with: all splits of the GPUs, by what device and model promise.
 
 Every split is solved with the guesses at their medians, at the limit on running requests that suits it; the leading
-splits are simulated where the closed form cannot be trusted; the best are solved with every draw of the guesses. A limit
-is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just enough when all
-guesses are right leaves no room when the trainers turn out faster. Not covered: several engine sizes at once (make one
-plan for each), links between nodes, stragglers, and lengths that change while the run learns.
+splits are simulated where the closed form cannot be trusted; the best are solved with every draw of the guesses. A
+limit is chosen by its median rate over some draws, not by the rate at the medians: a limit that is just enough when
+all guesses are right leaves no room when the trainers turn out faster. Not covered: several engine sizes at once (make
+one plan for each), links between nodes, stragglers, and lengths that change while the run learns.
 """
 
 import math
@@ -58,6 +58,97 @@ _LEADERS: Final = 3
 """The fastest splits that must be beyond doubt, or simulated."""
 _DRAWS_OF_A_LIMIT: Final = 40
 """Enough for a median that tells limits apart."""
+_MOST_DRAWN: Final = 12
+"""Splits solved with every draw: those further down are not the best in any."""
+_DRAWS_OF_ONE: Final = 25
+"""Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCost:
+    """What not knowing one thing costs."""
+
+    unknown: Unknown
+    rate_ratio: Spread
+    """Rate of the best layout over that with all at their medians, less 1, when this alone is unknown."""
+    regret_ratio: float
+    """Mean gain forgone by the split that is best for most of its values, against the best for each, 0 or more."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlanResult:
+    """What the model says of a plan. Everything in it is assumed: nothing was measured."""
+
+    plan: PlanInputs
+    calibration: Calibration
+    candidates: tuple[Forecast, ...]
+    """One for each split of the GPUs: the fastest first, those out of the question last."""
+    best: Forecast | None
+    """None where no layout can be used."""
+    best_probability: Mapping[Layout, float]
+    """Share of the draws in which each layout that was drawn is the fastest."""
+    present: Forecast | None
+    advice: Recommendation | None
+    """Whether to leave the present layout; None where there is none, or nothing to compare it with."""
+    bound: WorkBound
+    synchronous: SynchronousStep | None
+    """All GPUs do both in turns; None where no engine fits."""
+    kv_running: float
+    """Requests that the KV cache of an engine holds safely."""
+    unknown_costs: tuple[UnknownCost, ...]
+    """What to measure first, first."""
+    simulated: frozenset[Layout]
+    """Layouts whose forecast is the event simulator's."""
+
+
+def plan_layouts(plan: PlanInputs) -> PlanResult:
+    """Sweep all layouts of a plan. Raises UnplannableError where the model's shape does not say enough, and where the
+    GPUs make no split.
+
+    Nothing is raised where no layout can be used: `best` is None then, and every candidate says why.
+    """
+    layouts = layouts_of(plan)
+    calibration = assumed_calibration(plan, plan.present or layouts[0])
+    swept = judged(sweep(calibration, plan, layouts))
+    candidates = _drawn(swept)
+    present = next((each for each in candidates if each.layout == plan.present), None)
+    best = _chosen([each for each in candidates if each.drawn_tokens_per_s is not None])
+    advice = None
+    if present is not None and best is not None and present.drawn_tokens_per_s is not None:
+        others = tuple(each for each in candidates if each is not present)
+        advice = recommend(calibration, Forecasts(present, others), long_enough=True)
+        best = advice.best if advice.changes else present
+    system = calibration.system
+    return PlanResult(
+        plan=plan,
+        calibration=calibration,
+        candidates=candidates,
+        best=best,
+        best_probability=_best_probability(candidates),
+        present=present,
+        advice=advice,
+        bound=work_conservation_bound(system, plan.gpus),
+        synchronous=colocated_step(system, plan.gpus),
+        kv_running=sampling_of(system).kv_running,
+        unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
+        simulated=swept.simulated,
+    )
+
+
+def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
+    """Rate over another layout's, less 1, draw by draw; None where one of them was not drawn."""
+    if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
+        return None
+    return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
+
+
+def hours_of(planned: PlanResult, steps: int) -> Spread | None:
+    """Hours that so many steps take in the best layout; None where there is none."""
+    if planned.best is None or planned.best.drawn_tokens_per_s is None:
+        return None
+    workload = planned.calibration.system.workload
+    tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
+    return Spread.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -167,99 +258,6 @@ def _of_split(swept: Sweep, forecasts: Sequence[Forecast]) -> Forecast:
 
 def _typical_rate(swept: Sweep, forecast: Forecast) -> float:
     return swept.typical_tokens_per_s.get(forecast.layout, 0.0) * simulated_ratio(forecast)
-
-
-_MOST_DRAWN: Final = 12
-"""Splits solved with every draw: those further down are not the best in any."""
-_DRAWS_OF_ONE: Final = 25
-"""Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnknownCost:
-    """What not knowing one thing costs."""
-
-    unknown: Unknown
-    rate_ratio: Spread
-    """Rate of the best layout over that with all at their medians, less 1, when this alone is unknown."""
-    regret_ratio: float
-    """Mean gain forgone by the split that is best for most of its values, against the best for each, 0 or more."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PlanResult:
-    """What the model says of a plan. Everything in it is assumed: nothing was measured."""
-
-    plan: PlanInputs
-    calibration: Calibration
-    candidates: tuple[Forecast, ...]
-    """One for each split of the GPUs: the fastest first, those out of the question last."""
-    best: Forecast | None
-    """None where no layout can be used."""
-    best_probability: Mapping[Layout, float]
-    """Share of the draws in which each layout that was drawn is the fastest."""
-    present: Forecast | None
-    advice: Recommendation | None
-    """Whether to leave the present layout; None where there is none, or nothing to compare it with."""
-    bound: WorkBound
-    synchronous: SynchronousStep | None
-    """All GPUs do both in turns; None where no engine fits."""
-    kv_running: float
-    """Requests that the KV cache of an engine holds safely."""
-    unknown_costs: tuple[UnknownCost, ...]
-    """What to measure first, first."""
-    simulated: frozenset[Layout]
-    """Layouts whose forecast is the event simulator's."""
-
-
-def plan_layouts(plan: PlanInputs) -> PlanResult:
-    """Sweep all layouts of a plan. Raises UnplannableError where the model's shape does not say enough, and where the
-    GPUs make no split.
-
-    Nothing is raised where no layout can be used: `best` is None then, and every candidate says why.
-    """
-    layouts = layouts_of(plan)
-    calibration = assumed_calibration(plan, plan.present or layouts[0])
-    swept = judged(sweep(calibration, plan, layouts))
-    candidates = _drawn(swept)
-    present = next((each for each in candidates if each.layout == plan.present), None)
-    best = _chosen([each for each in candidates if each.drawn_tokens_per_s is not None])
-    advice = None
-    if present is not None and best is not None and present.drawn_tokens_per_s is not None:
-        others = tuple(each for each in candidates if each is not present)
-        advice = recommend(calibration, Forecasts(present, others), long_enough=True)
-        best = advice.best if advice.changes else present
-    system = calibration.system
-    return PlanResult(
-        plan=plan,
-        calibration=calibration,
-        candidates=candidates,
-        best=best,
-        best_probability=_best_probability(candidates),
-        present=present,
-        advice=advice,
-        bound=work_conservation_bound(system, plan.gpus),
-        synchronous=colocated_step(system, plan.gpus),
-        kv_running=sampling_of(system).kv_running,
-        unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
-        simulated=swept.simulated,
-    )
-
-
-def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
-    """Rate over another layout's, less 1, draw by draw; None where one of them was not drawn."""
-    if other is None or forecast.drawn_tokens_per_s is None or other.drawn_tokens_per_s is None:
-        return None
-    return Spread.of(forecast.drawn_tokens_per_s / other.drawn_tokens_per_s - 1.0)
-
-
-def hours_of(planned: PlanResult, steps: int) -> Spread | None:
-    """Hours that so many steps take in the best layout; None where there is none."""
-    if planned.best is None or planned.best.drawn_tokens_per_s is None:
-        return None
-    workload = planned.calibration.system.workload
-    tokens = steps * workload.samples_per_step * workload.lengths.mean_tokens
-    return Spread.of(tokens / planned.best.drawn_tokens_per_s / SECONDS_PER_HOUR)
 
 
 def _drawn(swept: Sweep) -> tuple[Forecast, ...]:

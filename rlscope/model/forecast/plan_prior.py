@@ -1,4 +1,4 @@
-"""What a plan knows before a run, and the systems that follow: every guess at its median, and draws of all or one of them.
+"""What a plan knows before a run, and the systems that follow: all guesses at their medians, or drawn.
 
 Guesses have a spread; what a plan states without one is taken as certain, lengths first of all. A draw is one standard
 normal number for each unknown, so a guess without a spread stays where it is, and the draws of one unknown are those of
@@ -50,10 +50,15 @@ Unknown = Literal[
 ]
 """What a plan may be unsure of. curve_shape: how decode passes turn from memory to compute, or how soon all experts
 are hit; training_rate: the share of the peak that trainers reach; lengths: a factor on all responses."""
+Deviations = Mapping[Unknown, float]
+"""Standard deviations from the median; what is not named stays at it."""
 
 MASTER_STATE_BYTES: Final = 16.0
 """Bytes per trained parameter of mixed-precision Adam: 2 + 2 for weights and gradients, 12 for the optimizer's own
 copies (ZeRO, Rajbhandari et al. 2020, section 3)."""
+UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
+_SEED: Final = 20_260_201
+"""Of every draw: the same plan gives the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +133,6 @@ class PlanInputs:
     """Versions that no recommended layout's 95th percentile of samples may exceed."""
     present: Layout | None
     """A layout that is in use already; None: nothing runs yet."""
-
-
-UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
-_SEED: Final = 20_260_201
-"""Of every draw: the same plan gives the same answer."""
-
-Deviations = Mapping[Unknown, float]
-"""Standard deviations from the median; what is not named stays at it."""
 
 
 class UnplannableError(Exception):

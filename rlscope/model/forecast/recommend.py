@@ -46,6 +46,9 @@ forms_disagree: another form of the model that fits as well says that today's la
 forecast of a run that was measured is unsure, however large its gain."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
+Contradiction = Literal["decode_form", "training_form"]
+"""decode_form: another form of the decode curve says that today's layout is the faster one. training_form: training
+that scales otherwise does."""
 
 WORTHWHILE_RATIO: Final = 0.05
 """Below a twentieth the restart and the next change of lengths cost more than the gain."""
@@ -56,6 +59,10 @@ _EQUAL_RATIO: Final = 0.01
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "interpolated", "extrapolated", "assumed")
 SURE_RATIO: Final = 0.90
 """Share of the draws in which the change must be for the better."""
+_PERFECT: Final = 1.0
+"""Exponent with which every trainer GPU trains as many tokens as today."""
+_ENDS: Final = (0.05, 0.95)
+"""Quantiles of the draws, by how fast they train in the layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +217,6 @@ def _drawn(forecast: Forecast) -> Reals:
     if forecast.drawn_tokens_per_s is None:
         raise ValueError(f"{forecast.layout} was not drawn")
     return forecast.drawn_tokens_per_s
-
-
-Contradiction = Literal["decode_form", "training_form"]
-"""decode_form: another form of the decode curve says that today's layout is the faster one. training_form: training
-that scales otherwise does."""
-
-_PERFECT: Final = 1.0
-"""Exponent with which every trainer GPU trains as many tokens as today."""
-_ENDS: Final = (0.05, 0.95)
-"""Quantiles of the draws, by how fast they train in the layout."""
 
 
 def contradiction(

@@ -36,46 +36,6 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
 
-
-@dataclass(frozen=True, slots=True)
-class TimeToFinish:
-    """What is left, from the end of the last step recorded."""
-
-    remaining_steps: int
-    today_hours: Spread
-    recommended_hours: Spread | None
-    """None where the layout is kept."""
-    gpus: int
-    gpu_hour_price: float | None
-
-    def gpu_hours(self, hours: float) -> float:
-        """GPU-hours of so many hours; every GPU of the run counts, idle or not."""
-        return hours * self.gpus
-
-    def price(self, hours: float) -> float | None:
-        """What they cost; None without a price."""
-        return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
-
-
-def time_to_finish(
-    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
-) -> TimeToFinish:
-    """Remaining optimizer steps by the step period; gain_ratio: of the recommended layout over today's.
-
-    The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
-    """
-    hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
-    today = Spread(*hours)
-    recommended = None
-    if gain_ratio is not None:
-        recommended = Spread(
-            today.median / (1.0 + gain_ratio.median),
-            today.low / (1.0 + gain_ratio.high),
-            today.high / (1.0 + gain_ratio.low),
-        )
-    return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
-
-
 STEPS_TO_PREDICT: Final = 20
 """Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
 _OTHER_BATCHES: Final = 0.5
@@ -106,6 +66,26 @@ class ModelConfig:
     """Of an optimizer step, that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
     """Runs of the same model and trainers, which say how training scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeToFinish:
+    """What is left, from the end of the last step recorded."""
+
+    remaining_steps: int
+    today_hours: Spread
+    recommended_hours: Spread | None
+    """None where the layout is kept."""
+    gpus: int
+    gpu_hour_price: float | None
+
+    def gpu_hours(self, hours: float) -> float:
+        """GPU-hours of so many hours; every GPU of the run counts, idle or not."""
+        return hours * self.gpus
+
+    def price(self, hours: float) -> float | None:
+        """What they cost; None without a price."""
+        return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -184,6 +164,25 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
     )
+
+
+def time_to_finish(
+    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
+) -> TimeToFinish:
+    """Remaining optimizer steps by the step period; gain_ratio: of the recommended layout over today's.
+
+    The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
+    """
+    hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
+    today = Spread(*hours)
+    recommended = None
+    if gain_ratio is not None:
+        recommended = Spread(
+            today.median / (1.0 + gain_ratio.median),
+            today.low / (1.0 + gain_ratio.high),
+            today.high / (1.0 + gain_ratio.low),
+        )
+    return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
 
 
 def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:

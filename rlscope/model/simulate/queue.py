@@ -1,4 +1,4 @@
-"""The queue to the trainer, the limits on starting groups, and the places that stay empty because of them. Counts in groups.
+"""The queue to the trainer, the limits on starting groups, and the places that stay empty for them. Counts in groups.
 
 A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. Where the staleness
 cap is kept by admission, groups start only up to (version + max_staleness + 1) steps' worth, less what was dropped or

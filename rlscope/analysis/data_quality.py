@@ -47,12 +47,12 @@ class DataQuality:
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
-    "samples": "the age of tokens and the lengths of responses are unknown",
+    "samples": "staleness and response lengths are unknown",
     "deliveries": "which samples were trained on is unknown, and with it throughput and staleness",
     "engine_steps": "batch sizes are unknown, and samplers' time is only as detailed as their own spans",
     "train_steps": "when the trainers trained is unknown",
     "weight_updates": "what weight updates cost is unknown",
-    "activities": "why a worker stood still is unknown: that time is unattributed",
+    "activities": "why a worker was idle is unknown: that time is unattributed",
 }
 
 

@@ -40,7 +40,7 @@ _LEAST_SPREAD: Final = 0.2
 """Standard deviation over mean of the prompt tokens of a pass from which a line through its seconds is told."""
 _NUDGE: Final = 1.05
 DRAWS: Final = 200
-"""Enough that the 5 % and 95 % quantiles stand on ten draws each."""
+"""Enough that ten draws lie beyond each of the 5% and 95% quantiles."""
 _HOST_TIME_RATIO: Final = 0.10
 """Unattributed time of an engine up to this share is taken for time between passes; more may be anything."""
 _LIMIT_QUANTILE: Final = 0.999
@@ -63,7 +63,7 @@ class Calibration:
     layout: Layout
     """The run's own."""
     synchronous: bool
-    """Whether the run works by turns: every trained token is of the newest version."""
+    """Whether the run is synchronous: every trained token is of the newest version."""
     steps: int
     """Optimizer steps of the stretch."""
     steps_per_version: float
@@ -88,7 +88,7 @@ def calibrate(
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
-    prefetched_batches: of an optimizer step, that the trainers hold besides the one they train on.
+    prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
     others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
@@ -248,7 +248,7 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
     """Split what prompts cost the run so that its own batches would cost the same again.
 
     host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares is in the rate, and
-    what preemptions had computed again is not, since a simulation puts requests back itself. Where updates make the
+    what preemptions had recomputed is not, since a simulation preempts requests itself. Where updates make the
     engines compute prompts again, that is most of the prefill and is charged to the update: the rate is then that of
     the tokens computed, and the passes are not told apart.
     """

@@ -38,7 +38,7 @@ _MOST_SIGMA: Final = 6.0
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
-    """What whole groups show."""
+    """How alike the lengths of a group are, measured over whole groups."""
 
     group_size: int
     tail_ratio: float
@@ -326,11 +326,11 @@ def _log_median(mean_tokens: float, sigma: float, cap_tokens: int) -> float:
 
 
 def _cut(log_median: float, sigma: float, cap_tokens: int) -> _Moments:
-    ahead = (math.log(cap_tokens) - log_median) / sigma
+    distance = (math.log(cap_tokens) - log_median) / sigma
 
     def moment(power: int) -> float:
-        below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * float(ndtr(ahead - power * sigma))
-        return below + cap_tokens**power * float(ndtr(-ahead))
+        below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * float(ndtr(distance - power * sigma))
+        return below + cap_tokens**power * float(ndtr(-distance))
 
     mean = moment(1)
     return _Moments(mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0)))

@@ -41,13 +41,13 @@ class Workload:
     trained_prompt_tokens: float = 0.0
     """Prompt tokens of a sample that the trainer's token count includes: 0 where it counts responses only."""
     kept_ratio: float = 1.0
-    """Samples trained over samples that are neither dropped for age nor lost: below 1 where groups are filtered."""
+    """Samples trained over samples that are neither dropped as stale nor lost: below 1 where groups are filtered."""
     environment_s: float = 0.0
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
     environment_waits_s: tuple[float, ...] = ()
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
     prefetched_batches: float = 0.0
-    """Steps' worth of samples that the trainers hold besides those they train on: a step starts once they are taken."""
+    """Batches that the trainers hold besides the one they train on: a step starts once they are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class WeightUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What holds the samplers back, or throws samples away. None: no such limit."""
+    """What holds the samplers back, or drops samples. None: no such limit."""
 
     queue_capacity_samples: int | None = None
     queue_policy: QueuePolicy = "wait"

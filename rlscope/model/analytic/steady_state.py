@@ -28,18 +28,18 @@ from rlscope.model.training.step_time import trainer_step
 from rlscope.model.warnings import ModelWarning
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
-"""What the layout waits for. trainers: surplus generation is held back or thrown away. admission: the cap on samples
+"""What the layout waits for. trainers: surplus generation is held back or dropped. admission: the cap on samples
 in flight."""
 Surplus = Literal["held", "dropped", "aged", "grows"]
 """What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
-or for their age, or a queue that grows for ever."""
+or as stale, or a queue that keeps growing."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
 """One GPU in ten, as in the verdict of a run: below this no change of layout pays for itself."""
 _FEW_RUNNING: Final = 4.0
 """A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
 _AGED_RATIO: Final = 0.001
-"""Dropping one sample in a thousand is taken for dropping none."""
+"""Dropping one sample in a thousand counts as dropping none."""
 _NEAR_CAP_RATIO: Final = 0.2
 """Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
 _LONG_WAIT_RATIO: Final = 0.05
@@ -122,9 +122,9 @@ class SteadyState:
     trainer_losses: SideLosses
     sampler_losses: SideLosses
     dropped_ratio: float
-    """Share of the finished samples that are thrown away for their age, or by a full queue."""
+    """Share of the finished samples that are dropped as stale, or by a full queue."""
     staleness: StalenessTerms | None
-    """Of what the queue is offered, before any drop by age; None where the queue grows."""
+    """Of what the queue is offered, before any is dropped as stale; None where the queue grows."""
     staleness_max: int | None
     """Of the oldest token that can be trained on; None where the queue grows."""
     warnings: tuple[ModelWarning, ...]
@@ -145,7 +145,7 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
 
     A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
-    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
+    they run the smallest batch that keeps up; where their surplus is dropped, they run at the limit. A sample that
     waits for its environment holds one of an engine's places.
     """
     sampling = sampling_of(system)
@@ -253,8 +253,8 @@ def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Real
 
 
 def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
-    """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
-    ahead.
+    """A cap that drops, or that publications wait for, is never exceeded; samples age after the drop while they are
+    prefetched.
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     most = maximum(terms, workload.lengths)
@@ -283,7 +283,7 @@ def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
 
 
 def surplus_of(admission: Admission) -> Surplus:
-    """What the limits make of a surplus; a cap on samples in flight holds it back where nothing throws it away."""
+    """What the limits make of a surplus; a cap on samples in flight holds it back where nothing drops it."""
     bounded = admission.queue_capacity_samples is not None
     if admission.queue_policy == "drop_oldest" and bounded:
         return "dropped"
@@ -294,10 +294,10 @@ def surplus_of(admission: Admission) -> Surplus:
 
 
 def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
-    """Mean staleness of the last token of a sample whose group is then whole; NaN where the queue grows.
+    """Mean staleness of the last token of a sample whose group is then complete; NaN where the queue grows.
 
-    Trainers that hold d batches besides the one they train on take a batch when they start the step d before its own.
-    Everything until the taking is as if they trained on it at once, and d versions are published after it.
+    Trainers with d prefetched batches take a batch when they start the step d before its own. Until then all is as if
+    they trained on it at once, and d versions are published after it.
 
     The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
     period on average. Where the samplers have a surplus, what lies in the queue comes on top.
@@ -306,9 +306,9 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
     if_surplus: Reals
     surplus = surplus_of(fleet.system.admission)
     if surplus == "held":
-        if_surplus = lag - 0.5 + _held_batches(fleet, levels, running, step_s, lag)
+        if_surplus = lag - 0.5 + _waiting_batches(fleet, levels, running, step_s, lag)
     elif surplus == "dropped":
-        if_surplus = lag - 0.5 + _kept_batches(fleet, levels, step_s)
+        if_surplus = lag - 0.5 + _full_queue_batches(fleet, levels, step_s)
     elif surplus == "aged":
         if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
     else:
@@ -316,7 +316,7 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
     return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.prefetched_batches
 
 
-def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
     """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
     samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
     outside = workload.environment_s * samples / step_s
@@ -353,7 +353,7 @@ def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
     return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
 
 
-def _kept_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> Reals:
+def _full_queue_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> Reals:
     """Mean wait, in periods, in a full queue of q batches that drops its oldest: (q - 1/2) / load.
 
     With the half version that any wait adds it is (2 q + load - 1) / (2 load), the in-queue form of Applied Compute

@@ -22,7 +22,7 @@ Horizon = Literal["expected_longest", "longest_possible"]
 """Passes that are counted: as many as the longest of a step's samples needs on average, or as the longest possible."""
 
 _SLICES: Final = 256
-"""Slices of the longest length by which a drain in waves moves on: its time is then within 1 %."""
+"""Slices of the longest length in which generation in waves is computed: its time is then within 1%."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def colocated_step(
 def split_step(system: System, layout: Layout, horizon: Horizon = "expected_longest") -> SynchronousStep | None:
     """The step when each side has its own GPUs; None when the layout has no trainer, no engine or no place.
 
-    Generation is the sum over passes of a drain, with all requests of an engine started at once where they fit.
+    Generation is a sum over passes, with all requests of an engine started at once where they fit.
     """
     engines = layout.sampler_gpus // system.engine.gpus
     limit = _running_limit(system, layout)
@@ -67,7 +67,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     batch = SynchronousBatch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
-        generation_s_of(system.engine.curve, workload.lengths, batch, horizon),
+        decode_batch_s(system.engine.curve, workload.lengths, batch, horizon),
         samples * float(sampling.prefill_s(min(samples, limit))),
         workload.environment_s,
         float(trainers.work_s),
@@ -99,7 +99,7 @@ class SynchronousBatch:
     prompt_tokens: float
 
 
-def generation_s_of(
+def decode_batch_s(
     curve: DecodeCurve, lengths: LengthLaw, batch: SynchronousBatch, horizon: Horizon = "expected_longest"
 ) -> float:
     """Seconds from the first pass to the last, prefill left out.

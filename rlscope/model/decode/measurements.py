@@ -24,7 +24,7 @@ Grade = Literal["measured", "interpolated", "extrapolated", "assumed"]
 so that hardware and form decide; assumed: nothing was measured."""
 
 BATCH_CELLS_PER_DOUBLING: Final = 4
-"""Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
+"""Cells 19% apart: time differs by no more within one, and a decade of batch sizes has 13."""
 _KV_CELLS_PER_DOUBLING: Final = 2
 """The KV term is a part of the time, so its cells may be wider."""
 _LEAST_CLEAN_ROWS_RATIO: Final = 0.02
@@ -40,16 +40,16 @@ _SMALLEST_SPREAD: Final = 0.05
 _INNER: Final = (0.05, 0.95)
 """Quantiles over cells that count as visited: the last cell at either end may be an accident."""
 _BEYOND: Final = 1.5
-"""A curve may be followed so far past what was visited: on measured kernels its error grows past that, from the 3 % of
-the fit to 5 to 10 %."""
+"""A curve may be followed so far past what was visited: on measured kernels its error grows past that, from the 3% of
+the fit to 5 to 10%."""
 _SAME_BATCH: Final = 1.1
-"""Batch sizes within 10 % are the same: time differs by no more than that, and mostly by far less."""
+"""Batch sizes within 10% are the same: time differs by no more than that, and mostly by far less."""
 _SAME_CONTEXT: Final = 1.25
-"""Contexts within 25 % are the same: the KV term is a part of the time."""
+"""Contexts within 25% are the same: the KV term is a part of the time."""
 _ONE_SIZE: Final = 1.2
 """Batch sizes that differ by less are one: no slope can be seen."""
 _SOLID_ROWS: Final = 4.0
-"""Rows of a cell that can be called measured: their mean is known to 5 % when one row is known to 10 %."""
+"""Rows of a cell that can be called measured: their mean is known to 5% when one row is known to 10%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -225,7 +225,7 @@ def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visited:
-    """The range of a run's passes; 5 % to 95 % of its cells of enough rows."""
+    """The range of a run's passes; 5% to 95% of its cells of enough rows."""
 
     batch_low: float
     batch_high: float

@@ -37,10 +37,10 @@ from rlscope.model.decode.prior import HardwarePrior, LogNormal
 from rlscope.model.system import DecodeCurve
 
 _HUBER: Final = 1.345
-"""Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
+"""Residuals, in deviations, beyond which their weight falls: 95% as efficient as least squares (Huber 1964)."""
 _FORM_ERROR: Final = 0.03
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
-measured ones are 1 to 3 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
+measured ones are 1 to 3% off. Smaller values let bumps at small batches bend the curve far beyond them."""
 FACTOR_LOG_SD: Final = 0.3
 """Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
 sample; 0.7 to 1.3 where only the rate of multiplication differs."""
@@ -63,7 +63,7 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
 _ROW_NOISE: Final = LogNormal(0.1, 1.0)
 """Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
-"""How far a curve of the right form is from the mean of a cell: 1 to 3 % in the table of measured kernels."""
+"""How far a curve of the right form is from the mean of a cell: 1 to 3% in the table of measured kernels."""
 SHARPNESS: Final = LogNormal(2.0, 0.4)
 """p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
 _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)

@@ -103,7 +103,7 @@ def with_forward_speed(system: System, speed: float) -> System:
 
 
 def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
-    """Passes, their overhead and log-probabilities so many times as fast; checkpoints and pauses as they were."""
+    """Passes, their overhead and log-probabilities so many times as fast; checkpoints and pauses unchanged."""
 
     def sped_up(phase: TrainerPhase) -> TrainerPhase:
         return replace(phase, step_s=phase.step_s / speed) if phase.shrinks_with_gpus else phase
@@ -132,7 +132,7 @@ def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
 
 
 def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
-    """An update that takes as long as asked; where the run shows none, both sides stand still for it."""
+    """An update that takes as long as asked; where the run shows none, both sides pause for it."""
     asked_s, seconds = change.weight_update_s or 0.0, update_seconds(update)
     if seconds > 0.0:
         return scaled_update(update, asked_s / seconds)

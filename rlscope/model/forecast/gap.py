@@ -43,14 +43,14 @@ GapCause = Literal[
 ]
 """layout_imbalance: the split of GPUs, at the batch size that is allowed. stragglers: engines slower than the others.
 kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
-synchronous_steps: the sides take turns. tail: they wait for the longest sample, of a step where they take turns, else
-of a group where samples in flight are capped. underfilled_batches: fewer requests ran than were allowed. unexplained:
+synchronous_steps: one side waits while the other works. tail: waits for the longest sample, of a step in a synchronous
+run, else of a group where samples in flight are capped. underfilled_batches: fewer requests ran than were allowed. unexplained:
 what the model predicts beyond what was achieved, or, below 0, short of it."""
 
 EFFICIENT_RATIO: Final = 0.90
 """Filling a batch further gains less than a tenth: not worth its staleness and its KV."""
 LEAST_ENGINES_COMPARED: Final = 3
-"""Two cannot tell who is slow."""
+"""Of two engines neither can be called slow."""
 STRAGGLES_RATIO: Final = 1.25
 """Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
 _FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
@@ -227,9 +227,9 @@ def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
 
 
 def _synchronous_rate(system: System, layout: Layout) -> float:
-    """Trained response tokens per second where the sides take turns but no sample is longer than another.
+    """Trained response tokens per second of a synchronous step in which no sample is longer than another.
 
-    Every engine then makes its samples in full batches until the last: the drain of the step, less its tail.
+    Every engine then generates in full batches to the end: the generation of the step, less its tail.
     """
     step = split_step(system, layout)
     if step is None:

@@ -27,21 +27,21 @@ from rlscope.model.simulate import Simulated
 from rlscope.model.system import Engine, Layout, System
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
-"""Why a layout is out of the question; trainer_memory: too few trainer GPUs to hold what is trained."""
+"""Why a layout is excluded; trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer."""
 
 SECONDS_PER_HOUR: Final = 3600.0
 INTERVAL_RATIO: Final = 0.90
 """Share of the draws inside every interval of this stage."""
 STALE_QUANTILE: Final = 0.95
-"""Of the samples by their oldest token: this many must keep a cap that does not throw anything away."""
+"""Of the samples by their oldest token: so many must keep a cap that drops nothing."""
 _NEAR_BEST_RATIO: Final = 0.6
 """Layouts slower than this share of the best estimate's best are not drawn: no draw lifts them to the top."""
 _FORM_ERROR: Final = 0.03
 """Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
 of the closed forms against a simulator of single tokens. Not shared between layouts."""
 _DOUBTFUL_FORM_ERROR: Final = 0.07
-"""The same where the closed form has a caveat and the event simulator, told the manner of the run, speaks: it errs by
-0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies, matter most.
+"""The same where the closed form has a warning and the layout is simulated with the run's rollout scheduling: that errs
+by 0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies, matter most.
 Of twelve systems drawn with other seeds than the benchmark's."""
 _SEED: Final = 2
 _LEVEL_SEED: Final = 3
@@ -50,7 +50,7 @@ _MOST_DRAWN: Final = 60
 
 
 class Spread(NamedTuple):
-    """A quantity over the draws: its median, and the interval that holds 90 % of them."""
+    """A quantity over the draws: its median, and the interval that holds 90% of them."""
 
     median: float
     low: float
@@ -66,7 +66,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StalenessForecast:
-    """How old tokens would be, in versions."""
+    """Staleness that a layout would have, in versions."""
 
     token_mean: float
     sample_p95: int
@@ -76,14 +76,13 @@ class StalenessForecast:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How often, and for how long."""
+    """How often requests are preempted, and what that costs."""
 
     per_sample: float
-    """Times that a sample is put back, mean."""
+    """Preemptions of a sample, mean."""
     engine_ratio: float | None
-    """Share of the engines' time that the tokens computed again take, 0..1, without what a pass costs besides its
-    tokens; None where prefill was not seen, where updates have tokens computed again too, or where it is not known how
-    many were."""
+    """Share of the engines' time spent on recomputed tokens, 0..1, without what a pass costs besides its tokens; None
+    where prefill was not seen, where updates recompute tokens too, or where it is unknown how many were recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +117,9 @@ class Forecast:
     grade: Grade | None
     """How near its decode passes are to what the run visited."""
     pace: StepTiming | None = None
-    """By the best estimate, or by the event simulator where that judged."""
+    """By the best estimate, or by the event simulator where the layout was simulated."""
     preemption: Preemption | None = None
-    """By the event simulator; None where that did not judge."""
+    """By the event simulator; None where the layout was not simulated."""
 
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
         """Seconds of an optimizer step at a rate of trained response tokens; None where the layout cannot run."""
@@ -174,7 +173,7 @@ def forecast_layouts(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
     if calibration.synchronous:
-        # The closed form's state is that of an asynchronous run; taking turns leaves every token at its own version.
+        # The closed form's state is that of an asynchronous run; in a synchronous one every token has its own version.
         today = _synchronous_today(calibration, today)
     chosen = _worth_drawing(first[1:])
     drawn = _draw(calibration, [today, *chosen])
@@ -209,7 +208,7 @@ def forecast_of(
 
 
 def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
-    """How old tokens are in a steady state; None where its queue grows. No sample passes a cap that is strict."""
+    """Staleness in a steady state; None where its queue grows. No sample exceeds a cap that is strict."""
     terms, most = state.staleness, state.staleness_max
     if terms is None or most is None:
         return None

@@ -61,7 +61,7 @@ _DRAWS_OF_A_LIMIT: Final = 40
 _MOST_DRAWN: Final = 12
 """Splits solved with every draw: those further down are not the best in any."""
 _DRAWS_OF_ONE: Final = 25
-"""Draws of one unknown alone, at even quantiles: their ends are the 2 % and 98 % ones."""
+"""Draws of one unknown alone, at even quantiles: their ends are the 2% and 98% ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,18 +40,18 @@ Reason = Literal[
 ]
 """worthwhile: change. too_short: the stretch has too few steps to hold the model to. best_already: no other layout
 is faster. small_gain: none is faster by WORTHWHILE_RATIO. unsure: one may be, or may be slower than today's.
-updates_bind, environment_binds: GPUs are not what the run waits for. no_other_layout: granularity, memory and
+updates_bind, environment_binds: the run does not wait for GPUs. no_other_layout: granularity, memory and
 staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
-forms_disagree: another form of the model that fits as well says that today's layout is the faster one. An `assumed`
+forms_disagree: another form of the model that fits as well predicts that today's layout is faster. An `assumed`
 forecast of a run that was measured is unsure, however large its gain."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 Contradiction = Literal["decode_form", "training_form"]
-"""decode_form: another form of the decode curve says that today's layout is the faster one. training_form: training
-that scales otherwise does."""
+"""decode_form: another form of the decode curve predicts that today's layout is faster. training_form: another scaling
+of training does."""
 
 WORTHWHILE_RATIO: Final = 0.05
-"""Below a twentieth the restart and the next change of lengths cost more than the gain."""
+"""Below 5% the restart and the next change of lengths cost more than the gain."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
@@ -67,11 +67,11 @@ _ENDS: Final = (0.05, 0.95)
 
 @dataclass(frozen=True, slots=True)
 class GainUncertainty:
-    """A source of the gain's spread."""
+    """How much one unknown part of the system contributes to the spread of the gain."""
 
     source: UncertaintySource
     spread_ratio: float
-    """Half of the width of the 90 % interval of the gain when this alone is unknown."""
+    """Half of the width of the 90% interval of the gain when this alone is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

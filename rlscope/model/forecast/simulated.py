@@ -37,7 +37,7 @@ _NEIGHBOUR_ERROR: Final = 0.07
 """Log deviation of a correction that is taken from neighbours, besides the simulator's own error: with that, a doubtful
 forecast errs by the tenth that closed forms with a caveat do."""
 _STEPS: Final = 60
-"""Steps of a simulation: its rate is then known to about 1 % where a step's time varies by 10 %."""
+"""Steps of a simulation: its rate is then known to about 1% where a step's time varies by 10%."""
 _MOST_SAMPLES: Final = 300_000
 """Samples of a simulation; runs with large steps are simulated for fewer of them."""
 _FEWEST_STEPS: Final = 12

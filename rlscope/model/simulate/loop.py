@@ -76,8 +76,8 @@ def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
     """Steps to leave out, by the rule of `simulate`."""
     admission, batch = system.admission, system.workload.samples_per_step
     queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
-    ahead = system.workload.prefetched_batches
-    fill = math.ceil(_WARM_UP_FILLS * ((samples_at_start(system, layout) + queued) / batch + ahead))
+    in_flight = (samples_at_start(system, layout) + queued) / batch
+    fill = math.ceil(_WARM_UP_FILLS * (in_flight + system.workload.prefetched_batches))
     return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
 
 
@@ -141,9 +141,9 @@ class EventLoop:
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
-        self._ahead_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
+        self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
         """Held besides those of the next step when it starts."""
-        self._held: list[int] = []
+        self._taken: list[int] = []
         """Taken out of the queue, not yet trained on."""
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
@@ -279,9 +279,9 @@ class EventLoop:
         self._horizon_s = min(self._horizon_s, at_s)
 
     def _try_step(self, now_s: float) -> None:
-        """Take a batch, or wait for what is missing; the first step takes those held ahead too, one by one."""
+        """Take a batch, or wait for what is missing; the first step also takes the prefetched batches, one by one."""
         needed = self._needed_groups
-        while (missing := needed + self._ahead_groups - len(self._held)) > needed and len(self.queue) >= needed:
+        while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:
             self._take(needed, now_s)
         if len(self.queue) < min(missing, needed):
             if self.trainer.waits_for != "samples":
@@ -295,13 +295,13 @@ class EventLoop:
         if self.trainer.waits_for is None:
             self.trainer.wait("samples", now_s)
         self._take(missing, now_s)
-        self._batch, self._held = self._held[:needed], self._held[needed:]
+        self._batch, self._taken = self._taken[:needed], self._taken[needed:]
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
         self._needed_groups = self.gate.groups_of(self.trainer.steps + 1)
 
     def _take(self, groups: int, now_s: float) -> None:
-        self._held += self.queue.take(groups, now_s)
+        self._taken += self.queue.take(groups, now_s)
         self.gate.taken += groups
 
     def _give_up_on_waits(self) -> None:

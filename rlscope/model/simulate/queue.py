@@ -21,7 +21,7 @@ weight_updates: the engine finishes what it has before it takes weights. environ
 
 
 class GroupQueue:
-    """What is queued, and what is held back because the queue is full."""
+    """The groups in the queue, and those that wait for room in it."""
 
     def __init__(
         self, admission: Admission, order: QueueOrder, samples: Samples, *, held_by_engines: bool = False
@@ -39,7 +39,7 @@ class GroupQueue:
         self._held: list[int] = []
         self._arrivals = 0
         self.dropped = 0
-        """Groups thrown away so far."""
+        """Groups dropped so far."""
         self.depth_integral = 0.0
         """Queued groups, integrated over time."""
         self._since_s = 0.0
@@ -84,7 +84,7 @@ class GroupQueue:
             self._push(group, now_s)
 
     def drop_stale(self, version: int, now_s: float) -> None:
-        """Throw away what is too old now that `version` is published."""
+        """Drop what is too stale now that `version` is published."""
         if self._most_stale is None:
             return
         kept = [entry for entry in self._queued if not self._is_stale(entry[2], version)]
@@ -137,8 +137,10 @@ class Gate:
         self._samples_per_step, self._group_size = samples_per_step, group_size
         in_flight = admission.max_in_flight_samples
         self._most_in_flight = None if in_flight is None else in_flight // group_size
-        self._most_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
-        self.is_always_open = self._most_in_flight is None and self._most_ahead is None and queue.always_has_room
+        self._max_versions_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
+        self.is_always_open = (
+            self._most_in_flight is None and self._max_versions_ahead is None and queue.always_has_room
+        )
         """Whether nothing ever holds."""
         self.started = 0
         self.taken = 0
@@ -161,8 +163,8 @@ class Gate:
             return "backpressure"
         started = self.started - self.filtered - queue.dropped + 1
         is_held = self._most_in_flight is not None and started - self.taken > self._most_in_flight
-        if self._most_ahead is not None and not is_held:
-            is_held = started > self._groups_until(self.version + self._most_ahead + 1)
+        if self._max_versions_ahead is not None and not is_held:
+            is_held = started > self._groups_until(self.version + self._max_versions_ahead + 1)
         if not is_held:
             return None
         return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"

@@ -87,7 +87,7 @@ class TrainerSeconds:
     publish_s: float
     wait_samples_s: float
     wait_staleness_cap_s: float
-    """Waits for running groups that would be too old after the next publication."""
+    """Waits for running groups that the next publication would make too stale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +117,10 @@ class TokenLedger:
     """Counted by the engines, pass by pass; all others are counted by sample, and add up to it."""
     trained: int
     dropped: int
-    """For their age, or pushed out of a full queue."""
+    """As stale, or pushed out of a full queue."""
     filtered: int
     queued: int
-    """In finished groups, held back or queued."""
+    """In finished groups that are queued or wait for room in the queue."""
     awaiting_group: int
     """In finished samples of unfinished groups, and in samples that wait outside the engines."""
     in_flight: int
@@ -365,8 +365,8 @@ def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
     at = first[owner] + np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
     ends = np.minimum(end[owner], np.append(switch_at[1:], np.iinfo(np.int64).max)[at])
     length = ends - np.maximum(start[owner], switch_at[at])
-    held = length > 0
-    return _Runs(sample[owner][held], switch_version[at][held], length[held])
+    filled = length > 0
+    return _Runs(sample[owner][filled], switch_version[at][filled], length[filled])
 
 
 def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts]:

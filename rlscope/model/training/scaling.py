@@ -29,10 +29,10 @@ longest sequences. The largest of D sums of k lengths is about 1 + cv sqrt(2 ln 
 ranks with 16 to 32 samples each that costs 0.1 to 0.2 where nobody balances the ranks, and nothing where somebody does.
 """
 MOST_EXPONENT: Final = 1.05
-"""Perfect scaling must lie inside the 90 % interval and not on its edge; 1.02 has been published."""
+"""Perfect scaling must lie inside the 90% interval and not on its edge; 1.02 has been published."""
 RUN_ERROR: Final = 0.02
 """Log deviation of the seconds of a run's steps from what its tokens and GPUs make them: other nodes, other lengths in
-the same number of tokens, other neighbours. Assumed: two runs then differ by 3 %, and from one number of GPUs to twice
+the same number of tokens, other neighbours. Assumed: two runs then differ by 3%, and from one number of GPUs to twice
 as many the exponent is known to 0.04 at best."""
 _SOFT_EDGE: Final = 0.02
 """Least error of the elasticity that bounds the exponent: a rank with less to hold may be that much faster."""

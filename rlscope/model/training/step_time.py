@@ -16,7 +16,7 @@ from rlscope.model.system import Trainer, WeightUpdate, Workload
 
 LIKELY_MFU_RATIO: Final = 0.25
 LIKELY_MFU_SD: Final = 0.1
-"""Trainers of RL runs use 10 to 35 % of the peak: prime-rl reports 14 % at 16k tokens and 35 % at 65k, 4B on H100."""
+"""Trainers of RL runs use 10 to 35% of the peak: prime-rl reports 14% at 16k tokens and 35% at 65k, 4B on H100."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ..
 
 
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
-    """Whether each side's own idle and updating states, and what it generated to be dropped, stay within the threshold."""
+    """Whether idle and updating states of each side, and generation that is dropped, stay within the threshold."""
     idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING))
     held_back = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():

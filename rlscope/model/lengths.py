@@ -15,6 +15,7 @@ from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Counts, Flags, Reals
@@ -30,7 +31,7 @@ _MOST_MEMBERS_RATIO: Final = 4.0
 _BISECTIONS: Final = 30
 _SUM_TOLERANCE: Final = 1e-6
 """Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
-_HALVINGS: Final = 60
+_ROOT_TOLERANCE: Final = 1e-15
 _LEAST_SIGMA: Final = 1e-3
 _MOST_SIGMA: Final = 6.0
 """Of the log length: one response in six is then more than 400 times the median."""
@@ -271,7 +272,7 @@ def _correlation(table: Reals) -> float:
 def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> LengthLaw:
     """The lognormal law that has this mean and coefficient of variation (deviation over mean) after the cap cuts it.
 
-    Without a cap sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2); with one, both by halving intervals
+    Without a cap sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2); with one, both by root finding
     of E[min(X, M)^r] = e^(r m + r^2 sigma^2 / 2) Phi((ln M - m) / sigma - r sigma) + M^r (1 - Phi((ln M - m) / sigma)).
     ValueError: lengths between 0 and the cap cannot have such a mean and deviation.
     """
@@ -284,11 +285,12 @@ def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> 
     if _cut(_log_median(mean_tokens, high, cap_tokens), high, cap_tokens).cv_ratio < cv_ratio:
         most = math.sqrt(cap_tokens / mean_tokens - 1.0)
         raise ValueError(f"a mean of {mean_tokens:g} tokens under a cap of {cap_tokens} varies by less than {most:.2f}")
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        varies_less = _cut(_log_median(mean_tokens, middle, cap_tokens), middle, cap_tokens).cv_ratio < cv_ratio
-        low, high = (middle, high) if varies_less else (low, middle)
-    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, high, cap_tokens)), high, cap_tokens)
+
+    def excess(sigma: float) -> float:
+        return _cut(_log_median(mean_tokens, sigma, cap_tokens), sigma, cap_tokens).cv_ratio - cv_ratio
+
+    sigma = low if excess(low) >= 0.0 else brentq(excess, low, high, xtol=_ROOT_TOLERANCE)
+    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, sigma, cap_tokens)), sigma, cap_tokens)
 
 
 def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | None) -> LengthLaw:
@@ -319,10 +321,7 @@ class _Moments:
 def _log_median(mean_tokens: float, sigma: float, cap_tokens: int) -> float:
     """Of the lognormal law of this sigma whose mean is this after the cut, which lengthens with the median."""
     low, high = math.log(mean_tokens) - sigma**2, math.log(cap_tokens) + _MOST_SIGMA * sigma
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if _cut(middle, sigma, cap_tokens).mean_tokens < mean_tokens else (low, middle)
-    return high
+    return brentq(lambda at: _cut(at, sigma, cap_tokens).mean_tokens - mean_tokens, low, high, xtol=_ROOT_TOLERANCE)
 
 
 def _cut(log_median: float, sigma: float, cap_tokens: int) -> _Moments:

@@ -20,9 +20,9 @@ from rlscope.model.training.step_time import TrainerStep
 
 Refusal = Literal["no_trainer", "no_engine", "engine_granularity", "no_request", "kv_memory", "synchronous"]
 """no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: GPUs that make no whole
-engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the longest
-response, or not one request safely. synchronous: a staleness cap that only a synchronous run keeps: 0, or no more than the
-prefetched batches."""
+engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the
+longest response, or not one request safely. synchronous: only a synchronous run keeps the staleness cap: it is 0,
+or no more than the prefetched batches."""
 
 _MEAN_QUEUED: Final = 0.5
 """Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
@@ -166,7 +166,7 @@ def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flag
 
 
 def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
-    """Samples that run, wait for their group, or are queued stay within the cap in flight; running ones within theirs."""
+    """Running, waiting and queued samples stay within the cap in flight, running ones within their own cap."""
     cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
     if cap is None:
         return allowed

@@ -43,9 +43,9 @@ GapCause = Literal[
 ]
 """layout_imbalance: the split of GPUs, at the batch size that is allowed. stragglers: engines slower than the others.
 kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
-synchronous_steps: one side waits while the other works. tail: waits for the longest sample, of a step in a synchronous
-run, else of a group where samples in flight are capped. underfilled_batches: fewer requests ran than were allowed. unexplained:
-what the model predicts beyond what was achieved, or, below 0, short of it."""
+synchronous_steps: one side waits while the other works. tail: waits for the longest sample, of a step in a
+synchronous run, else of a group where samples in flight are capped. underfilled_batches: fewer requests ran than
+were allowed. unexplained: what the model predicts beyond what was achieved, or, below 0, short of it."""
 
 EFFICIENT_RATIO: Final = 0.90
 """Filling a batch further gains less than a tenth: not worth its staleness and its KV."""

@@ -40,9 +40,9 @@ _FORM_ERROR: Final = 0.03
 """Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
 of the closed forms against a simulator of single tokens. Not shared between layouts."""
 _DOUBTFUL_FORM_ERROR: Final = 0.07
-"""The same where the closed form has a warning and the layout is simulated with the run's rollout scheduling: that errs
-by 0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies, matter most.
-Of twelve systems drawn with other seeds than the benchmark's."""
+"""The same where the closed form has a warning and the layout is simulated with the run's rollout scheduling: that
+errs by 0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies,
+matter most. Of twelve systems drawn with other seeds than the benchmark's."""
 _SEED: Final = 2
 _LEVEL_SEED: Final = 3
 _MOST_DRAWN: Final = 60

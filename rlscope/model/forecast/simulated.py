@@ -35,7 +35,7 @@ _LEADERS: Final = 4
 """The fastest rivals, none of which is left without a simulation that it needs, as far as the number above reaches."""
 _NEIGHBOUR_ERROR: Final = 0.07
 """Log deviation of a correction that is taken from neighbours, besides the simulator's own error: with that, a doubtful
-forecast errs by the tenth that closed forms with a caveat do."""
+forecast errs by the tenth that closed forms with a warning have."""
 _STEPS: Final = 60
 """Steps of a simulation: its rate is then known to about 1% where a step's time varies by 10%."""
 _MOST_SAMPLES: Final = 300_000
@@ -129,7 +129,7 @@ def _scaled(forecast: Forecast, factor: float) -> Forecast:
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
-    """Whether the layout's steady state has a caveat, is bound by the KV cache, or is staler than a cap allows."""
+    """Whether the layout's steady state has a warning, is bound by the KV cache, or is staler than a cap allows."""
     state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
         return False

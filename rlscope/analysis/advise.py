@@ -58,7 +58,7 @@ def advise(
     constraints: Constraints,
     others: tuple[OtherRun, ...] = (),
 ) -> ModelResult | NoModelResult:
-    """What the model says of the run.
+    """What the model says about the run.
 
     answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `constraints.also`.
     """

@@ -28,7 +28,7 @@ class SampledEngine:
     interval_s: float
     """Median time between two readings."""
     knows_busy: bool
-    """Whether its time inside forward passes is a counter of its own; without one it cannot be told from the rest."""
+    """Whether its time inside forward passes is a counter of its own; without one it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DataQuality:
     dropped_rows: Mapping[str, int]
     """Rows that capture dropped, by table."""
     workers_without_end: tuple[str, ...]
-    """Workers that never said they stopped: killed, or still running."""
+    """Workers without a recorded stop: killed, or still running."""
     clock_offsets: tuple[ClockOffset, ...]
     gaps: tuple[str, ...]
     """Everything else, one sentence each."""

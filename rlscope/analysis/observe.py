@@ -33,7 +33,7 @@ ASKED_OF_A_STRETCH: Final = (
     "batches_ahead",
     "preemptions",
 )
-"""Questions whose answer depends on the stretch; the others are asked once of a run."""
+"""Questions whose answer depends on the stretch; the others are asked once per run."""
 LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
 _NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
@@ -300,7 +300,7 @@ def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str],
                 folder,
                 found="a run that is already given",
                 expected="another run",
-                next_step="Name each run once; the one that is analysed speaks for itself.",
+                next_step="Name each run once; the analysed run is always included.",
             )
         read.add(folder.resolve())
         found.append(_read(run, folder))
@@ -358,7 +358,7 @@ def _unusable(folder: Path, found: str) -> AnalysisError:
 
 
 class _Trainers(NamedTuple):
-    """What run.json and the workers say of the trainers."""
+    """What run.json and the workers record about the trainers."""
 
     model: Mapping[str, object]
     facts: Mapping[str, object]

@@ -37,12 +37,12 @@ from rlscope.model.warnings import ModelWarning
 _Curve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
 
 _LEAST_SPREAD: Final = 0.2
-"""Standard deviation over mean of the prompt tokens of a pass from which a line through its seconds is told."""
+"""Standard deviation over mean of the prompt tokens of a pass above which a line through its seconds can be fitted."""
 _NUDGE: Final = 1.05
 DRAWS: Final = 200
 """Enough that ten draws lie beyond each of the 5% and 95% quantiles."""
 _HOST_TIME_RATIO: Final = 0.10
-"""Unattributed time of an engine up to this share is taken for time between passes; more may be anything."""
+"""Unattributed time of an engine up to this share counts as time between passes; more may be anything."""
 _LIMIT_QUANTILE: Final = 0.999
 """Of the running requests over passes: the most that ran, without the few passes of an accident."""
 _UNBOUNDED: Final = 1_000_000
@@ -237,7 +237,7 @@ def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:
 
 
 class PrefillCost(NamedTuple):
-    """Engine seconds of prompts: pass_s for each pass that computes some, and its tokens at so many per second."""
+    """Engine seconds of prefill: pass_s for each pass that computes prompts, plus its tokens at tokens_per_s."""
 
     pass_s: float
     tokens_per_s: float | None
@@ -250,7 +250,7 @@ def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> Prefi
     host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares is in the rate, and
     what preemptions had recomputed is not, since a simulation preempts requests itself. Where updates make the
     engines compute prompts again, that is most of the prefill and is charged to the update: the rate is then that of
-    the tokens computed, and the passes are not told apart.
+    the tokens computed, and pass_s is 0.
     """
     spent_s = _prefill_s(observed, curve, host_s)
     if spent_s <= 0.0:
@@ -314,7 +314,7 @@ def _pass_share(passes: PassCosts, curve: DecodeCurve, host_s: float) -> float:
 
 
 def _elasticity(curve: DecodeCurve, rows: float) -> float:
-    """d log t / d log b of a pass over so many rows."""
+    """d log t / d log b of a pass over `rows` rows."""
     ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
     return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)
 

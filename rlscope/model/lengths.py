@@ -27,7 +27,7 @@ _MOST_POINTS: Final = 65_536
 _UNCAPPED_TAIL: Final = 1e-9
 """Mass of a law without a cap that is put on its last point."""
 _MOST_MEMBERS_RATIO: Final = 4.0
-"""A measured tail is matched by at most so many times the group's size: noise can take it beyond independence."""
+"""A measured tail is matched by at most this multiple of the group's size: noise can take it beyond independence."""
 _BISECTIONS: Final = 30
 _SUM_TOLERANCE: Final = 1e-6
 """Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
@@ -154,7 +154,7 @@ class LengthLaw:
         return 1.0 - self._below[np.searchsorted(self.support, np.asarray(tokens), side="right")]
 
     def excess_tokens(self, tokens: npt.ArrayLike) -> Reals:
-        """E[max(L - tokens, 0)]: what a sample generates beyond so many tokens, on average over all samples."""
+        """E[max(L - tokens, 0)]: what a sample generates beyond `tokens` tokens, on average over all samples."""
         at = np.searchsorted(self.support, np.asarray(tokens), side="right")
         tokens_above = self.mean_tokens - self._tokens_below[at]
         return np.maximum(tokens_above - np.asarray(tokens) * (1.0 - self._below[at]), 0.0)

@@ -82,7 +82,7 @@ class SamplerFleet:
         return self.places if most is None else np.minimum(self.places, most / self.engines)
 
     def period_s(self, running: Reals) -> Reals:
-        """Seconds of a step if engines with so many requests set its pace."""
+        """Seconds of a step if the engines, with this running batch, set its pace."""
         return self.sampling.period_s(running, self.engines)
 
     def step_s(self, running: Reals) -> Reals:

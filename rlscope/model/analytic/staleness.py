@@ -96,7 +96,7 @@ def percentile(terms: StalenessTerms, tokens_to_group_end: LengthLaw, q: float) 
 def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
     """Tokens from the start of a sample until its group is complete: the law of the longest member.
 
-    Kept for the laws asked last: it is the same for every layout and every draw.
+    Cached: it is the same for every layout and every draw.
     """
     return lengths.longest_of(lengths.independent_members(group_size))
 
@@ -105,7 +105,7 @@ def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
 def mean_tokens_to_group_end(lengths: LengthLaw, group_size: int) -> float:
     """E[L max - L^2 / 2] / E[L], mean over tokens, with L max = L max(L, longest of the others).
 
-    Kept as `oldest_token_law` is.
+    Cached as `oldest_token_law` is.
     """
     others = lengths.longest_of(max(lengths.independent_members(group_size) - 1.0, 0.0))
     longest = lengths.support + others.excess_tokens(lengths.support)

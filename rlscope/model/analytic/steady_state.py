@@ -80,10 +80,10 @@ def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Rea
 
 
 def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLosses]:
-    """Capacity that nobody could use or that a limit takes away, in shares of the samplers' time.
+    """Capacity that is surplus or that a limit takes away, in shares of the samplers' time.
 
-    Up to the trainers' own pace it is the trainers that a surplus waits for, whatever else holds it back: without that
-    limit the step would be no shorter. Engines that take new weights lose that time in any case.
+    Up to the trainers' own pace a surplus waits for the trainers, whatever else also limits it: without that limit the
+    step would be no shorter. Engines that take new weights lose that time in any case.
     """
     hardware, updates, *limits = _limits(levels)
     reached = [np.maximum(level, train_s) for level in (updates, *limits)]

@@ -169,7 +169,7 @@ def _model(
 ) -> FormModel | None:
     reference = Reference.of(cells) if len(cells) else None
     model = FormModel(form, prior, reference, None if prefills is None else prompt_passes(prefills, cells))
-    return model if reference is not None or model.speaks_of_form else None
+    return model if reference is not None or model.has_form_prior else None
 
 
 def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:

@@ -159,7 +159,7 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
 
     least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
     robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over what is
-    left, weighted by rows, because times add up. Resident tokens known for the most rows are asked of all; known for
+    left, weighted by rows, because times add up. Resident tokens known for most rows are required of all; known for
     fewer, they are not used.
     """
     rejected: Counter[Rejection] = Counter()

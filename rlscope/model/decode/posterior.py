@@ -217,7 +217,7 @@ def _covariance(doublings: Reals) -> Reals:
 
 
 def _decoding_s(tokens: Reals, cells: DecodePoints) -> Reals:
-    """Seconds of the longest typical decode pass over no more requests than so many; 0 where there is none."""
+    """Seconds of the longest typical decode pass over no more requests than `tokens`; 0 where there is none."""
     fewer = cells.running[None, :] <= tokens[:, None]
     return np.where(fewer, cells.typical_s[None, :], 0.0).max(axis=1)
 
@@ -245,8 +245,8 @@ class FormModel:
         return np.array([0.0 if name in ("overhead_s", "step") else -np.inf for name in self.names])
 
     @property
-    def speaks_of_form(self) -> bool:
-        """Whether the hardware alone says what the curve should be."""
+    def has_form_prior(self) -> bool:
+        """Whether the hardware alone determines a prior of the curve."""
         return self._shape_prior is not None
 
     @property
@@ -257,7 +257,7 @@ class FormModel:
 
     @property
     def _shape_prior(self) -> HardwarePrior | None:
-        """The hardware's word on the form; none when it speaks of a model of the other kind."""
+        """The hardware prior if it is for this form: dense models and mixtures of experts have different ones."""
         if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
             return None
         return self.prior
@@ -354,7 +354,7 @@ class FormModel:
         return total
 
     def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:
-        """The hardware's word, or any share of a typical pass with like probability."""
+        """The hardware prior, or any share of a typical pass with equal probability."""
         if self.prior is not None and self.prior.kv_s_per_token is not None:
             return _normal(log_kv, self.prior.kv_s_per_token)
         assert self.reference is not None and self.reference.kv_tokens is not None

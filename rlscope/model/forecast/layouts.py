@@ -130,7 +130,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecasts:
-    """All layouts that were looked at; the run's own is one of them."""
+    """All layouts considered; the run's own is one of them."""
 
     today: Forecast
     others: tuple[Forecast, ...]
@@ -240,8 +240,8 @@ def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forec
 def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second, one row per draw and one column per layout; 0 where it cannot run.
 
-    Each rate is off by what the form itself may be off: by the same wherever a layout is asked about, independently
-    between layouts; and all by one factor that the run leaves open.
+    Each rate includes the error of the form itself: the same for a layout wherever it is solved, independent between
+    layouts; and one factor common to all that the run leaves open.
     """
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
     states = steady_states(calibration.system, layouts)
@@ -257,7 +257,7 @@ def _level_noise(log_sd: float, draws: int) -> Reals:
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:
-    """The layout is the seed: what else is looked at leaves its draws as they are."""
+    """The layout is the seed, so its draws do not depend on the other layouts."""
     seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
     return np.random.default_rng(seed).standard_normal(draws)
 

@@ -53,7 +53,7 @@ EQUAL_RATIO: Final = 0.01
 _MOST_SPLITS: Final = 48
 """Splits that are tried: a step is then a fiftieth of the GPUs, and no layout between two is better by a hundredth."""
 _MOST_SIMULATED: Final = 6
-"""Layouts that the event simulator is asked about: a second or so each."""
+"""Layouts that are simulated: about a second each."""
 _LEADERS: Final = 3
 """The fastest splits that must be beyond doubt, or simulated."""
 _DRAWS_OF_A_LIMIT: Final = 40
@@ -77,12 +77,12 @@ class UnknownCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlanResult:
-    """What the model says of a plan. Everything in it is assumed: nothing was measured."""
+    """What the model says about a plan. Everything in it is assumed: nothing was measured."""
 
     plan: PlanInputs
     calibration: Calibration
     candidates: tuple[Forecast, ...]
-    """One for each split of the GPUs: the fastest first, those out of the question last."""
+    """One for each split of the GPUs: the fastest first, excluded ones last."""
     best: Forecast | None
     """None where no layout can be used."""
     best_probability: Mapping[Layout, float]
@@ -143,7 +143,7 @@ def gain_over(forecast: Forecast, other: Forecast | None) -> Spread | None:
 
 
 def hours_of(planned: PlanResult, steps: int) -> Spread | None:
-    """Hours that so many steps take in the best layout; None where there is none."""
+    """Hours that `steps` steps take in the best layout; None where there is none."""
     if planned.best is None or planned.best.drawn_tokens_per_s is None:
         return None
     workload = planned.calibration.system.workload
@@ -158,7 +158,7 @@ class Sweep:
     calibration: Calibration
     plan: PlanInputs
     forecasts: Mapping[Layout, Forecast]
-    """By the guesses' medians; simulated where `judged` asked for it."""
+    """By the guesses' medians; simulated where `judged` chose to."""
     typical_tokens_per_s: Mapping[Layout, float]
     """Median over draws, by the closed form; of the layouts that can be used."""
     simulated: frozenset[Layout] = frozenset()
@@ -176,7 +176,7 @@ def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
 
 
 def coarse_granularity(plan: PlanInputs) -> Granularity:
-    """The plan's own, with trainers in so large steps that the splits are few enough to be told apart."""
+    """The plan's own, with trainer GPUs in steps large enough to limit the number of splits."""
     given = plan.granularity
     splits = len(possible_layouts(plan.gpus, given, (1,)))
     step = math.ceil(splits / _MOST_SPLITS) * math.lcm(given.gpus_per_trainer_replica, given.gpus_per_node)
@@ -203,7 +203,7 @@ def sweep(calibration: Calibration, plan: PlanInputs, layouts: Sequence[Layout])
 def judged(swept: Sweep) -> Sweep:
     """The sweep with its leading splits simulated where their closed form is doubtful.
 
-    A leader that the simulator brings down makes room for the next one, which is then looked at.
+    A leader that the simulator brings down makes room for the next one, which is then considered.
     """
     calibration, plan, asked = swept.calibration, swept.plan, set[Layout]()
     while len(asked) < _MOST_SIMULATED:

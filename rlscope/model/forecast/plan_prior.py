@@ -165,7 +165,7 @@ def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
 
 
 def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System, ...]:
-    """Systems that differ in one unknown: at the middles of so many equally likely parts of its law."""
+    """Systems that differ in one unknown: at the middles of `count` equally likely parts of its law."""
     deviations = ndtri((np.arange(count) + 0.5) / count)
     return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
 
@@ -191,7 +191,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
 
 
 def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
-    """The plan in the place of what a run would have been fitted to; layout: any of those looked at."""
+    """A calibration made from the plan instead of a run; layout: any of those considered."""
     system, draws = planned_system(plan, {}), drawn_systems(plan)
     return Calibration(
         system=system,
@@ -308,7 +308,7 @@ def _half_normal(scale: float, deviation: float) -> float:
 
 
 def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
-    """A fit to no pass: the hardware's word alone."""
+    """A fit without passes: the hardware prior alone."""
     nothing = np.empty(0)
     return CurveFit(
         form="expert_hit" if isinstance(system.engine.curve, ExpertHitCurve) else "pnorm",

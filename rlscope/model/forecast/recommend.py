@@ -254,7 +254,7 @@ def _trainers(calibration: Calibration, layout: Layout) -> list[Trainer]:
 
 
 def _moved_ratio(calibration: Calibration, layout: Layout, gain_ratio: float) -> float:
-    """What the forecasts say of the layout over what the closed form of the best estimate says."""
+    """The forecast gain of the layout over that of the closed form with the best estimate."""
     system = calibration.system
     plain = _gain(calibration, layout, system.engine, system.trainer)
     return (1.0 + gain_ratio) / plain if plain else 1.0

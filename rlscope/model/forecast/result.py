@@ -80,7 +80,7 @@ class TimeToFinish:
     gpu_hour_price: float | None
 
     def gpu_hours(self, hours: float) -> float:
-        """GPU-hours of so many hours; every GPU of the run counts, idle or not."""
+        """GPU-hours in `hours` hours; every GPU of the run counts, idle or not."""
         return hours * self.gpus
 
     def price(self, hours: float) -> float | None:

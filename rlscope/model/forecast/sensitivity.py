@@ -50,7 +50,7 @@ such cost. not_recorded: the run does not say how large it is."""
 _DRAWS: Final = 40
 """Two of them are beyond each end of the interval: the gains of single draws hardly differ."""
 _PROBED_DRAWS: Final = 8
-"""Where none of so many is moved, the others are not asked: of what buys nothing, one draw in ten may say otherwise."""
+"""If none of these draws changes, the others are not solved: one draw in ten may then still differ."""
 _STEP_RATIO: Final = 0.02
 """How much better a quantity is made: far above rounding, and small beside the distance between limits."""
 _NOTHING_RATIO: Final = 1e-9

@@ -48,7 +48,7 @@ _TWO_SIGMA_RATIO: Final = 0.9545
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Forecasts after the simulator has spoken, and how many layouts it was asked about."""
+    """Forecasts after correction, and how many layouts were simulated."""
 
     forecasts: Forecasts
     simulated_layouts: int
@@ -94,7 +94,7 @@ def _can_run(forecast: Forecast) -> bool:
 def _moved(
     rivals: Mapping[Layout, Forecast], simulated: Mapping[Layout, Forecast], doubtful: Set[Layout], today: Forecast
 ) -> dict[Layout, Forecast]:
-    """The rivals, each simulated one as it was and each doubtful one moved like those about it.
+    """The rivals: simulated ones unchanged, other doubtful ones scaled like their neighbours.
 
     The logarithm of the correction is interpolated between trainer GPUs, among layouts with the same limit on running
     requests and level beyond the outermost of them; where there is none with that limit, among all.
@@ -118,7 +118,7 @@ def _log_ratio(after: Forecast, before: Forecast) -> float:
 
 
 def _scaled(forecast: Forecast, factor: float) -> Forecast:
-    """A forecast that nobody simulated, moved: it is wider by what neighbours differ in."""
+    """A forecast scaled without a simulation of its own: wider by how much neighbours differ."""
     drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
     if drawn is None or rate is None:
         return forecast
@@ -142,7 +142,7 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
 
 
 def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
-    """The forecast by the simulator, its draws moved with it; as it was where no step of it ever starts."""
+    """The forecast by the simulator, its draws scaled with it; unchanged where no step ever starts."""
     simulated = simulated_run(calibration, forecast.layout, settings)
     if simulated is None or not forecast.tokens_per_s:
         return forecast

@@ -35,7 +35,7 @@ class ImpossibleChangeError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """The run as it was, and as it was asked about."""
+    """The run as it is, and with the change."""
 
     asked: Change
     now: Forecast
@@ -46,7 +46,7 @@ class WhatIf:
     gain_ratio: Spread | None
     """Of trained tokens per second over the run as it was, less 1, draw by draw; None where it cannot run."""
     chose_split: bool
-    """Whether only the number of GPUs was asked for: the split is then the fastest."""
+    """Whether the change names only the number of GPUs: the split is then the fastest."""
     simulated: bool
     """Whether `predicted` is the event simulator's."""
     warnings: tuple[ModelWarning, ...]

@@ -16,7 +16,7 @@ _CACHEABLE_BYTES: Final = 2_000_000_000
 """Weights of a GPU below this may stay in its caches in part (at most 256 MB on the devices listed), so that memory
 bandwidth bounds no pass."""
 _VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
-"""Words that make another device of the same chip: they must be asked for."""
+"""Words that name another variant of the same chip: a device matches them only if it lists them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ _SMALLEST_SIGMA: Final = 0.02
 _LEAST_STEPS: Final = 10
 """Fewer steps cannot tell a drift from noise."""
 _CONFIDENCE_RATIO: Final = 0.99
-"""Two-sided. Of steady series of 30 to 100 steps, related ones too, two or three in a hundred are said to drift: the
+"""Two-sided. Of steady series of 30 to 100 steps, related ones too, 2 to 3% are found to drift: the
 autocorrelation itself is estimated, a little too low."""
 _WORTH_RATIO: Final = 0.05
 """A drift of less than this from end to end changes no decision, however sure it is."""

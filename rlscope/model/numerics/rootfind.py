@@ -23,7 +23,7 @@ _DIVISIONS: Final = 10
 def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
     """The last point found at which the condition does not hold and the first at which it does, one of each per line.
 
-    It is taken to hold at `high`, whatever rounding says of it, and is asked at `low` as anywhere else.
+    It is assumed to hold at `high`, whatever rounding makes of it there, and is evaluated at `low` as anywhere else.
     """
     parts = np.linspace(0.0, 1.0, _PARTS + 1)[:, None]
     for _ in range(_DIVISIONS):

@@ -47,7 +47,7 @@ def simulate(
     warm_up_steps: int | None = None,
     settings: Settings = DEFAULTS,
 ) -> Simulated:
-    """Simulate so many training steps of a layout and measure what follows the warm-up.
+    """Simulate `steps` training steps of a layout and measure what follows the warm-up.
 
     The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
     the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
@@ -157,7 +157,7 @@ class EventLoop:
         self._note_places(0.0)
 
     def play(self, steps: int) -> Totals:
-        """Go on until so many steps have ended; the totals as of that moment."""
+        """Continue until `steps` steps have ended; the totals at that moment."""
         while len(self.step_ends_s) < steps:
             if self._swaps:
                 self._swap_requests()

@@ -199,7 +199,7 @@ class PlaceAccount:
         """Whether, by the last note, nothing was idle, empty or outside."""
 
     def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: HoldCause) -> None:
-        """From now on so many engines are idle, so many places empty, and so many held by samples outside."""
+        """From now on these numbers of engines are idle, of places empty, and of places taken by samples outside."""
         self._book(now_s)
         self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause
         self.is_full = not (idle_engines or empty or outside)

@@ -57,7 +57,7 @@ class Draws:
         self._waits_s: list[float] = []
 
     def groups(self, count: int) -> tuple[list[int], list[bool]]:
-        """Lengths in tokens of so many groups' samples, group after group, and whether each group is kept."""
+        """Lengths in tokens of the samples of `count` groups, group after group, and whether each group is kept."""
         lengths = self._lengths(count)
         if self._staggered_samples:
             first = min(self._staggered_samples, lengths.size)

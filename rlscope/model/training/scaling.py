@@ -26,7 +26,7 @@ asynchronous training fall with exponents of 1.0 to 0.2 as 16 to 128 trainers do
 _UNSEEN_LOSS_SD: Final = 0.15
 """Scale of a half-normal loss of exponent beyond what the tokens of a step show: ranks that wait for the one with the
 longest sequences. The largest of D sums of k lengths is about 1 + cv sqrt(2 ln D / k) times their mean; from 4 to 8
-ranks with 16 to 32 samples each that costs 0.1 to 0.2 where nobody balances the ranks, and nothing where somebody does.
+ranks with 16 to 32 samples each that costs 0.1 to 0.2 where ranks are not balanced, and nothing where they are.
 """
 MOST_EXPONENT: Final = 1.05
 """Perfect scaling must lie inside the 90% interval and not on its edge; 1.02 has been published."""
@@ -72,7 +72,7 @@ class TrainingRate:
     numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
     scaling_seen_at: tuple[int, ...]
     """Other numbers of trainer GPUs that steps were seen at, least first; where there are none, the exponent is the
-    prior's, as far as the tokens of the steps do not speak of it."""
+    prior's, narrowed by how the seconds of steps follow their tokens."""
     scaling_contradicted: bool
     """Whether no exponent explains what was seen there."""
     least_tokens: float
@@ -83,7 +83,7 @@ class TrainingRate:
     exponent_draws: Reals
 
     def has_seen(self, gpus: int) -> bool:
-        """Whether training with so many trainer GPUs lies between numbers that steps were seen at."""
+        """Whether `gpus` trainer GPUs lie within the range of numbers that steps were seen at."""
         seen = (self.seen_gpus, *self.scaling_seen_at)
         return min(seen) <= gpus <= max(seen)
 
@@ -234,7 +234,7 @@ def _is_identified(line: Line) -> bool:
 def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
     """Of the steps and of their resamples, rows of tokens and seconds; None where the tokens do not vary.
 
-    Where the overhead is told apart, the rest is in proportion to the tokens: 1, with the error of the slope.
+    Where the overhead is identified, the rest is in proportion to the tokens: 1, with the error of the slope.
     """
     values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
     if not np.isfinite(values).all():
@@ -244,13 +244,13 @@ def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
 
 
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
-    """The prior's median, and then so many draws of it: a normal law cut to 0..MOST_EXPONENT."""
+    """The prior's median, then `draws` draws of it: a normal law cut to 0..MOST_EXPONENT."""
     low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
     return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
 
 
 def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
-    """The median, and then so many draws, of the exponent that the prior and the tokens of the steps leave possible.
+    """The median, then `draws` draws, of the exponent given the prior and the tokens of the steps.
 
     Twice the ranks have half of the tokens each, as they have in a step of half the tokens: with e the elasticity of a
     step's seconds in its tokens, g = e - d, where d >= 0 is what only more ranks show. With e measured as x with error
@@ -361,7 +361,7 @@ def _log_density(elasticity: Elasticity) -> Reals:
 
 
 def _uniform(rng: np.random.Generator, draws: int) -> Reals:
-    """A half, for the median, and then so many draws from 0 to 1."""
+    """0.5, for the median, then `draws` draws from 0 to 1."""
     return np.append(0.5, rng.random(draws))
 
 

@@ -32,12 +32,12 @@ _TOGETHER_RATIO: Final = 0.95
 take groups all of them; a few that were resumed elsewhere do not make it a router."""
 
 _LEAST_PREFETCHED: Final = 0.05
-"""Of a batch: trainers that hold less took a few samples early, and hold no batch."""
+"""Of a batch: trainers that hold less took a few samples early and prefetch no batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """What the user asks of a recommendation besides what run.json says."""
+    """What the user requires of a recommendation, besides the run's config."""
 
     most_staleness: int | None = None
     """Cap on the staleness of samples; None: the run's own."""
@@ -58,7 +58,7 @@ def advise(
     constraints: Constraints,
     others: tuple[OtherRun, ...] = (),
 ) -> ModelResult | NoModelResult:
-    """What the model says of the run.
+    """What the model says about the run.
 
     answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `constraints.also`.
     """
@@ -117,7 +117,7 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
 
 
 def _settings(config: RunConfig, whole: Observed) -> Settings:
-    """The manner of the run, as it says; what it does not say of dispatch, its groups do."""
+    """Rollout scheduling as the config states it; an unstated dispatch follows from where groups ran."""
     together_ratio = whole.one_engine_groups_ratio
     inferred = "pulled" if together_ratio is not None and together_ratio >= _TOGETHER_RATIO else "least_loaded"
     return Settings(
@@ -129,8 +129,8 @@ def _settings(config: RunConfig, whole: Observed) -> Settings:
 def _admission(config: RunConfig, whole: Observed) -> Admission:
     """The limits that are seen to act: a cap that is exceeded, and that nothing was dropped for, is none.
 
-    What is pushed out of a full queue is recorded as dropped for its age too, so with a queue that throws its oldest
-    away nothing is known of a cap that drops. Samples that are taken ahead age after the drop.
+    What is pushed out of a full queue is recorded as dropped as stale too, so with a queue that drops its oldest
+    nothing is known about a cap that drops. Prefetched samples age after the drop.
     """
     delivered = whole.delivered
     dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
@@ -151,7 +151,7 @@ def _admission(config: RunConfig, whole: Observed) -> Admission:
 
 
 def _prefetched(config: RunConfig, whole: Observed) -> float:
-    """Batches that the trainers hold besides their own: as the run says, else as it shows."""
+    """Prefetched batches of the trainers: as the config states, else as the run shows."""
     if config.batches_ahead is not None:
         return max(0.0, config.batches_ahead)
     shown = whole.prefetched_batches or 0.0
@@ -159,7 +159,7 @@ def _prefetched(config: RunConfig, whole: Observed) -> float:
 
 
 def _has_room_for(prefetched: float, config: RunConfig, whole: Observed) -> bool:
-    """Whether the model knows of trainers that hold so much and keep the run's cap as it is kept."""
+    """Whether the model covers trainers that prefetch so much under the way in which the run keeps its cap."""
     if config.staleness_policy not in ("publication_waits", "admission") or not config.max_staleness:
         return True
     versions_ahead = prefetched * whole.steps.published.sum() / whole.steps.period_s.size

@@ -39,7 +39,7 @@ def judge(
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
     bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
-    dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped for their age.
+    dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped as stale.
     """
     inside = interval.clip(timeline, bucket_ns)
     losses = _losses(inside, dropped_tokens_ratio)
@@ -99,7 +99,7 @@ def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ..
 
 
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
-    """Whether each side's own idle and updating states, and what it made for the bin, stay within the threshold."""
+    """Whether idle and updating states of each side, and generation that is dropped, stay within the threshold."""
     idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING))
     held_back = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():

@@ -28,7 +28,7 @@ class SampledEngine:
     interval_s: float
     """Median time between two readings."""
     knows_busy: bool
-    """Whether its time inside forward passes is a counter of its own; without one it cannot be told from the rest."""
+    """Whether its time inside forward passes is a counter of its own; without one it is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class DataQuality:
     dropped_rows: Mapping[str, int]
     """Rows that capture dropped, by table."""
     workers_without_end: tuple[str, ...]
-    """Workers that never said they stopped: killed, or still running."""
+    """Workers without a recorded stop: killed, or still running."""
     clock_offsets: tuple[ClockOffset, ...]
     gaps: tuple[str, ...]
     """Everything else, one sentence each."""
@@ -47,12 +47,12 @@ class DataQuality:
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
-    "samples": "the age of tokens and the lengths of responses are unknown",
+    "samples": "staleness and response lengths are unknown",
     "deliveries": "which samples were trained on is unknown, and with it throughput and staleness",
     "engine_steps": "batch sizes are unknown, and samplers' time is only as detailed as their own spans",
     "train_steps": "when the trainers trained is unknown",
     "weight_updates": "what weight updates cost is unknown",
-    "activities": "why a worker stood still is unknown: that time is unattributed",
+    "activities": "why a worker was idle is unknown: that time is unattributed",
 }
 
 

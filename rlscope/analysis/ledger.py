@@ -23,7 +23,7 @@ BUSY_STATES: Final = (*ENGINE_STATES[:-1], "train", "logprobs", "generating", "e
 """States in which the hooks say that the GPU works."""
 
 IDLE_STATES: Final = ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests")
-"""States in which a worker stands still for want of something."""
+"""States in which a worker is idle because it waits for something."""
 
 
 def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFrame) -> Ledger:

@@ -1,4 +1,4 @@
-"""What the model reads from a run: query answers become `Observed`, train steps of other runs `OtherRun`. No fit.
+"""What the model reads from runs: answers of queries become `Observed`, train steps of other runs `OtherRun`. No fit.
 
 Of another run only the steady train steps are read. Trainers known to differ are an error; what is not recorded, or
 matters less for the speed of training, is a warning. Not covered: differences that nobody records, such as the network.
@@ -33,9 +33,18 @@ ASKED_OF_A_STRETCH: Final = (
     "batches_ahead",
     "preemptions",
 )
-"""Questions whose answer depends on the stretch; the others are asked once of a run."""
+"""Questions whose answer depends on the stretch; the others are asked once per run."""
 LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
+_NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
+"""Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
+_OF_TRAINING: Final = "train"
+"""What the name of a setting of the user's own begins with where it is about training."""
+_OF_LAYOUT: Final = "gpu"
+"""What is in its name where it is of the layout, in which the runs are meant to differ."""
+_ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
+_TELLING: Final = ("train_steps/", "workers/")
+"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
 
 
 class UnobservableError(Exception):
@@ -278,17 +287,6 @@ def _mean(values: pl.Series) -> float | None:
     return float(found) if found is not None else None  # type: ignore[arg-type]  # a column of floats
 
 
-_NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
-"""Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
-_OF_TRAINING: Final = "train"
-"""What the name of a setting of the user's own begins with where it is about training."""
-_OF_LAYOUT: Final = "gpu"
-"""What is in its name where it is of the layout, in which the runs are meant to differ."""
-_ELSEWHERE: Final = "Leave it out, or name a run that differs in its layout only."
-_TELLING: Final = ("train_steps/", "workers/")
-"""Folders whose files all have to be read: with some of the trainers missing, the others seem to be all there were."""
-
-
 def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
     """The train steps of the runs in other folders. Raises RunFolderError for a folder that is no run, AnalysisError
     for one that is given twice, has other trainers, no steady train steps, or some that cannot be read.
@@ -302,7 +300,7 @@ def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str],
                 folder,
                 found="a run that is already given",
                 expected="another run",
-                next_step="Name each run once; the one that is analysed speaks for itself.",
+                next_step="Name each run once; the analysed run is always included.",
             )
         read.add(folder.resolve())
         found.append(_read(run, folder))
@@ -360,7 +358,7 @@ def _unusable(folder: Path, found: str) -> AnalysisError:
 
 
 class _Trainers(NamedTuple):
-    """What run.json and the workers say of the trainers."""
+    """What run.json and the workers record about the trainers."""
 
     model: Mapping[str, object]
     facts: Mapping[str, object]

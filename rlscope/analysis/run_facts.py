@@ -69,7 +69,7 @@ def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
 def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
     """Sums over sums: tokens over seconds, of the whole run and of the window.
 
-    A rate over no time, or of deliveries that nobody recorded, is None.
+    A rate over no time, or of deliveries that were not recorded, is None.
     """
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
@@ -89,7 +89,7 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
 
 
 def window_reason(window: SteadyWindow | None, steps: int) -> str:
-    """Why the window is what it is, or why there is none, of so many steps."""
+    """Why the window is what it is, or why `steps` steps have none."""
     if window is not None:
         count = window.last_step - window.first_step + 1
         return f"the last stretch, {count} of {steps} steps, over which the step period keeps one level"

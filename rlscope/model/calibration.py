@@ -34,118 +34,19 @@ from rlscope.model.system import (
 from rlscope.model.training.scaling import TrainingRate, fit_training_rate
 from rlscope.model.warnings import ModelWarning
 
+_Curve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
+
 _LEAST_SPREAD: Final = 0.2
-"""Standard deviation over mean of the prompt tokens of a pass from which a line through its seconds is told."""
+"""Standard deviation over mean of the prompt tokens of a pass above which a line through its seconds can be fitted."""
 _NUDGE: Final = 1.05
-
-
-class PrefillCost(NamedTuple):
-    """Engine seconds of prompts: pass_s for each pass that computes some, and its tokens at so many per second."""
-
-    pass_s: float
-    tokens_per_s: float | None
-    """None: prompts cost nothing, or all of it is in pass_s."""
-
-
-def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> PrefillCost:
-    """Split what prompts cost the run so that its own batches would cost the same again.
-
-    host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares is in the rate, and
-    what preemptions had computed again is not, since a simulation puts requests back itself. Where updates make the
-    engines compute prompts again, that is most of the prefill and is charged to the update: the rate is then that of
-    the tokens computed, and the passes are not told apart.
-    """
-    spent_s = _prefill_s(observed, curve, host_s)
-    if spent_s <= 0.0:
-        return PrefillCost(0.0, None)
-    if not observed.kv_kept:
-        return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
-    by_pass, counts = _pass_share(observed.passes, curve, host_s), observed.preemption_counts
-    joined = observed.began_samples + (counts.preemptions if counts else 0)
-    token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
-    joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
-    return PrefillCost(
-        pass_s=by_pass * spent_s / joined * joins_per_pass,
-        tokens_per_s=observed.prompt_tokens / token_s if token_s > 0.0 else None,
-    )
-
-
-def _first_ratio(observed: Observed) -> float:
-    """Share of the prompt tokens computed, 0..1, that no preemption is known to have had computed again."""
-    computed, counts = float(observed.passes.prefill_tokens.sum()), observed.preemption_counts
-    recomputed_tokens = counts.recomputed_tokens if counts else None
-    return 1.0 - min(1.0, recomputed_tokens / computed) if recomputed_tokens and computed else 1.0
-
-
-def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
-    """Seconds of the passes by the curve; resident tokens that were not recorded count as none."""
-    pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
-    return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
-
-
-def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
-    """Engine seconds of prefill in the stretch."""
-    passes = observed.passes
-    over_s, only_prefill = _over_s(passes, curve), _only_prefill(passes)
-    host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
-    return max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
-
-
-def _only_prefill(passes: PassCosts) -> Flags:
-    return passes.prefills & (passes.decode_tokens == 0)
-
-
-def _over_s(passes: PassCosts, curve: DecodeCurve) -> Reals:
-    """Seconds besides those of decoding."""
-    return passes.busy_s - np.where(_only_prefill(passes), 0.0, curve_seconds(passes, curve))
-
-
-def _pass_share(passes: PassCosts, curve: DecodeCurve, host_s: float) -> float:
-    """Share of prefill's seconds that comes with the pass and not with its tokens, 0..1.
-
-    The intercept of a line through the seconds of single passes by their prompt tokens; where those hardly vary, that
-    of the tangent to the decode curve, for passes that compute nothing else. Rows of several passes tell neither.
-    """
-    single = passes.prefills & (passes.passes == passes.rows)
-    if not single.any():
-        return 0.0
-    count = passes.passes[single].astype(np.float64)
-    tokens = passes.prefill_tokens[single] / count
-    alone = _only_prefill(passes)[single]
-    seconds = _over_s(passes, curve)[single] / count + np.where(alone, host_s, 0.0)
-    mean_tokens, mean_s = np.average(tokens, weights=count), np.average(seconds, weights=count)
-    variance = np.average((tokens - mean_tokens) ** 2, weights=count)
-    if mean_s <= 0.0:
-        return 0.0
-    if np.sqrt(variance) < _LEAST_SPREAD * mean_tokens:
-        return (1.0 - _elasticity(curve, mean_tokens)) * float(np.average(alone, weights=count))
-    slope_s = np.average((tokens - mean_tokens) * (seconds - mean_s), weights=count) / variance
-    return float(np.clip(1.0 - slope_s * mean_tokens / mean_s, 0.0, 1.0))
-
-
-def _elasticity(curve: DecodeCurve, rows: float) -> float:
-    """d log t / d log b of a pass over so many rows."""
-    ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
-    return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)
-
-
-def _mean_running(observed: Observed) -> float:
-    """Requests in a pass that decodes."""
-    passes = observed.passes
-    decodes = passes.decode_tokens > 0
-    return float(np.average(passes.running[decodes], weights=passes.passes[decodes])) if decodes.any() else 1.0
-
-
 DRAWS: Final = 200
-"""Enough that the 5 % and 95 % quantiles stand on ten draws each."""
+"""Enough that ten draws lie beyond each of the 5% and 95% quantiles."""
 _HOST_TIME_RATIO: Final = 0.10
-"""Unattributed time of an engine up to this share is taken for time between passes; more may be anything."""
+"""Unattributed time of an engine up to this share counts as time between passes; more may be anything."""
 _LIMIT_QUANTILE: Final = 0.999
 """Of the running requests over passes: the most that ran, without the few passes of an accident."""
 _UNBOUNDED: Final = 1_000_000
 """An engine's own limit, where the layout's limit is the one that is varied."""
-
-_Curve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
 
 
 class UncalibratableError(Exception):
@@ -162,7 +63,7 @@ class Calibration:
     layout: Layout
     """The run's own."""
     synchronous: bool
-    """Whether the run works by turns: every trained token is of the newest version."""
+    """Whether the run is synchronous: every trained token is of the newest version."""
     steps: int
     """Optimizer steps of the stretch."""
     steps_per_version: float
@@ -187,7 +88,7 @@ def calibrate(
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
-    prefetched_batches: of an optimizer step, that the trainers hold besides the one they train on.
+    prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
     others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
@@ -219,6 +120,83 @@ def calibrate(
         training=training,
         warnings=_warnings(observed, limit),
     )
+
+
+def _training(observed: Observed, others: Sequence[OtherRun], rng: np.random.Generator) -> TrainingRate:
+    steps, trained = observed.steps, observed.steps.trained
+    if not trained.any():
+        raise UncalibratableError("no step in the stretch says how many tokens it trained on, and for how long")
+    tokens, seconds = steps.tokens[trained], steps.train_s[trained]
+    elsewhere = [each.elsewhere for each in others]
+    return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, DRAWS, elsewhere)
+
+
+def _workload(observed: Observed, versions: int) -> Workload:
+    steps, delivered = observed.steps, observed.delivered
+    samples = float(steps.samples.sum())
+    finished_per_s = observed.finished_samples / observed.seconds
+    return Workload(
+        lengths=observed.lengths,
+        prompt_tokens=observed.prompt_tokens,
+        group_size=observed.group_size,
+        samples_per_step=max(1, round(samples / versions)),
+        trained_prompt_tokens=max(0.0, float(steps.tokens.sum() - steps.response_tokens.sum()) / samples),
+        kept_ratio=delivered.trained_tokens / max(1, delivered.trained_tokens + delivered.filtered_tokens),
+        environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
+        environment_waits_s=observed.environment_waits_s,
+    )
+
+
+def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:
+    """Seconds per publication, which may take several optimizer steps."""
+    steps = observed.steps
+    phases = (
+        TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / publications, shrinks_with_gpus=True),
+        TrainerPhase("checkpoints and evaluation", float(steps.other_s.sum()) / publications, shrinks_with_gpus=False),
+        TrainerPhase("between steps", _between_s(observed) / publications, shrinks_with_gpus=False),
+    )
+    return tuple(phase for phase in phases if phase.step_s > 0.0)
+
+
+def _per_version(trainer: Trainer, steps_per_version: float) -> Trainer:
+    """The overhead of as many optimizer steps as a version takes."""
+    return replace(trainer, overhead_s=trainer.overhead_s * steps_per_version)
+
+
+def _between_s(observed: Observed) -> float:
+    """Seconds of the trainers in no recorded phase, over all steps."""
+    steps = observed.steps
+    known_s = steps.train_s + steps.logprobs_s + steps.publish_s + steps.other_s + steps.wait_s
+    return max(0.0, float((steps.period_s - known_s).sum()))
+
+
+def _update(observed: Observed) -> WeightUpdate:
+    """What one publication costs; where the cap skips some, those that were made."""
+    blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
+    pause_s = observed.apply_s or 0.0
+    return WeightUpdate(
+        engine_pause_s=pause_s,
+        trainer_blocked_s=blocked_s,
+        delay_s=max(0.0, (observed.update_delay_s or 0.0) - pause_s),
+        kv_kept=observed.kv_kept,
+    )
+
+
+def _publications(observed: Observed) -> int:
+    published = int(observed.steps.published.sum())
+    if not published:
+        raise UncalibratableError("no policy version was published in the stretch")
+    return published
+
+
+def _running_limit(observed: Observed) -> int:
+    """Today's limit: the setting, or the most that ran where that is less. Samples that are away hold a place too."""
+    passes = observed.passes
+    order = np.argsort(passes.running)
+    below = np.cumsum(passes.passes[order]) / passes.passes.sum()
+    seen = int(passes.running[order][np.searchsorted(below, _LIMIT_QUANTILE)])
+    away = math.ceil(observed.environment_samples / observed.engines)
+    return max(1, min(seen + away, observed.max_running or seen + away))
 
 
 def _is_synchronous(observed: Observed) -> bool:
@@ -258,81 +236,101 @@ def _with_overhead(curve: DecodeCurve, more_s: float) -> DecodeCurve:
     return replace(curve, overhead_s=max(curve.overhead_s + more_s, -0.9 * least_s))
 
 
-def _workload(observed: Observed, versions: int) -> Workload:
-    steps, delivered = observed.steps, observed.delivered
-    samples = float(steps.samples.sum())
-    finished_per_s = observed.finished_samples / observed.seconds
-    return Workload(
-        lengths=observed.lengths,
-        prompt_tokens=observed.prompt_tokens,
-        group_size=observed.group_size,
-        samples_per_step=max(1, round(samples / versions)),
-        trained_prompt_tokens=max(0.0, float(steps.tokens.sum() - steps.response_tokens.sum()) / samples),
-        kept_ratio=delivered.trained_tokens / max(1, delivered.trained_tokens + delivered.filtered_tokens),
-        environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
-        environment_waits_s=observed.environment_waits_s,
+class PrefillCost(NamedTuple):
+    """Engine seconds of prefill: pass_s for each pass that computes prompts, plus its tokens at tokens_per_s."""
+
+    pass_s: float
+    tokens_per_s: float | None
+    """None: prompts cost nothing, or all of it is in pass_s."""
+
+
+def prefill_cost(observed: Observed, curve: DecodeCurve, host_s: float) -> PrefillCost:
+    """Split what prompts cost the run so that its own batches would cost the same again.
+
+    host_s: seconds between two passes. The tokens are those of whole prompts: what a cache spares is in the rate, and
+    what preemptions had recomputed is not, since a simulation preempts requests itself. Where updates make the
+    engines compute prompts again, that is most of the prefill and is charged to the update: the rate is then that of
+    the tokens computed, and pass_s is 0.
+    """
+    spent_s = _prefill_s(observed, curve, host_s)
+    if spent_s <= 0.0:
+        return PrefillCost(0.0, None)
+    if not observed.kv_kept:
+        return PrefillCost(0.0, float(observed.passes.prefill_tokens.sum()) / spent_s)
+    by_pass, counts = _pass_share(observed.passes, curve, host_s), observed.preemption_counts
+    joined = observed.began_samples + (counts.preemptions if counts else 0)
+    token_s = (1.0 - by_pass) * spent_s * _first_ratio(observed) / observed.began_samples
+    joins_per_pass = 1.0 / float(passes_per_sample(observed.lengths.mean_tokens, _mean_running(observed)))
+    return PrefillCost(
+        pass_s=by_pass * spent_s / joined * joins_per_pass,
+        tokens_per_s=observed.prompt_tokens / token_s if token_s > 0.0 else None,
     )
 
 
-def _update(observed: Observed) -> WeightUpdate:
-    """What one publication costs; where the cap skips some, those that were made."""
-    blocked_s = float(observed.steps.publish_s.sum()) / _publications(observed)
-    pause_s = observed.apply_s or 0.0
-    return WeightUpdate(
-        engine_pause_s=pause_s,
-        trainer_blocked_s=blocked_s,
-        delay_s=max(0.0, (observed.update_delay_s or 0.0) - pause_s),
-        kv_kept=observed.kv_kept,
-    )
-
-
-def _training(observed: Observed, others: Sequence[OtherRun], rng: np.random.Generator) -> TrainingRate:
-    steps, trained = observed.steps, observed.steps.trained
-    if not trained.any():
-        raise UncalibratableError("no step in the stretch says how many tokens it trained on, and for how long")
-    tokens, seconds = steps.tokens[trained], steps.train_s[trained]
-    elsewhere = [each.elsewhere for each in others]
-    return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, DRAWS, elsewhere)
-
-
-def _phases(observed: Observed, publications: int) -> tuple[TrainerPhase, ...]:
-    """Seconds per publication, which may take several optimizer steps."""
-    steps = observed.steps
-    phases = (
-        TrainerPhase("log-probabilities", float(steps.logprobs_s.sum()) / publications, shrinks_with_gpus=True),
-        TrainerPhase("checkpoints and evaluation", float(steps.other_s.sum()) / publications, shrinks_with_gpus=False),
-        TrainerPhase("between steps", _between_s(observed) / publications, shrinks_with_gpus=False),
-    )
-    return tuple(phase for phase in phases if phase.step_s > 0.0)
-
-
-def _per_version(trainer: Trainer, steps_per_version: float) -> Trainer:
-    """The overhead of as many optimizer steps as a version takes."""
-    return replace(trainer, overhead_s=trainer.overhead_s * steps_per_version)
-
-
-def _between_s(observed: Observed) -> float:
-    """Seconds of the trainers in no recorded phase, over all steps."""
-    steps = observed.steps
-    known_s = steps.train_s + steps.logprobs_s + steps.publish_s + steps.other_s + steps.wait_s
-    return max(0.0, float((steps.period_s - known_s).sum()))
-
-
-def _publications(observed: Observed) -> int:
-    published = int(observed.steps.published.sum())
-    if not published:
-        raise UncalibratableError("no policy version was published in the stretch")
-    return published
-
-
-def _running_limit(observed: Observed) -> int:
-    """Today's limit: the setting, or the most that ran where that is less. Samples that are away hold a place too."""
+def _prefill_s(observed: Observed, curve: DecodeCurve, host_s: float) -> float:
+    """Engine seconds of prefill in the stretch."""
     passes = observed.passes
-    order = np.argsort(passes.running)
-    below = np.cumsum(passes.passes[order]) / passes.passes.sum()
-    seen = int(passes.running[order][np.searchsorted(below, _LIMIT_QUANTILE)])
-    away = math.ceil(observed.environment_samples / observed.engines)
-    return max(1, min(seen + away, observed.max_running or seen + away))
+    over_s, only_prefill = _over_s(passes, curve), _only_prefill(passes)
+    host_of_prefill_s = host_s * float(passes.passes[only_prefill].sum())
+    return max(float(over_s[passes.prefills].sum()) + host_of_prefill_s, 0.0)
+
+
+def _over_s(passes: PassCosts, curve: DecodeCurve) -> Reals:
+    """Seconds besides those of decoding."""
+    return passes.busy_s - np.where(_only_prefill(passes), 0.0, curve_seconds(passes, curve))
+
+
+def _only_prefill(passes: PassCosts) -> Flags:
+    return passes.prefills & (passes.decode_tokens == 0)
+
+
+def curve_seconds(passes: PassCosts, curve: DecodeCurve) -> Reals:
+    """Seconds of the passes by the curve; resident tokens that were not recorded count as none."""
+    pass_s = curve.pass_s(np.maximum(passes.running, 1).astype(np.float64))
+    return passes.passes * (pass_s + curve.kv_s_per_token * np.nan_to_num(passes.kv_tokens))
+
+
+def _pass_share(passes: PassCosts, curve: DecodeCurve, host_s: float) -> float:
+    """Share of prefill's seconds that comes with the pass and not with its tokens, 0..1.
+
+    The intercept of a line through the seconds of single passes by their prompt tokens; where those hardly vary, that
+    of the tangent to the decode curve, for passes that compute nothing else. Rows of several passes tell neither.
+    """
+    single = passes.prefills & (passes.passes == passes.rows)
+    if not single.any():
+        return 0.0
+    count = passes.passes[single].astype(np.float64)
+    tokens = passes.prefill_tokens[single] / count
+    alone = _only_prefill(passes)[single]
+    seconds = _over_s(passes, curve)[single] / count + np.where(alone, host_s, 0.0)
+    mean_tokens, mean_s = np.average(tokens, weights=count), np.average(seconds, weights=count)
+    variance = np.average((tokens - mean_tokens) ** 2, weights=count)
+    if mean_s <= 0.0:
+        return 0.0
+    if np.sqrt(variance) < _LEAST_SPREAD * mean_tokens:
+        return (1.0 - _elasticity(curve, mean_tokens)) * float(np.average(alone, weights=count))
+    slope_s = np.average((tokens - mean_tokens) * (seconds - mean_s), weights=count) / variance
+    return float(np.clip(1.0 - slope_s * mean_tokens / mean_s, 0.0, 1.0))
+
+
+def _elasticity(curve: DecodeCurve, rows: float) -> float:
+    """d log t / d log b of a pass over `rows` rows."""
+    ratio = float(curve.pass_s(rows * _NUDGE) / curve.pass_s(rows / _NUDGE))
+    return min(max(float(np.log(ratio) / np.log(_NUDGE**2)), 0.0), 1.0)
+
+
+def _first_ratio(observed: Observed) -> float:
+    """Share of the prompt tokens computed, 0..1, that no preemption is known to have had computed again."""
+    computed, counts = float(observed.passes.prefill_tokens.sum()), observed.preemption_counts
+    recomputed_tokens = counts.recomputed_tokens if counts else None
+    return 1.0 - min(1.0, recomputed_tokens / computed) if recomputed_tokens and computed else 1.0
+
+
+def _mean_running(observed: Observed) -> float:
+    """Requests in a pass that decodes."""
+    passes = observed.passes
+    decodes = passes.decode_tokens > 0
+    return float(np.average(passes.running[decodes], weights=passes.passes[decodes])) if decodes.any() else 1.0
 
 
 def _unattributed_ratio(observed: Observed) -> float:

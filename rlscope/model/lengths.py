@@ -18,11 +18,28 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from rlscope.model.arrays import Counts, Flags, Reals
+from rlscope.model.numerics.rootfind import root
+
+_FINEST_STEP_TOKENS: Final = 0.5
+"""Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
+_MOST_POINTS: Final = 65_536
+"""Points of a parametric law; a longer law has a coarser grid."""
+_UNCAPPED_TAIL: Final = 1e-9
+"""Mass of a law without a cap that is put on its last point."""
+_MOST_MEMBERS_RATIO: Final = 4.0
+"""A measured tail is matched by at most this multiple of the group's size: noise can take it beyond independence."""
+_BISECTIONS: Final = 30
+_SUM_TOLERANCE: Final = 1e-6
+"""Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
+_ROOT_TOLERANCE: Final = 1e-15
+_LEAST_SIGMA: Final = 1e-3
+_MOST_SIGMA: Final = 6.0
+"""Of the log length: one response in six is then more than 400 times the median."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLengths:
-    """What whole groups show."""
+    """How alike the lengths of a group are, measured over whole groups."""
 
     group_size: int
     tail_ratio: float
@@ -32,51 +49,6 @@ class GroupLengths:
     below 0."""
     groups: int
     """Groups it was measured on."""
-
-
-def measure_groups(
-    lengths: npt.ArrayLike, finished: npt.ArrayLike, group_ids: Sequence[str | int] | npt.ArrayLike
-) -> GroupLengths | None:
-    """Tail and correlation over the whole groups of the commonest size; None with fewer than two, or of size 1.
-
-    lengths: tokens, one per sample; finished: whether it ended, by itself or at the cap; group_ids: its group. The
-    correlation is the intraclass correlation of the analysis of variance, (MSB - MSW) / (MSB + (S - 1) MSW)
-    (Shrout and Fleiss 1979, case 1).
-    """
-    _, group, sizes = np.unique(np.asarray(group_ids), return_inverse=True, return_counts=True)
-    tokens = np.asarray(lengths, dtype=np.float64)
-    whole = np.bincount(group, weights=np.asarray(finished, dtype=np.bool_)) == sizes
-    if not whole.any():
-        return None
-    size = int(np.bincount(sizes[whole]).argmax())
-    members = np.flatnonzero((whole & (sizes == size))[group])
-    if size < 2 or members.size < 2 * size:
-        return None
-    table = tokens[members[np.argsort(group[members], kind="stable")]].reshape(-1, size)
-    return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
-
-
-def _correlation(table: Reals) -> float:
-    """Rows are groups. Lengths that are all alike share everything: 1."""
-    count, size = table.shape
-    means = table.mean(axis=1)
-    between = size * float(((means - table.mean()) ** 2).sum()) / (count - 1)
-    within = float(((table - means[:, None]) ** 2).sum()) / (count * (size - 1))
-    total = between + (size - 1) * within
-    return (between - within) / total if total > 0.0 else 1.0
-
-
-_FINEST_STEP_TOKENS: Final = 0.5
-"""Grid of a parametric law: half a token leaves its second moment 0.02 tokens squared too high, and no more."""
-_MOST_POINTS: Final = 65_536
-"""Points of a parametric law; a longer law has a coarser grid."""
-_UNCAPPED_TAIL: Final = 1e-9
-"""Mass of a law without a cap that is put on its last point."""
-_MOST_MEMBERS_RATIO: Final = 4.0
-"""A measured tail is matched by at most so many times the group's size: noise can take it beyond independence."""
-_BISECTIONS: Final = 30
-_SUM_TOLERANCE: Final = 1e-6
-"""Probabilities that miss 1 by more are a mistake of the caller, not rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -182,7 +154,7 @@ class LengthLaw:
         return 1.0 - self._below[np.searchsorted(self.support, np.asarray(tokens), side="right")]
 
     def excess_tokens(self, tokens: npt.ArrayLike) -> Reals:
-        """E[max(L - tokens, 0)]: what a sample generates beyond so many tokens, on average over all samples."""
+        """E[max(L - tokens, 0)]: what a sample generates beyond `tokens` tokens, on average over all samples."""
         at = np.searchsorted(self.support, np.asarray(tokens), side="right")
         tokens_above = self.mean_tokens - self._tokens_below[at]
         return np.maximum(tokens_above - np.asarray(tokens) * (1.0 - self._below[at]), 0.0)
@@ -265,22 +237,42 @@ def _product_limit(tokens: Reals, ended: Flags) -> tuple[Reals, Reals, float]:
     return lengths[ends > 0], masses[ends > 0], float(alive[-1])
 
 
-_HALVINGS: Final = 60
-_LEAST_SIGMA: Final = 1e-3
-_MOST_SIGMA: Final = 6.0
-"""Of the log length: one response in six is then more than 400 times the median."""
+def measure_groups(
+    lengths: npt.ArrayLike, finished: npt.ArrayLike, group_ids: Sequence[str | int] | npt.ArrayLike
+) -> GroupLengths | None:
+    """Tail and correlation over the whole groups of the commonest size; None with fewer than two, or of size 1.
+
+    lengths: tokens, one per sample; finished: whether it ended, by itself or at the cap; group_ids: its group. The
+    correlation is the intraclass correlation of the analysis of variance, (MSB - MSW) / (MSB + (S - 1) MSW)
+    (Shrout and Fleiss 1979, case 1).
+    """
+    _, group, sizes = np.unique(np.asarray(group_ids), return_inverse=True, return_counts=True)
+    tokens = np.asarray(lengths, dtype=np.float64)
+    whole = np.bincount(group, weights=np.asarray(finished, dtype=np.bool_)) == sizes
+    if not whole.any():
+        return None
+    size = int(np.bincount(sizes[whole]).argmax())
+    members = np.flatnonzero((whole & (sizes == size))[group])
+    if size < 2 or members.size < 2 * size:
+        return None
+    table = tokens[members[np.argsort(group[members], kind="stable")]].reshape(-1, size)
+    return GroupLengths(size, float(table.max(axis=1).mean() / table.mean()), _correlation(table), len(table))
 
 
-@dataclass(frozen=True, slots=True)
-class _Moments:
-    mean_tokens: float
-    cv_ratio: float
+def _correlation(table: Reals) -> float:
+    """Rows are groups. Lengths that are all alike share everything: 1."""
+    count, size = table.shape
+    means = table.mean(axis=1)
+    between = size * float(((means - table.mean()) ** 2).sum()) / (count - 1)
+    within = float(((table - means[:, None]) ** 2).sum()) / (count * (size - 1))
+    total = between + (size - 1) * within
+    return (between - within) / total if total > 0.0 else 1.0
 
 
 def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> LengthLaw:
     """The lognormal law that has this mean and coefficient of variation (deviation over mean) after the cap cuts it.
 
-    Without a cap sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2); with one, both by halving intervals
+    Without a cap sigma^2 = ln(1 + cv^2) and the median is mean / sqrt(1 + cv^2); with one, both by root finding
     of E[min(X, M)^r] = e^(r m + r^2 sigma^2 / 2) Phi((ln M - m) / sigma - r sigma) + M^r (1 - Phi((ln M - m) / sigma)).
     ValueError: lengths between 0 and the cap cannot have such a mean and deviation.
     """
@@ -293,11 +285,12 @@ def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> 
     if _cut(_log_median(mean_tokens, high, cap_tokens), high, cap_tokens).cv_ratio < cv_ratio:
         most = math.sqrt(cap_tokens / mean_tokens - 1.0)
         raise ValueError(f"a mean of {mean_tokens:g} tokens under a cap of {cap_tokens} varies by less than {most:.2f}")
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        varies_less = _cut(_log_median(mean_tokens, middle, cap_tokens), middle, cap_tokens).cv_ratio < cv_ratio
-        low, high = (middle, high) if varies_less else (low, middle)
-    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, high, cap_tokens)), high, cap_tokens)
+
+    def excess(sigma: float) -> float:
+        return _cut(_log_median(mean_tokens, sigma, cap_tokens), sigma, cap_tokens).cv_ratio - cv_ratio
+
+    sigma = low if excess(low) >= 0.0 else root(excess, low, high, tolerance=_ROOT_TOLERANCE)
+    return LengthLaw.lognormal(math.exp(_log_median(mean_tokens, sigma, cap_tokens)), sigma, cap_tokens)
 
 
 def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | None) -> LengthLaw:
@@ -319,21 +312,24 @@ def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | Non
     return LengthLaw.lognormal(math.exp(log_median), float(sigma), cap_tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class _Moments:
+    mean_tokens: float
+    cv_ratio: float
+
+
 def _log_median(mean_tokens: float, sigma: float, cap_tokens: int) -> float:
     """Of the lognormal law of this sigma whose mean is this after the cut, which lengthens with the median."""
     low, high = math.log(mean_tokens) - sigma**2, math.log(cap_tokens) + _MOST_SIGMA * sigma
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if _cut(middle, sigma, cap_tokens).mean_tokens < mean_tokens else (low, middle)
-    return high
+    return root(lambda at: _cut(at, sigma, cap_tokens).mean_tokens - mean_tokens, low, high, tolerance=_ROOT_TOLERANCE)
 
 
 def _cut(log_median: float, sigma: float, cap_tokens: int) -> _Moments:
-    ahead = (math.log(cap_tokens) - log_median) / sigma
+    distance = (math.log(cap_tokens) - log_median) / sigma
 
     def moment(power: int) -> float:
-        below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * float(ndtr(ahead - power * sigma))
-        return below + cap_tokens**power * float(ndtr(-ahead))
+        below = math.exp(power * log_median + (power * sigma) ** 2 / 2.0) * float(ndtr(distance - power * sigma))
+        return below + cap_tokens**power * float(ndtr(-distance))
 
     mean = moment(1)
     return _Moments(mean, math.sqrt(max(moment(2) / mean**2 - 1.0, 0.0)))

@@ -11,6 +11,10 @@ from rlscope.model.lengths import LengthLaw
 from rlscope.model.training.scaling import StepsElsewhere
 from rlscope.model.warnings import ModelWarning
 
+_OTHER_LENGTHS: Final = 1.25
+"""Mean tokens of a sample over those of the other run, either way. Attention is a tenth or so of a step at usual
+lengths, and grows with them: a quarter longer costs some 2%, which is what two runs are taken to differ by."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainerSteps:
@@ -66,18 +70,18 @@ class Delivered:
 
     trained_tokens: int
     dropped_tokens: int
-    """For their age, or abandoned."""
+    """As stale, or abandoned."""
     filtered_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class PreemptionCounts:
-    """What engines put back because their KV cache was full."""
+    """What engines count of requests that they preempted because their KV cache was full."""
 
     preemptions: int
     recomputed_tokens: int | None
-    """Computed again for it; where updates drop the KV, what they have computed again is in it too. None where no more
-    was computed than the prompts hold: a part of them then was not, as where nobody recorded what a cache spares."""
+    """Recomputed after preemptions; where updates drop the KV, what they recompute is included. None where no more was
+    computed than the prompts hold: part of a prompt was then not computed, as with a prefix cache."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,11 +140,6 @@ class Observed:
     def trained_tokens_per_s(self) -> float:
         """Response tokens trained per second, over the steps of the stretch: sum over sum."""
         return float(self.steps.response_tokens.sum() / self.steps.period_s.sum())
-
-
-_OTHER_LENGTHS: Final = 1.25
-"""Mean tokens of a sample over those of the other run, either way. Attention is a tenth or so of a step at usual
-lengths, and grows with them: a quarter longer costs some 2 %, which is what two runs are taken to differ by."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

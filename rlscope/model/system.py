@@ -1,4 +1,4 @@
-"""A run in steady state, in the terms that closed forms and event simulator share, and the layouts it could have.
+"""A run in steady state, as the closed forms and the event simulator see it, and the layouts it could have.
 
 Quantities are per engine, not per GPU: an engine of several GPUs is one batch. Lengths are generated tokens only.
 """
@@ -10,6 +10,9 @@ from typing import Final, Protocol
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.policies import QueuePolicy, StalenessPolicy
+
+RUNNING_FACTORS: Final = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
+"""Running requests to try over today's limit, in half doublings: finer steps differ by less than the fit knows."""
 
 
 class DecodeCurve(Protocol):
@@ -38,13 +41,13 @@ class Workload:
     trained_prompt_tokens: float = 0.0
     """Prompt tokens of a sample that the trainer's token count includes: 0 where it counts responses only."""
     kept_ratio: float = 1.0
-    """Samples trained over samples that are neither dropped for age nor lost: below 1 where groups are filtered."""
+    """Samples trained over samples that are neither dropped as stale nor lost: below 1 where groups are filtered."""
     environment_s: float = 0.0
     """Mean seconds of a sample outside the engine, tools and reward, while it holds its place in the concurrency."""
     environment_waits_s: tuple[float, ...] = ()
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
     prefetched_batches: float = 0.0
-    """Steps' worth of samples that the trainers hold besides those they train on: a step starts once they are taken."""
+    """Batches that the trainers hold besides the one they train on: a step starts once they are taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +105,7 @@ class WeightUpdate:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What holds the samplers back, or throws samples away. None: no such limit."""
+    """What holds the samplers back, or drops samples. None: no such limit."""
 
     queue_capacity_samples: int | None = None
     queue_policy: QueuePolicy = "wait"
@@ -140,10 +143,6 @@ class Layout:
     sampler_gpus: int
     running_per_engine: int
     """The limit set; the running count may be less."""
-
-
-RUNNING_FACTORS: Final = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
-"""Running requests to try over today's limit, in half doublings: finer steps differ by less than the fit knows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,8 +147,8 @@ def _is_too_late(value: object) -> bool:
 
 
 def _late_fault(key: str, value: object) -> str:
-    mend = "correct the time" if key == "started_ns" else "correct it, or write null where it is not known"
-    return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {mend}"
+    fix = "correct the time" if key == "started_ns" else "correct it, or write null where it is not known"
+    return f"{key} is {value}, expected nanoseconds since 1970, before the year 2116 (2^62); {fix}"
 
 
 def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:

@@ -42,7 +42,7 @@ class Grid:
     origin_ns: int
     end_ns: int
     from_ns: int
-    """Start of the stretch that is looked at most closely."""
+    """Start of the stretch of interest."""
     to_ns: int
     bucket_ns: int
     cell_ns: int
@@ -86,7 +86,7 @@ def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:
 
 
 def standard_arguments(run: Run) -> dict[str, Argument]:
-    """What every question is asked with unless the caller says otherwise: the stretch is the whole run."""
+    """Default arguments of every question: the stretch is the whole run."""
     extents = ask(run, "worker_extents")
     return asdict(make_grid(run, min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)))
 
@@ -134,7 +134,7 @@ def ask_own(run: Run, sql: str) -> pl.DataFrame:
         kinds = _statement_kinds(run.connection, selected)
         if kinds != [StatementType.SELECT]:
             raise QueryError.of(
-                "your SQL",
+                "ad-hoc SQL",
                 found=", ".join(kind.name for kind in kinds) or "nothing",
                 expected="one SELECT",
                 next_step="`rlscope queries` lists the questions there are; their files show the tables.",
@@ -143,7 +143,7 @@ def ask_own(run: Run, sql: str) -> pl.DataFrame:
         run.connection.execute(_ONLY_READS, {"sql": selected})
         return run.connection.sql(sql).pl()
     except (duckdb.Error, pl.exceptions.PolarsError) as error:
-        raise QueryError(f"your SQL was refused: {error}") from error
+        raise QueryError(f"SQL error: {error}") from error
 
 
 def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:

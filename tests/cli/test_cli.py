@@ -167,7 +167,7 @@ def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_
         (("query", "{run}", "ledger", "--arg", "cell_ns=soon"), "argument cell_ns = 'soon'; expected a BIGINT"),
         (("query", "{run}", "ledger", "--arg", "cell_ns"), "--arg cell_ns: found no NAME=VALUE"),
         (("query", "{run}", "ledger", "-o", "{tmp}/no/folder/x"), "expected a file that can be written"),
-        (("query", "{run}", "-f", "{sql}"), "your SQL was refused: "),
+        (("query", "{run}", "-f", "{sql}"), "SQL error: "),
         (("query", "{run}", "-f", "{latin}"), "latin.sql: found what is not readable as text ('utf-8' codec"),
         (("query", "{run}", "throughput", "--arg", "bucket_ns=0"), "bucket_ns = 0; expected a whole number, at least"),
         (("query", "{run}", "ledger", "--arg", "cell_ns=-5"), "cell_ns = -5; expected a whole number, at least 1. "),

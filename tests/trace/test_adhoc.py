@@ -65,7 +65,7 @@ def test_a_plan_is_explained(run: Run, sql: str) -> None:
     ],
 )
 def test_nothing_outside_the_run_can_be_read(run: Run, sql: str) -> None:
-    with pytest.raises(QueryError, match="your SQL was refused"):
+    with pytest.raises(QueryError, match="SQL error"):
         ask_own(run, sql.format(parent=run.folder.parent))
 
 
@@ -98,7 +98,7 @@ def test_anything_but_one_select_is_refused_by_name(run: Run, sql: str, found: s
     before = sorted(run.folder.rglob("*"))
     with pytest.raises(QueryError) as error:
         ask_own(run, sql.format(folder=run.folder))
-    assert str(error.value).startswith(f"your SQL: found {found}; expected one SELECT. ")
+    assert str(error.value).startswith(f"ad-hoc SQL: found {found}; expected one SELECT. ")
     assert sorted(run.folder.rglob("*")) == before
     assert len(ask_own(run, "SELECT * FROM worker_extents")) == 2
 
@@ -141,12 +141,12 @@ def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrap
 def test_sql_that_duckdb_refuses_is_a_message(run: Run, sql: str, why: str) -> None:
     with pytest.raises(QueryError, match=why) as error:
         ask_own(run, sql)
-    assert str(error.value).startswith("your SQL was refused: ")
+    assert str(error.value).startswith("SQL error: ")
 
 
 def test_the_variables_of_the_program_are_no_tables(run: Run) -> None:
     hidden = pl.DataFrame({"password": ["x"]})
     assert len(hidden) == 1
     for name in ("hidden", "pl", "run", "sql", "statements"):
-        with pytest.raises(QueryError, match="was refused"):
+        with pytest.raises(QueryError, match="SQL error"):
             ask_own(run, f"SELECT * FROM {name}")

@@ -5,15 +5,13 @@ for a synchronous step whose generation is packed perfectly (own derivation).
 """
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from rlscope.model.analytic.engine_time import Sampling, sampling_of
+from rlscope.model.numerics.rootfind import root
 from rlscope.model.system import System, WeightUpdate
 from rlscope.model.training.step_time import trainer_step
-
-_HALVINGS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +34,13 @@ def work_conservation_bound(system: System, gpus: int, running: float | None = N
     """
     sampling = replace(sampling_of(system), pause_s=0.0, recompute_s=0.0)
     batch = min(float(system.engine.max_running), sampling.kv_running) if running is None else running
-    fewest, most = 0.0, float(gpus)
-    for _ in range(_HALVINGS):
-        middle = (fewest + most) / 2.0
-        starved = _train_s(system, middle) > _sample_s(sampling, gpus - middle, batch)
-        fewest, most = (middle, most) if starved else (fewest, middle)
-    step_s = _train_s(system, most)
-    return WorkBound(most, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
+
+    def imbalance_s(trainer_gpus: float) -> float:
+        return _train_s(system, trainer_gpus) - _sample_s(sampling, gpus - trainer_gpus, batch)
+
+    trainer_gpus = root(imbalance_s, 0.0, float(gpus), tolerance=1e-300)
+    step_s = _train_s(system, trainer_gpus)
+    return WorkBound(trainer_gpus, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
 
 
 def _train_s(system: System, gpus: float) -> float:

@@ -42,7 +42,7 @@ class Sampling:
     """Engine seconds per publication and running request to compute its KV again."""
 
     def pass_s(self, running: Reals) -> Reals:
-        """Seconds of a decode pass over so many requests of average age; at least one request."""
+        """Seconds of a decode pass over `running` requests of average age, at least one."""
         batch = np.maximum(running, 1.0)
         return self.engine.curve.pass_s(batch) + self.engine.curve.kv_s_per_token * self.resident_tokens * batch
 
@@ -65,7 +65,7 @@ class Sampling:
         return self.pause_s + self.recompute_s * running
 
     def period_s(self, running: Reals, engines: Reals) -> Reals:
-        """Seconds in which so many engines make the samples of a step, a publication included."""
+        """Seconds in which `engines` engines generate the samples of a step, a publication included."""
         return self.stall_s(running) + self.samples_per_step / engines * self.sample_s(running)
 
 

@@ -18,8 +18,51 @@ from rlscope.model.numerics.rootfind import Condition, bisect_condition
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import TrainerStep
 
+Refusal = Literal["no_trainer", "no_engine", "engine_granularity", "no_request", "kv_memory", "synchronous"]
+"""no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: GPUs that make no whole
+engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the
+longest response, or not one request safely. synchronous: only a synchronous run keeps the staleness cap: it is 0,
+or no more than the prefetched batches."""
+
 _MEAN_QUEUED: Final = 0.5
 """Of a batch: what lies in the queue on average, filling evenly from nothing, when the trainers wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A layout that cannot run, and why."""
+
+    layout: Layout
+    reason: Refusal
+
+
+def refused(system: System, sampling: Sampling, layout: Layout) -> Refused | None:
+    """The layout with the first reason for which it cannot run; None when it can."""
+    reason = _reason(system, sampling, layout)
+    return None if reason is None else Refused(layout, reason)
+
+
+def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | None:
+    engine, lengths = system.engine, system.workload.lengths
+    if layout.trainer_gpus < 1:
+        return "no_trainer"
+    if layout.sampler_gpus < engine.gpus:
+        return "no_engine"
+    if layout.sampler_gpus % engine.gpus:
+        return "engine_granularity"
+    if min(layout.running_per_engine, engine.max_running) < 1:
+        return "no_request"
+    longest_tokens = system.workload.prompt_tokens + lengths.max_tokens
+    if longest_tokens > (engine.kv_capacity_tokens or math.inf) or sampling.kv_running < 1.0:
+        return "kv_memory"
+    return "synchronous" if _leaves_no_version(system) else None
+
+
+def _leaves_no_version(system: System) -> bool:
+    """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
+    cap = system.admission.max_staleness
+    prefetched = 0.0 if system.admission.staleness_policy == "drop" else system.workload.prefetched_batches
+    return cap is not None and cap <= prefetched
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +82,7 @@ class SamplerFleet:
         return self.places if most is None else np.minimum(self.places, most / self.engines)
 
     def period_s(self, running: Reals) -> Reals:
-        """Seconds of a step if engines with so many requests set its pace."""
+        """Seconds of a step if the engines, with this running batch, set its pace."""
         return self.sampling.period_s(running, self.engines)
 
     def step_s(self, running: Reals) -> Reals:
@@ -86,11 +129,11 @@ class Levels:
     running: Reals
     """Running batch under all limits."""
     aged_ratio: Reals
-    """Share of the finished samples that are dropped for their age, before any surplus is."""
+    """Share of the finished samples that are dropped as stale, before any surplus is."""
 
 
 def sampler_levels(fleet: SamplerFleet) -> Levels:
-    """Put the limits on, one after the other."""
+    """Apply the limits, one after the other."""
     sampling = fleet.sampling
     hardware = np.minimum(fleet.places, min(fleet.system.engine.max_running, sampling.kv_running))
     admission = _under_admission(fleet, hardware)
@@ -123,7 +166,7 @@ def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flag
 
 
 def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
-    """Running, waiting for their group, and queued: together at most the cap in flight; running, at most its own."""
+    """Running, waiting and queued samples stay within the cap in flight, running ones within their own cap."""
     cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
     if cap is None:
         return allowed
@@ -156,31 +199,30 @@ def _under_staleness(fleet: SamplerFleet, most: Reals) -> Reals:
 def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
     """Whether a batch would pass a cap that is waited for, by the way in which it is kept."""
     by_admission = fleet.system.admission.staleness_policy == "admission"
-    return _ahead_of(fleet, cap) if by_admission else _older_than(fleet, cap)
+    return _exceeds_admission(fleet, cap) if by_admission else _makes_too_stale(fleet, cap)
 
 
-def _ahead_of(fleet: SamplerFleet, cap: int) -> Condition:
+def _exceeds_admission(fleet: SamplerFleet, cap: int) -> Condition:
     """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
-    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). What the trainers took
-    ahead is among them.
+    while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). Prefetched batches count.
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
-    ahead = cap - fleet.system.workload.prefetched_batches
+    spare_versions = cap - fleet.system.workload.prefetched_batches
 
     def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
         waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
         in_flight = tail_ratio * running * fleet.engines + outside + fleet.mean_queued()
-        return in_flight > (ahead + waiting_ratio) * samples
+        return in_flight > (spare_versions + waiting_ratio) * samples
 
     return is_over
 
 
-def _older_than(fleet: SamplerFleet, cap: int) -> Condition:
-    """The longest sample of a step would be older than the cap when it is trained on: it generates for longest *
-    versions per token, and is then behind by the lag of an update. Trainers that wait for it before they publish, and
-    samplers that are held back until they publish, both settle where it is just as old as the cap.
+def _makes_too_stale(fleet: SamplerFleet, cap: int) -> Condition:
+    """The longest sample of a step would be staler than the cap when it is trained on: it generates for longest *
+    versions per token, and then lags by an update. Trainers that wait for it before they publish, and samplers that are
+    held back until they publish, both settle where its staleness equals the cap.
     """
     workload = fleet.system.workload
     longest_tokens = workload.lengths.longest_of(fleet.sampling.samples_per_step).mean_tokens
@@ -194,10 +236,10 @@ def _older_than(fleet: SamplerFleet, cap: int) -> Condition:
 
 
 def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
-    """With drops by age: the share of samples whose oldest token is beyond the cap when a batch is taken, whenever it
-    is trained on.
+    """Where stale samples are dropped: the share whose oldest token is beyond the cap when a batch is taken.
 
-    What is dropped is made again, which lengthens the step and makes tokens younger: the share at which both agree.
+    What is dropped is generated again, which lengthens the step and makes tokens less stale: the share at which both
+    agree.
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     cap = admission.max_staleness
@@ -217,47 +259,3 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
 def _until(is_over: Condition, most: Reals) -> Reals:
     """The largest batch, up to `most`, before which a limit is not passed."""
     return np.fmin(first_running(is_over, most), most)
-
-
-Refusal = Literal["no_trainer", "no_engine", "engine_granularity", "no_request", "kv_memory", "synchronous"]
-"""no_trainer: no GPU trains. no_engine: too few GPUs for one engine. engine_granularity: GPUs that make no whole
-engine. no_request: the limit on running requests is below 1. kv_memory: the KV cache holds no prompt with the longest
-response, or not one request safely. synchronous: a staleness cap that only a synchronous run keeps: 0, or one that the
-batches taken ahead leave no version of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A layout that cannot run, and why."""
-
-    layout: Layout
-    reason: Refusal
-
-
-def refused(system: System, sampling: Sampling, layout: Layout) -> Refused | None:
-    """The layout with the first reason for which it cannot run; None when it can."""
-    reason = _reason(system, sampling, layout)
-    return None if reason is None else Refused(layout, reason)
-
-
-def _reason(system: System, sampling: Sampling, layout: Layout) -> Refusal | None:
-    engine, lengths = system.engine, system.workload.lengths
-    if layout.trainer_gpus < 1:
-        return "no_trainer"
-    if layout.sampler_gpus < engine.gpus:
-        return "no_engine"
-    if layout.sampler_gpus % engine.gpus:
-        return "engine_granularity"
-    if min(layout.running_per_engine, engine.max_running) < 1:
-        return "no_request"
-    longest_tokens = system.workload.prompt_tokens + lengths.max_tokens
-    if longest_tokens > (engine.kv_capacity_tokens or math.inf) or sampling.kv_running < 1.0:
-        return "kv_memory"
-    return "synchronous" if _leaves_no_version(system) else None
-
-
-def _leaves_no_version(system: System) -> bool:
-    """Whether samples would have to be of the newest version when they are taken; a drop asks it of no later age."""
-    cap = system.admission.max_staleness
-    ahead = 0.0 if system.admission.staleness_policy == "drop" else system.workload.prefetched_batches
-    return cap is not None and cap <= ahead

@@ -40,7 +40,7 @@ class StalenessTerms:
 
 
 def token_mean(terms: StalenessTerms, lengths: LengthLaw, group_size: int) -> float:
-    """Mean staleness over trained tokens, versions: E[L max - L^2 / 2] / E[L] tokens until the group is whole.
+    """Mean staleness over trained tokens, versions: E[L max - L^2 / 2] / E[L] tokens until the group is complete.
 
     For groups of one it is (1 + cv^2) / 2 mean lengths.
     """
@@ -63,13 +63,13 @@ def maximum(terms: StalenessTerms, lengths: LengthLaw) -> int:
     return max(math.ceil(lengths.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
 
 
-def updates_at_least(terms: StalenessTerms, tokens_ahead: LengthLaw, least: npt.ArrayLike) -> Reals:
+def updates_at_least(terms: StalenessTerms, tokens_to_group_end: LengthLaw, least: npt.ArrayLike) -> Reals:
     """P(staleness >= n) for every n of `least`, n >= 1.
 
-    tokens_ahead: tokens until the group is whole, `oldest_token_law` for samples by their oldest token.
+    tokens_to_group_end: tokens until the group is complete, `oldest_token_law` for samples by their oldest token.
     """
     behind = np.asarray(least, dtype=np.float64) - 1.0 - terms.constant_versions
-    return clipped_mean(tokens_ahead, terms.versions_per_token, behind)
+    return clipped_mean(tokens_to_group_end, terms.versions_per_token, behind)
 
 
 def clipped_mean(law: LengthLaw, versions_per_token: Reals | float, behind: Reals) -> Reals:
@@ -84,19 +84,19 @@ def clipped_mean(law: LengthLaw, versions_per_token: Reals | float, behind: Real
     return np.clip(excess(behind) - excess(behind + 1.0), 0.0, 1.0)
 
 
-def percentile(terms: StalenessTerms, tokens_ahead: LengthLaw, q: float) -> int:
+def percentile(terms: StalenessTerms, tokens_to_group_end: LengthLaw, q: float) -> int:
     """The smallest staleness that at least q (0..1) of the tokens, or samples, do not exceed."""
-    most = max(math.ceil(tokens_ahead.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
-    above = updates_at_least(terms, tokens_ahead, np.arange(1, most + 1))
+    most = max(math.ceil(tokens_to_group_end.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
+    above = updates_at_least(terms, tokens_to_group_end, np.arange(1, most + 1))
     within = np.flatnonzero(1.0 - above >= q - 1e-12)
     return int(within[0]) if within.size else most
 
 
 @lru_cache(maxsize=8)
 def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
-    """Tokens from the start of a sample until its group is whole: the law of the longest member.
+    """Tokens from the start of a sample until its group is complete: the law of the longest member.
 
-    Kept for the laws asked last: it is the same for every layout and every draw.
+    Cached: it is the same for every layout and every draw.
     """
     return lengths.longest_of(lengths.independent_members(group_size))
 
@@ -105,7 +105,7 @@ def oldest_token_law(lengths: LengthLaw, group_size: int) -> LengthLaw:
 def mean_tokens_to_group_end(lengths: LengthLaw, group_size: int) -> float:
     """E[L max - L^2 / 2] / E[L], mean over tokens, with L max = L max(L, longest of the others).
 
-    Kept as `oldest_token_law` is.
+    Cached as `oldest_token_law` is.
     """
     others = lengths.longest_of(max(lengths.independent_members(group_size) - 1.0, 0.0))
     longest = lengths.support + others.excess_tokens(lengths.support)

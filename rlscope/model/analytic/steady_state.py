@@ -28,11 +28,25 @@ from rlscope.model.training.step_time import trainer_step
 from rlscope.model.warnings import ModelWarning
 
 Regime = Literal["balanced", "samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap"]
-"""What the layout waits for. trainers: surplus generation is held back or thrown away. admission: the cap on samples
+"""What the layout waits for. trainers: surplus generation is held back or dropped. admission: the cap on samples
 in flight."""
+Surplus = Literal["held", "dropped", "aged", "grows"]
+"""What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
+or as stale, or a queue that keeps growing."""
 
 BALANCED_LOSS_RATIO: Final = 0.10
 """One GPU in ten, as in the verdict of a run: below this no change of layout pays for itself."""
+_FEW_RUNNING: Final = 4.0
+"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
+_AGED_RATIO: Final = 0.001
+"""Dropping one sample in a thousand counts as dropping none."""
+_NEAR_CAP_RATIO: Final = 0.2
+"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
+_LONG_WAIT_RATIO: Final = 0.05
+"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
+_SLIGHT_SURPLUS: Final = 0.02
+"""A surplus of less is used up by the variation of the load."""
+_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +80,10 @@ def trainer_losses(levels: Levels, train_s: Reals, blocked_s: float, step_s: Rea
 
 
 def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLosses]:
-    """Capacity that nobody could use or that a limit takes away, in shares of the samplers' time.
+    """Capacity that is surplus or that a limit takes away, in shares of the samplers' time.
 
-    Up to the trainers' own pace it is the trainers that a surplus waits for, whatever else holds it back: without that
-    limit the step would be no shorter. Engines that take new weights lose that time in any case.
+    Up to the trainers' own pace a surplus waits for the trainers, whatever else also limits it: without that limit the
+    step would be no shorter. Engines that take new weights lose that time in any case.
     """
     hardware, updates, *limits = _limits(levels)
     reached = [np.maximum(level, train_s) for level in (updates, *limits)]
@@ -77,135 +91,6 @@ def sampler_losses(levels: Levels, train_s: Reals, step_s: Reals) -> list[SideLo
     weight_updates, trainers, admission, environment, staleness = np.diff(stages, axis=0) / step_s
     columns = (np.zeros_like(step_s), trainers, weight_updates, environment, admission, staleness)
     return [SideLosses(*map(float, row)) for row in zip(*columns, strict=True)]
-
-
-def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Regime:
-    """balanced when neither side loses more than BALANCED_LOSS_RATIO; else the cause that costs the most GPU time."""
-    if max(trainers.total_ratio, samplers.total_ratio) <= BALANCED_LOSS_RATIO:
-        return "balanced"
-    causes: tuple[Regime, ...] = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
-    lost = [
-        layout.trainer_gpus * getattr(trainers, cause) + layout.sampler_gpus * getattr(samplers, cause)
-        for cause in causes
-    ]
-    return causes[int(np.argmax(lost))]
-
-
-def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
-    return (levels.hardware_s, levels.updates_s, levels.admission_s, levels.environment_s, levels.staleness_s)
-
-
-Surplus = Literal["held", "dropped", "aged", "grows"]
-"""What becomes of samplers that are faster than the trainers: held back, their oldest samples dropped by a full queue
-or for their age, or a queue that grows for ever."""
-
-
-def surplus_of(admission: Admission) -> Surplus:
-    """What the limits make of a surplus; a cap on samples in flight holds it back where nothing throws it away."""
-    bounded = admission.queue_capacity_samples is not None
-    if admission.queue_policy == "drop_oldest" and bounded:
-        return "dropped"
-    if admission.staleness_policy == "drop" and admission.max_staleness is not None:
-        return "aged"
-    in_flight_cap = admission.max_in_flight_samples is not None
-    return "held" if bounded or admission.waits_for_cap or in_flight_cap else "grows"
-
-
-def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
-    """Mean staleness of the last token of a sample whose group is then whole; NaN where the queue grows.
-
-    Trainers that hold d batches besides the one they train on take a batch when they start the step d before its own.
-    Everything until the taking is as if they trained on it at once, and d versions are published after it.
-
-    The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
-    period on average. Where the samplers have a surplus, what lies in the queue comes on top.
-    """
-    lag = fleet.update_lag(running, step_s)
-    if_surplus: Reals
-    surplus = surplus_of(fleet.system.admission)
-    if surplus == "held":
-        if_surplus = lag - 0.5 + _held_batches(fleet, levels, running, step_s, lag)
-    elif surplus == "dropped":
-        if_surplus = lag - 0.5 + _kept_batches(fleet, levels, step_s)
-    elif surplus == "aged":
-        if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
-    else:
-        if_surplus = np.full_like(step_s, np.nan)
-    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.prefetched_batches
-
-
-def _held_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
-    samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
-    outside = workload.environment_s * samples / step_s
-    in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
-    batches = np.full_like(step_s, np.inf)
-    if admission.queue_capacity_samples is not None:
-        blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0) / samples
-        full = admission.queue_capacity_samples / samples
-        batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
-    if admission.max_in_flight_samples is not None:
-        batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
-    if admission.max_staleness is not None and admission.waits_for_cap:
-        batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
-    return np.maximum(batches, 0.5)
-
-
-def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
-    """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
-    workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
-    outside = workload.environment_s / step_s
-    if fleet.system.admission.staleness_policy == "admission":
-        in_flight = fleet.group_tail_ratio() * running * fleet.engines
-        return ((cap - workload.prefetched_batches) * workload.samples_per_step - in_flight) / samples - outside
-    longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-    return cap - workload.prefetched_batches - longest - outside - lag + 0.5
-
-
-def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
-    """How far below full the queue is on average, in batches, after one was taken.
-
-    With nothing blocked it fills at `load` batches a period: 1 / (2 load). What is blocked fills it at once; half a
-    batch blocked on average is a whole one when it is taken. Between the two a straight line is taken.
-    """
-    return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
-
-
-def _kept_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> Reals:
-    """Mean wait, in periods, in a full queue of q batches that drops its oldest: (q - 1/2) / load.
-
-    With the half version that any wait adds it is (2 q + load - 1) / (2 load), the in-queue form of Applied Compute
-    (Dong, Goel and Yu, 2026).
-    """
-    capacity = fleet.system.admission.queue_capacity_samples or 0
-    batches = max(capacity / fleet.sampling.samples_per_step, 1.0)
-    return (batches - 0.5) * levels.staleness_s / step_s
-
-
-def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """The offset at which the samples older than the cap are just the surplus."""
-    workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
-    law = oldest_token_law(workload.lengths, workload.group_size)
-    rate = fleet.versions_per_token(running) * levels.environment_s / step_s
-
-    def drops_the_surplus(offset: Reals) -> Flags:
-        behind = cap - offset - workload.environment_s / step_s
-        return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
-
-    return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
-
-
-_FEW_RUNNING: Final = 4.0
-"""A running batch that is not pinned to its limit varies like a Poisson number: by half of its mean at 4."""
-_AGED_RATIO: Final = 0.001
-"""Dropping one sample in a thousand is taken for dropping none."""
-_NEAR_CAP_RATIO: Final = 0.2
-"""Of the running batch: a load that varies by its usual tenth is then over the cap one time in forty."""
-_LONG_WAIT_RATIO: Final = 0.05
-"""Of a sample's time: shorter waits for the environment move nothing, however they vary."""
-_SLIGHT_SURPLUS: Final = 0.02
-"""A surplus of less is used up by the variation of the load."""
-_ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,9 +122,9 @@ class SteadyState:
     trainer_losses: SideLosses
     sampler_losses: SideLosses
     dropped_ratio: float
-    """Share of the finished samples that are thrown away for their age, or by a full queue."""
+    """Share of the finished samples that are dropped as stale, or by a full queue."""
     staleness: StalenessTerms | None
-    """Of what the queue is offered, before any drop by age; None where the queue grows."""
+    """Of what the queue is offered, before any is dropped as stale; None where the queue grows."""
     staleness_max: int | None
     """Of the oldest token that can be trained on; None where the queue grows."""
     warnings: tuple[ModelWarning, ...]
@@ -260,7 +145,7 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     """The steady state of each layout, or why it cannot run; one call over many layouts is far the cheaper.
 
     A layout's running_per_engine is the limit that is set. Where the samplers are the faster side and are held back,
-    they run the smallest batch that keeps up; where their surplus is thrown away, they run at the limit. A sample that
+    they run the smallest batch that keeps up; where their surplus is dropped, they run at the limit. A sample that
     waits for its environment holds one of an engine's places.
     """
     sampling = sampling_of(system)
@@ -279,11 +164,6 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Sam
         places=np.array([layout.running_per_engine for layout in layouts], dtype=np.float64),
         trainers=trainer_step(system.trainer, system.workload, system.update, gpus),
     )
-
-
-def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
-    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
-    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
 def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]:
@@ -313,6 +193,11 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
     ).T.tolist()
     warnings = _warnings(fleet, levels, running, step_s)
     return [_state(fleet, *each) for each in zip(layouts, numbers, by_trainers, by_samplers, warnings, strict=True)]
+
+
+def _keeping_up(fleet: SamplerFleet, most: Reals) -> Reals:
+    """The smallest batch up to `most` that makes a step's samples in the trainers' time; NaN where none does."""
+    return first_running(lambda running: fleet.period_s(running) <= fleet.trainers.total_s, most)
 
 
 def _state(
@@ -368,8 +253,8 @@ def _dropped_ratio(fleet: SamplerFleet, made_in_s: Reals, step_s: Reals) -> Real
 
 
 def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
-    """A cap that drops, or that publications wait for, is never passed; samples age after the drop while they are held
-    ahead.
+    """A cap that drops, or that publications wait for, is never exceeded; samples age after the drop while they are
+    prefetched.
     """
     workload, admission = fleet.system.workload, fleet.system.admission
     most = maximum(terms, workload.lengths)
@@ -379,6 +264,117 @@ def _staleness_max(fleet: SamplerFleet, terms: StalenessTerms) -> int:
         return most
     aged = math.ceil(workload.prefetched_batches) if drops else 0
     return min(most, admission.max_staleness + aged)
+
+
+def regime_of(layout: Layout, trainers: SideLosses, samplers: SideLosses) -> Regime:
+    """balanced when neither side loses more than BALANCED_LOSS_RATIO; else the cause that costs the most GPU time."""
+    if max(trainers.total_ratio, samplers.total_ratio) <= BALANCED_LOSS_RATIO:
+        return "balanced"
+    causes: tuple[Regime, ...] = ("samplers", "trainers", "weight_updates", "environment", "admission", "staleness_cap")
+    lost = [
+        layout.trainer_gpus * getattr(trainers, cause) + layout.sampler_gpus * getattr(samplers, cause)
+        for cause in causes
+    ]
+    return causes[int(np.argmax(lost))]
+
+
+def _limits(levels: Levels) -> tuple[Reals, Reals, Reals, Reals, Reals]:
+    return (levels.hardware_s, levels.updates_s, levels.admission_s, levels.environment_s, levels.staleness_s)
+
+
+def surplus_of(admission: Admission) -> Surplus:
+    """What the limits make of a surplus; a cap on samples in flight holds it back where nothing drops it."""
+    bounded = admission.queue_capacity_samples is not None
+    if admission.queue_policy == "drop_oldest" and bounded:
+        return "dropped"
+    if admission.staleness_policy == "drop" and admission.max_staleness is not None:
+        return "aged"
+    in_flight_cap = admission.max_in_flight_samples is not None
+    return "held" if bounded or admission.waits_for_cap or in_flight_cap else "grows"
+
+
+def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> Reals:
+    """Mean staleness of the last token of a sample whose group is then complete; NaN where the queue grows.
+
+    Trainers with d prefetched batches take a batch when they start the step d before its own. Until then all is as if
+    they trained on it at once, and d versions are published after it.
+
+    The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
+    period on average. Where the samplers have a surplus, what lies in the queue comes on top.
+    """
+    lag = fleet.update_lag(running, step_s)
+    if_surplus: Reals
+    surplus = surplus_of(fleet.system.admission)
+    if surplus == "held":
+        if_surplus = lag - 0.5 + _waiting_batches(fleet, levels, running, step_s, lag)
+    elif surplus == "dropped":
+        if_surplus = lag - 0.5 + _full_queue_batches(fleet, levels, step_s)
+    elif surplus == "aged":
+        if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
+    else:
+        if_surplus = np.full_like(step_s, np.nan)
+    return np.where(levels.staleness_s < step_s, if_surplus, lag) + fleet.system.workload.prefetched_batches
+
+
+def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+    """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
+    samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
+    outside = workload.environment_s * samples / step_s
+    in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
+    batches = np.full_like(step_s, np.inf)
+    if admission.queue_capacity_samples is not None:
+        blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0) / samples
+        full = admission.queue_capacity_samples / samples
+        batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
+    if admission.max_in_flight_samples is not None:
+        batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
+    if admission.max_staleness is not None and admission.waits_for_cap:
+        batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
+    return np.maximum(batches, 0.5)
+
+
+def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
+    """Finished samples that a cap on staleness leaves room for, in batches, while the trainers never wait."""
+    workload, samples = fleet.system.workload, fleet.sampling.samples_per_step
+    outside = workload.environment_s / step_s
+    if fleet.system.admission.staleness_policy == "admission":
+        in_flight = fleet.group_tail_ratio() * running * fleet.engines
+        return ((cap - workload.prefetched_batches) * workload.samples_per_step - in_flight) / samples - outside
+    longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
+    return cap - workload.prefetched_batches - longest - outside - lag + 0.5
+
+
+def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
+    """How far below full the queue is on average, in batches, after one was taken.
+
+    With nothing blocked it fills at `load` batches a period: 1 / (2 load). What is blocked fills it at once; half a
+    batch blocked on average is a whole one when it is taken. Between the two a straight line is taken.
+    """
+    return np.maximum(1.0 - 2.0 * blocked, 0.0) / (2.0 * load)
+
+
+def _full_queue_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> Reals:
+    """Mean wait, in periods, in a full queue of q batches that drops its oldest: (q - 1/2) / load.
+
+    With the half version that any wait adds it is (2 q + load - 1) / (2 load), the in-queue form of Applied Compute
+    (Dong, Goel and Yu, 2026).
+    """
+    capacity = fleet.system.admission.queue_capacity_samples or 0
+    batches = max(capacity / fleet.sampling.samples_per_step, 1.0)
+    return (batches - 0.5) * levels.staleness_s / step_s
+
+
+def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
+    """The offset at which the samples older than the cap are just the surplus."""
+    workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
+    law = oldest_token_law(workload.lengths, workload.group_size)
+    rate = fleet.versions_per_token(running) * levels.environment_s / step_s
+
+    def drops_the_surplus(offset: Reals) -> Flags:
+        behind = cap - offset - workload.environment_s / step_s
+        return clipped_mean(law, rate, behind) >= 1.0 - levels.environment_s / step_s
+
+    return bisect_condition(drops_the_surplus, lag, np.full_like(lag, cap + 1.0))[1]
 
 
 def _warnings(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals) -> list[tuple[ModelWarning, ...]]:

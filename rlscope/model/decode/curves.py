@@ -96,7 +96,7 @@ class SoftplusCurve:
 
 @dataclass(frozen=True, slots=True)
 class SigmoidCurve:
-    """The talk's form, kept to compare with: see `sigmoid_s` for where it falls."""
+    """Two branches blended by a logistic: a further form that a recommendation must hold under (`sigmoid_s`)."""
 
     flat_s: float
     hinge: float

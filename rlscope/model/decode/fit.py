@@ -23,7 +23,7 @@ _SETTLE_STEPS: Final = 400
 """Burn-in. Whether it was long enough shows in `CurveFit.sampler`, measured on the chain itself."""
 _THIN_STEPS: Final = 20
 _SAMPLE: Final = 480
-"""Curves that the middle is taken of: its error is then a twentieth of their spread."""
+"""Curves that the middle is taken of: its error is then 5% of their spread."""
 _WALKERS: Final = 32
 _WALKER_SPREAD: Final = 0.1
 _FLAT_ELASTICITY: Final = 0.2
@@ -79,7 +79,7 @@ class CurveFit:
     """Mean absolute error over the cells, relative, each weighing the square root of its rows; None without cells."""
     held_out_mape_ratio: float | None
     """The same over quarters of the batch range that were left out, of the most probable curve given the others; None
-    when there are too few cells."""
+    where there are too few cells."""
     stall_ratio: float
     """How much longer passes took on average than typically; the curve and the draws are so much higher than what was
     fitted, which takes stalls to come as often at every batch size. 1 where only means are known."""
@@ -123,7 +123,7 @@ def fit_decode_curve(
     most probable one is not used, because where passes leave the slope open it lies at the edge of what is possible.
     Without a prior the passes alone decide, and beyond them the curve may be anything from flat to proportional.
     form None: the p-norm, or the expert form where the prior or the passes clearly call for it. prefills: passes that
-    computed prompts, `running` being the tokens of a pass; decoding takes about as long (`prompt_passes.py`).
+    computed prompts, `running` being the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
     chosen = form or _choose_form(cells.points, prior)
@@ -169,7 +169,7 @@ def _model(
 ) -> FormModel | None:
     reference = Reference.of(cells) if len(cells) else None
     model = FormModel(form, prior, reference, None if prefills is None else prompt_passes(prefills, cells))
-    return model if reference is not None or model.speaks_of_form else None
+    return model if reference is not None or model.has_form_prior else None
 
 
 def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:

@@ -19,9 +19,12 @@ from rlscope.model.numerics.changepoints import MAD_TO_SIGMA
 from rlscope.model.observed import PassCosts
 
 Rejection = Literal["no_batch", "no_time", "below_physical_bound", "prefill", "no_kv", "outlying"]
+Grade = Literal["measured", "interpolated", "extrapolated", "assumed"]
+"""measured: the run made such passes; interpolated: between, or a little beyond, those it made; extrapolated: beyond,
+so that hardware and form decide; assumed: nothing was measured."""
 
 BATCH_CELLS_PER_DOUBLING: Final = 4
-"""Cells 19 % apart: time differs by no more within one, and a decade of batch sizes has 13."""
+"""Cells 19% apart: time differs by no more within one, and a decade of batch sizes has 13."""
 _KV_CELLS_PER_DOUBLING: Final = 2
 """The KV term is a part of the time, so its cells may be wider."""
 _LEAST_CLEAN_ROWS_RATIO: Final = 0.02
@@ -34,6 +37,19 @@ _FEWEST_TO_JUDGE: Final = 5
 """Measurements of a cell below which no spread is known to call one of them outlying."""
 _SMALLEST_SPREAD: Final = 0.05
 """Log time: a cell spans so much by its width alone."""
+_INNER: Final = (0.05, 0.95)
+"""Quantiles over cells that count as visited: the last cell at either end may be an accident."""
+_BEYOND: Final = 1.5
+"""A curve may be followed so far past what was visited: on measured kernels its error grows past that, from the 3% of
+the fit to 5 to 10%."""
+_SAME_BATCH: Final = 1.1
+"""Batch sizes within 10% are the same: time differs by no more than that, and mostly by far less."""
+_SAME_CONTEXT: Final = 1.25
+"""Contexts within 25% are the same: the KV term is a part of the time."""
+_ONE_SIZE: Final = 1.2
+"""Batch sizes that differ by less are one: no slope can be seen."""
+_SOLID_ROWS: Final = 4.0
+"""Rows of a cell that can be called measured: their mean is known to 5% when one row is known to 10%."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +105,37 @@ class DecodePoints:
         return (self.running, *times, self.rows, self.kv_tokens, self.prefill_tokens, self.running_sd)
 
 
+def decode_points(passes: PassCosts) -> DecodePoints:
+    """Passes that decoded, by their running requests; some computed prompts too."""
+    decodes = passes.decode_tokens > 0
+    return DecodePoints.of(
+        passes.running[decodes],
+        passes.busy_s[decodes] / passes.passes[decodes],
+        typical_s=passes.pass_p50_s[decodes],
+        rows=passes.rows[decodes],
+        kv_tokens=passes.kv_tokens[decodes],
+        prefill_tokens=passes.prefill_tokens[decodes] / passes.passes[decodes],
+    )
+
+
+def prefill_points(passes: PassCosts) -> DecodePoints | None:
+    """Passes that computed prompts, by all the tokens that they computed; None without one.
+
+    Those that decoded read the KV cache too, the others none of it.
+    """
+    prefills = passes.prefills
+    if not prefills.any():
+        return None
+    tokens = passes.prefill_tokens + passes.decode_tokens
+    return DecodePoints.of(
+        tokens[prefills] / passes.passes[prefills],
+        passes.busy_s[prefills] / passes.passes[prefills],
+        typical_s=passes.pass_p50_s[prefills],
+        rows=passes.rows[prefills],
+        kv_tokens=np.where(passes.decode_tokens > 0, passes.kv_tokens, 0.0)[prefills],
+    )
+
+
 class Cells(NamedTuple):
     """Points that were kept, gathered, and how many rows were left out for what."""
 
@@ -112,7 +159,7 @@ def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
 
     least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
     robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over what is
-    left, weighted by rows, because times add up. Resident tokens known for the most rows are asked of all; known for
+    left, weighted by rows, because times add up. Resident tokens known for most rows are required of all; known for
     fewer, they are not used.
     """
     rejected: Counter[Rejection] = Counter()
@@ -176,28 +223,9 @@ def _averaged(points: DecodePoints, cell: npt.NDArray[np.intp]) -> DecodePoints:
     return replace(DecodePoints(*means), rows=rows)
 
 
-Grade = Literal["measured", "interpolated", "extrapolated", "assumed"]
-"""measured: the run made such passes; interpolated: between, or a little beyond, those it made; extrapolated: beyond,
-so that hardware and form decide; assumed: nothing was measured."""
-
-_INNER: Final = (0.05, 0.95)
-"""Quantiles over cells that count as visited: the last cell at either end may be an accident."""
-_BEYOND: Final = 1.5
-"""A curve may be followed so far past what was visited: on measured kernels its error grows past that, from the 3 % of
-the fit to 5 to 10 %."""
-_SAME_BATCH: Final = 1.1
-"""Batch sizes within 10 % are the same: time differs by no more than that, and mostly by far less."""
-_SAME_CONTEXT: Final = 1.25
-"""Contexts within 25 % are the same: the KV term is a part of the time."""
-_ONE_SIZE: Final = 1.2
-"""Batch sizes that differ by less are one: no slope can be seen."""
-_SOLID_ROWS: Final = 4.0
-"""Rows of a cell that can be called measured: their mean is known to 5 % when one row is known to 10 %."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Visited:
-    """The range of a run's passes; 5 % to 95 % of its cells of enough rows."""
+    """The range of a run's passes; 5% to 95% of its cells of enough rows."""
 
     batch_low: float
     batch_high: float
@@ -269,34 +297,3 @@ def _inner(values: Reals) -> tuple[float, float] | tuple[None, None]:
         return (None, None)
     low, high = np.quantile(values, _INNER)
     return (float(low), float(high))
-
-
-def decode_points(passes: PassCosts) -> DecodePoints:
-    """Passes that decoded, by their running requests; some computed prompts too."""
-    decodes = passes.decode_tokens > 0
-    return DecodePoints.of(
-        passes.running[decodes],
-        passes.busy_s[decodes] / passes.passes[decodes],
-        typical_s=passes.pass_p50_s[decodes],
-        rows=passes.rows[decodes],
-        kv_tokens=passes.kv_tokens[decodes],
-        prefill_tokens=passes.prefill_tokens[decodes] / passes.passes[decodes],
-    )
-
-
-def prefill_points(passes: PassCosts) -> DecodePoints | None:
-    """Passes that computed prompts, by all the tokens that they computed; None without one.
-
-    Those that decoded read the KV cache too, the others none of it.
-    """
-    prefills = passes.prefills
-    if not prefills.any():
-        return None
-    tokens = passes.prefill_tokens + passes.decode_tokens
-    return DecodePoints.of(
-        tokens[prefills] / passes.passes[prefills],
-        passes.busy_s[prefills] / passes.passes[prefills],
-        typical_s=passes.pass_p50_s[prefills],
-        rows=passes.rows[prefills],
-        kv_tokens=np.where(passes.decode_tokens > 0, passes.kv_tokens, 0.0)[prefills],
-    )

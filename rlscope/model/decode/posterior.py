@@ -37,10 +37,62 @@ from rlscope.model.decode.prior import HardwarePrior, LogNormal
 from rlscope.model.system import DecodeCurve
 
 _HUBER: Final = 1.345
-"""Residuals, in deviations, beyond which their weight falls: 95 % as efficient as least squares (Huber 1964)."""
+"""Residuals, in deviations, beyond which their weight falls: 95% as efficient as least squares (Huber 1964)."""
 _FORM_ERROR: Final = 0.03
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
-measured ones are 1 to 3 % off. Smaller values let bumps at small batches bend the curve far beyond them."""
+measured ones are 1 to 3% off. Smaller values let bumps at small batches bend the curve far beyond them."""
+FACTOR_LOG_SD: Final = 0.3
+"""Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
+sample; 0.7 to 1.3 where only the rate of multiplication differs."""
+DRIFT_LOG_SD: Final = 0.1
+"""How far that factor moves over one doubling of the rows, as a random walk from the batch that the run measured."""
+CELL_LOG_SD: Final = 0.05
+"""Of a cell besides."""
+_DEGREES: Final = 4.0
+"""Of Student's law of the whole: prompts of another kind than these are to be outvoted, not to bend the curve."""
+_CELLS_PER_DOUBLING: Final = 2
+_LEAST_SHARE: Final = 0.6
+"""Of the time of decode passes over fewer tokens: a pass that takes less did not do the same work. A KV cache read by
+decoding alone, and the sampling of tokens, account for the rest."""
+_SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
+    "pnorm": ("hinge", "sharpness"),
+    "softplus": ("hinge", "width", "rise"),
+    "sigmoid": ("hinge", "width", "rise", "step"),
+    "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
+}
+_ROW_NOISE: Final = LogNormal(0.1, 1.0)
+"""Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
+_RESIDUAL: Final = LogNormal(0.02, 0.7)
+"""How far a curve of the right form is from the mean of a cell: 1 to 3% in the table of measured kernels."""
+SHARPNESS: Final = LogNormal(2.0, 0.4)
+"""p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
+_SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
+"""The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
+_LEVEL_LOG_SD: Final = 2.0
+"""Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
+_WIDTH: Final = LogNormal(0.3, 0.6)
+"""Width of a hinge over its place; fits of measured kernels spread so."""
+_RISE: Final = LogNormal(1.0, 0.3)
+"""1: the affine branch goes through the origin, as work for each request does."""
+_STEP_SCALE: Final = 0.2
+_HINGE_LOG_SCALE: Final = 0.5
+"""Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
+between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
+_PART_LOG_SD: Final = 1.5
+"""Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
+_HIT_RATE: Final = LogNormal(0.06, 1.0)
+"""One expert of sixteen per token."""
+_USUAL: Final[Mapping[str, float]] = {
+    "sharpness": SHARPNESS.median,
+    "width": _WIDTH.median,
+    "hit_rate": _HIT_RATE.median,
+    "row_noise": _ROW_NOISE.median,
+    "residual": _RESIDUAL.median,
+}
+_OVERHEAD_UNIT_S: Final = 1e-3
+"""The overhead's own unit in the vector, so that all parameters are of the size of 1."""
+_FARTHEST: Final = 30.0
+"""Bound of every parameter: factors of e^30 are numerical accidents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +166,6 @@ class PassEvidence:
         return -(huber + np.log(variance) / 2).sum(axis=-1) - cost.sum(axis=-1) / 2
 
 
-FACTOR_LOG_SD: Final = 0.3
-"""Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
-sample; 0.7 to 1.3 where only the rate of multiplication differs."""
-DRIFT_LOG_SD: Final = 0.1
-"""How far that factor moves over one doubling of the rows, as a random walk from the batch that the run measured."""
-CELL_LOG_SD: Final = 0.05
-"""Of a cell besides."""
-_DEGREES: Final = 4.0
-"""Of Student's law of the whole: prompts of another kind than these are to be outvoted, not to bend the curve."""
-_CELLS_PER_DOUBLING: Final = 2
-_LEAST_SHARE: Final = 0.6
-"""Of the time of decode passes over fewer tokens: a pass that takes less did not do the same work. A KV cache read by
-decoding alone, and the sampling of tokens, account for the rest."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PromptPasses:
     """Passes over prompts that a decode curve is compared with; one element a cell of like sizes."""
@@ -180,50 +217,9 @@ def _covariance(doublings: Reals) -> Reals:
 
 
 def _decoding_s(tokens: Reals, cells: DecodePoints) -> Reals:
-    """Seconds of the longest typical decode pass over no more requests than so many; 0 where there is none."""
+    """Seconds of the longest typical decode pass over no more requests than `tokens`; 0 where there is none."""
     fewer = cells.running[None, :] <= tokens[:, None]
     return np.where(fewer, cells.typical_s[None, :], 0.0).max(axis=1)
-
-
-_SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
-    "pnorm": ("hinge", "sharpness"),
-    "softplus": ("hinge", "width", "rise"),
-    "sigmoid": ("hinge", "width", "rise", "step"),
-    "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
-}
-_ROW_NOISE: Final = LogNormal(0.1, 1.0)
-"""Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
-_RESIDUAL: Final = LogNormal(0.02, 0.7)
-"""How far a curve of the right form is from the mean of a cell: 1 to 3 % in the table of measured kernels."""
-SHARPNESS: Final = LogNormal(2.0, 0.4)
-"""p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
-_SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
-"""The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
-_LEVEL_LOG_SD: Final = 2.0
-"""Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
-_WIDTH: Final = LogNormal(0.3, 0.6)
-"""Width of a hinge over its place; fits of measured kernels spread so."""
-_RISE: Final = LogNormal(1.0, 0.3)
-"""1: the affine branch goes through the origin, as work for each request does."""
-_STEP_SCALE: Final = 0.2
-_HINGE_LOG_SCALE: Final = 0.5
-"""Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
-between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
-_PART_LOG_SD: Final = 1.5
-"""Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
-_HIT_RATE: Final = LogNormal(0.06, 1.0)
-"""One expert of sixteen per token."""
-_USUAL: Final[Mapping[str, float]] = {
-    "sharpness": SHARPNESS.median,
-    "width": _WIDTH.median,
-    "hit_rate": _HIT_RATE.median,
-    "row_noise": _ROW_NOISE.median,
-    "residual": _RESIDUAL.median,
-}
-_OVERHEAD_UNIT_S: Final = 1e-3
-"""The overhead's own unit in the vector, so that all parameters are of the size of 1."""
-_FARTHEST: Final = 30.0
-"""Bound of every parameter: factors of e^30 are numerical accidents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,8 +245,8 @@ class FormModel:
         return np.array([0.0 if name in ("overhead_s", "step") else -np.inf for name in self.names])
 
     @property
-    def speaks_of_form(self) -> bool:
-        """Whether the hardware alone says what the curve should be."""
+    def has_form_prior(self) -> bool:
+        """Whether the hardware alone determines a prior of the curve."""
         return self._shape_prior is not None
 
     @property
@@ -261,7 +257,7 @@ class FormModel:
 
     @property
     def _shape_prior(self) -> HardwarePrior | None:
-        """The hardware's word on the form; none when it speaks of a model of the other kind."""
+        """The hardware prior if it is for this form: dense models and mixtures of experts have different ones."""
         if self.prior is None or (self.prior.experts is None) == (self.form == "expert_hit"):
             return None
         return self.prior
@@ -358,7 +354,7 @@ class FormModel:
         return total
 
     def _log_kv(self, log_kv: Reals, vectors: Reals) -> Reals:
-        """The hardware's word, or any share of a typical pass with like probability."""
+        """The hardware prior, or any share of a typical pass with equal probability."""
         if self.prior is not None and self.prior.kv_s_per_token is not None:
             return _normal(log_kv, self.prior.kv_s_per_token)
         assert self.reference is not None and self.reference.kv_tokens is not None

@@ -17,21 +17,6 @@ PREFILL_EFFICIENCY: Final = 0.5
 """Share of the peak rate that prefill reaches: an assumption, between 0.3 and 0.7 on most engines."""
 _FLOP_PER_PARAMETER: Final = 2.0
 """A multiplication and an addition for each parameter and token (Kaplan et al. 2020)."""
-
-
-def expected_prefill_tokens_per_s(
-    shape: ModelShape, device: Device | None, gpus: int, peak_ratio: float = PREFILL_EFFICIENCY
-) -> float | None:
-    """Prompt tokens per second of an engine of `gpus` GPUs: rate * share / (2 * parameters per token); None if unknown.
-
-    Roofline at its computing side (Williams, Waterman and Patterson 2009).
-    """
-    if device is None or shape.parameters_per_token is None:
-        return None
-    flop_per_s = gpus * device.bf16_flop_per_s * peak_ratio
-    return flop_per_s / (_FLOP_PER_PARAMETER * shape.parameters_per_token)
-
-
 _LOG_SD: Final = 0.15
 """Of each of the three shares, on one GPU."""
 _LOG_SD_MANY_GPUS: Final = 0.25
@@ -40,6 +25,14 @@ _LOG_SD_EXPERTS: Final = 0.35
 """The same for mixtures of experts, whose kernels reach very different shares."""
 _OVERHEAD_SCALE_S: Final = 3e-3
 """Scale of a half-normal overhead of scheduling and launching a pass; measured engines have 0.1 to 5 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """A positive quantity: its median, and the standard deviation of its logarithm."""
+
+    median: float
+    log_sd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +45,6 @@ class Shares:
     """Of the rate of multiplication, at large batches."""
     kv_bandwidth_ratio: float = 0.85
     """Of the bandwidth, at which attention reads the KV cache: 0.78 to 0.92 in the table."""
-
-
-USUAL_SHARES: Final = Shares()
-
-
-@dataclass(frozen=True, slots=True)
-class LogNormal:
-    """A positive quantity: its median, and the standard deviation of its logarithm."""
-
-    median: float
-    log_sd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +70,9 @@ class HardwarePrior:
     least_pass_s: float | None
     """Seconds below which no pass can be."""
     experts: ExpertPrior | None
+
+
+USUAL_SHARES: Final = Shares()
 
 
 def hardware_prior(
@@ -148,3 +133,16 @@ def _expert_share(shape: ModelShape) -> float | None:
     if shape.experts is None or shape.experts_per_token is None or shape.experts_per_token >= shape.experts:
         return None
     return shape.experts_per_token / shape.experts
+
+
+def expected_prefill_tokens_per_s(
+    shape: ModelShape, device: Device | None, gpus: int, peak_ratio: float = PREFILL_EFFICIENCY
+) -> float | None:
+    """Prompt tokens per second of an engine of `gpus` GPUs: rate * share / (2 * parameters per token); None if unknown.
+
+    Roofline at its computing side (Williams, Waterman and Patterson 2009).
+    """
+    if device is None or shape.parameters_per_token is None:
+        return None
+    flop_per_s = gpus * device.bf16_flop_per_s * peak_ratio
+    return flop_per_s / (_FLOP_PER_PARAMETER * shape.parameters_per_token)

@@ -24,7 +24,7 @@ from rlscope.model.warnings import ModelWarning
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be different; None: as it was."""
+    """What changes; None: unchanged."""
 
     trainer_gpus: int | None = None
     sampler_gpus: int | None = None
@@ -34,7 +34,7 @@ class Change:
     """The limit."""
     max_staleness: int | None = None
     length_factor: float | None = None
-    """Every response is so many times as long, up to the cap."""
+    """Factor on the length of every response, up to the cap."""
     max_output_tokens: int | None = None
     samples_per_step: int | None = None
     """Of an optimizer step."""
@@ -48,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class SpedUpCurve:
-    """A decode curve, so many times as fast."""
+    """A decode curve made faster by a factor."""
 
     curve: DecodeCurve
     speed: float
@@ -92,7 +92,7 @@ def changed_workload(workload: Workload, change: Change, steps_per_version: floa
 
 
 def with_forward_speed(system: System, speed: float) -> System:
-    """Decode passes and prefills so many times as fast."""
+    """Decode passes and prefills faster by a factor."""
     if speed == 1.0:
         return system
     engine, rate_per_s = system.engine, system.engine.prefill_tokens_per_s
@@ -103,7 +103,7 @@ def with_forward_speed(system: System, speed: float) -> System:
 
 
 def with_trainer_speed(trainer: Trainer, speed: float) -> Trainer:
-    """Passes, their overhead and log-probabilities so many times as fast; checkpoints and pauses as they were."""
+    """Passes, their overhead and log-probabilities faster by a factor; checkpoints and pauses unchanged."""
 
     def sped_up(phase: TrainerPhase) -> TrainerPhase:
         return replace(phase, step_s=phase.step_s / speed) if phase.shrinks_with_gpus else phase
@@ -122,7 +122,7 @@ def update_seconds(update: WeightUpdate) -> float:
 
 
 def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
-    """Every part of an update so many times as long."""
+    """Every part of an update longer by a factor."""
     return replace(
         update,
         engine_pause_s=update.engine_pause_s * factor,
@@ -132,7 +132,7 @@ def scaled_update(update: WeightUpdate, factor: float) -> WeightUpdate:
 
 
 def timed_update(update: WeightUpdate, change: Change) -> WeightUpdate:
-    """An update that takes as long as asked; where the run shows none, both sides stand still for it."""
+    """An update that takes as long as asked; where the run shows none, both sides pause for it."""
     asked_s, seconds = change.weight_update_s or 0.0, update_seconds(update)
     if seconds > 0.0:
         return scaled_update(update, asked_s / seconds)
@@ -144,7 +144,7 @@ def warnings_of(
 ) -> tuple[ModelWarning, ...]:
     """What the run does not show of a change.
 
-    trainer_gpus: of the layout that was asked about; None: the run shows how training scales.
+    trainer_gpus: of the changed layout; None: the run shows how training scales.
     """
     sets_cap = change.max_staleness is not None and system.admission.max_staleness is None
     found: Mapping[ModelWarning, Callable[[], bool]] = {
@@ -166,7 +166,7 @@ def _cuts_matter(lengths: LengthLaw, change: Change) -> bool:
 
 
 def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
-    """Scaled first and cut then: the cap that was stays unless another is asked for."""
+    """Scaled first and cut then: the old cap stays unless the change names another."""
     if change.length_factor is None and change.max_output_tokens is None:
         return lengths
     cap = lengths.cap_tokens if change.max_output_tokens is None else change.max_output_tokens

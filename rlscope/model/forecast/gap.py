@@ -27,8 +27,71 @@ from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
 
+GapCause = Literal[
+    "layout_imbalance",
+    "stragglers",
+    "kv_cache",
+    "trainer_phases",
+    "weight_updates",
+    "environment",
+    "admission",
+    "staleness_cap",
+    "synchronous_steps",
+    "tail",
+    "underfilled_batches",
+    "unexplained",
+]
+"""layout_imbalance: the split of GPUs, at the batch size that is allowed. stragglers: engines slower than the others.
+kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
+synchronous_steps: one side waits while the other works. tail: waits for the longest sample, of a step in a
+synchronous run, else of a group where samples in flight are capped. underfilled_batches: fewer requests ran than
+were allowed. unexplained: what the model predicts beyond what was achieved, or, below 0, short of it."""
+
 EFFICIENT_RATIO: Final = 0.90
 """Filling a batch further gains less than a tenth: not worth its staleness and its KV."""
+LEAST_ENGINES_COMPARED: Final = 3
+"""Of two engines neither can be called slow."""
+STRAGGLES_RATIO: Final = 1.25
+"""Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
+_FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
+
+
+@dataclass(frozen=True, slots=True)
+class GapStep:
+    """One cause."""
+
+    cause: GapCause
+    lost_tokens_per_s: float
+    """Trained response tokens per second; below 0 where the run does better than the model says."""
+    left_tokens_per_s: float
+    """What is left after this and all before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """bound - sum(lost) = achieved, exactly."""
+
+    bound_tokens_per_s: float
+    steps: tuple[GapStep, ...]
+    achieved_tokens_per_s: float
+
+
+def explain_gap(calibration: Calibration, observed: Observed, predicted_tokens_per_s: float) -> Gap:
+    """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
+
+    That is the event simulator's where a cap binds, and the synchronous step's where the run is synchronous.
+    """
+    layout = calibration.layout
+    free = _freed(calibration, observed)
+    gpus = layout.trainer_gpus + layout.sampler_gpus
+    bound = work_conservation_bound(free, gpus, float(layout.running_per_engine)).trained_tokens_per_s
+    left, steps = bound, list[GapStep]()
+    for cause, rate in _rates(calibration, observed, free, predicted_tokens_per_s):
+        # A limit never helps: where the closed forms differ by rounding, nothing is charged.
+        reached = rate if cause == "unexplained" else min(left, rate)
+        steps.append(GapStep(cause, left - reached, reached))
+        left = reached
+    return Gap(bound, tuple(steps), left)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,12 +141,6 @@ def _pass_s(calibration: Calibration, running: Reals, context_tokens: float) -> 
     return curve.pass_s(running) + curve.kv_s_per_token * context_tokens * running
 
 
-LEAST_ENGINES_COMPARED: Final = 3
-"""Two cannot tell who is slow."""
-STRAGGLES_RATIO: Final = 1.25
-"""Of the median slowness, and beyond: equal hardware differs by less. A fifth of the tokens per second is then lost."""
-
-
 def speed_without_stragglers(passes: PassCosts, curve: DecodeCurve) -> float:
     """Passes per second of all engines, the stragglers replaced by the median engine, over what it was; at least 1.
 
@@ -106,67 +163,6 @@ def engine_slowness(passes: PassCosts, curve: DecodeCurve) -> Reals:
     spent_s = np.array([passes.busy_s[decodes & (passes.engine == engine)].sum() for engine in engines])
     should_s = np.array([expected_s[decodes & (passes.engine == engine)].sum() for engine in engines])
     return spent_s / should_s
-
-
-GapCause = Literal[
-    "layout_imbalance",
-    "stragglers",
-    "kv_cache",
-    "trainer_phases",
-    "weight_updates",
-    "environment",
-    "admission",
-    "staleness_cap",
-    "synchronous_steps",
-    "tail",
-    "underfilled_batches",
-    "unexplained",
-]
-"""layout_imbalance: the split of GPUs, at the batch size that is allowed. stragglers: engines slower than the others.
-kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
-synchronous_steps: the sides take turns. tail: they wait for the longest sample, of a step where they take turns, else
-of a group where samples in flight are capped. underfilled_batches: fewer requests ran than were allowed. unexplained:
-what the model predicts beyond what was achieved, or, below 0, short of it."""
-
-_FREE: Final = Admission(queue_capacity_samples=None, max_in_flight_samples=None)
-
-
-@dataclass(frozen=True, slots=True)
-class GapStep:
-    """One cause."""
-
-    cause: GapCause
-    lost_tokens_per_s: float
-    """Trained response tokens per second; below 0 where the run does better than the model says."""
-    left_tokens_per_s: float
-    """What is left after this and all before it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """bound - sum(lost) = achieved, exactly."""
-
-    bound_tokens_per_s: float
-    steps: tuple[GapStep, ...]
-    achieved_tokens_per_s: float
-
-
-def explain_gap(calibration: Calibration, observed: Observed, predicted_tokens_per_s: float) -> Gap:
-    """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
-
-    That is the event simulator's where a cap binds, and the synchronous step's where the run is synchronous.
-    """
-    layout = calibration.layout
-    free = _freed(calibration, observed)
-    gpus = layout.trainer_gpus + layout.sampler_gpus
-    bound = work_conservation_bound(free, gpus, float(layout.running_per_engine)).trained_tokens_per_s
-    left, steps = bound, list[GapStep]()
-    for cause, rate in _rates(calibration, observed, free, predicted_tokens_per_s):
-        # A limit never helps: where the closed forms differ by rounding, nothing is charged.
-        reached = rate if cause == "unexplained" else min(left, rate)
-        steps.append(GapStep(cause, left - reached, reached))
-        left = reached
-    return Gap(bound, tuple(steps), left)
 
 
 def _freed(calibration: Calibration, observed: Observed) -> System:
@@ -231,9 +227,9 @@ def _as_admission(policy: StalenessPolicy) -> StalenessPolicy:
 
 
 def _synchronous_rate(system: System, layout: Layout) -> float:
-    """Trained response tokens per second where the sides take turns but no sample is longer than another.
+    """Trained response tokens per second of a synchronous step in which no sample is longer than another.
 
-    Every engine then makes its samples in full batches until the last: the drain of the step, less its tail.
+    Every engine then generates in full batches to the end: the generation of the step, less its tail.
     """
     step = split_step(system, layout)
     if step is None:

@@ -29,7 +29,7 @@ _DRAWS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Achieved:
-    """A quantity as it was, and the interval that its steps leave; equal to it where none can be given."""
+    """An achieved quantity and the interval from its steps; the interval is the value where none can be given."""
 
     value: float
     low: float
@@ -88,7 +88,7 @@ def _log_variance(low: float, high: float) -> float:
 def compare(
     calibration: Calibration, judged: Observed, settings: Settings, rng: np.random.Generator
 ) -> Prediction | None:
-    """Hold what the calibration predicts of the run's own layout to the part that is judged.
+    """Compare what the calibration predicts for the run's own layout with the part that was held out.
 
     None where the model says that the layout cannot run.
     """
@@ -124,7 +124,7 @@ def _simulated_point(calibration: Calibration, best: OperatingPoint, settings: S
 
 
 def _moved(point: OperatingPoint, best: OperatingPoint, simulated_point: OperatingPoint) -> OperatingPoint:
-    """A draw's point, moved as the simulated_point moves the best estimate."""
+    """A draw's point, moved as the simulation moves the best estimate."""
     if simulated_point is best:
         return point
     speed = simulated_point.tokens_per_s / best.tokens_per_s

@@ -26,135 +26,23 @@ from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
 from rlscope.model.system import Engine, Layout, System
 
-
-@dataclass(frozen=True, slots=True)
-class StepTiming:
-    """One layout, by the best estimate."""
-
-    step_s: float
-    """Period of the versions."""
-    step_tokens: float
-    """Response tokens trained in that time; over a rate of any draw, its period."""
-    trainer_idle_ratio: float
-    """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
-    sampler_idle_ratio: float
-    """Share of the engines' time without a decode pass or a prefill, 0..1."""
-    regime: Regime
-
-
-def timing_of_state(state: SteadyState) -> StepTiming:
-    """By the closed forms."""
-    step_tokens = state.trained_tokens_per_s * state.step_s
-    return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
-
-
-def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
-    """By the event simulator, which finds no regime: that of the closed forms is kept."""
-    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
-    return StepTiming(
-        step_s=simulated.step_s,
-        step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
-        trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
-        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
-        regime=regime,
-    )
-
-
-def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
-    """Of a synchronous run, in which each side waits while the other works.
-
-    Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
-    or what both wait for.
-    """
-    sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
-    waited_gpu_s: dict[Regime, float] = {
-        "samplers": layout.trainer_gpus * sampling_s,
-        "trainers": layout.sampler_gpus * step.train_s,
-        "environment": both * step.environment_s,
-        "weight_updates": both * step.update_s,
-    }
-    return StepTiming(
-        step_s=step.step_s,
-        step_tokens=step.trained_tokens_per_s * step.step_s,
-        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
-        sampler_idle_ratio=1.0 - sampling_s / step.step_s,
-        regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class OperatingPoint:
-    """What a run settles at."""
-
-    tokens_per_s: float
-    """Trained response tokens."""
-    step_s: float
-    """Period of the versions."""
-    trainer_idle_ratio: float
-    """Share of the trainers' time without work on a batch, 0..1."""
-    staleness_mean: float | None
-    """Of trained tokens, versions; None where the queue grows for ever."""
-
-
-def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
-    """Trained response tokens per second in each layout; 0 where it cannot run."""
-    states = steady_states(system, layouts)
-    rates = np.array([_rate(state) for state in states], dtype=np.float64)
-    if calibration.synchronous and calibration.layout in layouts:
-        step = split_step(system, calibration.layout)
-        rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
-    return rates
-
-
-def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
-    """Where the run's own layout settles; None where the model says that it cannot run."""
-    if calibration.synchronous:
-        step = split_step(system, calibration.layout)
-        return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,))[0]
-    return None if isinstance(state, Refused) else _of_state(system, state)
-
-
-def _of_step(step: SynchronousStep) -> OperatingPoint:
-    return OperatingPoint(
-        tokens_per_s=step.trained_tokens_per_s,
-        step_s=step.step_s,
-        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
-        staleness_mean=0.0,
-    )
-
-
-def _of_state(system: System, state: SteadyState) -> OperatingPoint:
-    workload, terms = system.workload, state.staleness
-    return OperatingPoint(
-        tokens_per_s=state.trained_tokens_per_s,
-        step_s=state.step_s,
-        trainer_idle_ratio=state.trainer_idle_ratio,
-        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
-    )
-
-
-def _rate(state: SteadyState | Refused) -> float:
-    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
-
-
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
-"""Why a layout is out of the question; trainer_memory: too few trainer GPUs to hold what is trained."""
+"""Why a layout is excluded; trainer_memory: too few trainer GPUs to hold weights, gradients and optimizer."""
 
 SECONDS_PER_HOUR: Final = 3600.0
 INTERVAL_RATIO: Final = 0.90
 """Share of the draws inside every interval of this stage."""
 STALE_QUANTILE: Final = 0.95
-"""Of the samples by their oldest token: this many must keep a cap that does not throw anything away."""
+"""Of the samples by their oldest token: so many must keep a cap that drops nothing."""
 _NEAR_BEST_RATIO: Final = 0.6
 """Layouts slower than this share of the best estimate's best are not drawn: no draw lifts them to the top."""
 _FORM_ERROR: Final = 0.03
 """Log deviation of a forecast from the truth when every parameter is known: what `benchmarks/prediction_error.py` finds
 of the closed forms against a simulator of single tokens. Not shared between layouts."""
 _DOUBTFUL_FORM_ERROR: Final = 0.07
-"""The same where the closed form has a caveat and the event simulator, told the manner of the run, speaks: it errs by
-0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies, matter most.
-Of twelve systems drawn with other seeds than the benchmark's."""
+"""The same where the closed form has a warning and the layout is simulated with the run's rollout scheduling: that
+errs by 0.03 with every parameter known, and such layouts are where lengths and update costs, which no draw varies,
+matter most. Of twelve systems drawn with other seeds than the benchmark's."""
 _SEED: Final = 2
 _LEVEL_SEED: Final = 3
 _MOST_DRAWN: Final = 60
@@ -162,7 +50,7 @@ _MOST_DRAWN: Final = 60
 
 
 class Spread(NamedTuple):
-    """A quantity over the draws: its median, and the interval that holds 90 % of them."""
+    """A quantity over the draws: its median, and the interval that holds 90% of them."""
 
     median: float
     low: float
@@ -178,7 +66,7 @@ class Spread(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StalenessForecast:
-    """How old tokens would be, in versions."""
+    """Staleness that a layout would have, in versions."""
 
     token_mean: float
     sample_p95: int
@@ -188,14 +76,28 @@ class StalenessForecast:
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """How often, and for how long."""
+    """How often requests are preempted, and what that costs."""
 
     per_sample: float
-    """Times that a sample is put back, mean."""
+    """Preemptions of a sample, mean."""
     engine_ratio: float | None
-    """Share of the engines' time that the tokens computed again take, 0..1, without what a pass costs besides its
-    tokens; None where prefill was not seen, where updates have tokens computed again too, or where it is not known how
-    many were."""
+    """Share of the engines' time spent on recomputed tokens, 0..1, without what a pass costs besides its tokens; None
+    where prefill was not seen, where updates recompute tokens too, or where it is unknown how many were recomputed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """One layout, by the best estimate."""
+
+    step_s: float
+    """Period of the versions."""
+    step_tokens: float
+    """Response tokens trained in that time; over a rate of any draw, its period."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time in which they do not work on a batch, 0..1: publishing counts as idle."""
+    sampler_idle_ratio: float
+    """Share of the engines' time without a decode pass or a prefill, 0..1."""
+    regime: Regime
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -215,9 +117,9 @@ class Forecast:
     grade: Grade | None
     """How near its decode passes are to what the run visited."""
     pace: StepTiming | None = None
-    """By the best estimate, or by the event simulator where that judged."""
+    """By the best estimate, or by the event simulator where the layout was simulated."""
     preemption: Preemption | None = None
-    """By the event simulator; None where that did not judge."""
+    """By the event simulator; None where the layout was not simulated."""
 
     def step_seconds(self, tokens_per_s: float, steps_per_version: float) -> float | None:
         """Seconds of an optimizer step at a rate of trained response tokens; None where the layout cannot run."""
@@ -228,7 +130,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Forecasts:
-    """All layouts that were looked at; the run's own is one of them."""
+    """All layouts considered; the run's own is one of them."""
 
     today: Forecast
     others: tuple[Forecast, ...]
@@ -271,7 +173,7 @@ def forecast_layouts(
         first[0], excluded=None, tokens_per_s=float(rates_of(calibration, calibration.system, candidates)[0])
     )
     if calibration.synchronous:
-        # The closed form's state is that of an asynchronous run; taking turns leaves every token at its own version.
+        # The closed form's state is that of an asynchronous run; in a synchronous one every token has its own version.
         today = _synchronous_today(calibration, today)
     chosen = _worth_drawing(first[1:])
     drawn = _draw(calibration, [today, *chosen])
@@ -306,7 +208,7 @@ def forecast_of(
 
 
 def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast | None:
-    """How old tokens are in a steady state; None where its queue grows. No sample passes a cap that is strict."""
+    """Staleness in a steady state; None where its queue grows. No sample exceeds a cap that is strict."""
     terms, most = state.staleness, state.staleness_max
     if terms is None or most is None:
         return None
@@ -324,6 +226,10 @@ def _worth_drawing(forecasts: Sequence[Forecast]) -> list[Forecast]:
     return [each for each in ranked if (each.tokens_per_s or 0.0) >= _NEAR_BEST_RATIO * best]
 
 
+def _rank(forecast: Forecast) -> tuple[bool, float]:
+    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+
+
 def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forecast]:
     """The same forecasts with a rate for every draw; a draw that refuses a layout trains nothing with it."""
     layouts = [each.layout for each in forecasts]
@@ -334,8 +240,8 @@ def _draw(calibration: Calibration, forecasts: Sequence[Forecast]) -> list[Forec
 def drawn_rates(calibration: Calibration, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second, one row per draw and one column per layout; 0 where it cannot run.
 
-    Each rate is off by what the form itself may be off: by the same wherever a layout is asked about, independently
-    between layouts; and all by one factor that the run leaves open.
+    Each rate includes the error of the form itself: the same for a layout wherever it is solved, independent between
+    layouts; and one factor common to all that the run leaves open.
     """
     rates = np.array([rates_of(calibration, system, layouts) for system in calibration.draws])
     states = steady_states(calibration.system, layouts)
@@ -351,7 +257,7 @@ def _level_noise(log_sd: float, draws: int) -> Reals:
 
 
 def _form_noise(layout: Layout, draws: int) -> Reals:
-    """The layout is the seed: what else is looked at leaves its draws as they are."""
+    """The layout is the seed, so its draws do not depend on the other layouts."""
     seed = (_SEED, layout.trainer_gpus, layout.sampler_gpus, layout.running_per_engine)
     return np.random.default_rng(seed).standard_normal(draws)
 
@@ -361,8 +267,100 @@ def _form_error(state: SteadyState | Refused) -> float:
     return _DOUBTFUL_FORM_ERROR if doubtful else _FORM_ERROR
 
 
-def _rank(forecast: Forecast) -> tuple[bool, float]:
-    return (forecast.excluded is not None, -(forecast.tokens_per_s or 0.0))
+def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
+    """Trained response tokens per second in each layout; 0 where it cannot run."""
+    states = steady_states(system, layouts)
+    rates = np.array([_rate(state) for state in states], dtype=np.float64)
+    if calibration.synchronous and calibration.layout in layouts:
+        step = split_step(system, calibration.layout)
+        rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
+    return rates
+
+
+def _rate(state: SteadyState | Refused) -> float:
+    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class OperatingPoint:
+    """What a run settles at."""
+
+    tokens_per_s: float
+    """Trained response tokens."""
+    step_s: float
+    """Period of the versions."""
+    trainer_idle_ratio: float
+    """Share of the trainers' time without work on a batch, 0..1."""
+    staleness_mean: float | None
+    """Of trained tokens, versions; None where the queue grows for ever."""
+
+
+def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
+    """Where the run's own layout settles; None where the model says that it cannot run."""
+    if calibration.synchronous:
+        step = split_step(system, calibration.layout)
+        return _of_step(step) if step else None
+    state = steady_states(system, (calibration.layout,))[0]
+    return None if isinstance(state, Refused) else _of_state(system, state)
+
+
+def _of_step(step: SynchronousStep) -> OperatingPoint:
+    return OperatingPoint(
+        tokens_per_s=step.trained_tokens_per_s,
+        step_s=step.step_s,
+        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
+        staleness_mean=0.0,
+    )
+
+
+def _of_state(system: System, state: SteadyState) -> OperatingPoint:
+    workload, terms = system.workload, state.staleness
+    return OperatingPoint(
+        tokens_per_s=state.trained_tokens_per_s,
+        step_s=state.step_s,
+        trainer_idle_ratio=state.trainer_idle_ratio,
+        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
+    )
+
+
+def timing_of_state(state: SteadyState) -> StepTiming:
+    """By the closed forms."""
+    step_tokens = state.trained_tokens_per_s * state.step_s
+    return StepTiming(state.step_s, step_tokens, state.trainer_idle_ratio, state.sampler_idle_ratio, state.regime)
+
+
+def timing_of_simulated(simulated: Simulated, regime: Regime) -> StepTiming:
+    """By the event simulator, which finds no regime: that of the closed forms is kept."""
+    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    return StepTiming(
+        step_s=simulated.step_s,
+        step_tokens=simulated.trained_tokens_per_s * simulated.step_s,
+        trainer_idle_ratio=simulated.trainer_idle_ratio + trainers.publish_s / simulated.seconds,
+        sampler_idle_ratio=1.0 - (engines.decode_s + engines.prefill_s) / engines.total_s,
+        regime=regime,
+    )
+
+
+def timing_of_step(step: SynchronousStep, layout: Layout) -> StepTiming:
+    """Of a synchronous run, in which each side waits while the other works.
+
+    Its regime is what costs the most GPU time: the trainers' waits for samples, the samplers' waits for the trainers,
+    or what both wait for.
+    """
+    sampling_s, both = step.generation_s + step.prefill_s, layout.trainer_gpus + layout.sampler_gpus
+    waited_gpu_s: dict[Regime, float] = {
+        "samplers": layout.trainer_gpus * sampling_s,
+        "trainers": layout.sampler_gpus * step.train_s,
+        "environment": both * step.environment_s,
+        "weight_updates": both * step.update_s,
+    }
+    return StepTiming(
+        step_s=step.step_s,
+        step_tokens=step.trained_tokens_per_s * step.step_s,
+        trainer_idle_ratio=1.0 - step.train_s / step.step_s,
+        sampler_idle_ratio=1.0 - sampling_s / step.step_s,
+        regime=max(waited_gpu_s, key=lambda cause: waited_gpu_s[cause]),
+    )
 
 
 def preemption_seen(observed: Observed, engine: Engine) -> Preemption | None:

@@ -1,4 +1,4 @@
-"""What a plan knows before a run, and the systems that follow: guesses at their medians, and draws of all or of one.
+"""What a plan knows before a run, and the systems that follow: all guesses at their medians, or drawn.
 
 Guesses have a spread; what a plan states without one is taken as certain, lengths first of all. A draw is one standard
 normal number for each unknown, so a guess without a spread stays where it is, and the draws of one unknown are those of
@@ -50,10 +50,15 @@ Unknown = Literal[
 ]
 """What a plan may be unsure of. curve_shape: how decode passes turn from memory to compute, or how soon all experts
 are hit; training_rate: the share of the peak that trainers reach; lengths: a factor on all responses."""
+Deviations = Mapping[Unknown, float]
+"""Standard deviations from the median; what is not named stays at it."""
 
 MASTER_STATE_BYTES: Final = 16.0
 """Bytes per trained parameter of mixed-precision Adam: 2 + 2 for weights and gradients, 12 for the optimizer's own
 copies (ZeRO, Rajbhandari et al. 2020, section 3)."""
+UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
+_SEED: Final = 20_260_201
+"""Of every draw: the same plan gives the same answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +135,6 @@ class PlanInputs:
     """A layout that is in use already; None: nothing runs yet."""
 
 
-UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
-_SEED: Final = 20_260_201
-"""Of every draw: the same plan gives the same answer."""
-
-Deviations = Mapping[Unknown, float]
-"""Standard deviations from the median; what is not named stays at it."""
-
-
 class UnplannableError(Exception):
     """The shape of the model does not say enough. The message says what is missing."""
 
@@ -168,7 +165,7 @@ def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
 
 
 def drawn_alone(plan: PlanInputs, unknown: Unknown, count: int) -> tuple[System, ...]:
-    """Systems that differ in one unknown: at the middles of so many equally likely parts of its law."""
+    """Systems that differ in one unknown: at the middles of `count` equally likely parts of its law."""
     deviations = ndtri((np.arange(count) + 0.5) / count)
     return tuple(planned_system(plan, {unknown: float(deviation)}) for deviation in deviations)
 
@@ -194,7 +191,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
 
 
 def assumed_calibration(plan: PlanInputs, layout: Layout) -> Calibration:
-    """The plan in the place of what a run would have been fitted to; layout: any of those looked at."""
+    """A calibration made from the plan instead of a run; layout: any of those considered."""
     system, draws = planned_system(plan, {}), drawn_systems(plan)
     return Calibration(
         system=system,
@@ -311,7 +308,7 @@ def _half_normal(scale: float, deviation: float) -> float:
 
 
 def _assumed_curve(system: System, draws: Sequence[System]) -> CurveFit:
-    """A fit to no pass: the hardware's word alone."""
+    """A fit without passes: the hardware prior alone."""
     nothing = np.empty(0)
     return CurveFit(
         form="expert_hit" if isinstance(system.engine.curve, ExpertHitCurve) else "pnorm",

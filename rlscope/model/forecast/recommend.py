@@ -40,15 +40,18 @@ Reason = Literal[
 ]
 """worthwhile: change. too_short: the stretch has too few steps to hold the model to. best_already: no other layout
 is faster. small_gain: none is faster by WORTHWHILE_RATIO. unsure: one may be, or may be slower than today's.
-updates_bind, environment_binds: GPUs are not what the run waits for. no_other_layout: granularity, memory and
+updates_bind, environment_binds: the run does not wait for GPUs. no_other_layout: granularity, memory and
 staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
-forms_disagree: another form of the model that fits as well says that today's layout is the faster one. An `assumed`
+forms_disagree: another form of the model that fits as well predicts that today's layout is faster. An `assumed`
 forecast of a run that was measured is unsure, however large its gain."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
+Contradiction = Literal["decode_form", "training_form"]
+"""decode_form: another form of the decode curve predicts that today's layout is faster. training_form: another scaling
+of training does."""
 
 WORTHWHILE_RATIO: Final = 0.05
-"""Below a twentieth the restart and the next change of lengths cost more than the gain."""
+"""Below 5% the restart and the next change of lengths cost more than the gain."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
@@ -56,15 +59,19 @@ _EQUAL_RATIO: Final = 0.01
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "interpolated", "extrapolated", "assumed")
 SURE_RATIO: Final = 0.90
 """Share of the draws in which the change must be for the better."""
+_PERFECT: Final = 1.0
+"""Exponent with which every trainer GPU trains as many tokens as today."""
+_ENDS: Final = (0.05, 0.95)
+"""Quantiles of the draws, by how fast they train in the layout."""
 
 
 @dataclass(frozen=True, slots=True)
 class GainUncertainty:
-    """A source of the gain's spread."""
+    """How much one unknown part of the system contributes to the spread of the gain."""
 
     source: UncertaintySource
     spread_ratio: float
-    """Half of the width of the 90 % interval of the gain when this alone is unknown."""
+    """Half of the width of the 90% interval of the gain when this alone is unknown."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -212,16 +219,6 @@ def _drawn(forecast: Forecast) -> Reals:
     return forecast.drawn_tokens_per_s
 
 
-Contradiction = Literal["decode_form", "training_form"]
-"""decode_form: another form of the decode curve says that today's layout is the faster one. training_form: training
-that scales otherwise does."""
-
-_PERFECT: Final = 1.0
-"""Exponent with which every trainer GPU trains as many tokens as today."""
-_ENDS: Final = (0.05, 0.95)
-"""Quantiles of the draws, by how fast they train in the layout."""
-
-
 def contradiction(
     calibration: Calibration, observed: Observed, prior: HardwarePrior | None, advice: Recommendation
 ) -> Contradiction | None:
@@ -257,7 +254,7 @@ def _trainers(calibration: Calibration, layout: Layout) -> list[Trainer]:
 
 
 def _moved_ratio(calibration: Calibration, layout: Layout, gain_ratio: float) -> float:
-    """What the forecasts say of the layout over what the closed form of the best estimate says."""
+    """The forecast gain of the layout over that of the closed form with the best estimate."""
     system = calibration.system
     plain = _gain(calibration, layout, system.engine, system.trainer)
     return (1.0 + gain_ratio) / plain if plain else 1.0

@@ -36,57 +36,17 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
 
-
-@dataclass(frozen=True, slots=True)
-class TimeToFinish:
-    """What is left, from the end of the last step recorded."""
-
-    remaining_steps: int
-    today_hours: Spread
-    recommended_hours: Spread | None
-    """None where the layout is kept."""
-    gpus: int
-    gpu_hour_price: float | None
-
-    def gpu_hours(self, hours: float) -> float:
-        """GPU-hours of so many hours; every GPU of the run counts, idle or not."""
-        return hours * self.gpus
-
-    def price(self, hours: float) -> float | None:
-        """What they cost; None without a price."""
-        return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
-
-
-def time_to_finish(
-    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
-) -> TimeToFinish:
-    """Remaining optimizer steps by the step period; gain_ratio: of the recommended layout over today's.
-
-    The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
-    """
-    hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
-    today = Spread(*hours)
-    recommended = None
-    if gain_ratio is not None:
-        recommended = Spread(
-            today.median / (1.0 + gain_ratio.median),
-            today.low / (1.0 + gain_ratio.high),
-            today.high / (1.0 + gain_ratio.low),
-        )
-    return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
-
-
 STEPS_TO_PREDICT: Final = 20
 """Ten steps to calibrate on and ten to be judged by: fewer do not tell a level from noise."""
 _OTHER_BATCHES: Final = 0.5
-"""Batches held ahead beyond which the run contradicts what is taken of it: more would be another batch."""
+"""Difference in prefetched batches that contradicts the assumed number: beyond, it is nearer to another number."""
 _SEED: Final = 20_260_101
 """Of every draw: the same run gives the same model result."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What is asked of the model besides what the run shows."""
+    """What the model is told besides what the run shows: limits, scheduling, prior, and the user's constraints."""
 
     admission: Admission
     settings: Settings
@@ -101,16 +61,36 @@ class ModelConfig:
     new_cap_policy: StalenessPolicy = "admission"
     """How a staleness cap is kept that a what-if sets and the run has not."""
     scheduling_stated: bool = True
-    """Whether the run says all of `settings` and of what a full queue does."""
+    """Whether the config states all of `settings` and what a full queue does."""
     prefetched_batches: float = 0.0
-    """Of an optimizer step, that the trainers hold besides the one they train on."""
+    """Batches of an optimizer step that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
     """Runs of the same model and trainers, which say how training scales."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimeToFinish:
+    """What is left, from the end of the last step recorded."""
+
+    remaining_steps: int
+    today_hours: Spread
+    recommended_hours: Spread | None
+    """None where the layout is kept."""
+    gpus: int
+    gpu_hour_price: float | None
+
+    def gpu_hours(self, hours: float) -> float:
+        """GPU-hours in `hours` hours; every GPU of the run counts, idle or not."""
+        return hours * self.gpus
+
+    def price(self, hours: float) -> float | None:
+        """What they cost; None without a price."""
+        return None if self.gpu_hour_price is None else self.gpu_hours(hours) * self.gpu_hour_price
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelResult:
-    """What the model says of a run."""
+    """What the model says about a run."""
 
     model_config: ModelConfig
     calibration: Calibration
@@ -125,13 +105,13 @@ class ModelResult:
     """Of a synchronous run whose GPUs do both; None where no engine fits."""
     efficiency: BatchEfficiency | None
     sensitivities: tuple[Sensitivity, ...]
-    """What one per cent of each quantity buys; what buys most first."""
+    """Throughput change per 1% of each quantity, the largest first."""
     finish: TimeToFinish | None
     """None where the run does not say how many steps it has, or has made them all."""
     warnings: tuple[ModelWarning, ...]
     """Of the run as a whole; the calibration, its curve and the other runs have their own."""
     preemption: Preemption | None
-    """What the run lost to a KV cache that ran over; None where its engines do not count that."""
+    """What preemptions cost the run; None where its engines do not count them."""
     length_drift: Drift | None
     """Of the mean response length over the stretch."""
     others: tuple[OtherRun, ...]
@@ -140,7 +120,7 @@ class ModelResult:
 
 @dataclass(frozen=True, slots=True)
 class NoModelResult:
-    """Why the model says nothing of a run."""
+    """Why the model says nothing about a run."""
 
     reason: str
 
@@ -149,8 +129,8 @@ NOT_ASKED: Final = NoModelResult("it was not asked")
 
 
 def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_config: ModelConfig) -> ModelResult:
-    """Calibrate, judge, explain and recommend. Raises UncalibratableError with what the stretch does not hold,
-    and where the model has no place for the run's own layout.
+    """Calibrate, check, explain and recommend. Raises UncalibratableError with what is missing in the stretch, and
+    where by the model the run's own layout cannot run.
 
     halves: the stretch in two; None where it is too short.
     """
@@ -184,6 +164,25 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
     )
+
+
+def time_to_finish(
+    remaining_steps: int, step_s: RatioOfSums, gain_ratio: Spread | None, gpus: int, gpu_hour_price: float | None
+) -> TimeToFinish:
+    """Remaining optimizer steps by the step period; gain_ratio: of the recommended layout over today's.
+
+    The interval of the recommended layout joins the ends of both intervals, which is the widest it can be.
+    """
+    hours = [remaining_steps * seconds / SECONDS_PER_HOUR for seconds in (step_s.value, step_s.low, step_s.high)]
+    today = Spread(*hours)
+    recommended = None
+    if gain_ratio is not None:
+        recommended = Spread(
+            today.median / (1.0 + gain_ratio.median),
+            today.low / (1.0 + gain_ratio.high),
+            today.high / (1.0 + gain_ratio.low),
+        )
+    return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
 
 
 def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:

@@ -44,13 +44,13 @@ SensitivityQuantity = Literal[
 """Better is faster, more, larger or later; of weight_update, environment and response_length it is shorter.
 prefill_speed is a part of forward_speed. GPUs are added to what there is, by whole engines and replicas."""
 Silence = Literal["not_limiting", "not_there", "not_recorded"]
-"""Why a quantity buys nothing. not_limiting: something else holds the run. not_there: the run has no such limit, or no
+"""Why a quantity has no effect. not_limiting: something else holds the run. not_there: the run has no such limit, or no
 such cost. not_recorded: the run does not say how large it is."""
 
 _DRAWS: Final = 40
 """Two of them are beyond each end of the interval: the gains of single draws hardly differ."""
 _PROBED_DRAWS: Final = 8
-"""Where none of so many is moved, the others are not asked: of what buys nothing, one draw in ten may say otherwise."""
+"""If none of these draws changes, the others are not solved: one draw in ten may then still differ."""
 _STEP_RATIO: Final = 0.02
 """How much better a quantity is made: far above rounding, and small beside the distance between limits."""
 _NOTHING_RATIO: Final = 1e-9
@@ -91,7 +91,7 @@ class _Nudge:
 
 
 def sensitivities(calibration: Calibration, granularity: Granularity) -> tuple[Sensitivity, ...]:
-    """Every quantity, what buys most first, what buys nothing last."""
+    """Every quantity, the largest effect first."""
     rough = not calibration.synchronous and _is_rough(calibration)
     draws = calibration.draws[:_DRAWS]
     base = np.array([_rate(calibration, system, calibration.layout) for system in draws])
@@ -138,7 +138,7 @@ def _sensitivity(
 
 
 def _rate(calibration: Calibration, system: System, layout: Layout) -> float:
-    """Trained response tokens per second, in the manner of the run; 0 where it cannot run."""
+    """Trained response tokens per second, synchronous or asynchronous as the run; 0 where it cannot run."""
     if calibration.synchronous:
         step = split_step(system, layout)
         return step.trained_tokens_per_s if step else 0.0

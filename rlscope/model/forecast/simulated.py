@@ -35,9 +35,9 @@ _LEADERS: Final = 4
 """The fastest rivals, none of which is left without a simulation that it needs, as far as the number above reaches."""
 _NEIGHBOUR_ERROR: Final = 0.07
 """Log deviation of a correction that is taken from neighbours, besides the simulator's own error: with that, a doubtful
-forecast errs by the tenth that closed forms with a caveat do."""
+forecast errs by the tenth that closed forms with a warning have."""
 _STEPS: Final = 60
-"""Steps of a simulation: its rate is then known to about 1 % where a step's time varies by 10 %."""
+"""Steps of a simulation: its rate is then known to about 1% where a step's time varies by 10%."""
 _MOST_SAMPLES: Final = 300_000
 """Samples of a simulation; runs with large steps are simulated for fewer of them."""
 _FEWEST_STEPS: Final = 12
@@ -48,7 +48,7 @@ _TWO_SIGMA_RATIO: Final = 0.9545
 
 @dataclass(frozen=True, slots=True)
 class Corrected:
-    """Forecasts after the simulator has spoken, and how many layouts it was asked about."""
+    """Forecasts after correction, and how many layouts were simulated."""
 
     forecasts: Forecasts
     simulated_layouts: int
@@ -94,7 +94,7 @@ def _can_run(forecast: Forecast) -> bool:
 def _moved(
     rivals: Mapping[Layout, Forecast], simulated: Mapping[Layout, Forecast], doubtful: Set[Layout], today: Forecast
 ) -> dict[Layout, Forecast]:
-    """The rivals, each simulated one as it was and each doubtful one moved like those about it.
+    """The rivals: simulated ones unchanged, other doubtful ones scaled like their neighbours.
 
     The logarithm of the correction is interpolated between trainer GPUs, among layouts with the same limit on running
     requests and level beyond the outermost of them; where there is none with that limit, among all.
@@ -118,7 +118,7 @@ def _log_ratio(after: Forecast, before: Forecast) -> float:
 
 
 def _scaled(forecast: Forecast, factor: float) -> Forecast:
-    """A forecast that nobody simulated, moved: it is wider by what neighbours differ in."""
+    """A forecast scaled without a simulation of its own: wider by how much neighbours differ."""
     drawn, rate = forecast.drawn_tokens_per_s, forecast.tokens_per_s
     if drawn is None or rate is None:
         return forecast
@@ -129,7 +129,7 @@ def _scaled(forecast: Forecast, factor: float) -> Forecast:
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
-    """Whether the layout's steady state has a caveat, is bound by the KV cache, or is staler than a cap allows."""
+    """Whether the layout's steady state has a warning, is bound by the KV cache, or is staler than a cap allows."""
     state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
         return False
@@ -142,7 +142,7 @@ def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
 
 
 def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, most_staleness: int | None) -> Forecast:
-    """The forecast by the simulator, its draws moved with it; as it was where no step of it ever starts."""
+    """The forecast by the simulator, its draws scaled with it; unchanged where no step ever starts."""
     simulated = simulated_run(calibration, forecast.layout, settings)
     if simulated is None or not forecast.tokens_per_s:
         return forecast

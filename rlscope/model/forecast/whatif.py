@@ -35,7 +35,7 @@ class ImpossibleChangeError(Exception):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WhatIf:
-    """The run as it was, and as it was asked about."""
+    """The run as it is, and with the change."""
 
     asked: Change
     now: Forecast
@@ -46,7 +46,7 @@ class WhatIf:
     gain_ratio: Spread | None
     """Of trained tokens per second over the run as it was, less 1, draw by draw; None where it cannot run."""
     chose_split: bool
-    """Whether only the number of GPUs was asked for: the split is then the fastest."""
+    """Whether the change names only the number of GPUs: the split is then the fastest."""
     simulated: bool
     """Whether `predicted` is the event simulator's."""
     warnings: tuple[ModelWarning, ...]
@@ -129,7 +129,7 @@ def _pieces(granularity: Granularity) -> str:
 
 
 def _with_cap(model_config: ModelConfig, change: Change) -> ModelConfig:
-    """A cap that is asked for and does not throw samples away goes before the run's own."""
+    """A cap that is asked for and drops nothing replaces the run's own."""
     if change.max_staleness is None or model_config.new_cap_policy == "drop":
         return model_config
     return replace(model_config, most_staleness=change.max_staleness)
@@ -164,12 +164,12 @@ def _obstacle(calibration: Calibration, asked: Calibration) -> Obstacle | None:
     refusal = _refusal(asked, asked.layout)
     if refusal is not None or asked.synchronous:
         return refusal
-    # A run whose own limits are smaller than a step did run: they are then not what the model takes them for.
+    # A run whose own limits are smaller than a step did run, so they are not what the model assumes.
     return _small_limit(asked.system) if _small_limit(calibration.system) is None else None
 
 
 def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
-    """Why a layout cannot run at all; a run by turns needs no more than a trainer, an engine and a place."""
+    """Why a layout cannot run at all; a synchronous run needs no more than a trainer, an engine and a place."""
     if calibration.synchronous and split_step(calibration.system, layout) is not None:
         return None
     state = steady_states(calibration.system, (layout,))[0]

@@ -15,6 +15,8 @@ looked up and not streamed, and it is at most about a tenth of models of a billi
 _CACHEABLE_BYTES: Final = 2_000_000_000
 """Weights of a GPU below this may stay in its caches in part (at most 256 MB on the devices listed), so that memory
 bandwidth bounds no pass."""
+_VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
+"""Words that name another variant of the same chip: a device matches them only if it lists them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,6 @@ DEVICES: Final = (
 )
 """Data sheets of NVIDIA (A100, H100, H200, HGX B200, GB200 NVL72, L40S) and AMD (MI300X, and MI325X, the same chip with
 other memory); the H800 is an H100 with slower links, and the H20 is as the AIConfigurator project describes it."""
-_VARIANTS: Final = frozenset({"MIG", "PCIE", "NVL", "3E"})
-"""Words that make another device of the same chip: they must be asked for."""
 
 
 def find_device(driver_name: str | None) -> Device | None:

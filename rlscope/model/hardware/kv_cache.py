@@ -12,7 +12,7 @@ from typing import Final
 from rlscope.model.hardware.devices import ModelShape
 
 SAFE_Z: Final = 2.33
-"""Standard deviations kept free by the safe batch: the cache overflows 1 % of the time."""
+"""Standard deviations kept free by the safe batch: the cache overflows 1% of the time."""
 _BLOCK_TOKENS: Final = 16
 """Tokens of a block of the cache, as engines allocate it by default."""
 _MEMORY_RATIO: Final = 0.9

@@ -20,13 +20,20 @@ from scipy.special import stdtrit
 from rlscope.model.numerics.bootstrap import autocorrelation_time
 
 LEAST_STEPS_TO_SETTLE: Final = 10
-"""Fewer steps cannot tell a level from noise: the standard error of the noise level alone is then above 25 %."""
+"""Fewer steps cannot tell a level from noise: the standard error of the noise level alone is then above 25%."""
 _PENALTY: Final = 3.0
 """Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 forgives outliers."""
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SIGMA: Final = 0.02
-"""Changes of level within about 2 % are not worth a cut, however quiet the run."""
+"""Changes of level within about 2% are not worth a cut, however quiet the run."""
+_LEAST_STEPS: Final = 10
+"""Fewer steps cannot tell a drift from noise."""
+_CONFIDENCE_RATIO: Final = 0.99
+"""Two-sided. Of steady series of 30 to 100 steps, related ones too, 2 to 3% are found to drift: the
+autocorrelation itself is estimated, a little too low."""
+_WORTH_RATIO: Final = 0.05
+"""A drift of less than this from end to end changes no decision, however sure it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +92,6 @@ def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> 
         if gain > best_gain:
             best, best_gain = cut, gain
     return best
-
-
-_LEAST_STEPS: Final = 10
-"""Fewer steps cannot tell a drift from noise."""
-_CONFIDENCE_RATIO: Final = 0.99
-"""Two-sided. Of steady series of 30 to 100 steps, related ones too, two or three in a hundred are said to drift: the
-autocorrelation itself is estimated, a little too low."""
-_WORTH_RATIO: Final = 0.05
-"""A drift of less than this from end to end changes no decision, however sure it is."""
 
 
 @dataclass(frozen=True, slots=True)

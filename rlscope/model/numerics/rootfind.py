@@ -1,14 +1,14 @@
-"""Root finding for many lines at once: where along each line a condition starts to hold.
+"""Root finding: of one function by scipy, and for many lines at once where along each a condition starts to hold.
 
-One call on many points costs little more than a call on one, so an interval is divided into many parts at a time
-instead of halved; that is why scipy's scalar root finders are not used here. Not covered: conditions that start to hold
-more than once; one of the places is then found.
+For many lines one call on many points costs little more than a call on one, so an interval is divided into many parts
+at a time instead of halved. Not covered: conditions that start to hold more than once; one of the places is then found.
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
+from scipy.optimize import brentq
 
 from rlscope.model.arrays import Flags, Reals
 
@@ -20,10 +20,19 @@ _DIVISIONS: Final = 10
 """So that 1e-12 of the interval is left."""
 
 
+def root(function: Callable[[float], float], low: float, high: float, *, tolerance: float) -> float:
+    """Where a function between two points of opposite sign is zero, to within the tolerance. Brent's method.
+
+    Raises ValueError if the signs at the ends are the same.
+    """
+    # Without `full_output` it returns the root alone, which its annotation does not say.
+    return cast(float, brentq(function, low, high, xtol=tolerance))
+
+
 def bisect_condition(holds: Condition, low: Reals, high: Reals) -> tuple[Reals, Reals]:
     """The last point found at which the condition does not hold and the first at which it does, one of each per line.
 
-    It is taken to hold at `high`, whatever rounding says of it, and is asked at `low` as anywhere else.
+    It is assumed to hold at `high`, whatever rounding makes of it there, and is evaluated at `low` as anywhere else.
     """
     parts = np.linspace(0.0, 1.0, _PARTS + 1)[:, None]
     for _ in range(_DIVISIONS):

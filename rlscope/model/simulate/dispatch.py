@@ -184,7 +184,7 @@ class EngineFleet:
 
 
 class Cap:
-    """Which groups are under way, and which publications would make one of them too old."""
+    """Which groups are under way, and which publications would make one of them too stale."""
 
     def __init__(self, max_staleness: int, samples: Samples, queue: GroupQueue, fleet: EngineFleet) -> None:
         self._max_staleness = max_staleness
@@ -194,15 +194,15 @@ class Cap:
         self._oldest_version = self._oldest_group = NEVER
 
     def waits_for_one(self, next_version: int) -> bool:
-        """Whether a group on its way would be too old to train on once the next version is published.
+        """Whether a group on its way would be too stale to train on once the next version is published.
 
-        One that is finished and held back by a full queue could not arrive: it is not waited for.
+        One that is finished and kept out by a full queue could not arrive: it is not waited for.
         """
         versions = [self._oldest_running(), self._queue.oldest_held_version() if self._queue.has_room else None]
         return any(version is not None and version < next_version - self._max_staleness for version in versions)
 
     def allows(self, version: int) -> bool:
-        """Whether nothing that runs, is finished, or starts on the versions that engines hold would be too old."""
+        """Whether nothing that runs, is finished, or starts on the versions that engines hold would be too stale."""
         versions = (self._oldest_running(), self._queue.oldest_version(), self._fleet.oldest_version())
         return min(each for each in versions if each is not None) >= version - self._max_staleness
 
@@ -260,7 +260,7 @@ class Router:
         self._queue.offer(group, version, now_s)
 
     def swap(self, before_s: float) -> int:
-        """Let a sample of a started group replace the next that finishes, as `Fleet.swap` says."""
+        """Let a sample of a started group replace the next that finishes, as `EngineFleet.swap` says."""
         if self._fleet.free_places:
             return NEVER
         if not self._line:
@@ -289,7 +289,7 @@ class Router:
 
 
 class Pull:
-    """What a `Router` does, engine by engine."""
+    """Each engine takes whole groups between its passes, and keeps its finished ones until the queue has room."""
 
     def __init__(
         self,
@@ -344,7 +344,7 @@ class Pull:
             self._deliver(engine, version, now_s)
 
     def swap(self, before_s: float) -> int:
-        """Let the next in an engine's line replace the next that finishes there, as `Fleet.swap` says."""
+        """Let the next in an engine's line replace the next that finishes there, as `EngineFleet.swap` says."""
         index = self._fleet.next_engine
         finished = NEVER if index == NEVER or self._outboxes[index] else self._fleet.swap(NEVER, before_s)
         self._swapped = index if finished != NEVER else NEVER

@@ -95,31 +95,31 @@ class SimulatedEngine:
         self._lead = self._next_lead = _NO_LEAD
         self.next_s = math.inf
         """The boundary after the last swap."""
-        self._ahead, self._pass_s, self._bend_s = 0, 0.0, 0.0
+        self._scheduled, self._pass_s, self._bend_s = 0, 0.0, 0.0
         self._decode_s = self._prefill_s = self._recompute_s = self._pause_s = 0.0
         self._resident_token_passes, self._preemptions = 0.0, 0
         self._booked_running = self._booked_passes = self._tokens = 0
         self._booked_to_s = self._running_s = 0.0
 
     def boundary_s(self) -> float:
-        """When the passes ahead are done; for an idle engine, a moment that has passed."""
-        return self._decode_from_s + self._passes_s(self._ahead)
+        """When the scheduled passes are done; for an idle engine, a moment in the past."""
+        return self._decode_from_s + self._passes_s(self._scheduled)
 
     def cut_short(self, now_s: float) -> None:
         """Make the first boundary at or after now the next one."""
-        if self._ahead:
-            self._ahead = min(self._passes_until(now_s - self._decode_from_s), self._ahead)
+        if self._scheduled:
+            self._scheduled = min(self._passes_until(now_s - self._decode_from_s), self._scheduled)
 
     def settle(self, now_s: float) -> Sequence[int]:
-        """Book the passes ahead as done, at their boundary; returns the samples that they finished."""
-        ahead, running, resident_tokens = self._ahead, self.running, self._resident_tokens
-        if not ahead:
+        """Book the scheduled passes as done, at their boundary; returns the samples that they finished."""
+        scheduled, running, resident_tokens = self._scheduled, self.running, self._resident_tokens
+        if not scheduled:
             return ()
-        self._ahead = 0
-        self.passes = passes = self.passes + ahead
+        self._scheduled = 0
+        self.passes = passes = self.passes + scheduled
         self._decode_s += now_s - self._decode_from_s
-        self._resident_token_passes += ahead * (resident_tokens + running * (ahead - 1) / 2)
-        resident_tokens += ahead * running
+        self._resident_token_passes += scheduled * (resident_tokens + running * (scheduled - 1) / 2)
+        resident_tokens += scheduled * running
         due, samples, after = self._due, self._samples, (passes + 1) << _SAMPLE_BITS
         finished: list[int] = []
         while due and due[0] < after:
@@ -137,22 +137,22 @@ class SimulatedEngine:
         The newcomer must be next in line. Returns the finished sample and leaves the next boundary in `next_s`; NEVER,
         with nothing done, where it is not so simple. The same numbers come out, to the last bit.
         """
-        due, ahead, running = self._due, self._ahead, self.running
-        passes = self.passes + ahead
+        due, scheduled, running = self._due, self._scheduled, self.running
+        passes = self.passes + scheduled
         after = (passes + 1) << _SAMPLE_BITS
-        if not ahead or running < 3 or due[0] >= after or due[1] < after or due[2] < after:
+        if not scheduled or running < 3 or due[0] >= after or due[1] < after or due[2] < after:
             return NEVER
         if self._is_limited or self.new_version != NEVER:
             return NEVER
         terms, samples, resident_tokens = self._terms, self._samples, self._resident_tokens
         self._decode_s += now_s - self._decode_from_s
-        self._resident_token_passes += ahead * (resident_tokens + running * (ahead - 1) / 2)
+        self._resident_token_passes += scheduled * (resident_tokens + running * (scheduled - 1) / 2)
         self.passes = samples.start_pass[newcomer] = passes
         finished = heapreplace(due, (passes + samples.left_tokens[newcomer]) << _SAMPLE_BITS | newcomer) & _SAMPLE_MASK
         samples.finished_s[finished] = samples.admitted_s[newcomer] = now_s
         samples.first_version[newcomer], samples.engine[newcomer] = self.version, self.index
         prompt_tokens = terms.prompt_tokens
-        resident_tokens += ahead * running
+        resident_tokens += scheduled * running
         resident_tokens -= prompt_tokens + samples.length_tokens[finished]
         self._resident_tokens = resident_tokens = resident_tokens + prompt_tokens
         self._lead = self._prompt_lead
@@ -160,8 +160,8 @@ class SimulatedEngine:
         self._decode_from_s = now_s = now_s + self._prompt_lead.prefill_s
         self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
         self._bend_s = bend_s = terms.kv_s_per_token * running / 2
-        self._ahead = ahead = (due[0] >> _SAMPLE_BITS) - passes
-        self.next_s = now_s + ahead * (pass_s + bend_s * (ahead - 1))
+        self._scheduled = scheduled = (due[0] >> _SAMPLE_BITS) - passes
+        self.next_s = now_s + scheduled * (pass_s + bend_s * (scheduled - 1))
         return finished
 
     def take_weights(self) -> bool:
@@ -192,17 +192,17 @@ class SimulatedEngine:
             return start_s if start_s > now_s else math.inf
         self._pass_s = pass_s = terms.empty_pass_s[running] + terms.kv_s_per_token * resident_tokens
         self._bend_s = bend_s = terms.kv_s_per_token * running / 2
-        ahead = (self._due[0] >> _SAMPLE_BITS) - self.passes
+        scheduled = (self._due[0] >> _SAMPLE_BITS) - self.passes
         if self._is_limited:
-            ahead = min(ahead, max(int((terms.kv_capacity_tokens - resident_tokens) // running), 1))
-        self._ahead = ahead
-        return start_s + ahead * (pass_s + bend_s * (ahead - 1))
+            scheduled = min(scheduled, max(int((terms.kv_capacity_tokens - resident_tokens) // running), 1))
+        self._scheduled = scheduled
+        return start_s + scheduled * (pass_s + bend_s * (scheduled - 1))
 
     def totals_at(self, now_s: float) -> EngineTotals:
         """The totals at a moment up to the next boundary; of the pass under way its seconds, not its tokens."""
         since_s, done = max(now_s - self._decode_from_s, 0.0), 0
-        if self._ahead:
-            done = min(self._passes_until(since_s), self._ahead)
+        if self._scheduled:
+            done = min(self._passes_until(since_s), self._scheduled)
             done -= self._passes_s(done) > since_s
         early_s = max(self._decode_from_s - now_s, 0.0)
         prefill_s = min(early_s, self._lead.prefill_s)
@@ -282,7 +282,7 @@ class SimulatedEngine:
         return passes * (self._pass_s + self._bend_s * (passes - 1))
 
     def _passes_until(self, span_s: float) -> int:
-        """The fewest passes that take so long: the root of the quadratic, mended for rounding."""
+        """The fewest passes that take so long: the root of the quadratic, corrected for rounding."""
         if span_s <= 0.0:
             return 0
         bend_s, slope_s = self._bend_s, self._pass_s - self._bend_s

@@ -27,6 +27,59 @@ from rlscope.model.simulate.settings import DEFAULTS, Settings, refuse_what_can_
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Layout, System
 
+Moment = Literal["step_end", "offer", "free"]
+
+_LONGEST_WAIT_STEPS: Final = 100
+"""Steps' worth of samples that may finish while the trainer waits for one: beyond, nothing useful will come."""
+_WARM_UP_RATIO: Final = 0.2
+_WARM_UP_FILLS: Final = 2
+"""Times that what is in flight is replaced before the run counts as steady."""
+_UNLIMITED_QUEUE_STEPS: Final = 1
+"""Steps' worth of samples that an unlimited queue is taken to hold in steady state."""
+
+
+def simulate(
+    system: System,
+    layout: Layout,
+    *,
+    steps: int,
+    seed: int,
+    warm_up_steps: int | None = None,
+    settings: Settings = DEFAULTS,
+) -> Simulated:
+    """Simulate `steps` training steps of a layout and measure what follows the warm-up.
+
+    The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
+    the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
+    arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
+    nothing after the warm-up. NeverTrains: fewer than about one sample in a hundred is trained.
+    """
+    layout = _within_cap(system, layout)
+    refuse_what_can_not_run(system, layout, settings)
+    run = EventLoop(system, layout, settings, np.random.default_rng(seed))
+    warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
+    if steps < 2 or not 0 <= warm_up < steps:
+        raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
+    return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
+
+
+def _within_cap(system: System, layout: Layout) -> Layout:
+    """With a cap on what runs over all engines as each one's share of it: a router fills them alike."""
+    most = system.admission.max_running_samples
+    if most is None:
+        return layout
+    share = max(1, round(most / max(1, layout.sampler_gpus // system.engine.gpus)))
+    return replace(layout, running_per_engine=min(layout.running_per_engine, share))
+
+
+def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
+    """Steps to leave out, by the rule of `simulate`."""
+    admission, batch = system.admission, system.workload.samples_per_step
+    queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
+    in_flight = (samples_at_start(system, layout) + queued) / batch
+    fill = math.ceil(_WARM_UP_FILLS * (in_flight + system.workload.prefetched_batches))
+    return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)
+
 
 def engine_terms(system: System, layout: Layout, settings: Settings) -> tuple[EngineTerms, ...]:
     """Every engine of the layout."""
@@ -62,12 +115,6 @@ def samples_at_start(system: System, layout: Layout) -> int:
     return min(limits)
 
 
-_LONGEST_WAIT_STEPS: Final = 100
-"""Steps' worth of samples that may finish while the trainer waits for one: beyond, nothing useful will come."""
-
-Moment = Literal["step_end", "offer", "free"]
-
-
 class EventLoop:
     """A simulated run between two moments."""
 
@@ -94,9 +141,9 @@ class EventLoop:
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
-        self._ahead_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
+        self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
         """Held besides those of the next step when it starts."""
-        self._held: list[int] = []
+        self._taken: list[int] = []
         """Taken out of the queue, not yet trained on."""
         self._batch: list[int] = []
         self._outside: list[tuple[float, int]] = []
@@ -110,7 +157,7 @@ class EventLoop:
         self._note_places(0.0)
 
     def play(self, steps: int) -> Totals:
-        """Go on until so many steps have ended; the totals as of that moment."""
+        """Continue until `steps` steps have ended; the totals at that moment."""
         while len(self.step_ends_s) < steps:
             if self._swaps:
                 self._swap_requests()
@@ -232,9 +279,9 @@ class EventLoop:
         self._horizon_s = min(self._horizon_s, at_s)
 
     def _try_step(self, now_s: float) -> None:
-        """Take a batch, or wait for what is missing; the first step takes those held ahead too, one by one."""
+        """Take a batch, or wait for what is missing; the first step also takes the prefetched batches, one by one."""
         needed = self._needed_groups
-        while (missing := needed + self._ahead_groups - len(self._held)) > needed and len(self.queue) >= needed:
+        while (missing := needed + self._prefetched_groups - len(self._taken)) > needed and len(self.queue) >= needed:
             self._take(needed, now_s)
         if len(self.queue) < min(missing, needed):
             if self.trainer.waits_for != "samples":
@@ -248,13 +295,13 @@ class EventLoop:
         if self.trainer.waits_for is None:
             self.trainer.wait("samples", now_s)
         self._take(missing, now_s)
-        self._batch, self._held = self._held[:needed], self._held[needed:]
+        self._batch, self._taken = self._taken[:needed], self._taken[needed:]
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
         self._needed_groups = self.gate.groups_of(self.trainer.steps + 1)
 
     def _take(self, groups: int, now_s: float) -> None:
-        self._held += self.queue.take(groups, now_s)
+        self._taken += self.queue.take(groups, now_s)
         self.gate.taken += groups
 
     def _give_up_on_waits(self) -> None:
@@ -277,53 +324,3 @@ class EventLoop:
             self._plan(now_s + self.trainer.blocked_s, "free", self.version)
         else:
             self._plan(now_s, "free", self.version)
-
-
-_WARM_UP_RATIO: Final = 0.2
-_WARM_UP_FILLS: Final = 2
-"""Times that what is in flight is replaced before the run counts as steady."""
-_UNLIMITED_QUEUE_STEPS: Final = 1
-"""Steps' worth of samples that an unlimited queue is taken to hold in steady state."""
-
-
-def simulate(
-    system: System,
-    layout: Layout,
-    *,
-    steps: int,
-    seed: int,
-    warm_up_steps: int | None = None,
-    settings: Settings = DEFAULTS,
-) -> Simulated:
-    """Simulate so many training steps of a layout and measure what follows the warm-up.
-
-    The run starts spread out, as if its first requests had been under way for a while. warm_up_steps: None leaves out
-    the first fifth, and at least what it takes to replace everything in flight twice, but never more than half. Same
-    arguments, same result. ValueError: the limits let no step start (the message says which), fewer than 2 steps, or
-    nothing after the warm-up. NeverTrains: fewer than about one sample in a hundred is trained.
-    """
-    layout = _within_cap(system, layout)
-    refuse_what_can_not_run(system, layout, settings)
-    run = EventLoop(system, layout, settings, np.random.default_rng(seed))
-    warm_up = _default_warm_up(system, layout, steps) if warm_up_steps is None else warm_up_steps
-    if steps < 2 or not 0 <= warm_up < steps:
-        raise ValueError(f"{steps} steps leave nothing to measure after a warm-up of {warm_up}")
-    return summarise(run.samples, run.play(warm_up), run.play(steps), run.step_ends_s)
-
-
-def _within_cap(system: System, layout: Layout) -> Layout:
-    """With a cap on what runs over all engines as each one's share of it: a router fills them alike."""
-    most = system.admission.max_running_samples
-    if most is None:
-        return layout
-    share = max(1, round(most / max(1, layout.sampler_gpus // system.engine.gpus)))
-    return replace(layout, running_per_engine=min(layout.running_per_engine, share))
-
-
-def _default_warm_up(system: System, layout: Layout, steps: int) -> int:
-    """Steps to leave out, by the rule of `simulate`."""
-    admission, batch = system.admission, system.workload.samples_per_step
-    queued = admission.queue_capacity_samples or _UNLIMITED_QUEUE_STEPS * batch
-    ahead = system.workload.prefetched_batches
-    fill = math.ceil(_WARM_UP_FILLS * ((samples_at_start(system, layout) + queued) / batch + ahead))
-    return min(max(fill, round(_WARM_UP_RATIO * steps)), steps // 2)

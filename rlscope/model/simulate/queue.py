@@ -1,4 +1,4 @@
-"""The queue to the trainer, the limits on starting groups, and the slots that stay empty because of them, in groups.
+"""The queue to the trainer, the limits on starting groups, and the places that stay empty for them. Counts in groups.
 
 A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. Where the staleness
 cap is kept by admission, groups start only up to (version + max_staleness + 1) steps' worth, less what was dropped or
@@ -21,7 +21,7 @@ weight_updates: the engine finishes what it has before it takes weights. environ
 
 
 class GroupQueue:
-    """What is queued, and what is held back because the queue is full."""
+    """The groups in the queue, and those that wait for room in it."""
 
     def __init__(
         self, admission: Admission, order: QueueOrder, samples: Samples, *, held_by_engines: bool = False
@@ -39,7 +39,7 @@ class GroupQueue:
         self._held: list[int] = []
         self._arrivals = 0
         self.dropped = 0
-        """Groups thrown away so far."""
+        """Groups dropped so far."""
         self.depth_integral = 0.0
         """Queued groups, integrated over time."""
         self._since_s = 0.0
@@ -84,7 +84,7 @@ class GroupQueue:
             self._push(group, now_s)
 
     def drop_stale(self, version: int, now_s: float) -> None:
-        """Throw away what is too old now that `version` is published."""
+        """Drop what is too stale now that `version` is published."""
         if self._most_stale is None:
             return
         kept = [entry for entry in self._queued if not self._is_stale(entry[2], version)]
@@ -137,8 +137,10 @@ class Gate:
         self._samples_per_step, self._group_size = samples_per_step, group_size
         in_flight = admission.max_in_flight_samples
         self._most_in_flight = None if in_flight is None else in_flight // group_size
-        self._most_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
-        self.is_always_open = self._most_in_flight is None and self._most_ahead is None and queue.always_has_room
+        self._max_versions_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
+        self.is_always_open = (
+            self._most_in_flight is None and self._max_versions_ahead is None and queue.always_has_room
+        )
         """Whether nothing ever holds."""
         self.started = 0
         self.taken = 0
@@ -161,8 +163,8 @@ class Gate:
             return "backpressure"
         started = self.started - self.filtered - queue.dropped + 1
         is_held = self._most_in_flight is not None and started - self.taken > self._most_in_flight
-        if self._most_ahead is not None and not is_held:
-            is_held = started > self._groups_until(self.version + self._most_ahead + 1)
+        if self._max_versions_ahead is not None and not is_held:
+            is_held = started > self._groups_until(self.version + self._max_versions_ahead + 1)
         if not is_held:
             return None
         return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"
@@ -197,7 +199,7 @@ class PlaceAccount:
         """Whether, by the last note, nothing was idle, empty or outside."""
 
     def note(self, now_s: float, idle_engines: int, empty: int, outside: int, cause: HoldCause) -> None:
-        """From now on so many engines are idle, so many places empty, and so many held by samples outside."""
+        """From now on these numbers of engines are idle, of places empty, and of places taken by samples outside."""
         self._book(now_s)
         self._idle_engines, self._empty, self._outside, self._cause = idle_engines, empty, outside, cause
         self.is_full = not (idle_engines or empty or outside)

@@ -17,6 +17,9 @@ from rlscope.model.simulate.queue import HoldCause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
 from rlscope.model.simulate.trainer import TrainerTotals
 
+Switches = Sequence[Sequence[tuple[int, int]]]
+"""Engine by engine: (passes done, version) at each change of weights, the first at pass 0."""
+
 
 class NeverTrains(Exception):
     """So much is filtered or dropped that simulating a step has no end in sight."""
@@ -84,7 +87,7 @@ class TrainerSeconds:
     publish_s: float
     wait_samples_s: float
     wait_staleness_cap_s: float
-    """Waits for running groups that would be too old after the next publication."""
+    """Waits for running groups that the next publication would make too stale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +117,10 @@ class TokenLedger:
     """Counted by the engines, pass by pass; all others are counted by sample, and add up to it."""
     trained: int
     dropped: int
-    """For their age, or pushed out of a full queue."""
+    """As stale, or pushed out of a full queue."""
     filtered: int
     queued: int
-    """In finished groups, held back or queued."""
+    """In finished groups that are queued or wait for room in the queue."""
     awaiting_group: int
     """In finished samples of unfinished groups, and in samples that wait outside the engines."""
     in_flight: int
@@ -179,123 +182,6 @@ class Simulated:
     def engine_idle_ratio(self) -> float:
         """Share of the engines' seconds without a request, 0..1."""
         return sum(self.engine_seconds.idle_s.values()) / (self.engines * self.seconds)
-
-
-Switches = Sequence[Sequence[tuple[int, int]]]
-"""Engine by engine: (passes done, version) at each change of weights, the first at pass 0."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """Columns of `Samples` as arrays: by sample, and by group where the name says so."""
-
-    group_size: int
-    length_tokens: Counts
-    left_tokens: Counts
-    engine: Counts
-    start_pass: Counts
-    first_version: Counts
-    is_finished: Flags
-    group_outcome: Counts
-    group_step: Counts
-    group_first_version: Counts
-    group_ready_version: Counts
-    group_consumer_version: Counts
-    pieces: Counts
-
-    @classmethod
-    def of(cls, samples: Samples) -> "Columns":
-        """Copy them, each once."""
-        return cls(
-            group_size=samples.group_size,
-            length_tokens=np.array(samples.length_tokens),
-            left_tokens=np.array(samples.left_tokens),
-            engine=np.array(samples.engine),
-            start_pass=np.array(samples.start_pass),
-            first_version=np.array(samples.first_version),
-            is_finished=np.array(samples.finished_s) >= 0.0,
-            group_outcome=np.array(samples.group_outcome),
-            group_step=np.array(samples.group_step),
-            group_first_version=np.array(samples.group_first_version),
-            group_ready_version=np.array(samples.group_ready_version),
-            group_consumer_version=np.array(samples.group_consumer_version),
-            pieces=np.array(samples.pieces, dtype=np.int64).reshape(-1, 3),
-        )
-
-    def members(self, groups: Counts) -> Counts:
-        """The samples of groups."""
-        return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Runs:
-    """Consecutive tokens of one sample that one version sampled."""
-
-    sample: Counts
-    version: Counts
-    tokens: Counts
-
-
-def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
-    """Staleness over the tokens, samples and groups of the groups given, all of them trained."""
-    runs = _runs(columns, columns.members(trained_groups), switches)
-    newest = np.zeros(columns.engine.size, dtype=np.int64)
-    np.maximum.at(newest, runs.sample, runs.version)
-    consumer = columns.group_consumer_version[trained_groups]
-    first = columns.first_version.reshape(-1, columns.group_size)[trained_groups]
-    of_token = columns.group_consumer_version[runs.sample // columns.group_size] - runs.version
-    tokens = int(runs.tokens.sum())
-    in_flight = int(((newest[runs.sample] - runs.version) * runs.tokens).sum())
-    ready, group_first = (each[trained_groups] for each in (columns.group_ready_version, columns.group_first_version))
-    return SimulatedStaleness(
-        tokens=_ages(of_token, runs.tokens),
-        samples=_ages((consumer[:, None] - first).ravel()),
-        groups=_ages(consumer - group_first),
-        in_flight_mean=in_flight / tokens,
-        in_queue_mean=(int((of_token * runs.tokens).sum()) - in_flight) / tokens,
-        group_before_queue_mean=float((ready - group_first).mean()),
-        group_in_queue_mean=float((consumer - ready).mean()),
-    )
-
-
-def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
-    """The tokens of the wanted samples, all finished, by version."""
-    sample, start_pass, tokens = _stretches(columns, wanted)
-    engine = columns.engine[sample]
-    # One line of numbers for all engines: each has a stretch of it as long as the longest has passes.
-    width = max(int((start_pass + tokens).max()), max(at for each in switches for at, _ in each)) + 1
-    switch_at = np.array([index * width + at for index, each in enumerate(switches) for at, _ in each])
-    switch_version = np.array([version for each in switches for _, version in each])
-    start = engine * width + start_pass
-    end = start + tokens
-    first = np.searchsorted(switch_at, start, side="right") - 1
-    count = np.searchsorted(switch_at, end, side="left") - first
-    owner = np.repeat(np.arange(sample.size), count)
-    at = first[owner] + np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
-    ends = np.minimum(end[owner], np.append(switch_at[1:], np.iinfo(np.int64).max)[at])
-    length = ends - np.maximum(start[owner], switch_at[at])
-    held = length > 0
-    return _Runs(sample[owner][held], switch_version[at][held], length[held])
-
-
-def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts]:
-    """Sample, passes before the first token, and tokens, of each stretch of consecutive passes."""
-    pieces = columns.pieces
-    if pieces.size:
-        is_wanted = np.zeros(columns.engine.size, dtype=np.bool_)
-        is_wanted[wanted] = True
-        pieces = pieces[is_wanted[pieces[:, 0]]]
-    return (
-        np.concatenate((wanted, pieces[:, 0])),
-        np.concatenate((columns.start_pass[wanted], pieces[:, 1])),
-        np.concatenate((columns.left_tokens[wanted], pieces[:, 2])),
-    )
-
-
-def _ages(ages: Counts, weights: Counts | None = None) -> Ages:
-    """Ages that occur; the sums of whole weights are exact as long as they are below 2^53."""
-    counts = np.bincount(ages, weights=weights)
-    return Ages(tuple((age, int(count)) for age, count in enumerate(counts.tolist()) if count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,6 +251,48 @@ def _difference(start: Mapping[HoldCause, float], end: Mapping[HoldCause, float]
     return {cause: end[cause] - start[cause] for cause in end}
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Columns of `Samples` as arrays: by sample, and by group where the name says so."""
+
+    group_size: int
+    length_tokens: Counts
+    left_tokens: Counts
+    engine: Counts
+    start_pass: Counts
+    first_version: Counts
+    is_finished: Flags
+    group_outcome: Counts
+    group_step: Counts
+    group_first_version: Counts
+    group_ready_version: Counts
+    group_consumer_version: Counts
+    pieces: Counts
+
+    @classmethod
+    def of(cls, samples: Samples) -> "Columns":
+        """Copy them, each once."""
+        return cls(
+            group_size=samples.group_size,
+            length_tokens=np.array(samples.length_tokens),
+            left_tokens=np.array(samples.left_tokens),
+            engine=np.array(samples.engine),
+            start_pass=np.array(samples.start_pass),
+            first_version=np.array(samples.first_version),
+            is_finished=np.array(samples.finished_s) >= 0.0,
+            group_outcome=np.array(samples.group_outcome),
+            group_step=np.array(samples.group_step),
+            group_first_version=np.array(samples.group_first_version),
+            group_ready_version=np.array(samples.group_ready_version),
+            group_consumer_version=np.array(samples.group_consumer_version),
+            pieces=np.array(samples.pieces, dtype=np.int64).reshape(-1, 3),
+        )
+
+    def members(self, groups: Counts) -> Counts:
+        """The samples of groups."""
+        return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
+
+
 def _ledger(columns: Columns, end: Totals) -> TokenLedger:
     """Finished samples by what became of their group; of the others what their engine has made of them so far."""
     lengths = np.where(columns.is_finished, columns.length_tokens, 0).reshape(-1, columns.group_size).sum(axis=1)
@@ -388,3 +316,74 @@ def _tokens_in_flight(columns: Columns, end: Totals) -> int:
     runs = begun[columns.start_pass[begun] >= 0]
     passes = np.array([engine.passes for engine in end.engines])[columns.engine[runs]]
     return before + int((passes - columns.start_pass[runs]).sum())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Runs:
+    """Consecutive tokens of one sample that one version sampled."""
+
+    sample: Counts
+    version: Counts
+    tokens: Counts
+
+
+def staleness_of(columns: Columns, trained_groups: Counts, switches: Switches) -> SimulatedStaleness:
+    """Staleness over the tokens, samples and groups of the groups given, all of them trained."""
+    runs = _runs(columns, columns.members(trained_groups), switches)
+    newest = np.zeros(columns.engine.size, dtype=np.int64)
+    np.maximum.at(newest, runs.sample, runs.version)
+    consumer = columns.group_consumer_version[trained_groups]
+    first = columns.first_version.reshape(-1, columns.group_size)[trained_groups]
+    of_token = columns.group_consumer_version[runs.sample // columns.group_size] - runs.version
+    tokens = int(runs.tokens.sum())
+    in_flight = int(((newest[runs.sample] - runs.version) * runs.tokens).sum())
+    ready, group_first = (each[trained_groups] for each in (columns.group_ready_version, columns.group_first_version))
+    return SimulatedStaleness(
+        tokens=_ages(of_token, runs.tokens),
+        samples=_ages((consumer[:, None] - first).ravel()),
+        groups=_ages(consumer - group_first),
+        in_flight_mean=in_flight / tokens,
+        in_queue_mean=(int((of_token * runs.tokens).sum()) - in_flight) / tokens,
+        group_before_queue_mean=float((ready - group_first).mean()),
+        group_in_queue_mean=float((consumer - ready).mean()),
+    )
+
+
+def _runs(columns: Columns, wanted: Counts, switches: Switches) -> _Runs:
+    """The tokens of the wanted samples, all finished, by version."""
+    sample, start_pass, tokens = _stretches(columns, wanted)
+    engine = columns.engine[sample]
+    # One line of numbers for all engines: each has a stretch of it as long as the longest has passes.
+    width = max(int((start_pass + tokens).max()), max(at for each in switches for at, _ in each)) + 1
+    switch_at = np.array([index * width + at for index, each in enumerate(switches) for at, _ in each])
+    switch_version = np.array([version for each in switches for _, version in each])
+    start = engine * width + start_pass
+    end = start + tokens
+    first = np.searchsorted(switch_at, start, side="right") - 1
+    count = np.searchsorted(switch_at, end, side="left") - first
+    owner = np.repeat(np.arange(sample.size), count)
+    at = first[owner] + np.arange(owner.size) - np.repeat(np.cumsum(count) - count, count)
+    ends = np.minimum(end[owner], np.append(switch_at[1:], np.iinfo(np.int64).max)[at])
+    length = ends - np.maximum(start[owner], switch_at[at])
+    filled = length > 0
+    return _Runs(sample[owner][filled], switch_version[at][filled], length[filled])
+
+
+def _stretches(columns: Columns, wanted: Counts) -> tuple[Counts, Counts, Counts]:
+    """Sample, passes before the first token, and tokens, of each stretch of consecutive passes."""
+    pieces = columns.pieces
+    if pieces.size:
+        is_wanted = np.zeros(columns.engine.size, dtype=np.bool_)
+        is_wanted[wanted] = True
+        pieces = pieces[is_wanted[pieces[:, 0]]]
+    return (
+        np.concatenate((wanted, pieces[:, 0])),
+        np.concatenate((columns.start_pass[wanted], pieces[:, 1])),
+        np.concatenate((columns.left_tokens[wanted], pieces[:, 2])),
+    )
+
+
+def _ages(ages: Counts, weights: Counts | None = None) -> Ages:
+    """Ages that occur; the sums of whole weights are exact as long as they are below 2^53."""
+    counts = np.bincount(ages, weights=weights)
+    return Ages(tuple((age, int(count)) for age, count in enumerate(counts.tolist()) if count))

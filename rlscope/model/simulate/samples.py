@@ -24,6 +24,24 @@ _MOST_ALIKE: Final = 0.999
 """A correlation of 1 has no density."""
 _BISECTIONS: Final = 20
 _BLOCK_WAITS: Final = 1024
+OPEN: Final = 0
+"""Some sample of the group is not finished."""
+QUEUED: Final = 1
+"""Finished and not taken; in the queue, or held back because it is full."""
+TRAINED: Final = 2
+DROPPED: Final = 3
+FILTERED: Final = 4
+_BLOCK_GROUPS: Final = 256
+"""Groups drawn at a time. The draws, and so the results, depend on it."""
+NEVER: Final = -1
+
+
+class Piece(NamedTuple):
+    """Tokens that a sample generated before it was preempted."""
+
+    sample: int
+    start_pass: int
+    tokens: int
 
 
 class Draws:
@@ -39,7 +57,7 @@ class Draws:
         self._waits_s: list[float] = []
 
     def groups(self, count: int) -> tuple[list[int], list[bool]]:
-        """Lengths in tokens of so many groups' samples, group after group, and whether each group is kept."""
+        """Lengths in tokens of the samples of `count` groups, group after group, and whether each group is kept."""
         lengths = self._lengths(count)
         if self._staggered_samples:
             first = min(self._staggered_samples, lengths.size)
@@ -77,60 +95,6 @@ class Draws:
         biased = self._law.probabilities * self._law.support
         seen = self._rng.choice(self._law.support, count, p=biased / biased.sum())
         return np.maximum(np.ceil(seen * self._rng.random(count)), 1.0).astype(np.int64)
-
-
-def _factors(waits_s: tuple[float, ...]) -> Reals | None:
-    """Waits over their mean; None where they do not vary."""
-    waits = np.array(waits_s, dtype=np.float64)
-    return waits / waits.mean() if waits.size and waits.min() < waits.max() else None
-
-
-def group_correlation(law: LengthLaw) -> float:
-    """Correlation of the copula under which groups have the measured tail, 0..1; 0 where none was measured.
-
-    P(longest <= x) = E[Phi((z_x - sqrt(r) Z) / sqrt(1 - r)) ** S] for equally correlated normals with correlation r
-    (Dunnett and Sobel 1955); solved for the tail ratio by bisection. Own use.
-    """
-    if law.groups is None or law.groups.group_size < 2:
-        return 0.0
-    edges = np.arange(1, _QUANTILES + 1) / _QUANTILES
-    tokens, z = law.quantile(edges - 0.5 / _QUANTILES), ndtri(np.minimum(edges, 1.0 - 1e-12))
-    low, high = 0.0, _MOST_ALIKE
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        below = _longest_below(z, middle, law.groups.group_size)
-        longest = float(np.diff(below, prepend=0.0) @ tokens) / float(tokens.mean())
-        low, high = (middle, high) if longest > law.groups.tail_ratio else (low, middle)
-    return 0.0 if high <= 2 * _MOST_ALIKE / 2**_BISECTIONS else high
-
-
-def _longest_below(z: Reals, correlation: float, group_size: int) -> Reals:
-    """P(the longest of a group is not above the quantile at each z); its last value is 1."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    spread = (z[:, None] - math.sqrt(correlation) * nodes) / math.sqrt(1.0 - correlation)
-    below = ndtr(spread) ** group_size @ (weights / weights.sum())
-    below[-1] = 1.0
-    return below
-
-
-OPEN: Final = 0
-"""Some sample of the group is not finished."""
-QUEUED: Final = 1
-"""Finished and not taken; in the queue, or held back because it is full."""
-TRAINED: Final = 2
-DROPPED: Final = 3
-FILTERED: Final = 4
-_BLOCK_GROUPS: Final = 256
-"""Groups drawn at a time. The draws, and so the results, depend on it."""
-NEVER: Final = -1
-
-
-class Piece(NamedTuple):
-    """Tokens that a sample generated before it was preempted."""
-
-    sample: int
-    start_pass: int
-    tokens: int
 
 
 class Samples:
@@ -192,3 +156,37 @@ class Samples:
         for column in (self.group_first_version, self.group_ready_version, self.group_consumer_version):
             column += [NEVER] * len(kept)
         self.group_step += [NEVER] * len(kept)
+
+
+def _factors(waits_s: tuple[float, ...]) -> Reals | None:
+    """Waits over their mean; None where they do not vary."""
+    waits = np.array(waits_s, dtype=np.float64)
+    return waits / waits.mean() if waits.size and waits.min() < waits.max() else None
+
+
+def group_correlation(law: LengthLaw) -> float:
+    """Correlation of the copula under which groups have the measured tail, 0..1; 0 where none was measured.
+
+    P(longest <= x) = E[Phi((z_x - sqrt(r) Z) / sqrt(1 - r)) ** S] for equally correlated normals with correlation r
+    (Dunnett and Sobel 1955); solved for the tail ratio by bisection. Own use.
+    """
+    if law.groups is None or law.groups.group_size < 2:
+        return 0.0
+    edges = np.arange(1, _QUANTILES + 1) / _QUANTILES
+    tokens, z = law.quantile(edges - 0.5 / _QUANTILES), ndtri(np.minimum(edges, 1.0 - 1e-12))
+    low, high = 0.0, _MOST_ALIKE
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        below = _longest_below(z, middle, law.groups.group_size)
+        longest = float(np.diff(below, prepend=0.0) @ tokens) / float(tokens.mean())
+        low, high = (middle, high) if longest > law.groups.tail_ratio else (low, middle)
+    return 0.0 if high <= 2 * _MOST_ALIKE / 2**_BISECTIONS else high
+
+
+def _longest_below(z: Reals, correlation: float, group_size: int) -> Reals:
+    """P(the longest of a group is not above the quantile at each z); its last value is 1."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    spread = (z[:, None] - math.sqrt(correlation) * nodes) / math.sqrt(1.0 - correlation)
+    below = ndtr(spread) ** group_size @ (weights / weights.sum())
+    below[-1] = 1.0
+    return below

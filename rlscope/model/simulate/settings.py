@@ -62,11 +62,11 @@ def _refuse_contradictions(system: System, settings: Settings) -> None:
         raise ValueError("staleness_policy drop needs a max_staleness")
     if admission.queue_policy == "drop_oldest" and admission.queue_capacity_samples is None:
         raise ValueError("drop_oldest needs a capacity of the queue")
-    ahead = system.workload.prefetched_batches
-    if admission.staleness_policy != "drop" and ahead > (admission.max_staleness or math.inf):
-        raise ValueError(f"{ahead} prefetched batches are older than a max_staleness of {admission.max_staleness}")
+    prefetched = system.workload.prefetched_batches
+    if admission.staleness_policy != "drop" and prefetched > (admission.max_staleness or math.inf):
+        raise ValueError(f"{prefetched} prefetched batches are older than a max_staleness of {admission.max_staleness}")
     if admission.staleness_policy == "publication_waits":
-        _refuse_what_cannot_wait(admission, settings, ahead)
+        _refuse_what_cannot_wait(admission, settings, prefetched)
 
 
 def _refuse_what_cannot_wait(admission: Admission, settings: Settings, prefetched_batches: float) -> None:

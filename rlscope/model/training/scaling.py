@@ -26,13 +26,13 @@ asynchronous training fall with exponents of 1.0 to 0.2 as 16 to 128 trainers do
 _UNSEEN_LOSS_SD: Final = 0.15
 """Scale of a half-normal loss of exponent beyond what the tokens of a step show: ranks that wait for the one with the
 longest sequences. The largest of D sums of k lengths is about 1 + cv sqrt(2 ln D / k) times their mean; from 4 to 8
-ranks with 16 to 32 samples each that costs 0.1 to 0.2 where nobody balances the ranks, and nothing where somebody does.
+ranks with 16 to 32 samples each that costs 0.1 to 0.2 where ranks are not balanced, and nothing where they are.
 """
 MOST_EXPONENT: Final = 1.05
-"""Perfect scaling must lie inside the 90 % interval and not on its edge; 1.02 has been published."""
+"""Perfect scaling must lie inside the 90% interval and not on its edge; 1.02 has been published."""
 RUN_ERROR: Final = 0.02
 """Log deviation of the seconds of a run's steps from what its tokens and GPUs make them: other nodes, other lengths in
-the same number of tokens, other neighbours. Assumed: two runs then differ by 3 %, and from one number of GPUs to twice
+the same number of tokens, other neighbours. Assumed: two runs then differ by 3%, and from one number of GPUs to twice
 as many the exponent is known to 0.04 at best."""
 _SOFT_EDGE: Final = 0.02
 """Least error of the elasticity that bounds the exponent: a rank with less to hold may be that much faster."""
@@ -51,6 +51,52 @@ _SHARES: Final = np.arange(0.0, 0.99, 0.02)
 _USUAL_SHARE: Final = 0.1
 """Mean of the exponential law of those shares before anything is seen. Assumed: a tenth of a step is optimizer,
 launches and first messages. Were all shares as likely, most of what scaling loses would be put down to overhead."""
+_SURE_RATIO: Final = 0.99
+"""Share of the draws in which overhead and rate must be positive for the overhead to count as identified."""
+_WIDEST_SLOPE: Final = 0.15
+"""Relative standard deviation of the seconds per token beyond which line and overhead say nothing."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRate:
+    """What the train steps show; the draws are equally likely alternatives, taken together by position."""
+
+    seen_gpus: int
+    """Trainer GPUs of most steps: at this number nothing is carried over."""
+    tokens_per_gpu_s: float
+    overhead_s: float
+    scaling_exponent: float
+    """Median of its draws."""
+    overhead_identified: bool
+    """False: the steps do not tell overhead from rate. All their time is then in the rate, or, where steps at other
+    numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
+    scaling_seen_at: tuple[int, ...]
+    """Other numbers of trainer GPUs that steps were seen at, least first; where there are none, the exponent is the
+    prior's, narrowed by how the seconds of steps follow their tokens."""
+    scaling_contradicted: bool
+    """Whether no exponent explains what was seen there."""
+    least_tokens: float
+    most_tokens: float
+    """Range of the tokens of a step: beyond it, the overhead matters."""
+    rate_draws: Reals
+    overhead_draws: Reals
+    exponent_draws: Reals
+
+    def has_seen(self, gpus: int) -> bool:
+        """Whether `gpus` trainer GPUs lie within the range of numbers that steps were seen at."""
+        seen = (self.seen_gpus, *self.scaling_seen_at)
+        return min(seen) <= gpus <= max(seen)
+
+    def trainer(self, phases: tuple[TrainerPhase, ...] = ()) -> Trainer:
+        """The trainer as it is most likely to be."""
+        return Trainer(self.tokens_per_gpu_s, self.seen_gpus, self.scaling_exponent, self.overhead_s, phases)
+
+    def trainer_draws(self, phases: tuple[TrainerPhase, ...] = ()) -> tuple[Trainer, ...]:
+        """The trainer as it could as well be; away from the GPUs that were seen the draws fan out with the exponent."""
+        draws = zip(self.rate_draws.tolist(), self.exponent_draws.tolist(), self.overhead_draws.tolist(), strict=True)
+        return tuple(
+            Trainer(rate, self.seen_gpus, exponent, overhead_s, phases) for rate, exponent, overhead_s in draws
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,11 +110,42 @@ class StepsElsewhere:
     """False: of the run that is calibrated, so that no difference between runs is in them."""
 
 
-class Elasticity(NamedTuple):
-    """d log seconds / d log tokens of the part of a step that is not overhead, and its standard error."""
+def fit_training_rate(
+    tokens: npt.ArrayLike,
+    seconds: npt.ArrayLike,
+    gpus: npt.ArrayLike,
+    rng: np.random.Generator,
+    draws: int = 200,
+    others: Sequence[StepsElsewhere] = (),
+) -> TrainingRate:
+    """Rate and overhead of a step, from one entry per step in order, and how the rate scales.
 
-    value: float
-    error: float
+    tokens: as the trainer counts them; seconds: of its passes, wall time; gpus: trainer GPUs, one number or one per
+    step. Rate and overhead are those of the commonest number of GPUs. The overhead is the intercept of a least-squares
+    line, where it is positive and sure; else all seconds are in the rate, which is then a ratio of sums. The draws
+    resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
+    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. ValueError: no steps, or tokens and
+    seconds that are not positive.
+    """
+    work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
+        raise ValueError("a training rate needs positive tokens and seconds, one each per step")
+    numbers = np.broadcast_to(np.asarray(gpus, dtype=np.int64), work.shape)
+    counts, occurrences = np.unique(numbers, return_counts=True)
+    seen = int(counts[occurrences.argmax()])
+    within = [
+        StepsElsewhere(int(count), work[numbers == count], times[numbers == count], is_other_run=False)
+        for count in counts
+    ]
+    elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
+    own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
+    if not elsewhere:
+        posterior = ScalingPosterior(exponents_from_steps(rng, draws, own.elasticity), own.line, is_contradicted=False)
+    else:
+        posterior = posterior_exponents(
+            rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
+        )
+    return _summed_up(seen, work[numbers == seen], own, posterior, {each.gpus for _, each in elsewhere})
 
 
 class Line(NamedTuple):
@@ -76,6 +153,22 @@ class Line(NamedTuple):
 
     overhead_s: Reals
     token_s: Reals
+
+
+class Elasticity(NamedTuple):
+    """d log seconds / d log tokens of the part of a step that is not overhead, and its standard error."""
+
+    value: float
+    error: float
+
+
+class _OwnSteps(NamedTuple):
+    """The steps at one number of GPUs; arrays have one entry per draw, the first of the steps as they were."""
+
+    line: Line
+    is_identified: bool
+    mean_tokens: Reals
+    elasticity: Elasticity | None
 
 
 class ScalingPosterior(NamedTuple):
@@ -88,14 +181,76 @@ class ScalingPosterior(NamedTuple):
     """Whether no exponent explains the steps: the interval is then widened until one does."""
 
 
+def _summed_up(
+    seen: int, work: Reals, own: _OwnSteps, posterior: ScalingPosterior, elsewhere: Set[int]
+) -> TrainingRate:
+    rates = 1.0 / (posterior.line.token_s * seen)
+    return TrainingRate(
+        seen_gpus=seen,
+        tokens_per_gpu_s=float(rates[0]),
+        overhead_s=float(posterior.line.overhead_s[0]),
+        scaling_exponent=float(posterior.exponents[0]),
+        overhead_identified=own.is_identified,
+        scaling_seen_at=tuple(sorted(elsewhere)),
+        scaling_contradicted=posterior.is_contradicted,
+        least_tokens=float(work.min()),
+        most_tokens=float(work.max()),
+        rate_draws=rates[1:],
+        overhead_draws=posterior.line.overhead_s[1:],
+        exponent_draws=posterior.exponents[1:],
+    )
+
+
+def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) -> _OwnSteps:
+    block = block_steps(times)
+    indices = np.vstack((np.arange(work.size), block_draws(rng, work.size, block, draws)))
+    work, times = work[indices], times[indices]
+    line = _line(work, times)
+    sure, positive = _is_identified(line), (line.overhead_s > 0.0) & (line.token_s > 0.0)
+    overhead_s = np.where(positive & sure, line.overhead_s, 0.0)
+    token_s = np.where(positive & sure, line.token_s, times.sum(axis=1) / work.sum(axis=1))
+    outwards = few_blocks_factor(work.shape[1], block)
+    overhead_s = np.maximum(overhead_s[0] + outwards * (overhead_s - overhead_s[0]), 0.0)
+    token_s = token_s[0] * (token_s / token_s[0]) ** outwards
+    return _OwnSteps(Line(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
+
+
+def _line(work: Reals, times: Reals) -> Line:
+    """Least squares along the last axis. Work that does not vary has no line: NaN."""
+    mean_work, mean_time = work.mean(axis=-1), times.mean(axis=-1)
+    spread = work - mean_work[..., None]
+    variance = (spread**2).sum(axis=-1)
+    flat = variance <= 1e-12 * (work**2).sum(axis=-1)
+    slope = (spread * times).sum(axis=-1) / np.where(flat, np.nan, variance)
+    return Line(mean_time - slope * mean_work, slope)
+
+
+def _is_identified(line: Line) -> bool:
+    """Whether the overhead is positive, and the seconds per token are known well, in the draws."""
+    positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
+    return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
+
+
+def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
+    """Of the steps and of their resamples, rows of tokens and seconds; None where the tokens do not vary.
+
+    Where the overhead is identified, the rest is in proportion to the tokens: 1, with the error of the slope.
+    """
+    values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
+    if not np.isfinite(values).all():
+        return None
+    error = float(values[1:].std())
+    return Elasticity(1.0, error / float(values[0])) if _is_identified(line) else Elasticity(float(values[0]), error)
+
+
 def prior_exponents(rng: np.random.Generator, draws: int) -> Reals:
-    """The prior's median, and then so many draws of it: a normal law cut to 0..MOST_EXPONENT."""
+    """The prior's median, then `draws` draws of it: a normal law cut to 0..MOST_EXPONENT."""
     low, high = ndtr((np.array([0.0, MOST_EXPONENT]) - PRIOR_EXPONENT) / PRIOR_EXPONENT_SD)
     return PRIOR_EXPONENT + PRIOR_EXPONENT_SD * ndtri(low + (high - low) * _uniform(rng, draws))
 
 
 def exponents_from_steps(rng: np.random.Generator, draws: int, elasticity: Elasticity | None) -> Reals:
-    """The median, and then so many draws, of the exponent that the prior and the tokens of the steps leave possible.
+    """The median, then `draws` draws, of the exponent given the prior and the tokens of the steps.
 
     Twice the ranks have half of the tokens each, as they have in a step of half the tokens: with e the elasticity of a
     step's seconds in its tokens, g = e - d, where d >= 0 is what only more ranks show. With e measured as x with error
@@ -206,7 +361,7 @@ def _log_density(elasticity: Elasticity) -> Reals:
 
 
 def _uniform(rng: np.random.Generator, draws: int) -> Reals:
-    """A half, for the median, and then so many draws from 0 to 1."""
+    """0.5, for the median, then `draws` draws from 0 to 1."""
     return np.append(0.5, rng.random(draws))
 
 
@@ -217,160 +372,3 @@ def _drawn(log_density: Reals, grid: Reals, uniform: Reals) -> Reals:
     if len(below) == 1:
         return np.interp(uniform, below[0], grid)
     return np.array([np.interp(asked, row, grid) for asked, row in zip(uniform, below, strict=True)])
-
-
-_SURE_RATIO: Final = 0.99
-"""Share of the draws in which overhead and rate must be positive for the overhead to count as identified."""
-_WIDEST_SLOPE: Final = 0.15
-"""Relative standard deviation of the seconds per token beyond which line and overhead say nothing."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TrainingRate:
-    """What the train steps show; the draws are equally likely alternatives, taken together by position."""
-
-    seen_gpus: int
-    """Trainer GPUs of most steps: at this number nothing is carried over."""
-    tokens_per_gpu_s: float
-    overhead_s: float
-    scaling_exponent: float
-    """Median of its draws."""
-    overhead_identified: bool
-    """False: the steps do not tell overhead from rate. All their time is then in the rate, or, where steps at other
-    numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
-    scaling_seen_at: tuple[int, ...]
-    """Other numbers of trainer GPUs that steps were seen at, least first; where there are none, the exponent is the
-    prior's, as far as the tokens of the steps do not speak of it."""
-    scaling_contradicted: bool
-    """Whether no exponent explains what was seen there."""
-    least_tokens: float
-    most_tokens: float
-    """Range of the tokens of a step: beyond it, the overhead matters."""
-    rate_draws: Reals
-    overhead_draws: Reals
-    exponent_draws: Reals
-
-    def has_seen(self, gpus: int) -> bool:
-        """Whether training with so many trainer GPUs lies between numbers that steps were seen at."""
-        seen = (self.seen_gpus, *self.scaling_seen_at)
-        return min(seen) <= gpus <= max(seen)
-
-    def trainer(self, phases: tuple[TrainerPhase, ...] = ()) -> Trainer:
-        """The trainer as it is most likely to be."""
-        return Trainer(self.tokens_per_gpu_s, self.seen_gpus, self.scaling_exponent, self.overhead_s, phases)
-
-    def trainer_draws(self, phases: tuple[TrainerPhase, ...] = ()) -> tuple[Trainer, ...]:
-        """The trainer as it could as well be; away from the GPUs that were seen the draws fan out with the exponent."""
-        draws = zip(self.rate_draws.tolist(), self.exponent_draws.tolist(), self.overhead_draws.tolist(), strict=True)
-        return tuple(
-            Trainer(rate, self.seen_gpus, exponent, overhead_s, phases) for rate, exponent, overhead_s in draws
-        )
-
-
-def fit_training_rate(
-    tokens: npt.ArrayLike,
-    seconds: npt.ArrayLike,
-    gpus: npt.ArrayLike,
-    rng: np.random.Generator,
-    draws: int = 200,
-    others: Sequence[StepsElsewhere] = (),
-) -> TrainingRate:
-    """Rate and overhead of a step, from one entry per step in order, and how the rate scales.
-
-    tokens: as the trainer counts them; seconds: of its passes, wall time; gpus: trainer GPUs, one number or one per
-    step. Rate and overhead are those of the commonest number of GPUs. The overhead is the intercept of a least-squares
-    line, where it is positive and sure; else all seconds are in the rate, which is then a ratio of sums. The draws
-    resample blocks of steps. Steps at other numbers of GPUs, of this run or of others, narrow the exponent
-    (`posterior_exponents`); without any it is drawn by `exponents_from_steps`. ValueError: no steps, or tokens and
-    seconds that are not positive.
-    """
-    work, times = np.asarray(tokens, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
-    if work.size == 0 or work.shape != times.shape or work.min() <= 0.0 or times.min() <= 0.0:
-        raise ValueError("a training rate needs positive tokens and seconds, one each per step")
-    numbers = np.broadcast_to(np.asarray(gpus, dtype=np.int64), work.shape)
-    counts, occurrences = np.unique(numbers, return_counts=True)
-    seen = int(counts[occurrences.argmax()])
-    within = [
-        StepsElsewhere(int(count), work[numbers == count], times[numbers == count], is_other_run=False)
-        for count in counts
-    ]
-    elsewhere = [(each.gpus / seen, each) for each in (*within, *others) if each.gpus != seen]
-    own = _own_steps(work[numbers == seen], times[numbers == seen], rng, draws)
-    if not elsewhere:
-        posterior = ScalingPosterior(exponents_from_steps(rng, draws, own.elasticity), own.line, is_contradicted=False)
-    else:
-        posterior = posterior_exponents(
-            rng, own.line, own.mean_tokens, own.elasticity, elsewhere, overhead_known=own.is_identified
-        )
-    return _summed_up(seen, work[numbers == seen], own, posterior, {each.gpus for _, each in elsewhere})
-
-
-class _OwnSteps(NamedTuple):
-    """The steps at one number of GPUs; arrays have one entry per draw, the first of the steps as they were."""
-
-    line: Line
-    is_identified: bool
-    mean_tokens: Reals
-    elasticity: Elasticity | None
-
-
-def _own_steps(work: Reals, times: Reals, rng: np.random.Generator, draws: int) -> _OwnSteps:
-    block = block_steps(times)
-    indices = np.vstack((np.arange(work.size), block_draws(rng, work.size, block, draws)))
-    work, times = work[indices], times[indices]
-    line = _line(work, times)
-    sure, positive = _is_identified(line), (line.overhead_s > 0.0) & (line.token_s > 0.0)
-    overhead_s = np.where(positive & sure, line.overhead_s, 0.0)
-    token_s = np.where(positive & sure, line.token_s, times.sum(axis=1) / work.sum(axis=1))
-    outwards = few_blocks_factor(work.shape[1], block)
-    overhead_s = np.maximum(overhead_s[0] + outwards * (overhead_s - overhead_s[0]), 0.0)
-    token_s = token_s[0] * (token_s / token_s[0]) ** outwards
-    return _OwnSteps(Line(overhead_s, token_s), sure, work.mean(axis=1), _elasticity(work, times, line))
-
-
-def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
-    """Of the steps and of their resamples, rows of tokens and seconds; None where the tokens do not vary.
-
-    Where the overhead is told apart, the rest is in proportion to the tokens: 1, with the error of the slope.
-    """
-    values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
-    if not np.isfinite(values).all():
-        return None
-    error = float(values[1:].std())
-    return Elasticity(1.0, error / float(values[0])) if _is_identified(line) else Elasticity(float(values[0]), error)
-
-
-def _is_identified(line: Line) -> bool:
-    """Whether the overhead is positive, and the seconds per token are known well, in the draws."""
-    positive = (line.overhead_s > 0.0) & (line.token_s > 0.0)
-    return bool(positive.mean() >= _SURE_RATIO and line.token_s.std() < _WIDEST_SLOPE * line.token_s[0])
-
-
-def _line(work: Reals, times: Reals) -> Line:
-    """Least squares along the last axis. Work that does not vary has no line: NaN."""
-    mean_work, mean_time = work.mean(axis=-1), times.mean(axis=-1)
-    spread = work - mean_work[..., None]
-    variance = (spread**2).sum(axis=-1)
-    flat = variance <= 1e-12 * (work**2).sum(axis=-1)
-    slope = (spread * times).sum(axis=-1) / np.where(flat, np.nan, variance)
-    return Line(mean_time - slope * mean_work, slope)
-
-
-def _summed_up(
-    seen: int, work: Reals, own: _OwnSteps, posterior: ScalingPosterior, elsewhere: Set[int]
-) -> TrainingRate:
-    rates = 1.0 / (posterior.line.token_s * seen)
-    return TrainingRate(
-        seen_gpus=seen,
-        tokens_per_gpu_s=float(rates[0]),
-        overhead_s=float(posterior.line.overhead_s[0]),
-        scaling_exponent=float(posterior.exponents[0]),
-        overhead_identified=own.is_identified,
-        scaling_seen_at=tuple(sorted(elsewhere)),
-        scaling_contradicted=posterior.is_contradicted,
-        least_tokens=float(work.min()),
-        most_tokens=float(work.max()),
-        rate_draws=rates[1:],
-        overhead_draws=posterior.line.overhead_s[1:],
-        exponent_draws=posterior.exponents[1:],
-    )

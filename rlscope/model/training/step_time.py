@@ -16,17 +16,17 @@ from rlscope.model.system import Trainer, WeightUpdate, Workload
 
 LIKELY_MFU_RATIO: Final = 0.25
 LIKELY_MFU_SD: Final = 0.1
-"""Trainers of RL runs use 10 to 35 % of the peak: prime-rl reports 14 % at 16k tokens and 35 % at 65k, 4B on H100."""
+"""Trainers of RL runs use 10 to 35% of the peak: prime-rl reports 14% at 16k tokens and 35% at 65k, 4B on H100."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerStep:
-    """Seconds of one step, one entry per number of GPUs asked for."""
+    """Seconds of one step, one entry per number of GPUs."""
 
     compute_s: Reals
     """Forward and backward pass, with the overhead of a step."""
     phases_s: Reals
-    """Log-probabilities, checkpoints and whatever else the run showed."""
+    """Log-probabilities, checkpoints and other recorded phases."""
     blocked_s: float
     """Publishing, while no batch can be taken."""
 
@@ -47,7 +47,7 @@ def trained_tokens_per_step(workload: Workload) -> float:
 
 
 def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdate, gpus: Reals | float) -> TrainerStep:
-    """Seconds of a step with so many trainer GPUs: overhead + tokens / rate, where rate = u n0 (n / n0)^g.
+    """Seconds of a step with `gpus` trainer GPUs: overhead + tokens / rate, where rate = u n0 (n / n0)^g.
 
     u: tokens per second and GPU at the n0 GPUs that were seen. A power law between n0 and n, own choice; g is 1 where
     scaling is perfect, and less where data-parallel ranks wait for each other.
@@ -64,9 +64,7 @@ def trainer_step(trainer: Trainer, workload: Workload, update: WeightUpdate, gpu
 
 
 def at_pace_of(trainer: Trainer, other: Trainer, workload: Workload) -> Trainer:
-    """The trainer, its passes and their overhead as fast as another's with the GPUs that were seen: it then differs in
-    how it scales from there.
-    """
+    """The trainer with passes and overhead as fast as another's at the GPUs seen; only its scaling differs."""
     speed = _seen_s(trainer, workload) / _seen_s(other, workload)
     return replace(trainer, tokens_per_gpu_s=trainer.tokens_per_gpu_s * speed, overhead_s=trainer.overhead_s / speed)
 

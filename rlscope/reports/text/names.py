@@ -77,7 +77,7 @@ EXCLUSIONS: Final[Mapping[Exclusion, str]] = {
     "trainer_memory": "too few trainer GPUs for the training state",
 }
 REGIMES: Final[Mapping[Regime, str]] = {
-    "balanced": "nothing in particular",
+    "balanced": "nothing",
     "samplers": "samplers",
     "trainers": "trainers",
     "weight_updates": "weight updates",

@@ -7,7 +7,7 @@ issue 358 (Qwen3-4B). Staleness: Dong, Goel and Yu (Applied Compute, 2026).
 import numpy as np
 import pytest
 
-from rlscope.model.analytic.synchronous import SynchronousBatch, generation_s_of
+from rlscope.model.analytic.synchronous import SynchronousBatch, decode_batch_s
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.system import Trainer, TrainerPhase, WeightUpdate
 from rlscope.model.training.step_time import trained_tokens_per_step, trainer_step
@@ -48,7 +48,7 @@ def test_a_quarter_of_the_generators_slows_a_drain_by_less_where_its_tail_is_lon
     lengths = LengthLaw.lognormal(900, 0.8, cap)
     curve = Affine(pass_s, work_s / (512 * lengths.mean_tokens))
     seconds = [
-        generation_s_of(
+        decode_batch_s(
             curve, lengths, SynchronousBatch(512 * 16 / gpus, 10**6, 512 * 16, 0), horizon="longest_possible"
         )
         for gpus in (16, 4)

@@ -8,7 +8,7 @@ import pytest
 from rlscope.model.analytic.synchronous import (
     SynchronousBatch,
     colocated_step,
-    generation_s_of,
+    decode_batch_s,
     largest_batch,
     split_step,
 )
@@ -59,21 +59,21 @@ def test_an_update_ends_with_the_slower_of_the_two_sides() -> None:
 def test_equal_lengths_drain_in_so_many_passes() -> None:
     # 100 passes over 10 requests that hold 50 to 149 tokens each.
     batch = SynchronousBatch(samples=10, running_limit=10, step_samples=10, prompt_tokens=50)
-    seconds = generation_s_of(Affine(0.01, 0.001, 1e-6), CONSTANT, batch)
+    seconds = decode_batch_s(Affine(0.01, 0.001, 1e-6), CONSTANT, batch)
     assert seconds == pytest.approx(100 * (0.01 + 0.01) + 10 * 1e-6 * sum(range(50, 150)))
 
 
 def test_equal_lengths_in_three_waves_take_three_times_as_long() -> None:
     curve = Affine(0.01, 0.001)
-    one = generation_s_of(curve, CONSTANT, SynchronousBatch(10, 10, 30, 50))
-    three = generation_s_of(curve, CONSTANT, SynchronousBatch(30, 10, 30, 50))
+    one = decode_batch_s(curve, CONSTANT, SynchronousBatch(10, 10, 30, 50))
+    three = decode_batch_s(curve, CONSTANT, SynchronousBatch(30, 10, 30, 50))
     assert three == pytest.approx(3 * one, rel=1e-4)
 
 
 def test_waves_conserve_the_tokens_whatever_the_lengths() -> None:
     # A pass costs one second a request: the drain takes as many seconds as there are tokens.
     batch = SynchronousBatch(samples=40, running_limit=12, step_samples=40, prompt_tokens=0)
-    seconds = generation_s_of(Affine(0.0, 1.0), LENGTHS, batch, horizon="longest_possible")
+    seconds = decode_batch_s(Affine(0.0, 1.0), LENGTHS, batch, horizon="longest_possible")
     assert seconds == pytest.approx(40 * LENGTHS.mean_tokens, rel=1e-9)
 
 
@@ -93,7 +93,7 @@ class OneSecondUnlessFull:
 def test_in_waves_the_batch_is_full_until_nothing_waits() -> None:
     # What is left when the last request has started drains within the longest length.
     batch = SynchronousBatch(samples=200, running_limit=16, step_samples=200, prompt_tokens=0)
-    assert generation_s_of(OneSecondUnlessFull(), SHORT_OR_LONG, batch, horizon="longest_possible") <= 512 + 2
+    assert decode_batch_s(OneSecondUnlessFull(), SHORT_OR_LONG, batch, horizon="longest_possible") <= 512 + 2
 
 
 @pytest.mark.parametrize("limit", [64, 32, 16])
@@ -102,7 +102,7 @@ def test_a_drain_agrees_with_one_request_after_the_other(lengths: LengthLaw, lim
     # One engine of 64 requests, from one finish to the next; the standard error of 40 repeats is about 1 %.
     rng = np.random.default_rng(3)
     simulated = [simulated_drain_s(lengths.draw(rng, 64), limit) for _ in range(40)]
-    expected = generation_s_of(PNorm(0.0), lengths, SynchronousBatch(64, limit, 64, 0))
+    expected = decode_batch_s(PNorm(0.0), lengths, SynchronousBatch(64, limit, 64, 0))
     error = np.std(simulated) / np.sqrt(len(simulated))
     assert abs(np.mean(simulated) - expected) < 4 * error + 0.01 * expected
 
@@ -122,13 +122,13 @@ def simulated_drain_s(lengths: np.ndarray, limit: int) -> float:
 def test_with_few_samples_the_longest_possible_one_is_not_waited_for() -> None:
     batch = SynchronousBatch(samples=2, running_limit=2, step_samples=2, prompt_tokens=0)
     flat = Affine(0.01, 0.0)
-    assert generation_s_of(flat, LENGTHS, batch) == pytest.approx(0.01 * LENGTHS.longest_of(2).mean_tokens, rel=1e-3)
-    assert generation_s_of(flat, LENGTHS, batch, horizon="longest_possible") == pytest.approx(0.01 * 8192)
+    assert decode_batch_s(flat, LENGTHS, batch) == pytest.approx(0.01 * LENGTHS.longest_of(2).mean_tokens, rel=1e-3)
+    assert decode_batch_s(flat, LENGTHS, batch, horizon="longest_possible") == pytest.approx(0.01 * 8192)
 
 
 def test_an_engine_that_still_runs_has_a_whole_request() -> None:
     one = SynchronousBatch(samples=1, running_limit=1, step_samples=1, prompt_tokens=0)
-    assert generation_s_of(Affine(0.01, 0.02), LENGTHS, one) == pytest.approx(0.03 * LENGTHS.mean_tokens, rel=1e-3)
+    assert decode_batch_s(Affine(0.01, 0.02), LENGTHS, one) == pytest.approx(0.03 * LENGTHS.mean_tokens, rel=1e-3)
 
 
 def test_the_largest_batch_fills_the_cache_at_its_fullest() -> None:

@@ -10,7 +10,7 @@ from rlscope.model.calibration import Calibration, UncalibratableError, calibrat
 from rlscope.model.forecast.gap import batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import Spread, forecast_layouts
-from rlscope.model.forecast.recommend import _covers, _doubts, _objection, _trainers, contradiction, recommend
+from rlscope.model.forecast.recommend import _covers, _objection, _trainers, _uncertainties, contradiction, recommend
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.observed import Observed, OtherRun
@@ -158,7 +158,7 @@ def beside_another_run() -> Calibration:
 def test_the_exponent_is_doubted_together_with_the_overhead_that_goes_with_it():
     found = beside_another_run()
     assert np.ptp(found.training.overhead_draws) > 0.2 * observed().steps.train_s.mean()
-    spreads = {doubt.source: doubt.spread_ratio for doubt in _doubts(found, Layout(4, 6, 64))}
+    spreads = {doubt.source: doubt.spread_ratio for doubt in _uncertainties(found, Layout(4, 6, 64))}
     assert spreads["trainer_rate"] < 0.01
     assert spreads["trainer_scaling"] < 0.08
 

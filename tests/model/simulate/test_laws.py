@@ -113,16 +113,16 @@ class OnePassAtATime(SimulatedEngine):
         super().__init__(*terms)  # type: ignore[arg-type]
 
     def settle(self, now_s: float) -> list[int]:
-        if self._ahead:
+        if self._scheduled:
             for key in self._due:
                 OnePassAtATime.written.setdefault(key % 2**32, []).append(self.version)
         return list(super().settle(now_s))
 
     def resume(self, now_s: float) -> float:
         next_s = super().resume(now_s)
-        if not self._ahead:
+        if not self._scheduled:
             return next_s
-        self._ahead = 1
+        self._scheduled = 1
         return self.boundary_s()
 
     def swap(self, now_s: float, newcomer: int) -> int:

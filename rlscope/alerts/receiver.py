@@ -22,11 +22,7 @@ from urllib.parse import urlsplit
 from rlscope.alerts.durations import parse_duration
 from rlscope.alerts.source import Place, RuleSource
 from rlscope.analysis.result import SEVERITIES, Severity
-from rlscope.errors import RlscopeError, RuleError
-
-
-class SecretError(RlscopeError):
-    """A secret that is not where the rules say."""
+from rlscope.errors import RuleError, SecretError
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ from rlscope.alerts.receiver import (
     FromFile,
     InTheOpen,
     Receiver,
-    SecretError,
     holds_secret,
     receivers_of,
 )
 from rlscope.alerts.source import parse_source
-from rlscope.errors import RuleError
+from rlscope.errors import RuleError, SecretError
 
 HUSH = "T0SECRETSECRETSECRET"
 

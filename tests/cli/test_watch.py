@@ -117,7 +117,7 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     assert "FIRING critical must_fire: idle 100%" in stdout and "must_not" not in stdout
     assert "receiver gone: the connection was refused" in stdout
     assert "receiver broken: its address is no http or https URL" in stdout
-    assert "not every receiver could be told" in stderr
+    assert "2 alerts could not be delivered" in stderr
     heard = {request["path"]: request for request in listener.requests}
     assert heard.keys() == {"/services/hushslack", "/hook?key=hushquery"}
     assert heard["/hook?key=hushquery"]["headers"]["Authorization"] == "Bearer hushtoken"

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from token_simulator import Layout
 
-from rlscope.analysis.advise import Constraints
+from rlscope.analysis.result import Constraints
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.layouts import Spread, drawn_rates, rates_of
 from rlscope.model.forecast.result import NoModelResult

@@ -1,1 +1,66 @@
-"""rlscope: where the GPU-seconds of an asynchronous RL run went."""
+"""rlscope: where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change.
+
+    import rlscope
+
+    with rlscope.open("runs/monday") as run:
+        run.query("token_staleness_by_step")          # polars; `rlscope queries` lists the questions
+        run.sql("SELECT role, count(*) FROM workers GROUP BY role")
+    a = rlscope.analyze("runs/monday", max_staleness=4, also=["runs/tuesday"])
+    a.verdict, a.recommendation, a.staleness.tokens.p95
+    a.what_if(n_train=4, max_running=64)
+    a.charts.ledger()                                 # Altair
+    a.to_json(); a.to_markdown(); a.to_html("report.html")
+
+    rlscope.what_if("runs/monday", trainer_speed=2)
+    rlscope.plan("plan.toml")
+    rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
+    rlscope.report("runs/monday", "report.html")
+
+Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
+quick, and neither `check` nor a query waits for the model or for charts.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlscope.api import (
+        Analysis,
+        CheckReport,
+        PlanAnswer,
+        Run,
+        WhatIfAnswer,
+        analyze,
+        check,
+        open,
+        plan,
+        report,
+        what_if,
+    )
+    from rlscope.errors import RlscopeError
+
+__all__ = [
+    "Analysis",
+    "CheckReport",
+    "PlanAnswer",
+    "RlscopeError",
+    "Run",
+    "WhatIfAnswer",
+    "analyze",
+    "check",
+    "open",
+    "plan",
+    "report",
+    "what_if",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'rlscope' has no attribute {name!r}")
+    globals()[name] = getattr(import_module("rlscope.errors" if name == "RlscopeError" else "rlscope.api"), name)
+    return globals()[name]
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

@@ -1,14 +1,22 @@
-"""Everything that can be wrong with what the user gave us.
+"""Every error that a user can cause, as one tree: `except rlscope.RlscopeError` catches them all.
 
 RlscopeError
-├── RunFolderError      the folder is not a run, or a run that this version cannot read
-├── UnreadableDataError a file of the run broke while it was being read
-├── QueryError          a question that does not exist, or SQL that we do not run
-├── RuleError           a rule that says what we do not know
-└── AnalysisError       the run is readable but cannot be analysed
+├── RunFolderError            the folder is not a run, or a run that this version cannot read
+├── UnreadableDataError       a file of the run broke while it was being read
+├── QueryError                a question that does not exist, an argument it does not take, or SQL that is refused
+├── RuleError                 a file of rules, its receivers, or a rule of the command line that cannot be used
+├── SecretError               a secret that is not where the rules say
+├── AnalysisError             the run is readable but cannot be analysed, or not compared with another
+├── OutputError               a file that cannot be written
+└── ArgumentError             an argument that is out of its range (a ValueError too)
+    └── ImpossibleChangeError   a what-if that no layout of the run's GPUs can answer
 
-Each message names the thing, what was found, what was expected and the next step.
-Every other exception is a bug of ours and keeps its traceback.
+Each message names the thing, what was found, what was expected and the next step. A plan that cannot be read, and a
+library or a font that is not installed, are a plain RlscopeError.
+
+Exceptions elsewhere are not for users: those of `model` and `analysis` (UnobservableError, UncalibratableError,
+UnplannableError, UncountableError, NeverTrains) say what the model lacks and become a reason or one of these errors;
+DeliveryError becomes a line of the watch. Every other exception is a bug of ours and keeps its traceback.
 """
 
 from pathlib import Path
@@ -16,7 +24,7 @@ from typing import Self
 
 
 class RlscopeError(Exception):
-    """The base of every error that a user can mend."""
+    """The base of every error that a user can cause, and fix."""
 
     @classmethod
     def of(cls, thing: str | Path, *, found: str, expected: str, next_step: str) -> Self:
@@ -33,12 +41,28 @@ class UnreadableDataError(RlscopeError):
 
 
 class QueryError(RlscopeError):
-    """A question that does not exist, or SQL that we do not run."""
+    """A question that does not exist, an argument that it does not take, or SQL that is refused."""
 
 
 class RuleError(RlscopeError):
-    """A file of rules, or a rule of the command line, that says what we do not know."""
+    """A file of rules, or a rule of the command line, that cannot be used."""
+
+
+class SecretError(RlscopeError):
+    """A secret that is not where the rules say. The message names the place, never the secret."""
 
 
 class AnalysisError(RlscopeError):
-    """The run is readable but cannot be analysed."""
+    """The run is readable but cannot be analysed, or not compared with another."""
+
+
+class OutputError(RlscopeError):
+    """A file that cannot be written."""
+
+
+class ArgumentError(RlscopeError, ValueError):
+    """An argument that is out of its range."""
+
+
+class ImpossibleChangeError(ArgumentError):
+    """A what-if that names values, or GPUs, that the run cannot have. The message says which it can."""

@@ -12,10 +12,10 @@ def stills_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
 
     Processes that test side by side share what each has drawn: the folder above theirs is that of the session.
     """
-    from rlscope.reports.page import figure
+    from rlscope.reports.page import html
 
     own = tmp_path_factory.getbasetemp()
-    folder, draw = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "stills", figure.still
+    folder, draw = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "stills", html.still
     folder.mkdir(exist_ok=True)
 
     def still(spec: str, anchor: str) -> Markup:
@@ -27,5 +27,5 @@ def stills_drawn_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         return Markup(path.read_text(encoding="utf-8"))
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(figure, "still", still)
+        patched.setattr(html, "still", still)
         yield

@@ -23,6 +23,7 @@ LAYERS = (
     {"alerts"},
     {"pipeline"},
     {"reports"},
+    {"api"},
     {"cli"},
 )
 """Each package imports itself and what stands before it; packages of one layer may import each other."""

@@ -16,12 +16,8 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 
 from rlscope.alerts.durations import DURATION_SCHEMA, parse_duration
 from rlscope.analysis.result import Severity
-from rlscope.errors import RlscopeError
+from rlscope.errors import SecretError
 from rlscope.source import Place, Source
-
-
-class SecretError(RlscopeError):
-    """A secret that is not where the rule file says."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,14 @@ A run that the model can say nothing about is no error: `NoModelResult` says wha
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Final
 
 import polars as pl
 
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH, UnobservableError, observe
-from rlscope.analysis.result import RunFacts
+from rlscope.analysis.result import Constraints, RunFacts
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode.prior import hardware_prior
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
@@ -33,21 +32,6 @@ take groups all of them; a few that were resumed elsewhere do not make it a rout
 
 _LEAST_PREFETCHED: Final = 0.05
 """Of a batch: trainers that hold less took a few samples early and prefetch no batch."""
-
-
-@dataclass(frozen=True, slots=True)
-class Constraints:
-    """What the user requires of a recommendation, besides the run's config."""
-
-    most_staleness: int | None = None
-    """Cap on the staleness of samples; None: the run's own."""
-    gpus_per_node: int = 1
-    """Above 1: only whole nodes are moved."""
-    also: tuple[Path, ...] = ()
-    """Folders of other runs of the same model, which say how training scales."""
-
-
-NO_CONSTRAINTS: Final = Constraints()
 
 
 def advise(

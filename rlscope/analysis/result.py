@@ -1,14 +1,14 @@
 """What an analysis says: the facts that the terminal, the JSON and the page all render. No computing, no wording.
 
-What evaluation says of a rule: that it fires, since when, with which value, and what that cost. No wording.
-
-What a rule returns: an illness, how bad it is, the numbers that show it, and what it cost. No wording.
+The parts, from the outside in: what was asked of it (`Constraints`), what alert rules and findings say (`Alert`,
+`Finding`), who ran and how long (`RunFacts`), the verdict, the rates, the ledger, the staleness, and the whole.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
@@ -19,9 +19,23 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.result import ModelResult, NoModelResult
 
 
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What the user asks of a recommendation besides what run.json says."""
+
+    most_staleness: int | None = None
+    """Cap on the staleness of samples, in versions; None: the run's own."""
+    gpus_per_node: int = 1
+    """Above 1: only whole nodes are moved."""
+    also: tuple[Path, ...] = ()
+    """Folders of other runs of the same model, which say how training scales."""
+
+
+NO_CONSTRAINTS: Final = Constraints()
+
 Severity = Literal["info", "warning", "critical"]
 SEVERITIES: Final[tuple[Severity, ...]] = ("info", "warning", "critical")
-"""From what only informs to what must wake somebody."""
+"""From the lowest, which only informs, to the highest, which must wake somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +71,7 @@ class Alert:
 
 
 def at_least(severity: Severity, floor: Severity) -> bool:
-    """Whether a severity is as grave as another or graver."""
+    """Whether a severity is another one or higher."""
     return SEVERITIES.index(severity) >= SEVERITIES.index(floor)
 
 
@@ -66,13 +80,13 @@ EvidenceValue = int | float | str | None
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One illness found in a run."""
+    """One thing found wrong with a run."""
 
     rule: str
     """The rule's name: the name of its module."""
     severity: Severity
     cost_gpu_s: float | None
-    """GPU-seconds that the illness took; None when it cannot be priced."""
+    """GPU-seconds that it cost; None when it cannot be priced."""
     evidence: Mapping[str, EvidenceValue]
     """Numbers that the sentence is made of, each with its unit in its name."""
     start_ns: int | None
@@ -236,8 +250,8 @@ def _not_asked() -> "NoModelResult":
 
 
 @dataclass(frozen=True, slots=True)
-class Analysis:
-    """The whole analysis of one run."""
+class AnalysisResult:
+    """Everything that an analysis computed of one run."""
 
     run: RunFacts
     verdict: Verdict
@@ -245,11 +259,14 @@ class Analysis:
     ledger: Ledger
     staleness: Staleness
     findings: tuple[Finding, ...]
-    """Dearest first."""
+    """The most expensive first."""
     data_quality: DataQuality
-    answers: Mapping[str, pl.DataFrame]
+    answers: Mapping[str, pl.DataFrame] = field(repr=False)
     """The frame of each query that the page draws, by the query's name; columns are in the query's header."""
-    model: "ModelResult | NoModelResult" = field(default_factory=_not_asked)
-    """What the run should have done, and the layout to use next; or why the model says nothing."""
+    model: "ModelResult | NoModelResult" = field(default_factory=_not_asked, repr=False)
+    """What the run should have done, and the recommended layout; or why there is no model of the run."""
     alerts: tuple[Alert, ...] = ()
     """The stretches in which a built-in alert rule fired, in the order in which they began."""
+
+
+Analysis = AnalysisResult

@@ -1,27 +1,44 @@
-"""The command: parse, call one public function, print. Data goes to stdout, everything else to stderr.
+"""The command: parse, call the front door, print. Data goes to stdout, everything else to stderr.
 
-One module a subcommand, imported here so that it registers; what is slow to import is imported when it is called.
+One module a subcommand or two; what is slow to import is imported when the subcommand runs.
 """
 
 import sys
+from collections.abc import Callable
 from textwrap import TextWrapper
+from typing import Final
 
 from rich.console import Console
 
 from rlscope.cli import analyze, check, plan, query, rules, watch, what_if
 from rlscope.cli.app import app
-from rlscope.errors import RlscopeError, RuleError
+from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
-__all__ = ["analyze", "app", "check", "main", "plan", "query", "rules", "watch", "what_if"]
+__all__ = ["COMMANDS", "app", "main"]
+
+COMMANDS: Final[tuple[Callable[..., None], ...]] = (
+    analyze.analyze,
+    analyze.report,
+    what_if.what_if,
+    plan.plan,
+    check.check,
+    watch.watch,
+    rules.rules,
+    query.query,
+    query.queries,
+)
+"""In the order of the help; `what_if` is `rlscope what-if`."""
+for _command in COMMANDS:
+    app.command()(_command)
 
 
 def main() -> None:
-    """Run the command; what the user can mend becomes a message and exit code 1, or 2 for rules: they are usage."""
+    """Run the command; what the user can fix becomes a message and exit code 1, or 2 for what is a matter of usage."""
     try:
         app()
     except RlscopeError as error:
         _complain(error)
-        sys.exit(2 if isinstance(error, RuleError) else 1)
+        sys.exit(2 if isinstance(error, RuleError | ArgumentError) else 1)
 
 
 def _complain(error: RlscopeError) -> None:

@@ -1,33 +1,40 @@
-"""The command and what its subcommands share: the folder argument, and where text is written."""
+"""The command and what its subcommands share: arguments that several take, progress, and where text is written."""
 
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from rich.console import Console
 
-from rlscope.errors import RlscopeError
+from rlscope.trace.adhoc import write_file
 
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    help="Where the GPU-seconds of an asynchronous RL run went, how old its tokens were, and what to change.",
+    help="Where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change.",
 )
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="The folder that RLSCOPE_RUN_DIR named.")]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).")]
 Also = Annotated[
     list[Path] | None,
     typer.Option(
         "--also",
         metavar="RUN_DIR",
-        help="Another run of the same model, with other trainer GPUs: it says how training scales. May be repeated.",
+        help="Another run of the same model with a different number of trainer GPUs; shows how training scales. "
+        "Repeatable.",
     ),
+]
+JsonTo = Annotated[
+    str | None, typer.Option("--json", metavar="FILE|-", help="Also write the result as JSON; - is stdout.")
 ]
 STDOUT: Final = "-"
 
 
 @app.callback(invoke_without_command=True)
 def root(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Where the GPU-seconds of an asynchronous RL run went, how old its tokens were, and what to change."""
+    """Where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change."""
     if version:
         from importlib.metadata import version as installed
 
@@ -35,28 +42,21 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
         raise typer.Exit
 
 
+@contextmanager
+def progress_on(notes: Console) -> Generator[Callable[[str], None]]:
+    """Shows what is being done, on a terminal."""
+    with notes.status("opening the run") as status:
+        yield status.update
+
+
 def print_or_write(target: str, text: str) -> None:
-    """Text that ends without a newline, to stdout where the target is a dash. Raises RlscopeError."""
+    """Text that ends without a newline, to stdout where the target is a dash. Raises OutputError."""
     if target == STDOUT:
         print(text)
     else:
-        write_text(Path(target), text + "\n")
+        write_file(Path(target), (text + "\n").encode())
 
 
-def write_text(path: Path, text: str) -> Path:
-    """Write a file and return its path. Raises RlscopeError where that is not possible."""
-    return write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> Path:
-    """Write a file and return its path. Raises RlscopeError where that is not possible."""
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise RlscopeError.of(
-            path,
-            found=error.strerror or str(error),
-            expected="a file that can be written",
-            next_step="Name another one.",
-        ) from error
-    return path
+def note_written(notes: Console, path: Path) -> None:
+    """Say where a file went."""
+    notes.print(f"wrote {path}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`rlscope check`: rules over a run, for people and for CI."""
+"""`rlscope check`: alert rules over a run, for people and for CI."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,10 +6,11 @@ from typing import Annotated
 
 import typer
 
-from rlscope.cli.app import STDOUT, RunFolder, app, print_or_write
+import rlscope
+from rlscope.cli.app import STDOUT, RunFolder, print_or_write
 
 FIRED = 3
-"""The exit code when something at or above --fail-on fired."""
+"""The exit code when a rule at or above --fail-on fired."""
 
 
 class ReportFormat(StrEnum):
@@ -31,36 +32,32 @@ class FailOn(StrEnum):
 
 
 RulesFile = Annotated[
-    Path | None, typer.Option("--rules", exists=True, dir_okay=False, help="TOML or YAML. [default: built-in rules]")
+    Path | None,
+    typer.Option(
+        "--rules", exists=True, dir_okay=False, show_default="the built-in rules", help="Alert rules, TOML or YAML."
+    ),
 ]
-FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit 3 when this severity or a graver one fired.")]
+FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit 3 if a rule of this severity or higher fired.")]
 
 
-@app.command()
 def check(
     run_dir: RunFolder,
     rules: RulesFile = None,
     fail_on: FailOnOption = FailOn.CRITICAL,
     fail_if: Annotated[
         list[str] | None,
-        typer.Option("--fail-if", metavar="'METRIC > NUMBER'", help="A critical rule over the whole run; repeatable."),
+        typer.Option(
+            "--fail-if",
+            metavar="'METRIC > NUMBER'",
+            help="A critical rule over the whole run, as 'staleness.tokens.p95 > 4'; without --rules it replaces the "
+            "built-in rules. Repeatable.",
+        ),
     ] = None,
-    report_format: Annotated[ReportFormat, typer.Option("--format", help="How to write it.")] = ReportFormat.TEXT,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE|-", help="Where to write it.")] = STDOUT,
+    report_format: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TEXT,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE|-", help="Output file; - is stdout.")] = STDOUT,
 ) -> None:
-    """Hold a run to rules: every stretch in which one fired. Exit 0, or 3 when something fired that must not."""
-    from rlscope.pipeline import check as check_folder
-    from rlscope.pipeline import failed, rules_to_check
-    from rlscope.reports.documents import check
-
-    write = {
-        ReportFormat.TEXT: check.as_text,
-        ReportFormat.JSON: check.as_json,
-        ReportFormat.MARKDOWN: check.as_markdown,
-        ReportFormat.JUNIT: check.as_junit,
-        ReportFormat.GITHUB: check.as_github,
-    }[report_format]
-    report = check_folder(run_dir, rules_to_check(rules, fail_if or []))
-    print_or_write(output, write(report, fail_on.value))
-    if failed(report, fail_on.value):
+    """Evaluate alert rules on a run and list every firing. Exits 3 if one reaches --fail-on."""
+    checked = rlscope.check(run_dir, rules, fail_if or ())
+    print_or_write(output, checked.to_text(report_format.value, fail_on.value))
+    if checked.failed(fail_on.value):
         raise typer.Exit(FIRED)

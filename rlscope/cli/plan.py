@@ -6,26 +6,22 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from rlscope.cli.app import STDOUT, app, print_or_write
+import rlscope
+from rlscope.cli.app import STDOUT, JsonTo, print_or_write
 
 
-@app.command()
 def plan(
-    plan_toml: Annotated[Path | None, typer.Argument(metavar="PLAN.toml", help="What the run is to be.")] = None,
-    example: Annotated[
-        bool, typer.Option("--example", help="Print a plan with every key explained, and exit.")
-    ] = False,
-    json_to: Annotated[
-        str | None, typer.Option("--json", metavar="FILE|-", help="Write the answer as JSON; - is stdout.")
+    plan_toml: Annotated[
+        Path | None, typer.Argument(metavar="PLAN.toml", help="The planned run: model, GPUs, lengths, batch.")
     ] = None,
+    example: Annotated[bool, typer.Option("--example", help="Print an example plan, every key explained.")] = False,
+    json_to: JsonTo = None,
     max_staleness: Annotated[
-        int | None, typer.Option(min=0, help="Cap on staleness, in versions. [default: the plan's]")
+        int | None, typer.Option(min=0, show_default="the plan's", help="Staleness cap of samples, in versions.")
     ] = None,
 ) -> None:
-    """Which layout to start a run with, from model, device, lengths and batch."""
-    from rlscope.planning.build import plan_ahead
+    """Recommend the layout to start a run with, from its model, GPUs, lengths and batch."""
     from rlscope.planning.schema import EXAMPLE
-    from rlscope.reports.documents.plan import plan_document
     from rlscope.reports.terminal.model import print_plan
 
     if example == (plan_toml is not None):
@@ -35,7 +31,7 @@ def plan(
         return
     notes = Console(stderr=True)
     with notes.status("sweeping the layouts"):
-        file, planned = plan_ahead(plan_toml, max_staleness)
+        answer = rlscope.plan(plan_toml, max_staleness)
     if json_to is not None:
-        print_or_write(json_to, plan_document(planned, file).as_json())
-    print_plan(planned, file, notes if json_to == STDOUT else Console())
+        print_or_write(json_to, answer.to_json())
+    print_plan(answer.result, answer.file, notes if json_to == STDOUT else Console())

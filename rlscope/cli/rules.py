@@ -1,4 +1,4 @@
-"""`rlscope rules`: the metrics there are, the rules that hold, and files made of them."""
+"""`rlscope rules`: the metrics that a rule may name, the rules in force, and files made of them."""
 
 import shutil
 import sys
@@ -6,20 +6,18 @@ from typing import Annotated
 
 import typer
 
-from rlscope.cli.app import app
 from rlscope.cli.check import RulesFile
 
 
-@app.command()
 def rules(
     rules: RulesFile = None,
     example: Annotated[
         bool, typer.Option("--example", help="Print the built-in rules as a file to start from.")
     ] = False,
-    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print them as a Prometheus rule file.")] = False,
-    grafana: Annotated[bool, typer.Option("--grafana", help="Print a Grafana dashboard of the same metrics.")] = False,
+    prometheus: Annotated[bool, typer.Option("--prometheus", help="Print the rules as Prometheus rules.")] = False,
+    grafana: Annotated[bool, typer.Option("--grafana", help="Print a Grafana dashboard of the metrics.")] = False,
 ) -> None:
-    """List the metrics that a rule may name and the rules that hold."""
+    """List the metrics that alert rules can use, and the rules in force."""
     from rlscope.alerts.config import built_in_rules, load_rules
     from rlscope.alerts.config import example as example_file
     from rlscope.alerts.export import dashboard

@@ -1,4 +1,4 @@
-"""`rlscope watch`: a run that is being written, held to rules as it goes."""
+"""`rlscope watch`: a run that is being written, checked against alert rules as it goes."""
 
 import signal
 import sys
@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from rlscope.cli.app import RunFolder, app
+from rlscope.cli.app import RunFolder
 from rlscope.cli.check import FIRED, FailOn, FailOnOption, RulesFile
 
 if TYPE_CHECKING:
@@ -20,18 +20,23 @@ if TYPE_CHECKING:
 Show = Callable[["Look"], None]
 
 
-@app.command()
 def watch(
     run_dir: RunFolder,
     rules: RulesFile = None,
     state: Annotated[
-        Path | None, typer.Option("--state", help="Where it remembers what it told. [default: in RUN_DIR]")
+        Path | None,
+        typer.Option("--state", show_default="in RUN_DIR", help="State file: resume point and alerts already sent."),
     ] = None,
-    interval: Annotated[str, typer.Option("--interval", help="How often it looks, as 5s or 1m.")] = "5s",
+    interval: Annotated[str, typer.Option("--interval", help="How often to look, as 5s or 1m.")] = "5s",
     fail_on: FailOnOption = FailOn.CRITICAL,
-    plain: Annotated[bool, typer.Option("--plain", help="Print lines, even on a terminal.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Print lines instead of a live screen, even on a terminal.")
+    ] = False,
 ) -> None:
-    """Follow a run while it is written: show it, and tell people what fires. Ends with the run, as `check` does."""
+    """Follow a run while it is written: show its state and send alerts as rules fire.
+
+    Ends when the run ends. Exits 3 if a rule reached --fail-on.
+    """
     from rlscope.alerts.durations import parse_duration
     from rlscope.alerts.live.watch import watch_run
 
@@ -40,7 +45,7 @@ def watch(
     except ValueError as error:
         raise typer.BadParameter(f"found {interval!r}; expected {error}", param_hint="--interval") from None
     if not interval_s:
-        raise typer.BadParameter("expected more than nothing", param_hint="--interval")
+        raise typer.BadParameter("expected a duration above zero", param_hint="--interval")
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def note(text: str) -> None:
@@ -49,7 +54,7 @@ def watch(
     with _interruptions() as count, _display(plain or not sys.stdout.isatty()) as show:
         outcome = watch_run(run_dir, rules, state, interval_s, show, count, note)
     if outcome.untold:
-        note(f"not every receiver could be told of all: {outcome.untold} alerts are left")
+        note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
     if outcome.failed(fail_on.value):
         raise typer.Exit(FIRED)
 

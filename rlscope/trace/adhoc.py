@@ -1,4 +1,4 @@
-"""One question to one run, by name or as ad-hoc SQL, written as text, CSV, JSON or Parquet to a file or stdout."""
+"""One question to an open run by name, the file of ad-hoc SQL, and a table as text, CSV, JSON or Parquet."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -8,35 +8,43 @@ from typing import Final
 
 import polars as pl
 
-from rlscope.errors import QueryError, RlscopeError
-from rlscope.trace.query import Argument, ask, ask_own, standard_arguments
+from rlscope.errors import OutputError, QueryError
+from rlscope.trace.query import Argument, ask, standard_arguments
 from rlscope.trace.questions import Question, find_question, questions
-from rlscope.trace.store import open_run
+from rlscope.trace.store import Run
 
+NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 _AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bins"})
 """Lengths and counts, which questions divide by."""
 
 
-def answer(folder: Path, name: str | None, file: Path | None, arguments: Mapping[str, Argument]) -> pl.DataFrame:
-    """The table that answers the question `name`, or the SELECT in `file`.
+def answer(run: Run, name: str, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> pl.DataFrame:
+    """The table that answers the question `name`; arguments replace those that every question is asked with.
 
-    arguments replace those that every question is asked with; a SELECT takes none. Raises RunFolderError, QueryError or
-    UnreadableDataError.
+    Raises QueryError, UnreadableDataError.
     """
-    if name is not None:
-        _check_arguments(find_question(name), arguments)
-    elif arguments:
+    _check_arguments(find_question(name), arguments)
+    return ask(run, name, standard_arguments(run) | dict(arguments))
+
+
+def read_sql(file: Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> str:
+    """The text of a file of SQL, which takes no arguments. Raises QueryError."""
+    if arguments:
         raise QueryError.of(
             "--arg with -f",
             found="arguments " + ", ".join(arguments),
             expected="none: only the questions of `rlscope queries` have arguments",
             next_step="Write the values into the file.",
         )
-    with open_run(folder) as run:
-        if name is None:
-            assert file is not None
-            return ask_own(run, _read_sql(file))
-        return ask(run, name, standard_arguments(run) | dict(arguments))
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise QueryError.of(
+            file,
+            found=f"what is not readable as text ({error})",
+            expected="a SELECT as UTF-8 text",
+            next_step="Save the file as UTF-8.",
+        ) from error
 
 
 def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
@@ -67,7 +75,7 @@ def _check_arguments(question: Question, arguments: Mapping[str, Argument]) -> N
                 f"query {question.name!r}",
                 found=f"argument {name} = {value!r}",
                 expected="a whole number, at least 1",
-                next_step=f"Give it with --arg {name}=VALUE, or leave it out.",
+                next_step=f"Pass {name}=VALUE, or leave it out.",
             )
 
 
@@ -78,18 +86,6 @@ def _argument_names(question: Question) -> dict[str, None]:
         if table in questions():
             names |= _argument_names(find_question(table))
     return names
-
-
-def _read_sql(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise QueryError.of(
-            file,
-            found=f"what is not readable as text ({error})",
-            expected="a SELECT as UTF-8 text",
-            next_step="Save the file as UTF-8.",
-        ) from error
 
 
 def _typed(value: str) -> Argument:
@@ -111,21 +107,27 @@ class TableFormat(StrEnum):
 
 
 def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | None) -> None:
-    """Write the whole frame; stdout when output is None. Raises RlscopeError for a file that cannot be written."""
+    """Write the whole frame; stdout when output is None. Raises OutputError."""
     content = _encoded(frame, table_format)
-    if output is None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
+    if output is not None:
+        write_file(output, content)
         return
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file and return its path. Raises OutputError where that is not possible."""
     try:
-        output.write_bytes(content)
+        path.write_bytes(content)
     except OSError as error:
-        raise RlscopeError.of(
-            output,
+        raise OutputError.of(
+            path,
             found=error.strerror or str(error),
             expected="a file that can be written",
-            next_step="Name another with -o.",
+            next_step="Name another one.",
         ) from error
+    return path
 
 
 def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:

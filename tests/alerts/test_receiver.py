@@ -9,11 +9,10 @@ from rlscope.alerts.receiver import (
     FromFile,
     InTheOpen,
     Receiver,
-    SecretError,
     holds_secret,
     receivers_of,
 )
-from rlscope.errors import RuleError
+from rlscope.errors import RuleError, SecretError
 from rlscope.source import parse_source
 
 HUSH = "T0SECRETSECRETSECRET"

@@ -8,9 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.advise import Constraints, _admission, _model_config, _settings
+from rlscope.analysis.advise import _admission, _model_config, _settings
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import UnobservableError, _prefetched, observe
+from rlscope.analysis.result import Constraints
 from rlscope.model.observed import Delivered, Observed, PreemptionCounts
 from rlscope.model.system import Admission
 from rlscope.trace.config import RunConfig

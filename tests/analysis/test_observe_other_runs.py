@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from benchmarks.token_simulator import Layout, Limits, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.analysis.advise import Constraints
 from rlscope.analysis.observe import read_other_runs
+from rlscope.analysis.result import Constraints
 from rlscope.cli import app
 from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast import recommend

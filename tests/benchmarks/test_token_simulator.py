@@ -99,7 +99,7 @@ VARIANTS = {
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is recorded is tested here, not what the model makes of it, which takes seconds."""
-    monkeypatch.setattr("rlscope.pipeline.advise", lambda *_: NoModelResult("not asked"))
+    monkeypatch.setattr("rlscope.analysis.advise.advise", lambda *_: NoModelResult("not asked"))
 
 
 def test_a_run_small_enough_to_follow_by_hand_goes_as_it_must() -> None:

@@ -186,7 +186,7 @@ def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_
         ),
     ],
 )
-def test_what_the_user_can_mend_is_one_message_on_stderr_and_exit_code_1(
+def test_what_the_user_can_fix_is_one_message_on_stderr_and_exit_code_1(
     arguments: tuple[str, ...], message: str, run_dir: Path, tmp_path: Path, execute: Callable[..., Ended]
 ) -> None:
     (tmp_path / "bad.sql").write_text("SELECT nothing")

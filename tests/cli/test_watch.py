@@ -123,7 +123,7 @@ def test_a_watch_tells_what_fires_and_no_secret_is_in_anything_that_it_writes(
     assert "receiver gone: the connection was refused" in stdout
     assert "receiver broken: its URL is not an http or https URL" in stdout
     assert "receiver slack: its URL is not a Slack webhook" in stdout
-    assert "not every receiver could be told" in stderr
+    assert "3 alerts could not be delivered" in stderr
     heard = {request["path"]: request for request in listener.requests}
     assert heard.keys() == {"/services/hushchat", "/hook?key=hushquery"}
     assert heard["/hook?key=hushquery"]["headers"]["Authorization"] == "Bearer hushtoken"

@@ -10,13 +10,12 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner, Result
 
+import rlscope
 from rlscope.cli import app
 from rlscope.errors import AnalysisError
-from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
-from rlscope.pipeline import ask_run
 from tests.model.known_run import observed
 
 TRACE = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
@@ -51,9 +50,8 @@ def model() -> ModelResult:
 @pytest.fixture
 def known(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every run folder is the known run."""
-    monkeypatch.setattr(
-        "rlscope.pipeline.analyze", lambda _folder, progress, constraints: SimpleNamespace(model=model())
-    )
+    known = SimpleNamespace(model=model(), run=SimpleNamespace(run_id="run"))
+    monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, constraints: known)
 
 
 def invoke(*arguments: str | Path, columns: int = 120) -> Result:
@@ -177,4 +175,4 @@ def test_a_run_that_the_model_says_nothing_of_is_an_error_with_the_reason(monkey
     nothing = SimpleNamespace(model=NoModelResult("no pass was recorded"))
     monkeypatch.setattr("rlscope.pipeline.analyze", lambda _folder, progress, constraints: nothing)
     with pytest.raises(AnalysisError, match="runs/1: found no pass was recorded; expected a run that the model"):
-        ask_run("runs/1", Change())
+        rlscope.what_if("runs/1")

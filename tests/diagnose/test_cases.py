@@ -12,6 +12,7 @@ from rlscope import diagnose
 from rlscope.analysis.result import Finding
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence, FindingRule
+from rlscope.model.forecast.result import NOT_ASKED
 from rlscope.pipeline import analyze
 from tests.case_files import Case, cases_of
 from tests.trace_folder import train_row, worker, write_run
@@ -23,8 +24,9 @@ CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent
 @cache
 def evidence_of(file: str, name: str) -> Evidence:
     """What the analysis of the case's run shows to the rules; they see nothing of its model and of its alerts."""
-    parts = dict.fromkeys(("find_all", "advise", "evaluate_rules"), DEFAULT)
-    with TemporaryDirectory() as folder, patch.multiple("rlscope.pipeline", **parts) as replaced:
+    parts = dict.fromkeys(("find_all", "evaluate_rules"), DEFAULT)
+    no_model = patch("rlscope.analysis.advise.advise", return_value=NOT_ASKED)
+    with TemporaryDirectory() as folder, no_model, patch.multiple("rlscope.pipeline", **parts) as replaced:
         analyze(CASES[file, name].write(Path(folder)))
     (evidence,) = replaced["find_all"].call_args.args
     return evidence

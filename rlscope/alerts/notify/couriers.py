@@ -14,8 +14,9 @@ from typing import Any, Final, NamedTuple
 from rlscope.alerts.notify.message import DeliveryError, Message
 from rlscope.alerts.notify.outbox import Outbox
 from rlscope.alerts.notify.senders import SENDERS
-from rlscope.alerts.receiver import Receiver, SecretError
+from rlscope.alerts.receiver import Receiver
 from rlscope.analysis.result import Alert
+from rlscope.errors import SecretError
 from rlscope.format import duration
 
 FIRST_S: Final = 1.0

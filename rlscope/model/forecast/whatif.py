@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from rlscope.errors import ImpossibleChangeError
 from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.analytic.synchronous import split_step
@@ -27,10 +28,6 @@ Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave nothing measured for the answer to rest on."""
-
-
-class ImpossibleChangeError(Exception):
-    """The change names GPUs that the run's engines or trainers cannot be made of. The message says which can."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

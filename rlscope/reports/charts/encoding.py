@@ -7,6 +7,7 @@ scripts they keep their values, the whole run.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -93,6 +94,7 @@ SECOND: Final = _SERIES[1]
 BAND: Final = "var(--band, #cfe1ee)"
 LIMIT: Final = "var(--limit, #a4163f)"
 SHADE: Final = "var(--shade, #f1f3f5)"
+_VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 
 
 def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, updates_s: Sequence[float] = ()) -> str:
@@ -107,6 +109,25 @@ def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, upd
     if uses_time(document):
         document = with_zoom(document, duration_s, updates_s)
     return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def standalone(spec: str, config: Mapping[str, Any], width_px: int) -> Chart:
+    """The chart of a spec to stand outside the page: with the page's settings, a width, and colours of its own.
+
+    A canvas and a file know no CSS variables, so each becomes the colour that it falls back to.
+    """
+    document = json.loads(_colored(json.dumps({**json.loads(spec), "width": width_px})))
+    own: dict[str, Any] = document.get("config", {})
+    settings = json.loads(_colored(json.dumps({**config, "background": "#ffffff", "padding": 8, **own})))
+    kind = alt.LayerChart if "layer" in document else alt.Chart
+    return kind.from_dict({**document, "config": settings}, validate=False)
+
+
+def _colored(text: str) -> str:
+    """The innermost variables first: one may fall back to another."""
+    while (plain := _VARIABLE.sub(r"\1", text)) != text:
+        text = plain
+    return text
 
 
 def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:

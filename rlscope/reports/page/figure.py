@@ -117,8 +117,6 @@ class Drawn(NamedTuple):
     rows: list[list[str]]
     rows_note: str
     picture_note: str = ""
-    still: Markup | None = None
-    """The picture for viewers that run no scripts; None without a spec."""
 
     @property
     def place(self) -> Markup:
@@ -158,7 +156,7 @@ def drawn_frame(
     )
     headings = [_heading(name) for name in table.columns]
     coarsened = coarse if drawable(frame, run.started_ns).height < frame.height else ""
-    return Drawn(anchor, figure, picture, headings, rows, note, coarsened, still(picture, anchor))
+    return Drawn(anchor, figure, picture, headings, rows, note, coarsened)
 
 
 def _heading(column: str) -> str:

@@ -9,13 +9,17 @@ A still goes before a chart that a script draws: it is only for viewers without 
 on the page whatever becomes of it.
 
 The first screen: what a reader with thirty seconds takes away. Everything else on the page says why.
+
+In a notebook: the first screen as a card, a fragment that stands alone, without scripts and with styles that reach
+nothing else; and the charts of the page by name.
 """
 
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache, partial
 from importlib import metadata
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +28,8 @@ from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis
-from rlscope.reports.page.figure import Drawn
+from rlscope.reports.charts.encoding import Chart, standalone
+from rlscope.reports.page.figure import WIDTH_PX, Drawn, still
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
@@ -136,14 +141,14 @@ def render(analysis: Analysis) -> str:
 def _with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
     """The page with as many pictures as it has room for: those that scripts draw first, then stills."""
     specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
-    stills = {anchor: figures[anchor].still or Markup() for anchor in specs}
+    stills = {anchor: still(figure.spec, anchor) for anchor, figure in figures.items() if figure.spec}
     place_bytes = len(filled("picture.html", picture=_Picture("", "0", None)).encode())
     room_bytes = PAGE_MAX_BYTES - len(html.encode()) - sum(place_bytes + 2 * len(anchor) for anchor in specs)
     live = fitting(_sizes(specs), room_bytes)
     kept_bytes = sum(len(specs[anchor].encode()) for anchor in live)
-    still = fitting({name: size for name, size in _sizes(stills).items() if name in live}, room_bytes - kept_bytes)
+    drawn = fitting({name: size for name, size in _sizes(stills).items() if name in live}, room_bytes - kept_bytes)
     for anchor, spec in specs.items():
-        shown = _Picture(anchor, spec if anchor in live else None, stills[anchor] if anchor in still else None)
+        shown = _Picture(anchor, spec if anchor in live else None, stills[anchor] if anchor in drawn else None)
         html = html.replace(str(figures[anchor].place), filled("picture.html", picture=shown))
     return html
 
@@ -210,3 +215,53 @@ def _scripts() -> tuple[Markup, ...]:
 
 def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def card(analysis: Analysis) -> str:
+    """The first screen of the page: verdict, GPU time by role, recommended layout, and the facts beside them."""
+    return filled("card.html", first=first_screen(analysis), version=metadata.version("rlscope"))
+
+
+class Charts:
+    """The charts of the page: `charts.ledger()` is an Altair chart with its data inside; `dir(charts)` names them all.
+
+    Which there are depends on the run: a chart without data is not among them. Nothing is drawn before it is asked for.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self._analysis = analysis
+        self._known: Mapping[str, Drawn] | None = None
+
+    def __getattr__(self, name: str) -> Callable[[], Chart]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        drawn = self._drawn()
+        if name not in drawn:
+            near = get_close_matches(name, drawn, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(drawn) or 'none'}"
+            raise AttributeError(f"no chart {name!r} of this run; {hint}")
+        made = partial(_chart, drawn[name].spec or "")
+        made.__doc__ = f"{drawn[name].figure.title}. {drawn[name].figure.reading}"
+        return made
+
+    def __dir__(self) -> list[str]:
+        return list(self._drawn())
+
+    def __repr__(self) -> str:
+        return fmt.printable(f"Charts({', '.join(self._drawn())})")
+
+    def _drawn(self) -> Mapping[str, Drawn]:
+        """Every figure with something to draw, by the name of its anchor on the page."""
+        if self._known is None:
+            figures = [figure for section in SECTIONS for figure in figures_in(section.make(self._analysis))]
+            self._known = {_chart_name(figure): figure for figure in figures if figure.spec}
+        return self._known
+
+
+def _chart_name(figure: Drawn) -> str:
+    return figure.anchor.removeprefix("figure-").replace("-", "_")
+
+
+def _chart(spec: str) -> Chart:
+    config: dict[str, Any] = json.loads(asset(CHART_CONFIG))
+    return standalone(spec, config, WIDTH_PX)

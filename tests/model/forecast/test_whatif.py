@@ -6,6 +6,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from rlscope.errors import ImpossibleChangeError
 from rlscope.model.analytic.steady_state import SteadyState, steady_states
 from rlscope.model.forecast.change import (
     Change,
@@ -20,7 +21,7 @@ from rlscope.model.forecast.change import (
 )
 from rlscope.model.forecast.layouts import drawn_rates
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
-from rlscope.model.forecast.whatif import ImpossibleChangeError, WhatIf, asked_layouts, what_if
+from rlscope.model.forecast.whatif import WhatIf, asked_layouts, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload

@@ -9,6 +9,7 @@ import pytest
 from rlscope.analysis.result import Alert
 from rlscope.reports.charts.encoding import FROM, TO
 from rlscope.reports.charts.timeline import lanes_of, placed, short_name, update_moments, updates_in
+from rlscope.reports.page.figure import still
 from rlscope.reports.sections import SECTIONS
 from rlscope.reports.sections.engines import engines_section
 from rlscope.reports.sections.latency import latency_section
@@ -217,7 +218,7 @@ def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts_and_in_th
     marks = next(view for view in document["layer"] if view["encoding"].get("fill"))
     assert marks["mark"]["clip"] and marks["encoding"]["x"]["scale"]["domain"] == [{"expr": FROM}, {"expr": TO}]
     for words in ("critical: worker_silent", "var(--critical"):
-        assert words in str(fired.still) and words not in str(quiet.still)
+        assert words in still(fired.spec, fired.anchor) and words not in still(quiet.spec, quiet.anchor)
     assert "severity" not in (quiet.spec or "") and "alert" not in quiet.columns
 
 

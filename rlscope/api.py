@@ -1,0 +1,597 @@
+"""The front door: what `import rlscope` gives, and what the command line calls. Composes; computes nothing itself.
+
+Each function opens the run, answers and closes it; only what `open` returns stays open. Classes wrap the frozen
+dataclasses that hold the facts, and say in one line what they are. Imports stand in the functions, so that asking a
+question or checking rules waits neither for the model nor for charts.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from difflib import get_close_matches
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, TypeVar, Unpack
+
+from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, QueryError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from rlscope.alerts.offline import RuleOutcome, RuleReport
+    from rlscope.analysis.data_quality import DataQuality
+    from rlscope.analysis.result import (
+        Alert,
+        AnalysisResult,
+        Finding,
+        Ledger,
+        RunFacts,
+        Severity,
+        Staleness,
+        Throughput,
+        Verdict,
+    )
+    from rlscope.model.forecast.change import Change
+    from rlscope.model.forecast.layouts import Forecast, Spread
+    from rlscope.model.forecast.plan import PlanResult
+    from rlscope.model.forecast.recommend import Recommendation
+    from rlscope.model.forecast.result import ModelResult, NoModelResult
+    from rlscope.model.forecast.whatif import Obstacle, WhatIf
+    from rlscope.planning.schema import PlanFile
+    from rlscope.reports.page.html import Charts
+    from rlscope.trace.query import Argument
+
+Folder: TypeAlias = str | PathLike[str]
+Progress: TypeAlias = Callable[[str], None]
+"""Is told what is being done, in a few words."""
+PAGE_NAME: Final = "report.html"
+"""Of the page, in the run's folder."""
+CheckForm = Literal["text", "json", "markdown", "junit", "github"]
+Word = TypeVar("Word", bound=str)
+_REPR_CHARACTERS: Final = 160
+
+
+class Changes(TypedDict, total=False):
+    """What `what_if` may change; all else stays as the run was. CHANGE_LIMITS has the range of each."""
+
+    n_train: int | None
+    """Trainer GPUs; without n_sample the rest sample."""
+    n_sample: int | None
+    """Sampler GPUs; without n_train the rest train."""
+    n_gpus: int | None
+    """GPUs in total; alone: in their fastest split."""
+    max_running: int | None
+    """Requests that an engine may run at once."""
+    max_staleness: int | None
+    """Staleness cap of samples, in versions."""
+    scale_lengths: float | None
+    """Factor on the response lengths, up to the cap on output tokens."""
+    max_output_tokens: int | None
+    """Cap on the length of a response, in tokens."""
+    samples_per_step: int | None
+    """Samples that a training step takes."""
+    trainer_speed: float | None
+    """2: the trainers' passes take half as long."""
+    forward_speed: float | None
+    """2: the engines' passes take half as long."""
+    weight_update_s: float | None
+    """Seconds from the end of a step until both sides go on."""
+
+
+class Limits(NamedTuple):
+    """The least and the most that a change may be."""
+
+    least: float
+    most: float | None = None
+
+    def __str__(self) -> str:
+        return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:,g}"
+
+
+_FACTOR: Final = Limits(0.01, 100.0)
+"""A factor beyond makes a run that does not resemble the one that was recorded."""
+CHANGE_LIMITS: Final[Mapping[str, Limits]] = {
+    "n_train": Limits(1),
+    "n_sample": Limits(1),
+    "n_gpus": Limits(2, 65_536),
+    "max_running": Limits(1),
+    "max_staleness": Limits(0),
+    "scale_lengths": _FACTOR,
+    "max_output_tokens": Limits(1),
+    # More samples a step take over a minute to simulate.
+    "samples_per_step": Limits(1, 100_000),
+    "trainer_speed": _FACTOR,
+    "forward_speed": _FACTOR,
+    "weight_update_s": Limits(0.0, 86_400.0),
+}
+
+
+class Run:
+    """An open run, from `rlscope.open`: a context manager that answers questions and ad-hoc SQL."""
+
+    def __init__(self, path: Folder) -> None:
+        from rlscope.trace.store import open_run
+
+        self._stack = ExitStack()
+        self._run = self._stack.enter_context(open_run(Path(path)))
+        self._is_open = True
+
+    @property
+    def path(self) -> Path:
+        """The run's folder, absolute."""
+        return self._run.folder
+
+    @property
+    def run_id(self) -> str:
+        """The run's name, from its run.json."""
+        return self._run.run_id
+
+    def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
+        """The answer to a question of `rlscope queries`; units are in the column names, its header explains each.
+
+        arguments replace the standard ones, which cover the whole run. Raises QueryError for a question or an argument
+        that does not exist, UnreadableDataError for a damaged file.
+        """
+        from rlscope.trace.adhoc import answer
+
+        self._check_open()
+        return answer(self._run, name, arguments)
+
+    def sql(self, text: str) -> "pl.DataFrame":
+        """The answer to one SELECT of your own over the run's tables, on a connection that can read nothing else.
+
+        Raises QueryError for anything but one SELECT, and for SQL that is refused.
+        """
+        from rlscope.trace.query import ask_own
+
+        self._check_open()
+        return ask_own(self._run, text)
+
+    def close(self) -> None:
+        """Close the connection; leaving the `with` block does."""
+        self._is_open = False
+        self._stack.close()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise QueryError.of(
+                f"run {self.run_id}", found="a closed run", expected="an open one", next_step="Ask in its `with` block."
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return _one_line("Run", self.run_id, str(self.path) + ("" if self._is_open else " (closed)"))
+
+
+class Analysis:
+    """The analysis of one run, from `rlscope.analyze`: its facts, its charts, and the formats it is written in.
+
+    Numbers have their unit in their name; None means that there is no data. `query`, `sql` and `what_if` answer further
+    questions of the same run.
+    """
+
+    def __init__(self, path: Folder, result: "AnalysisResult") -> None:
+        self._path = Path(path)
+        self._charts: Charts | None = None
+        self.result: AnalysisResult = result
+        """Everything that was computed, as one frozen dataclass."""
+
+    @property
+    def path(self) -> Path:
+        """The run's folder, as it was given."""
+        return self._path
+
+    @property
+    def run(self) -> "RunFacts":
+        """Who ran, how long (s), and how much came of it."""
+        return self.result.run
+
+    @property
+    def verdict(self) -> "Verdict":
+        """What limits the run, and the GPU-seconds lost to each cause."""
+        return self.result.verdict
+
+    @property
+    def model(self) -> "ModelResult | NoModelResult":
+        """The model fitted to the run; or, with its `reason`, that there is none."""
+        return self.result.model
+
+    @property
+    def recommendation(self) -> "Recommendation | None":
+        """The recommended layout, its gain as a ratio, and how sure that is; None where the run has no model."""
+        from rlscope.model.forecast.result import NoModelResult
+
+        return None if isinstance(self.model, NoModelResult) else self.model.recommendation
+
+    @property
+    def ledger(self) -> "Ledger":
+        """Every GPU-second of every worker, in exactly one state."""
+        return self.result.ledger
+
+    @property
+    def staleness(self) -> "Staleness":
+        """How stale the tokens and samples were when they were trained on, in versions."""
+        return self.result.staleness
+
+    @property
+    def throughput(self) -> "Throughput":
+        """Trained and generated response tokens per second."""
+        return self.result.throughput
+
+    @property
+    def findings(self) -> "tuple[Finding, ...]":
+        """What is wrong with the run, the most expensive first."""
+        return self.result.findings
+
+    @property
+    def alerts(self) -> "tuple[Alert, ...]":
+        """The stretches in which a built-in alert rule fired, by their start."""
+        return self.result.alerts
+
+    @property
+    def data_quality(self) -> "DataQuality":
+        """What is missing from the trace."""
+        return self.result.data_quality
+
+    @property
+    def charts(self) -> "Charts":
+        """The charts of the page: `charts.ledger()` is an Altair chart; `dir(charts)` lists them."""
+        from rlscope.reports.page.html import Charts
+
+        self._charts = self._charts or Charts(self.result)
+        return self._charts
+
+    def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
+        """The answer to a question, as `Run.query` gives it; the run's folder is opened for it."""
+        with Run(self._path) as run:
+            return run.query(name, **arguments)
+
+    def sql(self, text: str) -> "pl.DataFrame":
+        """The answer to one SELECT of your own, as `Run.sql` gives it; the run's folder is opened for it."""
+        with Run(self._path) as run:
+            return run.sql(text)
+
+    def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
+        """What the run would do with something changed: `a.what_if(n_train=4, max_running=64)`; see `rlscope.what_if`.
+
+        Raises AnalysisError for a run that the model cannot be fitted to, and ImpossibleChangeError for a value out of
+        range or GPUs that make no layout.
+        """
+        from rlscope.model.forecast.result import NoModelResult
+        from rlscope.model.forecast.whatif import what_if
+
+        change = _change(changes)
+        if isinstance(self.model, NoModelResult):
+            raise AnalysisError.of(
+                self.path,
+                found=self.model.reason,
+                expected="a run that the model can be fitted to",
+                next_step="`rlscope analyze` shows what the trace does say.",
+            )
+        return WhatIfAnswer(self.run.run_id, self.model, what_if(self.model, change))
+
+    def to_json(self) -> str:
+        """The whole analysis as JSON, the document of `rlscope analyze --json`."""
+        from rlscope.reports.documents.analysis import analysis_document
+
+        return analysis_document(self.result).as_json()
+
+    def to_markdown(self) -> str:
+        """The first screen of the page as Markdown, for a pull request or a chat."""
+        from rlscope.reports.markdown import as_markdown
+
+        return as_markdown(self.result)
+
+    def to_html(self, path: Folder) -> Path:
+        """Write the page, one file that loads nothing, and return its path. Raises OutputError."""
+        from rlscope.reports.page.html import render
+        from rlscope.trace.adhoc import write_file
+
+        return write_file(Path(path), render(self.result).encode())
+
+    def to_png(self, path: Folder) -> Path:
+        """Write the first screen as a picture of 2560 x 1440 pixels and return its path.
+
+        Raises OutputError, and RlscopeError where no font is installed.
+        """
+        from rlscope.reports.page.png import as_png
+        from rlscope.trace.adhoc import write_file
+
+        return write_file(Path(path), as_png(self.result))
+
+    def __repr__(self) -> str:
+        from rlscope.reports.text.verdict import headline
+
+        return _one_line("Analysis", self.run.run_id, headline(self.result))
+
+    def _repr_html_(self) -> str:
+        from rlscope.reports.page.html import card
+
+        return card(self.result)
+
+
+class WhatIfAnswer:
+    """What a run would do with something changed, beside the run as it is, from `what_if`."""
+
+    def __init__(self, run_id: str, model: "ModelResult", answer: "WhatIf") -> None:
+        self._run_id = run_id
+        self.model: ModelResult = model
+        """The model of the run as it is."""
+        self.answer: WhatIf = answer
+        """Everything that was computed, as one frozen dataclass."""
+
+    @property
+    def now(self) -> "Forecast":
+        """The run as it is, by the model."""
+        return self.answer.now
+
+    @property
+    def predicted(self) -> "Forecast":
+        """The run as it would be; only its layout where it cannot run."""
+        return self.answer.predicted
+
+    @property
+    def gain_ratio(self) -> "Spread | None":
+        """Change of trained tokens per second, 0.1 for 10% more, with its interval; None where it cannot run."""
+        return self.answer.gain_ratio
+
+    @property
+    def obstacle(self) -> "Obstacle | None":
+        """Why it cannot run; None where it can."""
+        return self.answer.obstacle
+
+    def to_json(self) -> str:
+        """The answer as JSON, the document of `rlscope what-if --json`."""
+        from rlscope.reports.documents.what_if import what_if_document
+
+        return what_if_document(self.model, self.answer).as_json()
+
+    def __repr__(self) -> str:
+        from rlscope.reports.text.what_if import headline
+
+        return _one_line("WhatIfAnswer", self._run_id, headline(self.answer))
+
+
+class PlanAnswer:
+    """The layout to start a run with, from `plan`."""
+
+    def __init__(self, file: "PlanFile", result: "PlanResult") -> None:
+        self.file: PlanFile = file
+        """The plan as it was read."""
+        self.result: PlanResult = result
+        """Everything that was computed, as one frozen dataclass."""
+
+    @property
+    def best(self) -> "Forecast | None":
+        """The layout to start with, with its predicted rates (tokens/s); None where no layout can be used."""
+        return self.result.best
+
+    def to_json(self) -> str:
+        """The answer as JSON, the document of `rlscope plan --json`."""
+        from rlscope.reports.documents.plan import plan_document
+
+        return plan_document(self.result, self.file).as_json()
+
+    def __repr__(self) -> str:
+        from rlscope.reports.text.plan import headline
+
+        return _one_line("PlanAnswer", self.file.source.name, headline(self.result))
+
+
+class CheckReport:
+    """Alert rules over a whole run, from `check`: every firing, and what could not be judged."""
+
+    def __init__(self, result: "RuleReport") -> None:
+        self.result: RuleReport = result
+        """Everything that was computed, as one frozen dataclass."""
+
+    @property
+    def alerts(self) -> "tuple[Alert, ...]":
+        """Every stretch in which a rule fired, by its start."""
+        return self.result.alerts
+
+    @property
+    def outcomes(self) -> "tuple[RuleOutcome, ...]":
+        """What each rule came to, in the order of the rules; one with no judged_ticks says nothing of the run."""
+        return self.result.outcomes
+
+    def failed(self, fail_on: "Severity" = "critical") -> bool:
+        """Whether a rule of that severity or higher fired. Raises ArgumentError for an unknown severity."""
+        from rlscope.pipeline import failed
+
+        return failed(self.result, _severity(fail_on))
+
+    def to_text(self, form: CheckForm = "text", fail_on: "Severity" = "critical") -> str:
+        """The report for a terminal, or as JSON, Markdown, JUnit XML, or workflow commands of GitHub Actions.
+
+        fail_on: what `failed` is asked with. Raises ArgumentError for an unknown form or severity.
+        """
+        from rlscope.reports.documents import check
+
+        forms = {
+            "text": check.as_text,
+            "json": check.as_json,
+            "markdown": check.as_markdown,
+            "junit": check.as_junit,
+            "github": check.as_github,
+        }
+        return forms[_one_of("form", form, tuple(forms))](self.result, _severity(fail_on))
+
+    def __repr__(self) -> str:
+        fired = sum(bool(outcome.alerts) for outcome in self.outcomes)
+        return _one_line("CheckReport", self.result.run_id, f"{fired} of {len(self.outcomes)} rules fired")
+
+
+def open(path: Folder) -> Run:
+    """Open the run in a folder, to ask questions of it; use it in a `with` block.
+
+    Raises RunFolderError for a folder that is not a run, UnreadableDataError for a damaged file.
+    """
+    return Run(path)
+
+
+def analyze(
+    path: Folder,
+    max_staleness: int | None = None,
+    gpus_per_node: int = 1,
+    also: Folder | Sequence[Folder] = (),
+    progress: Progress | None = None,
+) -> Analysis:
+    """Analyse the run in a folder.
+
+    max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
+    gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
+    same model with another number of trainer GPUs, which say how training scales. progress: is told what is being done.
+    Raises RunFolderError for a folder that is not a run, AnalysisError for one of `also` that cannot be compared, and
+    ArgumentError for a number out of range.
+    """
+    from rlscope.analysis.result import Constraints
+    from rlscope.pipeline import analyze as analyze_folder
+    from rlscope.pipeline import say_nothing
+
+    if max_staleness is not None:
+        _check_argument("max_staleness", max_staleness, Limits(0))
+    _check_argument("gpus_per_node", gpus_per_node, Limits(1))
+    constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
+    return Analysis(path, analyze_folder(Path(path), progress=progress or say_nothing, constraints=constraints))
+
+
+def what_if(
+    run: Folder | Analysis,
+    *,
+    also: Folder | Sequence[Folder] = (),
+    progress: Progress | None = None,
+    **changes: Unpack[Changes],
+) -> WhatIfAnswer:
+    """What a run would do with something changed: `what_if("runs/monday", n_train=4, max_running=64)`.
+
+    run: its folder, or its analysis, which saves analysing it again. The changes are those of `Changes`: n_train,
+    n_sample, n_gpus (GPUs), max_running (requests), max_staleness (versions), scale_lengths, trainer_speed,
+    forward_speed (factors), max_output_tokens (tokens), samples_per_step (samples), weight_update_s (seconds).
+    also and progress are those of `analyze`. Raises what `analyze` does, AnalysisError for a run that the model cannot
+    be fitted to, and ImpossibleChangeError for a value out of range or GPUs that make no layout.
+    """
+    if not isinstance(run, Analysis):
+        return analyze(run, also=also, progress=progress).what_if(**changes)
+    if _several(also):
+        raise ArgumentError.of(
+            "what_if", found="`also` beside an analysis", expected="a folder with it", next_step="Give it to `analyze`."
+        )
+    return run.what_if(**changes)
+
+
+def plan(path: Folder, max_staleness: int | None = None) -> PlanAnswer:
+    """The layout to start a run with, from a plan in TOML; `rlscope plan --example` prints one.
+
+    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. Raises RlscopeError for a plan
+    that cannot be read or that contradicts itself, with its line, and ArgumentError for a number out of range.
+    """
+    from rlscope.planning.build import plan_ahead
+
+    if max_staleness is not None:
+        _check_argument("max_staleness", max_staleness, Limits(0))
+    return PlanAnswer(*plan_ahead(Path(path), max_staleness))
+
+
+def check(path: Folder, rules: Folder | None = None, fail_if: str | Sequence[str] = ()) -> CheckReport:
+    """Evaluate alert rules over the whole run in a folder.
+
+    rules: a file of rules, TOML or YAML; None: the built-in rules. fail_if: further critical rules over the whole run,
+    each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. Raises RunFolderError for a
+    folder that is not a run, RuleError for rules that cannot be used.
+    """
+    from rlscope.pipeline import check as check_folder
+    from rlscope.pipeline import rules_to_check
+
+    one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
+    return CheckReport(check_folder(Path(path), rules_to_check(None if rules is None else Path(rules), one_offs)))
+
+
+def report(
+    path: Folder,
+    output: Folder | None = None,
+    *,
+    png: Folder | None = None,
+    also: Folder | Sequence[Folder] = (),
+    progress: Progress | None = None,
+) -> tuple[Path, ...]:
+    """Write the page of the run in a folder, a picture of its first screen, or both; returns what was written.
+
+    output: where the page goes; None: report.html in the run's folder, or no page beside a picture. png: where the
+    picture goes. Raises what `analyze` does, and OutputError for a file that cannot be written.
+    """
+    analysis, written = analyze(path, also=also, progress=progress), list[Path]()
+    if progress is not None:
+        progress("drawing the page")
+    if png is not None:
+        written.append(analysis.to_png(png))
+    if output is not None or png is None:
+        written.append(analysis.to_html(output or Path(path) / PAGE_NAME))
+    return tuple(written)
+
+
+def _change(changes: Changes) -> "Change":
+    """The changes in the model's words. Raises TypeError for a name that is none, ImpossibleChangeError."""
+    from rlscope.model.forecast.change import Change
+
+    given: dict[str, object] = {**changes}
+    for name, value in given.items():
+        if name not in CHANGE_LIMITS:
+            near = get_close_matches(name, CHANGE_LIMITS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(CHANGE_LIMITS)}"
+            raise TypeError(f"what_if() got an unexpected keyword argument {name!r}; {hint}")
+        if value is not None:
+            _check_argument(name, value, CHANGE_LIMITS[name], ImpossibleChangeError)
+    return Change(
+        trainer_gpus=changes.get("n_train"),
+        sampler_gpus=changes.get("n_sample"),
+        gpus=changes.get("n_gpus"),
+        running_per_engine=changes.get("max_running"),
+        max_staleness=changes.get("max_staleness"),
+        length_factor=changes.get("scale_lengths"),
+        max_output_tokens=changes.get("max_output_tokens"),
+        samples_per_step=changes.get("samples_per_step"),
+        trainer_speed=changes.get("trainer_speed"),
+        forward_speed=changes.get("forward_speed"),
+        weight_update_s=changes.get("weight_update_s"),
+    )
+
+
+def _check_argument(name: str, value: object, limits: Limits, kind: type[ArgumentError] = ArgumentError) -> None:
+    """Raise where the value is not a number within the limits, whole where the limits are."""
+    is_whole = isinstance(limits.least, int)
+    is_number = isinstance(value, int) or (isinstance(value, float) and not is_whole)
+    most = float("inf") if limits.most is None else limits.most
+    if not is_number or isinstance(value, bool) or not limits.least <= value <= most:  # type: ignore[operator]
+        expected = f"a {'whole ' if is_whole else ''}number, {limits}"
+        raise kind.of(name, found=repr(value), expected=expected, next_step="Leave it out for the default.")
+
+
+def _severity(name: "Severity") -> "Severity":
+    from rlscope.analysis.result import SEVERITIES
+
+    return _one_of("fail_on", name, SEVERITIES)
+
+
+def _one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:
+    if value not in known:
+        raise ArgumentError.of(name, found=repr(value), expected="one of " + ", ".join(known), next_step="Name one.")
+    return value
+
+
+def _several(paths: Folder | Sequence[Folder]) -> Sequence[Folder]:
+    """One folder alone is a sequence of one."""
+    return (paths,) if isinstance(paths, str | PathLike) else paths
+
+
+def _one_line(kind: str, of: str, says: str) -> str:
+    """What a class says of itself: `Analysis('monday': the trainers limit the run)`."""
+    from rlscope.format import printable
+
+    text = printable(says.rstrip("."))
+    text = text if len(text) <= _REPR_CHARACTERS else text[: _REPR_CHARACTERS - 2].rstrip() + " …"
+    return f"{kind}({of[:_REPR_CHARACTERS]!r}: {text})"

@@ -1,0 +1,374 @@
+"""The front door: `import rlscope` and what its names do, say of themselves, and refuse."""
+
+import inspect
+import json
+import pkgutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import rlscope
+from rlscope import errors
+from rlscope.analysis.result import AnalysisResult
+from rlscope.api import CHANGE_LIMITS, Changes
+from rlscope.errors import (
+    AnalysisError,
+    ArgumentError,
+    ImpossibleChangeError,
+    OutputError,
+    QueryError,
+    RlscopeError,
+    RuleError,
+    RunFolderError,
+)
+from rlscope.format import printable
+from tests.planning.small_plan import SMALL_PLAN
+from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+
+ROOT = Path(__file__).parents[1]
+TRACE = ROOT / "sample_traces" / "vllm_trl"
+SECOND = 10**9
+COMMAND = """import sys
+from rlscope.cli import app
+name, *rest = [{}]
+app([name, sys.argv[1], *rest], standalone_mode=False)"""
+HEAVY = {"scipy", "altair", "jinja2", "vl_convert"}
+
+
+@pytest.fixture(scope="module")
+def analysis() -> rlscope.Analysis:
+    """Of a real recording, with a model."""
+    return rlscope.analyze(TRACE)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    """One training step, which is too little for a model."""
+    return write_run(
+        tmp_path / "a run",
+        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
+        samples=[sample_row("a", "e0", [(0, 0, 4)])],
+        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
+        engine_steps=[engine_row("e0", 0, SECOND)],
+        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
+        activities=[activity("t0", 0, 2 * SECOND, "wait", "samples")],
+    )
+
+
+def modules_after(program: str, *arguments: str | Path) -> set[str]:
+    """What is loaded once a program has run in a process of its own."""
+    whole = f"{program}\nimport sys; print('loaded:', *sys.modules)"
+    command = [sys.executable, "-c", whole, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_the_public_names_are_these() -> None:
+    names = [
+        "Analysis", "CheckReport", "PlanAnswer", "RlscopeError", "Run", "WhatIfAnswer",
+        "analyze", "check", "open", "plan", "report", "what_if",
+    ]  # fmt: skip
+    assert rlscope.__all__ == names == dir(rlscope)
+    for name in names:
+        assert inspect.getdoc(getattr(rlscope, name)), name
+
+
+def test_no_public_name_is_that_of_a_module() -> None:
+    modules = {module.name for module in pkgutil.iter_modules(rlscope.__path__)}
+    assert {"analysis", "planning", "reports"} <= modules
+    assert modules.isdisjoint(rlscope.__all__)
+
+
+def test_a_name_that_is_none_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'rlscope' has no attribute 'analyse'"):
+        rlscope.analyse  # noqa: B018
+
+
+def test_every_parameter_of_a_public_function_is_typed_and_every_error_is_told() -> None:
+    for function in (rlscope.open, rlscope.analyze, rlscope.what_if, rlscope.plan, rlscope.check, rlscope.report):
+        signature = inspect.signature(function)
+        assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
+        assert signature.return_annotation is not inspect.Signature.empty
+        assert "Raises" in (function.__doc__ or ""), function.__name__
+
+
+def test_importing_rlscope_loads_no_library_and_no_module_of_its_own() -> None:
+    loaded = modules_after("import rlscope")
+    assert {name for name in loaded if name.startswith("rlscope")} <= {"rlscope"}
+    assert not loaded & {*HEAVY, "polars", "duckdb", "numpy", "pyarrow", "typer"}
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import rlscope, sys; rlscope.check(sys.argv[1]).to_text()",
+        "import rlscope, sys; rlscope.check(sys.argv[1]).to_text('json')",
+        "import rlscope, sys\nwith rlscope.open(sys.argv[1]) as run: run.query('ledger'); run.sql('SELECT 1')",
+        "import rlscope.cli, rlscope.alerts.live.watch",
+        COMMAND.format("'check'"),
+        COMMAND.format("'query', 'ledger'"),
+        COMMAND.format("'watch', '--plain'"),
+    ],
+    ids=["check", "check as JSON", "open", "watch", "rlscope check", "rlscope query", "rlscope watch"],
+)
+def test_who_checks_watches_or_asks_waits_for_neither_the_model_nor_charts(program: str, run_dir: Path) -> None:
+    loaded = modules_after(program, run_dir)
+    assert "duckdb" in loaded and not loaded & HEAVY
+
+
+def test_an_open_run_answers_questions_and_sql_until_it_is_closed(run_dir: Path) -> None:
+    with rlscope.open(str(run_dir)) as run:
+        assert run.query("staleness_histogram").rows() == [(1, 4)]
+        assert run.query("throughput", bucket_ns=3 * SECOND, origin_ns=0)["bucket_start_ns"].to_list() == [
+            0,
+            3 * SECOND,
+        ]
+        assert run.sql("SELECT worker_id FROM workers ORDER BY 1")["worker_id"].to_list() == ["e0", "t0"]
+        assert repr(run) == f"Run({run.run_id!r}: {run_dir})"
+    for ask in (lambda: run.query("ledger"), lambda: run.sql("SELECT 1")):
+        with pytest.raises(QueryError, match="found a closed run"):
+            ask()
+    assert repr(run).endswith("(closed))")
+
+
+def test_sql_reads_the_run_and_nothing_else(run_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "other.csv").write_text("a\n1\n")
+    with rlscope.open(run_dir) as run:
+        for sql in ("DROP VIEW workers", "SELECT 1; SELECT 2", f"SELECT * FROM '{tmp_path}/other.csv'", "SELEC 1"):
+            with pytest.raises(QueryError):
+                run.sql(sql)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("ledgr", {}, "Did you mean 'ledger'"),
+        ("ledger", {"cell_ns": "soon"}, "argument cell_ns = 'soon'; expected a BIGINT"),
+        ("ledger", {"bukcet_ns": 5}, "argument bukcet_ns"),
+        ("throughput", {"bucket_ns": 0}, "expected a whole number, at least 1. Pass bucket_ns=VALUE"),
+    ],
+)
+def test_a_question_that_cannot_be_asked_says_what_can(
+    name: str, arguments: dict[str, object], message: str, run_dir: Path
+) -> None:
+    with rlscope.open(run_dir) as run, pytest.raises(QueryError, match=message):
+        run.query(name, **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("function", [rlscope.open, rlscope.analyze, rlscope.what_if, rlscope.check, rlscope.report])
+def test_a_folder_that_is_no_run_is_refused_by_every_function(function: Callable[..., object], tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"found no run\.json"):
+        function(tmp_path)
+
+
+def test_an_analysis_has_every_part_of_its_result(analysis: rlscope.Analysis) -> None:
+    assert isinstance(analysis.result, AnalysisResult)
+    parts = ("run", "verdict", "throughput", "ledger", "staleness", "findings", "data_quality", "model", "alerts")
+    for name in parts:
+        assert getattr(analysis, name) is getattr(analysis.result, name)
+    assert analysis.recommendation is analysis.model.recommendation  # type: ignore[union-attr]
+    assert analysis.verdict.bottleneck == "weight_updates" and analysis.path == TRACE
+
+
+def test_a_run_without_a_model_has_no_recommendation_and_answers_no_what_if(run_dir: Path) -> None:
+    short = rlscope.analyze(run_dir)
+    assert short.recommendation is None
+    with pytest.raises(AnalysisError, match="expected a run that the model can be fitted to"):
+        short.what_if(n_train=1)
+
+
+def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(SMALL_PLAN)
+    answers = (
+        analysis, analysis.charts, analysis.what_if(), rlscope.plan(tmp_path / "plan.toml"), rlscope.check(TRACE)
+    )  # fmt: skip
+    for each in answers:
+        assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
+    assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
+    assert repr(analysis) == "Analysis('vllm_trl-199fa049': Weight updates take 24.3% of the GPU time)"
+    assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 1 of 11 rules fired)"
+
+
+def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis: rlscope.Analysis) -> None:
+    html = analysis._repr_html_()
+    assert "Weight updates take 24.3% of the GPU time" in html and "waiting for samples" in html
+    assert html.count("<div") == html.count("</div>") and len(html) < 20_000
+    assert not [word for word in ("<script", "http", "url(", "@import", "src=") if word in html]
+
+
+def test_a_name_in_the_run_stays_text_in_the_card(run_dir: Path) -> None:
+    manifest = json.loads((run_dir / "run.json").read_text())
+    (run_dir / "run.json").write_text(json.dumps({**manifest, "run_id": "<script>alert(1)</script>"}))
+    assert "<script" not in rlscope.analyze(run_dir)._repr_html_()
+
+
+def test_charts_are_listed_by_name_and_stand_alone(analysis: rlscope.Analysis) -> None:
+    names = dir(analysis.charts)
+    assert {"ledger", "timeline_0", "staleness_heat", "batch_size", "sweep", "pass_curve"} <= set(names)
+    for name in names:
+        document = json.dumps(getattr(analysis.charts, name)().to_dict(validate=False))
+        assert "var(--" not in document and '"container"' not in document, name
+    assert analysis.charts.ledger().to_dict(validate=True)["width"] == 760
+    assert "GPU-second" in (analysis.charts.ledger.__doc__ or "")
+
+
+def test_a_chart_that_a_run_has_not_is_an_attribute_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
+    with pytest.raises(AttributeError, match="no chart 'legder' of this run; did you mean 'ledger'"):
+        analysis.charts.legder()
+    assert not hasattr(analysis.charts, "_ipython_display_")
+
+
+def test_an_analysis_answers_questions_and_sql_of_its_run(analysis: rlscope.Analysis) -> None:
+    by_step = analysis.query("token_staleness_by_step")
+    assert isinstance(by_step, pl.DataFrame) and by_step.height == analysis.run.steps
+    assert analysis.sql("SELECT count(*) AS n FROM deliveries")["n"][0] > 0
+
+
+@pytest.mark.usefixtures("stills_drawn_once")
+def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_path: Path) -> None:
+    assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "weight_updates"
+    assert analysis.to_markdown().startswith("### ")
+    assert analysis.to_html(tmp_path / "page.html").read_text().rstrip().endswith("</html>")
+    assert analysis.to_png(str(tmp_path / "card.png")).read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(OutputError, match="found No such file or directory; expected a file that can be written"):
+        analysis.to_html(tmp_path / "no" / "page.html")
+
+
+def test_progress_is_told_and_a_cap_on_staleness_reaches_the_recommendation() -> None:
+    told = list[str]()
+    capped = rlscope.analyze(TRACE, max_staleness=0, progress=told.append)
+    assert {"fitting the model", "evaluating the built-in alert rules"} <= set(told)
+    assert capped.model.model_config.most_staleness == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_staleness": -1}, "max_staleness: found -1; expected a whole number, at least 0"),
+        ({"max_staleness": 1.5}, "max_staleness: found 1.5"),
+        ({"gpus_per_node": 0}, "gpus_per_node: found 0"),
+        ({"gpus_per_node": True}, "gpus_per_node: found True"),
+    ],
+)
+def test_a_number_out_of_range_is_an_error_of_the_user_and_of_its_value(
+    arguments: dict[str, int], message: str
+) -> None:
+    for kind in (ArgumentError, ValueError):
+        with pytest.raises(kind, match=message):
+            rlscope.analyze(TRACE, **arguments)
+
+
+def test_a_what_if_takes_a_folder_or_an_analysis_and_says_the_same(analysis: rlscope.Analysis) -> None:
+    answer = analysis.what_if(forward_speed=2, max_running=None)
+    assert answer.gain_ratio is not None and answer.obstacle is None
+    assert answer.now is analysis.model.forecasts.today  # type: ignore[union-attr]
+    found = json.loads(rlscope.what_if(analysis, forward_speed=2).to_json())
+    assert found == json.loads(answer.to_json()) == json.loads(rlscope.what_if(TRACE, forward_speed=2).to_json())
+    assert found["asked"]["forward_speed"] == 2
+
+
+def test_every_change_has_a_limit_and_a_place_in_the_models_change() -> None:
+    assert set(CHANGE_LIMITS) == set(Changes.__annotations__)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"n_train": 0}, "n_train: found 0; expected a whole number, at least 1"),
+        ({"n_train": 1.5}, "n_train: found 1.5"),
+        ({"n_train": 99}, "sampler GPUs of 2"),
+        ({"samples_per_step": 100_001}, "expected a whole number, 1 to 100,000"),
+        ({"trainer_speed": float("nan")}, "trainer_speed: found nan; expected a number, 0.01 to 100"),
+        ({"trainer_speed": float("inf")}, "trainer_speed: found inf"),
+        ({"trainer_speed": "2"}, "trainer_speed: found '2'"),
+        ({"weight_update_s": -0.1}, "weight_update_s: found -0.1"),
+    ],
+)
+def test_a_change_that_cannot_be_names_the_values_that_can(
+    analysis: rlscope.Analysis, changes: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ImpossibleChangeError, match=message):
+        analysis.what_if(**changes)  # type: ignore[arg-type]
+
+
+def test_a_change_that_there_is_not_is_a_type_error_with_the_nearest(analysis: rlscope.Analysis) -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'n_trian'; did you mean 'n_train'"):
+        analysis.what_if(n_trian=2)  # type: ignore[call-arg]
+    with pytest.raises(ArgumentError, match="Give it to `analyze`"):
+        rlscope.what_if(analysis, also=[TRACE])
+
+
+def test_a_plan_names_the_layout_to_start_with(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(SMALL_PLAN)
+    answer = rlscope.plan(str(tmp_path / "plan.toml"))
+    assert answer.best is not None and answer.best in answer.result.candidates
+    assert json.loads(answer.to_json())["recommendation"]["best"]["n_train_gpus"] == answer.best.layout.trainer_gpus
+    assert rlscope.plan(tmp_path / "plan.toml", max_staleness=0).best is None
+    with pytest.raises(RlscopeError, match=r"gone\.toml: found No such file"):
+        rlscope.plan(tmp_path / "gone.toml")
+    with pytest.raises(ArgumentError, match="max_staleness: found -1"):
+        rlscope.plan(tmp_path / "plan.toml", max_staleness=-1)
+
+
+def test_a_check_takes_limits_instead_of_the_built_in_rules_and_beside_a_file_of_rules(tmp_path: Path) -> None:
+    limit = "staleness.tokens.p95 > 2"
+    alone = rlscope.check(TRACE, fail_if=limit)
+    assert [outcome.rule.name for outcome in alone.outcomes] == [limit]
+    assert alone.failed() and [alert.rule for alert in alone.alerts] == [limit]
+    assert not rlscope.check(TRACE, fail_if=[limit.replace("2", "200")]).failed("info")
+    (tmp_path / "rules.toml").write_text('[[rules]]\nname = "one"\nmetric = "queue.depth"\nabove = 1000\n')
+    both = rlscope.check(TRACE, tmp_path / "rules.toml", [limit])
+    assert [outcome.rule.name for outcome in both.outcomes] == ["one", limit]
+
+
+def test_a_check_is_written_in_every_form_and_refuses_others(run_dir: Path) -> None:
+    checked = rlscope.check(run_dir)
+    assert json.loads(checked.to_text("json"))["fail_on"] == "critical"
+    assert checked.to_text("markdown").startswith("### ") and checked.to_text("junit").startswith("<")
+    assert "rules fired" in checked.to_text() and "rules fired" in checked.to_text("github", "info")
+    with pytest.raises(ArgumentError, match="form: found 'xml'; expected one of text, json, markdown, junit, github"):
+        checked.to_text("xml")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="fail_on: found 'bad'; expected one of info, warning, critical"):
+        checked.failed("bad")  # type: ignore[arg-type]
+    with pytest.raises(RuleError, match=r"Did you mean 'staleness\.tokens\.p95'"):
+        rlscope.check(run_dir, fail_if="staleness.token.p95 > 1")
+
+
+@pytest.mark.usefixtures("stills_drawn_once")
+def test_a_report_is_the_page_or_the_picture_or_both_and_says_what_it_wrote(run_dir: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "page.html", tmp_path / "card.png"
+    assert rlscope.report(run_dir, page, png=picture) == (picture, page)
+    assert rlscope.report(run_dir, png=picture) == (picture,) and not (run_dir / "report.html").exists()
+    assert rlscope.report(run_dir) == (run_dir / "report.html",)
+    assert "</html>" in page.read_text() and picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_tree_of_errors_is_drawn_as_it_is() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, RlscopeError)]
+    drawn = [line for line in (errors.__doc__ or "").splitlines() if "──" in line]
+    assert len(drawn) == len(kinds) - 1
+    for kind in kinds:
+        if kind is not RlscopeError:
+            (line,) = [line for line in drawn if f"─ {kind.__name__} " in line]
+            parent = kind.__bases__[0]
+            assert (line.index("─") > 1) == (parent is not RlscopeError), kind
+
+
+@pytest.mark.usefixtures("stills_drawn_once")
+def test_the_notebook_of_the_examples_runs_cell_by_cell(capsys: pytest.CaptureFixture[str]) -> None:
+    path = ROOT / "examples" / "notebook.py"
+    cells = [
+        cell
+        for cell in path.read_text(encoding="utf-8").split("\n# %%")
+        if not cell.removeprefix("# %%").startswith(" [markdown]")
+    ]
+    namespace: dict[str, object] = {"__file__": str(path)}
+    for cell in cells:
+        exec(compile(cell, path.name, "exec"), namespace)
+    printed = capsys.readouterr().out
+    assert "bottleneck: weight_updates" in printed and "trained tokens/s, 90% interval" in printed
+    assert 8 < len(cells) < 16 and isinstance(namespace["analysis"], rlscope.Analysis)

@@ -103,9 +103,11 @@ def signed_hundredths(ratio: float | None) -> str:
 
 
 def signed_points(ratio: float | None) -> str:
-    """A difference of two ratios in percentage points: +1.4 points."""
+    """A difference of two ratios in percentage points: +1.4 points; one that rounds to 0 is "about 0 points"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
+    if abs(ratio) < 0.0005:
+        return "about 0 points" if ratio else "0 points"
     return f"{ratio * 100.0:+.1f} points".replace("-", "−")
 
 

@@ -66,7 +66,7 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
     colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[ACCENT, SECOND, _GAIN]).legend(None)
     most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_BESIDE_BARS  # pyright: ignore[reportArgumentType]
     base = alt.Chart(rows).encode(
-        y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=140),
+        y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=170),
         tooltip=[
             tip("cause:N"), tip("change:Q", "change, tokens/s", "+,.4~s"),
             tip("left_tokens_per_s:Q", "remaining, tokens/s", ",.4~s"),

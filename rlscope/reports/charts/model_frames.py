@@ -69,7 +69,16 @@ def gap_frame(model: ModelResult) -> pl.DataFrame:
         parts = (row.cause.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
         rows.append((*parts, row.cause.meaning, change))
     kept_ratio = achieved / bound if bound else None
-    rows.append((MEASURED_RATE, None, achieved, kept_ratio, "Measured over the steady stretch.", fmt.si(achieved)))
+    rows.append(
+        (
+            MEASURED_RATE,
+            None,
+            achieved,
+            kept_ratio,
+            "Measured over the complete steps of the steady stretch.",
+            fmt.si(achieved),
+        )
+    )
     return pl.DataFrame(rows, schema=_GAP_SCHEMA, orient="row")
 
 

@@ -56,7 +56,7 @@ SECTIONS: Final = (
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
     Section("staleness", "Staleness", "Staleness", staleness_section,
             ("token_staleness", "sample_staleness", "version_sources")),
-    Section("sample", "One sample, token by token", "One sample", sample_section),
+    Section("sample", "Samples, token by token", "Samples", sample_section),
     Section("lengths", "Response lengths and token outcomes", "Lengths", lengths_section,
             ("token_balance",)),
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),

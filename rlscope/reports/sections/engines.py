@@ -71,13 +71,14 @@ def _note(engine_count: int) -> str:
 
 
 def _figures(named: list[str], efficient_running: int | None) -> tuple[Figure, ...]:
-    efficient = "" if efficient_running is None else " Dashed line: smallest efficient batch (modelled)."
+    healthy = "Healthy: steady and high."
+    if efficient_running is not None:
+        healthy = "Dashed line: smallest efficient batch (modelled). Healthy: steady, and at or above that line."
     return (
         Figure(
             "Running requests",
             "Batch size of each engine, averaged over time. Constantly low: too few requests arrive. Regular drops to "
-            "zero: engines drain at a barrier or for weight updates." + efficient + " Healthy: steady, and at or "
-            "above the efficient batch size.",
+            "zero: engines drain at a barrier or for weight updates. " + healthy,
             "batch_size", "running_mean",
             partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
         ),

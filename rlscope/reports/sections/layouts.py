@@ -45,7 +45,7 @@ def layouts_section(analysis: Analysis) -> LayoutsSection:
 
 
 _SWEEP: Final = Figure(
-    "Modelled throughput of other layouts",
+    "Modelled throughput by layout",
     "Points: modelled medians. Bars: 90% intervals. Crosses: infeasible layouts. Gains are computed draw by draw, so "
     "their intervals are narrower than the bars suggest. Healthy: the current layout is at the top.",
     "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,

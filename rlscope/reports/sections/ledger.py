@@ -92,7 +92,7 @@ _TIMELINE: Final = Figure(
     ("ledger", "worker_extents"),
 )  # fmt: skip
 _TOTAL: Final = Figure(
-    "Whole run, by role",
+    "By role",
     "Every GPU-second of a role is in exactly one state. Healthy: blue and green fill most of each bar.",
     "ledger", "gpu_s", ledger.ledger_total, "no worker with a GPU recorded anything", True,
     ("ledger", "worker_extents", "gpu_agreement"),

@@ -94,7 +94,7 @@ def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
     period_s = None if steps is None or steps.is_empty() else steps["period_s"].mean()
     if not isinstance(period_s, int | float) or not period_s:
         return text + "."
-    return f"{text}: {fmt.significant(wait_s / period_s)} of a step of extra staleness if groups are kept complete."
+    return f"{text}: {fmt.significant(wait_s / period_s)} steps of added wait if groups are kept complete."
 
 
 def _least_end(tails: pl.DataFrame, enough: pl.Series) -> str:

@@ -96,7 +96,7 @@ _WAITS: Final = Figure(
 )  # fmt: skip
 _COUNTS: Final = Figure(
     "Queue wait, all samples",
-    "Healthy: short waits, and nothing dropped after long ones.",
+    "Samples by wait. Healthy: short waits, and nothing dropped after long ones.",
     "queue_wait_counts", "trained", queue.queue_wait_counts, _NO_TIMES,
 )  # fmt: skip
 _UPDATES: Final = Figure(

@@ -10,7 +10,6 @@ from rlscope.reports.charts import strips
 from rlscope.reports.charts.strips import GENERATED, HANDED_ON, QUEUED, SHADES, TAKEN
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 
-_NAMES: Final = {"longest": "the longest", "stalest": "the stalest", "median": "the median"}
 _KEY: Final = ["chosen_as", "sample_id", "step"]
 
 
@@ -29,7 +28,7 @@ def sample_traces(strips: pl.DataFrame | None, started_ns: int) -> list[SampleTr
         return []
     shaded = _with_shades(strips)
     return [
-        SampleTrace(_title(runs["chosen_as"][0]), _sentence(runs, started_ns), runs.select(_SHOWN))
+        SampleTrace(f"{_title(runs['chosen_as'][0])} sample", _sentence(runs, started_ns), runs.select(_SHOWN))
         for runs in shaded.partition_by(_KEY, maintain_order=True)
     ]
 
@@ -78,9 +77,8 @@ def _with_shades(strips: pl.DataFrame) -> pl.DataFrame:
 
 
 def _title(chosen_as: str) -> str:
-    """Such as: The longest and the stalest."""
-    text = " and ".join(_NAMES.get(name, name) for name in chosen_as.split(", "))
-    return text[:1].upper() + text[1:]
+    """Such as: Longest and stalest."""
+    return " and ".join(chosen_as.split(", ")).capitalize()
 
 
 def _sentence(runs: pl.DataFrame, started_ns: int) -> str:

@@ -105,7 +105,7 @@ def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
     facts = [
         Fact("Added in flight", fmt.significant(ages.in_flight_mean), "versions, while the sample was generated"),
         Fact("Added in the queue", fmt.significant(ages.in_queue_mean), "versions, from its end to its step"),
-        Fact("Beyond the cap", over, "" if cap is None else f"cap {cap}"),
+        Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
     ]
     if effective is not None:
         facts.append(Fact("Effective tokens", fmt.percent(effective), "of trained tokens, from importance ratios"))

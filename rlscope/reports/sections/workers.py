@@ -111,8 +111,8 @@ def workers_section(analysis: Analysis) -> WorkersSection:
 
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")
 _HOW_TO_READ: Final = (
-    "Colour: the most frequent state in each {part}. Height: its share of that time. Hatched: waits. Vertical lines: "
-    "new weights published. Ticks above a lane: its engine has applied them. "
+    "Colour: the state with the most time in each {part} interval. Height: its share of that time. Hatched: waits. "
+    "Vertical lines: new weights published. Ticks above a lane: its engine has applied them. "
 )
 _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
 

@@ -187,7 +187,7 @@ def _staleness(analysis: Analysis, width: int) -> RenderableType:
             ),
             ("added in flight", fmt.versions(staleness.in_flight_mean)),
             ("added in the queue", fmt.versions(staleness.in_queue_mean)),
-            ("beyond the cap", _over_cap(analysis)),
+            ("over the cap", _over_cap(analysis)),
         ]
     )
     return Group(facts, Text(""), _histogram(tokens.histogram, cap, 40 if width >= 100 else 24))

@@ -59,7 +59,7 @@ def _advice(model: ModelResult, width: int) -> RenderableType:
 def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("trainer : sampler GPUs\n× max running", no_wrap=True)
+    table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
     for title in ("modelled\ntokens/s", "gain", "staleness\np95"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
@@ -190,9 +190,9 @@ def _plan_advice(planned: PlanResult, file: PlanFile) -> Panel:
 def _plan_layouts(planned: PlanResult, *, wide: bool) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("trainer : sampler GPUs\n× max running", no_wrap=True)
+    table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
     table.add_column("modelled\ntokens/s", justify="right", no_wrap=True)
-    for title in ("fastest in\n(draws)", "staleness\np95", *(["step time"] if wide else [])):
+    for title in ("fastest\nin", "staleness\np95", *(["step time"] if wide else [])):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("limited by", overflow="fold")
     rows = plan_words.plan_rows(planned, _SHOWN)

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis, LedgerState, Loss, RunFacts
+from rlscope.model.forecast.holdout import Compared
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
@@ -224,9 +225,18 @@ def _achieved(analysis: Analysis) -> Fact:
         return Fact("Trained, steady stretch", rate, f"{measured}too few steady steps to test a prediction")
     heldout, row = result.prediction, compared[0]
     achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
-    verdict = "as predicted" if heldout.compared[0].agrees else f"measured is {row.remark} off"
-    words = f"measured over the last {steps} steps; predicted {row.predicted}: {verdict}"
+    words = f"measured over the last {steps} steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
     return Fact("Trained, held-out steps", achieved, words)
+
+
+def _agreement(compared: Compared) -> str:
+    """Whether a measured value agrees with its prediction, or by how much it is off, as the end of a sentence."""
+    off = compared.residual_ratio
+    if compared.agrees:
+        return ", in agreement"
+    if off is None:
+        return ", not in agreement"
+    return f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
 
 
 def _quality(gaps: Sequence[str]) -> str:

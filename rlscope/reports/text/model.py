@@ -28,7 +28,8 @@ from rlscope.reports.text.names import (
 PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
 GAP_TITLE: Final = "From the upper bound to the measured throughput"
 BOUND: Final = "upper bound, modelled"
-MEASURED: Final = "measured, steady stretch"
+MEASURED: Final = "measured, steady steps"
+"""Over the steps that lie completely in the steady stretch."""
 # Of the bound: smaller causes share one row.
 _SMALL_RATIO: Final = 0.002
 # Of the bound: rounding error of a difference of equal rates.
@@ -138,11 +139,10 @@ def finish_sentence(model: ModelResult) -> str:
 
 def baseline_sentence(model: ModelResult) -> str:
     """The upper bound and the synchronous baseline, both modelled."""
-    bound = fmt.tokens_per_second(model.gap.bound_tokens_per_s)
-    text = f"Upper bound at measured mean costs, for any layout of these GPUs: {bound}."
+    text = "The upper bound is for the best layout of these GPUs at measured mean costs."
     if model.synchronous_tokens_per_s is not None:
         rate = fmt.tokens_per_second(model.synchronous_tokens_per_s)
-        text += f" Modelled synchronous run, with every GPU sampling and then training: {rate}."
+        text += f" A synchronous run, with every GPU sampling and then training, is modelled at {rate}."
     return text
 
 
@@ -262,6 +262,6 @@ _NAMES: Final[Mapping[SensitivityQuantity, str]] = {
 }
 _NO_EFFECT: Final[Mapping[Silence, str]] = {
     "not_limiting": "not the bottleneck",
-    "not_there": "none in this run",
+    "not_there": "not in this run",
     "not_recorded": "not recorded",
 }

@@ -42,7 +42,7 @@ STATES: Final = (
           "the trainer had nothing to train on"),
     State("waiting_for_staleness_cap", "waiting for the staleness cap", "wait", "#a4163f", "#e8658d",
           "paused so that no token exceeds the staleness cap"),
-    State("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting; the reason is in brackets"),
+    State("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
     State("no_requests", "no requests", "wait", "#e69f00", "#f3bb47",
           "the engine had no request to run; the reason is in brackets"),
     State("publishing_weights", "publishing weights", "weights", "#6f4fa3", "#a98bd8", "the trainer sends new weights"),

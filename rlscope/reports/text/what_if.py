@@ -87,7 +87,7 @@ def _or_none(cap: int | None) -> str:
 
 
 def _times(factor: float | None) -> str:
-    return f"× {fmt.significant(factor)}"
+    return f"{fmt.significant(factor)}×"
 
 
 def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
@@ -172,6 +172,4 @@ _DOUBTS: Final[Mapping[Doubt, str]] = {
         " To measure it, pass a run with another number with --also."
     ),
 }
-_BEYOND_SCALING: Final = (
-    "Extrapolated: no run had this number of trainer GPUs; training is scaled from the measured ones."
-)
+_BEYOND_SCALING: Final = "Extrapolated: more or fewer trainer GPUs than in any of the runs."

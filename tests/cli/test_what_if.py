@@ -126,7 +126,7 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
     assert rows["staleness cap"] == ["none", "3"]
     assert rows["weight update time"] == ["100", "ms", "200", "ms"]
     assert "Sensitivity: throughput change per 1%" in done.stdout
-    assert "Training was seen on one number of GPUs" in " ".join(done.stdout.split())
+    assert "Training was measured on one number of GPUs only" in " ".join(done.stdout.split())
 
 
 @pytest.mark.usefixtures("known")

@@ -1,6 +1,6 @@
-"""How a number is written: the one place where a quantity becomes text. No data is said, never shown as zero.
+"""Numbers and units as people read them. Missing data is written as "no data", never as 0.
 
-Words of a run on a terminal: text that may hold anything, and lines with a mark before them.
+Also text for a terminal: strings from a run with markup and control characters made harmless, and bulleted lines.
 """
 
 import math
@@ -26,12 +26,12 @@ _NOUNS: Final = {
 
 
 def finite(value: float | None) -> float | None:
-    """The value, or None for what is no number: NaN and the infinities."""
+    """The value, or None if it is NaN or infinite."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def significant(value: float | None, digits: int = 3) -> str:
-    """A plain number of at least `digits` significant digits, with thousands separators: 2.58e-14, 0.00123, 1,234."""
+    """A number with at least `digits` significant digits and thousands separators: 2.58e-14, 0.00123, 1,234."""
     if finite(value) is None or value is None:
         return NO_DATA
     if value == 0:
@@ -44,7 +44,7 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """A count of things, written out: 1,234."""
+    """A count with thousands separators: 1,234."""
     return NO_DATA if finite(value) is None or value is None else f"{value:,.0f}"
 
 
@@ -62,7 +62,7 @@ def si(value: float | None) -> str:
 
 
 def in_unit(value: float | None, unit: str) -> str:
-    """A large number of a unit that takes the SI prefix: 989 TFLOP/s, 80 GB, 950 B."""
+    """A large number with the SI prefix on its unit: 989 TFLOP/s, 80 GB, 950 B."""
     if finite(value) is None or value is None:
         return NO_DATA
     text, prefix = _scaled(value)
@@ -70,9 +70,9 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio (0..1) as per cent: 62.3%; what is above zero and rounds to it is said to be small.
+    """A ratio (0..1) as per cent: 62.3%; a ratio above 0 that rounds to 0 is <0.1%.
 
-    What is below zero is a difference, −2.8%, or what sums of floats leave where nothing is left: 0%.
+    A negative ratio is a difference, −2.8%; one that rounds to 0 is rounding error and written as 0%.
     """
     if finite(ratio) is None or ratio is None:
         return NO_DATA
@@ -84,7 +84,7 @@ def percent(ratio: float | None) -> str:
 
 
 def signed_percent(ratio: float | None) -> str:
-    """A change as per cent, with its sign: +10.0%, −2.8%, +115%; one that rounds to nothing is said to be about 0%."""
+    """A signed change as per cent: +10.0%, −2.8%, +115%; one that rounds to 0 is "about 0%"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if ratio and abs(ratio) < 0.0005:
@@ -94,7 +94,7 @@ def signed_percent(ratio: float | None) -> str:
 
 
 def signed_hundredths(ratio: float | None) -> str:
-    """A small change as per cent, to a hundredth of it: +0.98%, −0.22%; one that rounds to nothing is about 0%."""
+    """A small signed change with two decimals: +0.98%, −0.22%; one that rounds to 0 is "about 0%"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if abs(ratio) < 0.00005:
@@ -103,14 +103,16 @@ def signed_hundredths(ratio: float | None) -> str:
 
 
 def signed_points(ratio: float | None) -> str:
-    """A difference of two ratios in points of a per cent: +1.4 points."""
+    """A difference of two ratios in percentage points: +1.4 points; one that rounds to 0 is "about 0 points"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
+    if abs(ratio) < 0.0005:
+        return "about 0 points" if ratio else "0 points"
     return f"{ratio * 100.0:+.1f} points".replace("-", "−")
 
 
 def with_interval(write: Callable[[float | None], str], value: float, low: float, high: float) -> str:
-    """A value and its interval, the unit said once: 193 (186 to 204) ms; ends that read the same are no interval."""
+    """A value and its interval with the unit once: 193 (186 to 204) ms; no interval if its ends read the same."""
     texts = [write(value), write(low), write(high)]
     if texts[1] == texts[2]:
         return texts[0]
@@ -136,7 +138,7 @@ def versions(value: float | None) -> str:
 
 
 def preemptions(value: float | None) -> str:
-    """A mean number of them: 1.7 preemptions."""
+    """A mean number of preemptions: 1.7 preemptions."""
     return NO_DATA if finite(value) is None else _with_noun(value, significant(value, 2), "preemption", "preemptions")
 
 
@@ -150,7 +152,7 @@ def gpu_time(gpu_s: float | None) -> str:
 
 
 def money(gpu_s: float | None, price_per_gpu_hour: float | None, currency: str | None) -> str:
-    """What GPU-seconds cost at a price for a GPU-hour; empty without a price, which is no reason to say "no data"."""
+    """The cost of GPU-seconds at a price per GPU-hour; empty without a price."""
     if finite(gpu_s) is None or gpu_s is None or price_per_gpu_hour is None:
         return ""
     amount = gpu_s / _SECONDS_PER_HOUR * price_per_gpu_hour
@@ -158,14 +160,14 @@ def money(gpu_s: float | None, price_per_gpu_hour: float | None, currency: str |
 
 
 def _cents(amount: float) -> str:
-    """Two decimals, none from a hundred on; what is above zero and less than a cent is said to be."""
+    """Two decimals below 100, none from 100 on; an amount above 0 that rounds to 0.00 is <0.01."""
     if 0 < amount < 0.005:
         return "<0.01"
     return f"{amount:,.2f}" if amount < 100 else f"{amount:,.0f}"
 
 
 def duration(seconds: float | None) -> str:
-    """A time span in the two largest units that matter: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
+    """A duration in its two largest units: 850 µs, 12.3 ms, 4.56 s, 3 min 20 s, 2 h 5 min."""
     if finite(seconds) is None or seconds is None:
         return NO_DATA
     if seconds < 0:
@@ -187,14 +189,14 @@ def size(value: float | None) -> str:
 
 
 def instant(utc_ns: int | None) -> str:
-    """A moment in UTC, to the second."""
+    """A UTC timestamp, to the second."""
     if utc_ns is None:
         return NO_DATA
     return datetime.fromtimestamp(utc_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def quantity(name: str, value: object) -> str:
-    """A value written by the unit that its name ends in, as every column and piece of evidence is named."""
+    """A value in the unit that its name ends in: columns and evidence carry their unit as a suffix."""
     if value is None:
         return NO_DATA
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -208,7 +210,7 @@ def quantity(name: str, value: object) -> str:
 
 
 def _scaled(value: float) -> tuple[str, str]:
-    """The digits of a number, and the SI prefix that goes with them; empty for none."""
+    """The digits of a number and its SI prefix, empty for none."""
     for step, prefix in _SI_STEPS:
         # 999.6 would be written "1,000" otherwise.
         if abs(value) >= step * 0.9995:
@@ -217,7 +219,7 @@ def _scaled(value: float) -> tuple[str, str]:
 
 
 def _with_noun(value: float | None, text: str, one: str, many: str) -> str:
-    """A mean that only rounds to 1 is not one of them: 1.0 versions."""
+    """Singular only for exactly 1; a mean that rounds to 1 is 1.0 versions."""
     if value == 1:
         return f"{text} {one}"
     return f"{'1.0' if text == '1' else text} {many}"
@@ -241,7 +243,7 @@ _BY_SUFFIX: Final[tuple[tuple[str, Callable[[float | None], str]], ...]] = (
 
 
 def bulleted(mark: str, text: str) -> Table:
-    """A mark, and beside it a text that folds."""
+    """A bullet followed by text that wraps beside it."""
     table = Table.grid(padding=(0, 1, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -250,10 +252,10 @@ def bulleted(mark: str, text: str) -> Table:
 
 
 def plain(text: str) -> Text:
-    """Text that a run may have supplied: no markup, and no control character reaches the terminal."""
+    """Text that may come from a run: markup is not interpreted, control characters are replaced."""
     return Text(printable(text))
 
 
 def printable(text: str) -> str:
-    """The text on one line, its control characters shown as such."""
+    """The text on one line, each control character as a replacement character."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)

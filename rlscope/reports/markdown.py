@@ -1,6 +1,6 @@
-"""The analysis as Markdown for a pull request or a chat: what the first screen of the page says, as text and tables.
+"""The analysis as GitHub Markdown for a pull request or a chat: the first screen of the page as text and tables.
 
-GitHub's flavour. Strings of the run are text: no markup of theirs is kept, nobody is mentioned, nothing is linked.
+Strings from the run are escaped: no markup, no mentions, no links.
 """
 
 import re
@@ -27,7 +27,7 @@ def as_markdown(analysis: Analysis) -> str:
             *_verdict(brief),
             *_gpu_time(brief),
             *_layout(brief),
-            *_put_back(analysis),
+            *_preemptions(analysis),
             *_found(analysis),
             *_fired(analysis),
             *_data(brief),
@@ -41,38 +41,38 @@ def _verdict(brief: Brief) -> Iterator[str]:
     if brief.alarm is not None:
         yield f"> **Alarm.** {plain_words(brief.alarm)}"
         yield ""
-    yield f"**Why** {plain_words(brief.why)}"
+    yield f"**Why:** {plain_words(brief.why)}"
     yield ""
-    yield f"**Next** {plain_words(brief.next_step)}"
+    yield f"**Next:** {plain_words(brief.next_step)}"
     yield ""
 
 
 def _gpu_time(brief: Brief) -> Iterator[str]:
-    yield f"**GPU time** {plain_words(brief.spent)}"
+    yield f"**GPU time:** {plain_words(brief.spent)}"
     yield ""
     rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
-    yield from table(("", "GPU time", "most of it"), rows)
+    yield from table(("", "GPU time", "largest states"), rows)
     causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
-    yield from table(("costliest causes", "GPU time", "share"), causes)
+    yield from table(("largest losses", "GPU time", "share"), causes)
 
 
 def _layout(brief: Brief) -> Iterator[str]:
     if brief.choice is None:
-        yield f"**Layout to use next** {plain_words(brief.no_choice)}"
+        yield f"**Recommended layout:** {plain_words(brief.no_choice)}"
         yield ""
     else:
-        yield f"**Layout to use next** {plain_words(brief.choice.headline)}. {plain_words(brief.choice.why)}"
+        yield f"**Recommended layout:** {plain_words(brief.choice.headline)}. {plain_words(brief.choice.why)}"
         yield ""
         yield from table(("", *brief.choice.columns), [(name, *values) for name, values in brief.choice.rows])
     achieved = brief.achieved
-    yield f"**{plain_words(achieved.name)}** {plain_words(achieved.value)}, {plain_words(achieved.note)}"
+    yield f"**{plain_words(achieved.name)}:** {plain_words(achieved.value)}, {plain_words(achieved.note)}"
     yield ""
 
 
-def _put_back(analysis: Analysis) -> Iterator[str]:
-    said = preemption_sentence(analysis.model) if isinstance(analysis.model, ModelResult) else None
-    if said is not None:
-        yield f"**KV cache** {plain_words(said)}"
+def _preemptions(analysis: Analysis) -> Iterator[str]:
+    sentence = preemption_sentence(analysis.model) if isinstance(analysis.model, ModelResult) else None
+    if sentence is not None:
+        yield f"**KV cache:** {plain_words(sentence)}"
         yield ""
 
 
@@ -81,7 +81,7 @@ def _found(analysis: Analysis) -> Iterator[str]:
         (each.severity, findings.title(each), "" if each.cost_gpu_s is None else fmt.gpu_time(each.cost_gpu_s))
         for each in analysis.findings
     ]
-    yield from table(("", "found", "GPU time"), rows)
+    yield from table(("severity", "finding", "GPU time"), rows)
 
 
 def _fired(analysis: Analysis) -> Iterator[str]:
@@ -107,7 +107,7 @@ def _priced(gpu_time: str, money: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table and an empty line; nothing without rows."""
+    """A table followed by an empty line; nothing without rows."""
     if not rows:
         return
     yield _row(headings)
@@ -122,7 +122,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def plain_words(words: str) -> str:
-    """Words on one line, with what Markdown, HTML and mentions are made of put out of action."""
+    """Text on one line, with Markdown, HTML, mentions and links escaped."""
     line = " ".join("".join(char if char.isprintable() else " " for char in words).split())
     plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
     return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")

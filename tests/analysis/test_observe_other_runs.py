@@ -229,10 +229,10 @@ def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:
 @pytest.mark.parametrize(
     ("others", "trainers", "line"),
     [
-        ((), 3, "Training was measured on one number of GPUs"),
+        ((), 3, "Training was measured on one number of GPUs only"),
         ((at(4),), 3, None),
         ((at(4),), 4, None),
-        ((at(4),), 5, "These are more or fewer trainer GPUs than any of the runs had"),
+        ((at(4),), 5, "Extrapolated: more or fewer trainer GPUs than in any of the runs."),
     ],
 )
 def test_a_what_if_doubts_the_scaling_only_beyond_the_numbers_of_gpus_that_were_seen(

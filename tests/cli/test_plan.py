@@ -73,7 +73,7 @@ def test_a_cap_on_the_command_line_counts_and_json_on_stdout_stands_alone(tmp_pa
     assert done.exit_code == 0
     assert answer["recommendation"]["action"] == "unknown" and answer["recommendation"]["best"] is None
     assert {each["excluded"] for each in answer["candidates"]} == {"too_stale"}
-    assert "No layout of these 6 GPUs can be used" in done.stderr
+    assert "No layout of these 6 GPUs is feasible" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [(), ("--example", "plan.toml"), ("plan.toml", "--max-staleness", "-1")])
@@ -140,7 +140,7 @@ def test_a_present_layout_that_is_kept_beyond_the_cap_is_said_to_be(tmp_path: Pa
     capped = write(tmp_path, f"{PLAN}{present}[limits]\nmax_staleness = 1\n")
     text = " ".join(shown(plan_ahead(capped), 120).replace("│", " ").split())
     assert "Keep 3 trainer GPUs and 3 sampler GPUs" in text
-    assert "It does not keep the cap of 1 on staleness." in text
+    assert "The present layout exceeds the staleness cap of 1." in text
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -148,7 +148,7 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Pl
     text = shown(answer, width)
     assert max(len(line.rstrip()) for line in text.splitlines()) <= width
     assert "…" not in text
-    for title in ("Plan", "Layouts", "What the answer depends on", "What it rests on"):
+    for title in ("Plan", "Layouts", "Uncertainties", "Assumptions"):
         assert title in text
     best = answer[1].best
     assert best is not None
@@ -157,30 +157,30 @@ def test_the_answer_fits_its_width_and_cuts_no_figure(answer: tuple[PlanFile, Pl
 
 def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanFile, PlanResult]) -> None:
     text = " ".join(shown(answer, 120).replace("│", " ").split())
-    assert "Nothing here was measured" in text
-    assert "It is the fastest split in" in text and "the interval holds 90% of the cases" in text
-    assert "6 GPUs, H200: 989 TFLOP/s in dense bf16, 4.8 TB/s, 141 GB each." in text
-    assert "8.19G parameters; an engine of 1 GPU holds" in text
-    assert "Responses of 400 tokens on average" in text and "at the cap of 1,024" in text
-    assert "25.0% of the peak" in text and "131 GB of weights, gradients and optimizer" in text
-    assert "to the power of 0.8 ± 0.2" in text
-    assert "New weights reach the engines at no cost." in text
-    assert "The layout depends most on the training rate" in text
+    assert "nothing was measured" in text
+    assert "It is the fastest split in" in text and "(median and 90% interval of the draws)" in text
+    assert "6 GPUs, H200: 989 TFLOP/s dense bf16, 4.8 TB/s memory bandwidth, 141 GB each." in text
+    assert "8.19G parameters. The KV cache of an engine of 1 GPU holds" in text
+    assert "Responses: mean 400 tokens" in text and "at the cap of 1,024" in text
+    assert "MFU 25.0%" in text and "Weights, gradients and optimizer state take 131 GB." in text
+    assert "to the power 0.8 ± 0.2" in text
+    assert "Weight updates are free." in text
+    assert "Largest uncertainty: training speed." in text
     assert "EUR." in text
 
 
 def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_path: Path) -> None:
     text = " ".join(shown(plan_ahead(write(tmp_path, PLAN), 0), 120).replace("│", " ").split())
-    assert "No layout of these 6 GPUs can be used." in text
-    assert "Of all splits: staleness above the cap (5 splits)." in text
-    assert "The least stale," in text
-    assert "with every token at the newest version" in text
-    assert "What the answer depends on" not in text
+    assert "No layout of these 6 GPUs is feasible." in text
+    assert "Reasons: tokens older than the cap (5 splits)." in text
+    assert "The least stale layout is" in text
+    assert "with a staleness of 0." in text
+    assert "Uncertainties" not in text
 
 
 def test_a_cache_that_holds_no_longest_response_is_said_with_what_would_fit(tmp_path: Path) -> None:
     answer = plan_ahead(write(tmp_path, f"{PLAN}[limits]\nkv_capacity_tokens = 600\n"))
     text = " ".join(shown(answer, 120).replace("│", " ").split())
-    assert "Of all splits: KV cache too small (5 splits)." in text
-    assert "holds 600 tokens of KV cache, and a prompt with the longest response takes 1.12k tokens" in text
-    assert "a lower cap_tokens make it fit." in text
+    assert "Reasons: KV cache too small (5 splits)." in text
+    assert "holds 600 tokens; a prompt with the longest response takes 1.12k tokens" in text
+    assert "Use more GPUs per engine or a lower cap_tokens." in text

@@ -84,7 +84,7 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
     found = document("run")
     assert found["now"] == found["predicted"]
     assert (found["gain_ratio"], found["obstacle"]) == (0.0, None)
-    assert "No change of trained tokens per second" in invoke("run").stdout
+    assert "Modelled throughput: no change" in invoke("run").stdout
 
 
 @pytest.mark.usefixtures("known")
@@ -116,15 +116,15 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
     done = invoke("run", *asked, columns=columns)
     assert max(map(cell_len, done.stdout.splitlines())) <= columns
     assert "…" not in done.stdout
-    rows = {line[:18].strip(): line[18:].split() for line in done.stdout.splitlines()}
+    rows = {line[:22].strip(): line[22:].split() for line in done.stdout.splitlines()}
     assert rows["trainer GPUs"] == ["2", "4"]
     assert rows["sampler GPUs"] == ["6", "4"]
-    assert rows["training speed"] == ["0.5", "times"]
+    assert rows["training speed"] == ["0.5×"]
     assert "samples per step" not in rows
     assert rows["staleness cap"] == ["none", "3"]
-    assert rows["weight update"] == ["100", "ms", "200", "ms"]
-    assert "What one per cent of each quantity buys" in done.stdout
-    assert "Training was seen on one number of GPUs" in " ".join(done.stdout.split())
+    assert rows["weight update time"] == ["100", "ms", "200", "ms"]
+    assert "Sensitivity: throughput change per 1%" in done.stdout
+    assert "Training was measured on one number of GPUs only" in " ".join(done.stdout.split())
 
 
 @pytest.mark.usefixtures("known")
@@ -140,8 +140,8 @@ def test_json_on_stdout_is_nothing_else_and_in_a_file_leaves_the_text_there(tmp_
 def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
     done, found = invoke("run", "--samples-per-step", "1024"), document("run", "--samples-per-step", "1024")
     assert done.exit_code == 0
-    assert "It cannot run: the queue holds fewer whole groups than a step takes" in done.stdout
-    assert "trained tokens/s " not in done.stdout.partition("What one per cent")[0]
+    assert "Infeasible: the queue holds fewer complete groups than a step needs" in done.stdout
+    assert "trained tokens/s " not in done.stdout.partition("Sensitivity")[0]
     assert found["obstacle"] == "queue_capacity"
     layout = {"n_train_gpus": 2, "n_sample_gpus": 6, "max_running_per_engine": 64}
     assert {name: value for name, value in found["predicted"].items() if value is not None} == layout

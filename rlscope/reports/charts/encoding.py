@@ -1,9 +1,7 @@
-"""What the pictures share: axes, colours, tooltips, the rule of a limit, and the way out as JSON.
+"""What all charts share: axes, colours, tooltips, limit lines, the time axis with its zoom, and Vega-Lite JSON.
 
-One time axis for all charts over time: the same stretch in each, weight updates as faint ticks, and a zoom.
-
-Two parameters of a chart say which stretch it shows. `templates/zoom.js` sets them in every chart at once; without
-scripts they keep their values, the whole run.
+All charts over time share one axis, with a faint tick at each weight update. Two parameters hold the shown stretch;
+`templates/zoom.js` sets them in every chart at once. Without scripts they stay at the whole run.
 """
 
 import json
@@ -16,26 +14,26 @@ import polars as pl
 
 FROM: Final = "zoom_from_s"
 TO: Final = "zoom_to_s"
-"""Parameters: start and end of the stretch shown, seconds since the run started."""
+"""Parameters: start and end of the shown stretch, in seconds since the run started."""
 UPDATE: Final = "var(--state-publishing-weights, #6f4fa3)"
-"""Colour of the marks of weight updates."""
+"""Colour of weight updates."""
 _TICK_PX: Final = 5
 
 
 def zoomed_scale() -> alt.Scale:
-    """The scale of time that all charts share."""
+    """The time scale of all charts over time."""
     return alt.Scale(domain=[alt.ExprRef(FROM), alt.ExprRef(TO)], nice=False, zero=False, padding=0)
 
 
 def uses_time(document: dict[str, Any]) -> bool:
-    """Whether a chart, as Vega-Lite JSON, stands on the shared axis."""
+    """Whether a chart, as Vega-Lite JSON, uses the shared time axis."""
     return json.dumps({"expr": FROM}) in json.dumps(document)
 
 
 def with_zoom(document: dict[str, Any], duration_s: float, updates_s: Sequence[float]) -> dict[str, Any]:
-    """The chart with its parameters, with marks that end at its edges, and a tick at the top for each weight update.
+    """The chart with zoom parameters, marks clipped at its edges, and a tick at the top for each weight update.
 
-    A chart that brings parameters of its own shows that stretch first.
+    A chart with parameters of its own keeps their values as its initial zoom.
     """
     given = {param["name"] for param in document.get("params", [])}
     params = [{"name": name, "value": value} for name, value in ((FROM, 0), (TO, duration_s)) if name not in given]
@@ -53,7 +51,7 @@ def _view(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def _clipped(view: dict[str, Any]) -> dict[str, Any]:
-    """The view with its marks cut at the edges, where they lie on the axis; labels beside it stay whole."""
+    """The view with marks on the time axis clipped at its edges; labels beside it are not clipped."""
     if "layer" in view:
         return view | {"layer": [_clipped(inner) for inner in view["layer"]]}
     if "field" not in view.get("encoding", {}).get("x", {}):
@@ -79,11 +77,11 @@ Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 
 HEIGHT: Final = 200
 STACKED_PX: Final = 76
-"""Left of the charts that stand on one time axis: room for a worker's name."""
+"""Width left of charts on the shared time axis: room for a worker's name."""
 LINES_MAX: Final = 4
-"""More lines than this cannot be told apart by colour."""
+"""More lines cannot be told apart by colour."""
 _LONG_NAME: Final = 16
-"""Characters of a legend's name, two of which fit beside one another on a phone."""
+"""Characters of a legend label; two of that length fit side by side on a phone."""
 
 _SERIES: Final = [
     f"var(--series-{n}, {color})"
@@ -98,13 +96,13 @@ _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 
 
 def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, updates_s: Sequence[float] = ()) -> str:
-    """The chart as Vega-Lite JSON that may stand in a script element, with its data inside.
+    """The chart with its data as Vega-Lite JSON that is safe inside a script element.
 
-    One over time shows the whole run, of duration_s, with a tick at each of the weight updates.
+    A chart over time shows the whole run, of duration_s, with a tick at each weight update.
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
-    # Checking the chart against the schema of Vega-Lite takes longer than making it; the tests draw every one.
+    # Validating against the Vega-Lite schema takes longer than making the chart; the tests draw every chart.
     document: dict[str, Any] = chart.to_dict(validate=False)
     if uses_time(document):
         document = with_zoom(document, duration_s, updates_s)
@@ -131,10 +129,10 @@ def _colored(text: str) -> str:
 
 
 def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:
-    """A chart of the rows in which what these columns hold together is written once, and each row says which it has.
+    """A chart of the rows in which each combination of the repeated columns is stored once and looked up per row.
 
-    Words that thousands of rows repeat are most of a chart's size. Tables as text would be smaller still, but Vega
-    makes a function of text to read them, which the page's policy forbids.
+    Text repeated in thousands of rows is most of a chart's size. CSV would be smaller still, but Vega needs eval to
+    parse it, which the page's content policy forbids.
     """
     words = rows.select(repeated).unique(maintain_order=True).with_row_index("words")
     known = alt.LookupData(data=words, key="words", fields=list(repeated))
@@ -143,7 +141,7 @@ def chart_of(rows: pl.DataFrame, repeated: Sequence[str]) -> alt.Chart:
 
 
 def time_axis(column: str) -> alt.X:
-    """Seconds since the start, from left to right."""
+    """Seconds since the run started."""
     return (
         alt.X(f"{column}:Q")
         .title("seconds since the run started")
@@ -153,50 +151,50 @@ def time_axis(column: str) -> alt.X:
 
 
 def step_axis() -> alt.X:
-    """Training steps, from left to right."""
+    """Training steps."""
     return alt.X("step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1)
 
 
 def amount(column: str, title: str) -> alt.Y:
-    """An amount from zero upwards."""
+    """An amount on an axis from zero."""
     return alt.Y(f"{column}:Q").title(title).scale(zero=True).axis(amount_axis())
 
 
 def amount_axis(extent_px: float | None = None) -> alt.Axis:
-    """Few ticks, each written like the page's numbers: 0.0005, 0.2, 40, 1.2k; as wide as its labels, or extent_px."""
-    # Three decimals would write 0.0005 and 0.001 alike.
+    """Few ticks, written like the page's numbers: 0.0005, 0.2, 40, 1.2k; as wide as its labels, or extent_px."""
+    # Three decimals would show 0.0005 and 0.001 as the same number.
     label = "format(datum.value, abs(datum.value) >= 1000 ? '.3~s' : abs(datum.value) >= 0.1 ? ',.3~f' : '.3~g')"
     extent = alt.Undefined if extent_px is None else extent_px
     return alt.Axis(labelExpr=label, tickCount=5, minExtent=extent, maxExtent=extent)
 
 
 def tip(field: str, title: str | None = None, number_format: str | None = None) -> alt.Tooltip:
-    """One line of what a mark says when it is pointed at."""
+    """One line of a tooltip."""
     line = alt.Tooltip(field).title(title or field.split(":")[0])
     return line if number_format is None else line.format(number_format)
 
 
 def series_colors(column: str, names: Sequence[str]) -> alt.Color:
-    """One colour per name, in order; a legend above where there is more than one."""
+    """One colour per name, in order, with a legend if there are several."""
     columns = 2 if len(names) % 2 == 0 else 3
     legend = alt.Legend(orient="bottom", title=None, labelLimit=140, columns=columns) if len(names) > 1 else None
     return alt.Color(f"{column}:N").scale(domain=list(names), range=palette(len(names))).legend(legend)
 
 
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
-    """The colour given for each name, with a legend below; long names stand below one another."""
+    """The given colour per name, with a legend below; long names are stacked."""
     columns = 1 if max(map(len, colors), default=0) > _LONG_NAME else 2
     legend = alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
     return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
 
 
 def palette(size: int) -> list[str]:
-    """So many colours, the same again where they run out."""
+    """That many colours, repeated if there are too few."""
     return [_SERIES[n % len(_SERIES)] for n in range(size)]
 
 
 def limit_rule(value: float | None, name: str) -> list[alt.Chart]:
-    """A dashed rule at a limit, named; nothing without one."""
+    """A labelled dashed line at a limit; nothing without one."""
     if value is None:
         return []
     base = alt.Chart(pl.DataFrame([{"limit": value, "name": f"{name} {value:g}"}]))
@@ -208,10 +206,10 @@ def limit_rule(value: float | None, name: str) -> list[alt.Chart]:
 
 
 def layered(*charts: alt.Chart) -> alt.LayerChart:
-    """Charts over one another, the first at the bottom."""
+    """Layered charts, the first at the bottom."""
     return alt.LayerChart(layer=list(charts))
 
 
 def names(rows: pl.DataFrame, column: str) -> list[str]:
-    """The distinct names of a column, in order."""
+    """The distinct names of a column, sorted."""
     return sorted(rows[column].unique())

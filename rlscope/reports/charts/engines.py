@@ -1,9 +1,8 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""The engines over time, one below another on the same axis: what runs, what waits, and the KV cache in use.
+"""The engines over time: running requests, waiting requests and KV cache in use, on one time axis.
 
-A line per engine up to LINES_MAX of them. Of more, the band that holds the middle of them, their median, and a few by
-name.
+One line per engine up to LINES_MAX. With more engines: a band, their median, and lines for a few of them.
 """
 
 from collections.abc import Sequence
@@ -28,28 +27,28 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded, stepped
 
 MIDDLE: Final = (0.1, 0.9)
-"""Quantiles of the engines between which the band lies."""
+"""The quantiles of the engines that the band spans."""
 MEDIAN: Final = "median engine"
 _HEIGHT: Final = 150
 _REFERENCE: Final = "var(--ink, #16191d)"
 
 
 def batch_size(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str], efficient_running: int | None) -> Chart:
-    """Running requests; a rule at the smallest batch that is efficient by the model, where the model knows it."""
+    """Running requests, with a line at the smallest efficient batch if the model has one."""
     rules = [] if efficient_running is None else _rule(efficient_running, "efficient batch", _REFERENCE)
     return _over_time(frame, run, "running_mean", "running requests", named, rules, has_legend=True)
 
 
 def waiting_requests(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
-    """Requests that wait inside the engines."""
+    """Requests waiting in the engines."""
     return _over_time(frame, run, "waiting_mean", "waiting requests", named, [])
 
 
 def kv_use(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
-    """Tokens in the KV caches, with a rule at the capacity where all have the same and it is in reach."""
+    """Tokens in the KV caches, with a line at their capacity if it is the same for all and near."""
     capacities = frame["kv_capacity_tokens"].drop_nulls().unique()
     most = float(frame["kv_used_mean_tokens"].max() or 0.0)  # pyright: ignore[reportArgumentType]
-    # A capacity far above would press the lines flat.
+    # A capacity far above would flatten the lines.
     in_reach = len(capacities) == 1 and float(capacities[0]) <= 3.0 * most
     rules = _rule(float(capacities[0]), "capacity", LIMIT) if in_reach else []
     return _over_time(frame, run, "kv_used_mean_tokens", "KV tokens in use", named, rules)
@@ -91,7 +90,7 @@ def _over_time(
 
 
 def _middle(known: pl.DataFrame, column: str) -> pl.DataFrame:
-    """Quantiles over the engines with a row in each bucket."""
+    """Median and quantiles over the engines with a row in each bucket."""
     low, high = MIDDLE
     return (
         known.group_by("bucket_start_ns")
@@ -111,7 +110,7 @@ def _band(middle: pl.DataFrame, run: RunFacts) -> alt.Chart:
 
 
 def _rule(value: float, name: str, color: str) -> list[alt.Chart]:
-    """A dashed rule with its name at the left, where engines have not begun yet, on a ground of the page's colour."""
+    """A dashed line with its label at the left, before engines start, on the page's background colour."""
     base = alt.Chart(pl.DataFrame([{"value": value, "name": f"{name} {value:,g}"}]))
     rule = base.mark_rule(color=color, strokeDash=[5, 4], strokeWidth=1.25).encode(y="value:Q")
     return [rule, *(_named(base, color, ground_px) for ground_px in (4, 0))]

@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""Where the GPU time went: per role, and over time."""
+"""GPU time by state: per role, and over time."""
 
 import altair as alt
 import polars as pl
@@ -35,7 +35,7 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
 def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """The states of one role over time, stacked up to its number of GPUs."""
     rows = _with_labels(drawable(frame, run.started_ns))
-    # The first bucket begins with the grid and the last ends with it, the run does not.
+    # The grid of buckets extends beyond the run at both ends.
     rows = rows.with_columns(
         pl.col("bucket_start_s").clip(lower_bound=0.0), pl.col("bucket_end_s").clip(upper_bound=run.duration_s)
     ).filter(pl.col("bucket_start_s") < pl.col("bucket_end_s"))

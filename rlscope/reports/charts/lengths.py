@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""How long responses were: all of them, those trained on against those that were not, and the tails of groups."""
+"""Response lengths: all samples, trained against untrained samples, and the longest sample per group."""
 
 from typing import Final
 
@@ -28,12 +28,12 @@ TRAINED: Final = "trained"
 _ENDINGS: Final = ("finished", "capped", "censored")
 _INK: Final = "var(--ink, #16191d)"
 _MEAN_TURNS: Final = 0.7
-"""Of the longest length: the name of a mean beyond it stands on its other side, where there is room."""
+"""Of the longest length: the label of a mean beyond it goes on its left, where there is room."""
 
 
 def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Samples by length, divided by how they ended; `cap_tokens`, the same in all rows, is their cap, or null."""
-    # The last length of a bin is in it: without the one more, a bin of a single length has no width.
+    """Samples by length and ending; `cap_tokens`, the same in all rows, is their cap or null."""
+    # The end of a bin is inclusive: without the 1, a bin of a single length has no width.
     rows = frame.with_columns(bin_end_tokens=pl.col("length_to_tokens") + 1)
     bars = (
         alt.Chart(rounded(rows.drop("cap_tokens")))
@@ -46,7 +46,7 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
             color=series_colors("kind", _ENDINGS),
             tooltip=[
                 tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
-                tip("kind:N", "ended"), tip("samples:Q", "samples", ",d"),
+                tip("kind:N", "ending"), tip("samples:Q", "samples", ",d"),
             ],
         )
     )  # fmt: skip
@@ -60,7 +60,7 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Lengths of what was trained on upwards, of the rest downwards, each as shares of its side, with both means."""
+    """Lengths of trained samples upwards, of the rest downwards, as shares of each side, with both means."""
     signed = pl.when(pl.col("outcome") == TRAINED).then(1.0).otherwise(-1.0) * pl.col("share_of_side_ratio")
     rows = frame.with_columns(
         signed=signed, bin_end_tokens=pl.col("length_to_tokens") + 1, label=pl.col("outcome").str.replace_all("_", " ")
@@ -71,7 +71,7 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=_length_axis(), x2="bin_end_tokens:Q",
-            y=alt.Y("signed:Q").stack("zero").title("trained above, the rest below").axis(
+            y=alt.Y("signed:Q").stack("zero").title("trained (up), not trained (down)").axis(
                 labelExpr="format(abs(datum.value), '.0%')", tickCount=6),
             color=series_palette("label", dict(zip(labels, palette(len(labels)), strict=True))),
             tooltip=[
@@ -86,18 +86,18 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Groups by how far their longest sample stands out."""
+    """Groups by the ratio of their longest sample to their mean length."""
     return (
         alt.Chart(rounded(frame))
         .mark_bar(orient="vertical", color=ACCENT, stroke="var(--page, #ffffff)", strokeWidth=1)
         .encode(
-            x=alt.X("tail_from:Q").title("longest sample over the mean of its group").scale(nice=False, zero=False)
+            x=alt.X("tail_from:Q").title("longest sample / mean of its group").scale(nice=False, zero=False)
             .axis(format=".2~f", tickCount=8),
             x2="tail_to:Q", y=amount("groups", "groups"),
             tooltip=[
                 tip("tail_from:Q", "from", ",.2~f"), tip("tail_to:Q", "to below", ",.2~f"),
-                tip("groups:Q", "groups", ",d"), tip("last_wait_mean_s:Q", "wait for the last, mean, s", ",.3~f"),
-                tip("last_wait_max_s:Q", "longest, s", ",.3~f"),
+                tip("groups:Q", "groups", ",d"), tip("last_wait_mean_s:Q", "wait for last sample, mean, s", ",.3~f"),
+                tip("last_wait_max_s:Q", "wait for last sample, max, s", ",.3~f"),
             ],
         )
         .properties(height=HEIGHT)
@@ -109,7 +109,7 @@ def _length_axis() -> alt.X:
 
 
 def _means(frame: pl.DataFrame) -> list[alt.Chart]:
-    """A rule at the mean length of each side, over its own half."""
+    """A line at the mean length of each side, in its own half."""
     side = pl.when(pl.col("outcome") == TRAINED).then(pl.lit("up")).otherwise(pl.lit("down")).alias("side")
     means = frame.group_by(side).agg(
         pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")

@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""What the model says: where the rate goes, what other layouts would do, and what a forward pass costs."""
+"""Charts of the model result: lost throughput, other layouts, and forward pass time."""
 
 from typing import Final, Literal
 
@@ -24,18 +24,18 @@ from rlscope.reports.charts.encoding import (
 )
 from rlscope.reports.charts.model_frames import (
     BEST_LIMIT,
-    BY_TURNS,
+    CURRENT_LIMIT,
     FITTED,
     FRONTIER,
     MEASURED,
     OUT,
     SLOWER,
-    TODAY_LIMIT,
+    SYNCHRONOUS,
     beyond_visited,
     is_over_splits,
 )
 from rlscope.reports.charts.series import rounded
-from rlscope.reports.text.advice import TODAY
+from rlscope.reports.text.advice import CURRENT
 
 _INK: Final = "var(--ink, #16191d)"
 _GREY: Final = "var(--hatch-line, #a5abb2)"
@@ -45,15 +45,15 @@ _ROOM_FOR_LABELS: Final = 1.2
 _ROOM_BESIDE_BARS: Final = 1.3
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
-    tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "tokens/s", ",.4~s"),
-    tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "waits for"),
+    tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "modelled tokens/s", ",.4~s"),
+    tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "limited by"),
     tip("remark:N"),
 ]  # fmt: skip
 _PAGE: Final = "var(--page, #ffffff)"
 
 
 def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """A bar per cause, from where it finds the rate to where it leaves it."""
+    """A waterfall: a bar per cause, from the throughput before it to the throughput after it."""
     lost = pl.col("lost_tokens_per_s")
     rows = rounded(
         frame.with_columns(
@@ -66,11 +66,11 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
     colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[ACCENT, SECOND, _GAIN]).legend(None)
     most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_BESIDE_BARS  # pyright: ignore[reportArgumentType]
     base = alt.Chart(rows).encode(
-        y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=140),
+        y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=170),
         tooltip=[
-            tip("cause:N"), tip("change:Q", "tokens/s", "+,.4~s"),
-            tip("left_tokens_per_s:Q", "left, tokens/s", ",.4~s"),
-            tip("share_of_most_ratio:Q", "share of the most", ".1%"), tip("meaning:N"),
+            tip("cause:N"), tip("change:Q", "change, tokens/s", "+,.4~s"),
+            tip("left_tokens_per_s:Q", "remaining, tokens/s", ",.4~s"),
+            tip("share_of_most_ratio:Q", "share of upper bound", ".1%"), tip("meaning:N"),
         ],
     )  # fmt: skip
     bars = base.mark_bar(height={"band": 0.66}).encode(
@@ -83,28 +83,28 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Throughput by split of the GPUs, or by the limit of running requests where there are few splits."""
+    """Throughput by split of the GPUs, or by the limit of running requests if there are few splits."""
     over_splits = is_over_splits(frame)
     x = (
         alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d")
         if over_splits
-        else alt.X("running_per_engine:Q").title("requests that may run in an engine").axis(format=",d", tickCount=8)
+        else alt.X("running_per_engine:Q").title("max running requests per engine").axis(format=",d", tickCount=8)
     )  # fmt: skip
     scale = alt.Scale(zero=False, padding=24) if over_splits else alt.Scale(type="log", base=2, nice=False, padding=24)
     rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
-    return _layouts(rows, x.scale(scale), [BEST_LIMIT, TODAY_LIMIT] if over_splits else [], "linear")
+    return _layouts(rows, x.scale(scale), [BEST_LIMIT, CURRENT_LIMIT] if over_splits else [], "linear")
 
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Throughput against staleness; the line joins the layouts that are faster than all that are less stale."""
-    x = alt.X("sample_staleness_p95:Q").title("staleness of samples, 95th percentile, versions")
+    """Throughput against staleness; the line is the Pareto frontier."""
+    x = alt.X("sample_staleness_p95:Q").title("sample staleness p95, versions")
     oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
     x = x.axis(tickMinStep=1, format=",d").scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
     return _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
 
 
 def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Measured passes, the fitted curve with its band, operating points; what the run did not visit is shaded."""
+    """Measured passes, the fitted curve with its band, and operating points; extrapolated stretches are shaded."""
     times = pl.col("pass_s", "low_s", "high_s")
     rows = rounded(frame.with_columns((times * 1e3).name.map(lambda name: name.removesuffix("s") + "ms")))
     x = alt.X("running:Q").title("requests in the pass").scale(nice=False, zero=True)
@@ -129,7 +129,7 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
-    """A shade over each stretch; nothing without one."""
+    """A shaded area per stretch; nothing without one."""
     if stretches.is_empty():
         return []
     return [alt.Chart(rounded(stretches)).mark_rect(color=SHADE).encode(x="from_running:Q", x2="to_running:Q")]
@@ -143,11 +143,13 @@ def _layouts(
     *,
     intervals: bool = True,
 ) -> alt.LayerChart:
-    """Layouts as points, those that are out of the question as grey crosses, the named ones ringed and labelled."""
+    """Layouts as points, infeasible ones as grey crosses, the marked ones ringed and labelled."""
     is_out = pl.col("series").str.starts_with(OUT)
-    on_line = pl.col("series").is_in(joined) if joined else ~is_out & (pl.col("series") != BY_TURNS)
+    on_line = pl.col("series").is_in(joined) if joined else ~is_out & (pl.col("series") != SYNCHRONOUS)
     high = float(rows.select(pl.max_horizontal("tokens_per_s", "high_tokens_per_s").max()).item() or 1.0)
-    y = amount("tokens_per_s", "trained tokens per second").scale(domain=[0, high * _ROOM_FOR_LABELS], nice=False)
+    y = amount("tokens_per_s", "modelled trained tokens per second").scale(
+        domain=[0, high * _ROOM_FOR_LABELS], nice=False
+    )
     color, tips = _series_color(rows, joined), _LAYOUT_TIPS
     parts = [rows.filter(on_line), rows.filter(~is_out), rows.filter(is_out), rows.filter(pl.col("which") != "")]
     lines, inside, outside, named = (alt.Chart(part).encode(x=x, y=y, tooltip=tips) for part in parts)
@@ -160,16 +162,16 @@ def _layouts(
     if intervals:
         bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
         drawn.insert(1, (parts[1], bars.encode(y="low_tokens_per_s:Q", y2="high_tokens_per_s:Q", color=color)))
-    # One label below and the other above: the two layouts are often neighbours.
-    for of, dy in ((pl.col("which") == TODAY, 18), (~pl.col("which").is_in(["", TODAY]), -15)):
+    # One label below and the other above: the two layouts are often close.
+    for of, dy in ((pl.col("which") == CURRENT, 18), (~pl.col("which").is_in(["", CURRENT]), -15)):
         labels = alt.Chart(rows.filter(of)).mark_text(dy=dy, fontWeight=600)
         drawn.append((rows.filter(of), labels.encode(x=x, y=y, text="which:N")))
-    # A layer without a row has no extent, which Vega complains about.
+    # Vega warns about a layer without rows.
     return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 60)
 
 
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
-    """A colour per series, those that are joined first; what is slower or out of the question is grey."""
+    """A colour per series, joined ones first; slower and infeasible ones are grey."""
     names = [name for name in dict.fromkeys([*joined, *rows["series"]]) if name in set(rows["series"])]
     colors = dict(zip(names, palette(len(names)), strict=True))
     return series_palette(

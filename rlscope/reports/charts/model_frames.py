@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""What the pictures of the model are drawn from: frames of a model result, few enough rows to draw and to read."""
+"""Frames of a model result for its charts, with few enough rows to draw and to read."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,26 +13,27 @@ from rlscope.model.decode.fit import CurveFit
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
-from rlscope.reports.text.model import loss_rows
+from rlscope.reports.text.model import BOUND, loss_rows
+from rlscope.reports.text.model import MEASURED as MEASURED_RATE
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, layout_remark
 
-BEST_LIMIT: Final = "best limit of each split"
-TODAY_LIMIT: Final = "today's limit"
-OTHER_LIMIT: Final = "another limit"
-OUT: Final = "out: "
-"""Before the reason why a layout is out of the question."""
+BEST_LIMIT: Final = "best request limit per split"
+CURRENT_LIMIT: Final = "current request limit"
+OTHER_LIMIT: Final = "other request limit"
+OUT: Final = "infeasible: "
+"""Prefix of the reason why a layout is infeasible."""
 FRONTIER: Final = "frontier"
 SLOWER: Final = "slower or staler"
-BY_TURNS: Final = "this run, by turns"
+SYNCHRONOUS: Final = "this run, synchronous"
 MEASURED: Final = "measured"
 FITTED: Final = "fitted"
 _FEW_SPLITS: Final = 3
-"""Up to so many splits of the GPUs are a line each over the limit of running requests."""
+"""Up to that many splits of the GPUs get a line each over the limit of running requests."""
 _MOST_ROWS: Final = 240
 _MOST_CELLS: Final = 240
 _CURVE_POINTS: Final = 48
 _BEYOND_NEED: Final = 1.15
-"""The curve is drawn so far past the largest batch that it is asked about."""
+"""How far the curve extends beyond the largest batch shown."""
 _GAP_SCHEMA: Final = {
     "cause": pl.String,
     "lost_tokens_per_s": pl.Float64,
@@ -58,22 +59,31 @@ _LAYOUT_SCHEMA: Final = {
 
 
 def gap_frame(model: ModelResult) -> pl.DataFrame:
-    """From the bound to what was achieved: what each cause takes, and what it leaves."""
+    """From the upper bound to the measured throughput: what each cause loses, and what remains."""
     gap = model.gap
     bound, achieved = gap.bound_tokens_per_s, gap.achieved_tokens_per_s
-    most = ("the most possible", None, bound, 1.0 if bound else None, "Every GPU works all the time, split at will.")
+    most = (BOUND, None, bound, 1.0 if bound else None, "Every GPU always busy, at the best split.")
     rows: list[tuple[str, float | None, float, float | None, str, str]] = [(*most, fmt.si(bound))]
     for row in loss_rows(model):
         change = row.lost.removesuffix(" tokens/s")
         parts = (row.cause.name, row.lost_tokens_per_s, row.left_tokens_per_s, row.share_ratio)
         rows.append((*parts, row.cause.meaning, change))
     kept_ratio = achieved / bound if bound else None
-    rows.append(("achieved", None, achieved, kept_ratio, "Over the steady stretch.", fmt.si(achieved)))
+    rows.append(
+        (
+            MEASURED_RATE,
+            None,
+            achieved,
+            kept_ratio,
+            "Measured over the complete steps of the steady stretch.",
+            fmt.si(achieved),
+        )
+    )
     return pl.DataFrame(rows, schema=_GAP_SCHEMA, orient="row")
 
 
 def sweep_frame(model: ModelResult) -> pl.DataFrame:
-    """What each layout would train: every one where splits are few, else the best and today's limit of each split."""
+    """Modelled throughput of every layout if splits are few, else of the best and the current limit of each split."""
     forecasts = _all(model)
     if len({each.layout.trainer_gpus for each in forecasts}) <= _FEW_SPLITS:
         rows = [_row(model, each, _split(each)) for each in forecasts]
@@ -84,14 +94,14 @@ def sweep_frame(model: ModelResult) -> pl.DataFrame:
 
 
 def is_over_splits(frame: pl.DataFrame) -> bool:
-    """Whether a sweep goes over splits of the GPUs, and not over the limit of running requests."""
+    """Whether a sweep goes over splits of the GPUs, not over the limit of running requests."""
     return frame["trainer_gpus"].n_unique() > _FEW_SPLITS
 
 
 def frontier_frame(model: ModelResult) -> pl.DataFrame:
-    """Throughput against staleness of every layout that can run; those on the frontier are faster than all less stale.
+    """Throughput and staleness of every layout with a known staleness; frontier: faster than all less stale ones.
 
-    Layouts whose queue grows for ever have no staleness and are not here.
+    A layout whose queue grows without bound has no staleness.
     """
     known = [each for each in _all(model) if each.staleness is not None and each.tokens_per_s is not None]
     usable = sorted((each for each in known if each.excluded is None), key=lambda each: _by_age(model, each))
@@ -106,9 +116,9 @@ def frontier_frame(model: ModelResult) -> pl.DataFrame:
 
 
 def curve_frame(model: ModelResult) -> pl.DataFrame:
-    """Seconds of a pass by batch size: measured, and by the fitted curve with its interval, at the usual context.
+    """Pass time by batch size: measured, and fitted with its interval at the usual context.
 
-    The operating points are passes of the layouts today and next, with the KV that they would hold.
+    The operating points are passes of the current and the recommended layout, at their own context.
     """
     fit = model.calibration.curve
     rows = _measured(fit) + _fitted(model, fit) + _operating(model, fit)
@@ -125,7 +135,7 @@ def curve_frame(model: ModelResult) -> pl.DataFrame:
 
 
 def beyond_visited(frame: pl.DataFrame) -> pl.DataFrame:
-    """The stretches of a curve in which the run made no such passes: from and to how many running requests."""
+    """The extrapolated stretches of a curve, in running requests."""
     curve = frame.filter(pl.col("kind") == FITTED).sort("running")
     beyond = curve["grade"].is_in(["extrapolated", "assumed"])
     numbered = curve.with_columns(beyond=beyond, stretch=beyond.rle_id(), until=pl.col("running").shift(-1))
@@ -138,7 +148,7 @@ def beyond_visited(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def usual_context_tokens(fit: CurveFit) -> float | None:
-    """Resident tokens of a running request, median over the measured cells; None where that was not recorded."""
+    """Resident tokens per running request, median over the measured cells; None if not recorded."""
     if not len(fit.cells) or np.isnan(fit.cells.kv_tokens).any():
         return None
     return float(np.median(fit.cells.kv_tokens / fit.cells.running))
@@ -169,10 +179,10 @@ def _row(model: ModelResult, forecast: Forecast, series: str) -> tuple[str | int
 
 
 def _series(model: ModelResult, forecast: Forecast, series: str) -> str:
-    """A synchronous run is on no line of asynchronous layouts, nor is one that is out of the question."""
+    """The series of a layout; infeasible layouts and a synchronous run are not on the lines of the others."""
     if forecast.excluded is not None:
         return OUT + EXCLUSIONS[forecast.excluded]
-    return BY_TURNS if model.calibration.synchronous and forecast is model.forecasts.today else series
+    return SYNCHRONOUS if model.calibration.synchronous and forecast is model.forecasts.today else series
 
 
 def _split(forecast: Forecast) -> str:
@@ -180,17 +190,17 @@ def _split(forecast: Forecast) -> str:
 
 
 def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[str | int | float | None, ...]]:
-    """The best usable layout of each split, the one with today's limit, and the fastest that is out of the question."""
-    today_limit = model.forecasts.today.layout.running_per_engine
+    """Per split: the best feasible layout, the one with the current limit, and the fastest infeasible one."""
+    current_limit = model.forecasts.today.layout.running_per_engine
     rows: list[tuple[str | int | float | None, ...]] = []
     for gpus in sorted({each.layout.trainer_gpus for each in forecasts}):
         own = [each for each in forecasts if each.layout.trainer_gpus == gpus]
         usable = [each for each in own if each.excluded is None]
         best = max(usable, key=lambda each: _rate(model, each), default=None)
-        same = [each for each in usable if each.layout.running_per_engine == today_limit and each is not best]
+        same = [each for each in usable if each.layout.running_per_engine == current_limit and each is not best]
         named = [each for each in usable if advice.mark_of(model, each) and each not in (best, *same)]
         rows += [_row(model, best, BEST_LIMIT)] if best is not None else []
-        rows += [_row(model, each, TODAY_LIMIT) for each in same]
+        rows += [_row(model, each, CURRENT_LIMIT) for each in same]
         rows += [_row(model, each, OTHER_LIMIT) for each in named]
         out = max((each for each in own if each.excluded), key=lambda each: _rate(model, each), default=None)
         if out is not None and (best is None or _rate(model, out) > _rate(model, best)):
@@ -199,7 +209,7 @@ def _by_split(model: ModelResult, forecasts: Sequence[Forecast]) -> list[tuple[s
 
 
 def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
-    """At most about `_MOST_ROWS`: named layouts and the frontier stay, and of the rest every so many."""
+    """At most about `_MOST_ROWS`: marked layouts and the frontier stay, the rest is subsampled."""
     if frame.height <= _MOST_ROWS:
         return frame
     kept = (pl.col("which") != "") | (pl.col("series") == FRONTIER)
@@ -208,7 +218,7 @@ def _thinned(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _rate(model: ModelResult, forecast: Forecast) -> float:
-    """As it is said of the layout, or what is drawn as the fastest would not be."""
+    """The rate as shown, so that the layout drawn as fastest is the fastest shown."""
     rate = advice.rate_of(forecast, model.forecasts.today)
     return 0.0 if rate is None else rate.median
 
@@ -240,7 +250,7 @@ def _fitted(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None,
 
 
 def _operating(model: ModelResult, fit: CurveFit) -> list[tuple[str | float | None, ...]]:
-    """The pass that each of the two layouts settles at; no row where its state is not known."""
+    """The pass at the operating point of each of the two layouts; no row if it is unknown."""
     chosen = {advice.mark_of(model, each): each for each in (model.forecasts.today, model.recommendation.best)}
     rows: list[tuple[str | float | None, ...]] = []
     for mark, forecast in chosen.items():

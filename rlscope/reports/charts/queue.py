@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""Waiting in the queue, and the way of new weights from their publication to the last engine."""
+"""Queue waits, and weight updates from publication to the last engine."""
 
 from typing import Final
 
@@ -23,22 +23,22 @@ from rlscope.reports.charts.encoding import (
 )
 from rlscope.reports.charts.series import drawable, rounded
 
-TO_LAST: Final = "until the last engine has it"
-TO_FIRST: Final = "until the first engine has it"
-PAUSED: Final = "an engine stands still for it, mean"
+TO_LAST: Final = "applied by the last engine"
+TO_FIRST: Final = "applied by the first engine"
+PAUSED: Final = "pause per engine, mean"
 _TRAINED: Final = "trained"
 _NOT_TRAINED: Final = "not trained"
 
 
 def queue_waits(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The wait of what leaves the queue at each time: the band holds 90 %, the line is the median."""
+    """Wait of the samples that left the queue: 5th to 95th percentile as a band, the median as a line."""
     rows = rounded(drawable(frame, run.started_ns))
     base = alt.Chart(rows).encode(
         x=time_axis("start_s"), x2="end_s:Q",
         tooltip=[
             tip("start_s:Q", "from, s", ",.1f"), tip("samples:Q", "samples", ",d"),
             tip("wait_p50_s:Q", "median, s", ",.3~f"), tip("wait_p05_s:Q", "5th percentile, s", ",.3~f"),
-            tip("wait_p95_s:Q", "95th percentile, s", ",.3~f"), tip("wait_max_s:Q", "longest, s", ",.3~f"),
+            tip("wait_p95_s:Q", "95th percentile, s", ",.3~f"), tip("wait_max_s:Q", "max, s", ",.3~f"),
         ],
     )  # fmt: skip
     band = base.mark_bar(orient="vertical", color=BAND, strokeWidth=0).encode(
@@ -49,7 +49,7 @@ def queue_waits(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Samples by the time that they waited, divided by whether they were trained on."""
+    """Samples by queue wait, trained and not trained."""
     long = frame.unpivot(["trained", "not_trained"], index=["wait_from_s", "wait_to_s"], value_name="samples")
     named = {"trained": _TRAINED, "not_trained": _NOT_TRAINED}
     rows = long.with_columns(kind=pl.col("variable").replace(named)).filter(pl.col("samples") > 0)
@@ -65,7 +65,7 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
             color=color if len(kinds) > 1 else color.legend(None),
             tooltip=[
                 tip("wait_from_s:Q", "from, s", ",.3~f"), tip("wait_to_s:Q", "to below, s", ",.3~f"),
-                tip("kind:N", "what became of them"), tip("samples:Q", "samples", ",d"),
+                tip("kind:N", "outcome"), tip("samples:Q", "samples", ",d"),
             ],
         )
         .properties(height=HEIGHT)
@@ -73,7 +73,7 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """For each version, from the first engine that has it to the last, and the time that an engine stands still."""
+    """For each version, from the first engine that applies it to the last, and the mean pause of an engine."""
     rows = rounded(drawable(frame, run.started_ns))
     kinds = {"to_last_s": TO_LAST, "to_first_s": TO_FIRST, "paused_mean_s": PAUSED}
     index = ["start_s", "first_version", "last_version", "engines", "last_s"]
@@ -89,13 +89,13 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
         tip("last_version:Q", "to version", ",d"), tip("engines:Q", "engines", ",d"),
     ]  # fmt: skip
     ranges = alt.Chart(rows).mark_rule(color=ACCENT, strokeWidth=1.5, opacity=0.6).encode(
-        x=x, y=amount("to_first_s", "seconds since the publication began"), y2="to_last_s:Q"
+        x=x, y=amount("to_first_s", "seconds since start of publication"), y2="to_last_s:Q"
     )  # fmt: skip
     marks = alt.Chart(long).mark_point(filled=True, size=34, opacity=1, strokeWidth=1.5).encode(
         x=x, y="seconds:Q",
         color=series_palette("kind", {name: colors[name] for name in shown}),
         shape=alt.Shape("kind:N").scale(domain=shown, range=[shapes[name] for name in shown])
         .legend(orient="bottom", title=None, columns=1, labelLimit=260),
-        tooltip=[*tips, tip("kind:N", "what"), tip("seconds:Q", "seconds", ",.4~f")],
+        tooltip=[*tips, tip("kind:N", "measure"), tip("seconds:Q", "seconds", ",.4~f")],
     )  # fmt: skip
     return layered(ranges, marks).properties(height=HEIGHT + 20)

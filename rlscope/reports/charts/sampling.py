@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""The samplers' side: what the engines run, what waits in queues, and what became of the samples."""
+"""The samplers: forward pass time, queue depth, and delivery outcomes."""
 
 from typing import Final
 
@@ -26,11 +26,11 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded
 
 _ABOVE: Final = 1.12
-"""Room for the name of a rule, below the ticks of the weight updates."""
+"""Room for the label of a limit, below the ticks of the weight updates."""
 
 
 def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Time of one forward pass by the number of requests in it; a dot's size is how often that was so."""
+    """Forward pass time by batch size; a dot's size is the number of passes."""
     rows = rounded(frame.with_columns(pl.col("pass_mean_s", "pass_p50_s", "pass_p95_s") * 1e3))
     engines = names(rows, "worker_id")
     return (
@@ -51,7 +51,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Samples in every queue; the line is the mean, the band goes up to the maximum, the rule is the capacity."""
+    """Samples in each queue: mean as a line, up to the maximum as a band, and the capacity."""
     rows = rounded(drawable(frame, run.started_ns))
     queues = names(rows, "queue")
     capacities = rows["capacity_samples"].drop_nulls().unique()
@@ -73,7 +73,7 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Tokens by what became of them."""
+    """Tokens by delivery outcome."""
     rows = frame.with_columns(pl.col("outcome").str.replace_all("_", " ").alias("label"))
     return (
         alt.Chart(rounded(rows))

@@ -1,9 +1,9 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""Frames made ready to draw: seconds since the run's start instead of epochs, few enough rows, few enough digits.
+"""Frames prepared for charts: seconds since the run started instead of epochs, few enough rows, few enough digits.
 
-A frame that is too long is coarsened, never cut or sampled: rows are put together in equal stretches of time or steps,
-by their mean, and by their largest where the column is a maximum or a latency, whose peaks a mean would hide.
+A frame that is too long is aggregated, never truncated or sampled: rows are merged over equal stretches of time or
+steps by their mean, or by their maximum for columns of maxima and latencies, whose peaks a mean would hide.
 """
 
 from typing import Final
@@ -17,7 +17,7 @@ _LATENCIES: Final = ("publish_to_applied_s", "apply_s")
 
 
 def drawable(frame: pl.DataFrame, started_ns: int, marks_max: int = MARKS_MAX) -> pl.DataFrame:
-    """The frame with its `*_ns` columns as seconds since the start, coarsened to at most about `marks_max` rows."""
+    """The frame with its `*_ns` columns as seconds since the start, aggregated to at most about `marks_max` rows."""
     along = next((name for name in ("bucket_start_ns", "step", "version") if name in frame.columns), None)
     if along is not None and not frame.is_empty():
         width = _spacing(frame[along])
@@ -31,19 +31,19 @@ def drawable(frame: pl.DataFrame, started_ns: int, marks_max: int = MARKS_MAX) -
 
 
 def rounded(frame: pl.DataFrame, digits: int = 5) -> pl.DataFrame:
-    """Floats to so many significant digits, which is enough for a picture; what is no number becomes null."""
+    """Floats rounded to significant digits; NaN and infinity become null."""
     floats = pl.selectors.float()
     return frame.with_columns(pl.when(floats.is_finite()).then(floats.round_sig_figs(digits)))
 
 
 def _spacing(column: pl.Series) -> int:
-    """The distance between neighbouring values; 1 where there are fewer than two."""
+    """The smallest distance between values; 1 if there are fewer than two."""
     steps = column.unique().sort().diff().drop_nulls()
     return 1 if steps.is_empty() else int(steps.min())  # pyright: ignore[reportArgumentType]
 
 
 def stepped(frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
-    """The frame for a line of steps: the last bucket before a gap keeps its width, and the line ends there."""
+    """The frame for a step line that ends at the end of the last bucket before each gap."""
     order = ["bucket_start_s"] if key is None else [key, "bucket_start_s"]
     frame = frame.sort(order)
     following = pl.col("bucket_start_s").shift(-1)
@@ -56,7 +56,7 @@ def stepped(frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
 
 
 def _in_seconds(frame: pl.DataFrame, started_ns: int) -> pl.DataFrame:
-    """Moments count from the run's start; what else is in nanoseconds is a duration."""
+    """Timestamps become seconds since the run started; other nanoseconds are durations."""
     times = [name for name in frame.columns if name.endswith("_ns")]
     return frame.with_columns(
         ((pl.col(name) - (started_ns if name in _MOMENTS else 0)) / 1e9).alias(name.removesuffix("_ns") + "_s")
@@ -78,9 +78,9 @@ def _coarsened(frame: pl.DataFrame, along: str, width: int, fold: int) -> pl.Dat
 
 
 def _together(name: str, kind: pl.DataType, fold: int) -> pl.Expr:
-    """GPU-seconds add up; a maximum stays one, and so do a latency and a word; everything else is a mean.
+    """Sum for GPU-seconds, maximum for maxima, latencies and text, mean for everything else.
 
-    A bucket without a row had a rate of zero, but no mean of its own.
+    A missing bucket counts as zero for a rate, and not at all for a mean.
     """
     column = pl.col(name)
     if name == "gpu_s":

@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""How old the trained tokens were: over time, all together, by where they aged, and what the age costs."""
+"""Staleness of the trained tokens: over time, whole run, by where it arises, and its cost."""
 
 from typing import Any, Final
 
@@ -29,22 +29,22 @@ HEAT: Final = [
         ("#e3eef6", "#c3dbed", "#98c4e1", "#62a6d2", "#2878b4", "#115a97", "#08376b"), start=1
     )
 ]  # fmt: skip
-"""From little to much, or from young to old: one hue, so that it is read by its strength alone."""
+"""From low to high, or from fresh to stale: one hue, read by its strength alone."""
 _SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
-"""Where one colour of the heat map ends and the next begins."""
+"""Thresholds between the colours of the heat map."""
 _PAGE: Final = "var(--page, #ffffff)"
 _INK: Final = "var(--ink, #16191d)"
 _AGE_TICKS: Final = 10
 _SLIGHT_VARIANCE: Final = 0.01
-"""Less is drawn on an axis up to here: what rounding leaves is not to look like a spread."""
+"""The axis goes at least up to here, so that rounding errors do not look like a spread."""
 _BAR: Final = 0.42
-"""Half the width of a bar, of the unit of its axis: neighbours do not touch."""
-IN_FLIGHT: Final = "while the sample was generated"
-IN_QUEUE: Final = "from its end to its step"
+"""Half the width of a bar, in versions: bars do not touch."""
+IN_FLIGHT: Final = "in flight"
+IN_QUEUE: Final = "in the queue"
 
 
 def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Tokens by staleness over time, with the cap and the 95th percentile, which stands in every row of its column."""
+    """Tokens by staleness over time, with the cap and the 95th percentile of each column."""
     rows = _edges(rounded(drawable(frame, run.started_ns)))
     cells = (
         alt.Chart(rows)
@@ -52,7 +52,7 @@ def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=time_axis("start_s"), x2="end_s:Q", y=_age_axis(frame, run), y2="row_to:Q",
             color=alt.Color("share_ratio:Q").scale(type="threshold", domain=list(_SHARES), range=HEAT)
-            .legend(orient="bottom", direction="horizontal", title="share of the column's tokens", titleLimit=300,
+            .legend(orient="bottom", direction="horizontal", title="share of tokens", titleLimit=300,
                     format=".0%", gradientLength=220, gradientThickness=10),
             tooltip=[
                 tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"),
@@ -66,7 +66,7 @@ def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """A bar per staleness, on the axis of the heat map beside it; what lies beyond the cap in the cap's colour."""
+    """A bar per staleness, on the axis of the heat map beside it; bars above the cap in the cap's colour."""
     cap = run.max_staleness
     color: Any = alt.value(ACCENT)
     if cap is not None:
@@ -75,7 +75,7 @@ def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(_edges(rounded(frame), _BAR))
         .mark_bar(orient="horizontal")
         .encode(
-            x=alt.X("share_ratio:Q").title("share of the trained tokens").axis(format=".0%", tickCount=4),
+            x=alt.X("share_ratio:Q").title("share of trained tokens").axis(format=".0%", tickCount=4),
             y=_age_axis(frame, run), y2="row_to:Q", color=color,
             tooltip=[
                 tip("staleness_from:Q", "staleness from", ",d"), tip("staleness_to:Q", "to", ",d"),
@@ -87,7 +87,7 @@ def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The mean staleness over time: what grew in flight below, what grew in the queue above it."""
+    """Mean staleness over time: added in flight below, added in the queue above."""
     rows = rounded(drawable(frame, run.started_ns))
     long = rows.unpivot(
         ["in_flight_mean", "in_queue_mean"], index=["first_step", "last_step", "start_s", "end_s", "staleness_mean"],
@@ -103,12 +103,12 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
             x=time_axis("start_s"), x2="end_s:Q",
-            y=alt.Y("versions:Q").stack("zero").title("staleness, versions, mean").axis(amount_axis()).scale(scale),
+            y=alt.Y("versions:Q").stack("zero").title("mean staleness, versions").axis(amount_axis()).scale(scale),
             color=series_palette("part", {IN_FLIGHT: ACCENT, IN_QUEUE: SECOND}),
             order=alt.Order("order:Q"),
             tooltip=[
-                tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "gained"),
-                tip("versions:Q", "versions", ",.3~f"), tip("staleness_mean:Q", "together", ",.3~f"),
+                tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "added"),
+                tip("versions:Q", "versions", ",.3~f"), tip("staleness_mean:Q", "total", ",.3~f"),
             ],
         )
         .properties(height=HEIGHT)
@@ -116,8 +116,8 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def effective_share(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The effective sample size over the tokens, by staleness; the dots' size says how many tokens."""
-    y = alt.Y("effective_share_ratio:Q").title("effective tokens of each trained one")
+    """Effective sample size over tokens, by staleness; a dot's size is the number of tokens."""
+    y = alt.Y("effective_share_ratio:Q").title("effective / trained tokens")
     return _by_age(frame, y.scale(domain=[0, 1]).axis(format=".0%", tickCount=5))
 
 
@@ -129,7 +129,7 @@ def ratio_variance(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
-    # Ticks at ages that there are: Vega also puts some between whole versions on an axis this short.
+    # Ticks at existing versions only: on a short axis Vega also puts ticks between them.
     ages = sorted(frame["staleness"])[:: -(-frame.height // _AGE_TICKS)]
     x = alt.X("staleness:Q").title("staleness, versions").axis(values=ages, format=",d")
     base = alt.Chart(rounded(frame)).encode(
@@ -146,16 +146,16 @@ def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
 
 
 def _edges(rows: pl.DataFrame, half: float = 0.5) -> pl.DataFrame:
-    """A row of ages reaches half a version beyond the ages in it."""
+    """Each bin of staleness extends half a version beyond its ends."""
     return rows.with_columns(row_from=pl.col("staleness_from") - half, row_to=pl.col("staleness_to") + half)
 
 
 def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
-    """The same for all pictures of one run: down to the youngest token and up beyond the oldest and the cap."""
+    """The same axis for all charts of a run: from the freshest token to beyond the stalest and the cap."""
     least = min(0, int(frame["staleness_from"].min() or 0))  # pyright: ignore[reportArgumentType]
     oldest = int(frame["staleness_to"].max() or 0)  # pyright: ignore[reportArgumentType]
     most = max(oldest, 0 if run.max_staleness is None else run.max_staleness + 1)
-    # Vega puts ticks at halves too, which would be written as whole versions.
+    # Vega also puts ticks at halves, which would be labelled as whole versions.
     ages = list(range(least, most + 1)) if most - least < _AGE_TICKS else alt.Undefined
     return (
         alt.Y("row_from:Q").title("staleness, versions").axis(tickMinStep=1, format=",d", tickCount=6, values=ages)
@@ -164,7 +164,7 @@ def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
 
 
 def _p95_line(rows: pl.DataFrame, run: RunFacts) -> list[alt.Chart]:
-    """The 95th percentile as steps, on a ground that keeps it apart from the cells, and its name at its start."""
+    """The 95th percentile as a step line with an outline, labelled at its start."""
     line = rows.select("start_s", "end_s", "staleness_p95").unique("start_s").sort("start_s").drop_nulls()
     if line.is_empty():
         return []
@@ -184,7 +184,7 @@ def _p95_line(rows: pl.DataFrame, run: RunFacts) -> list[alt.Chart]:
 
 
 def _cap(run: RunFacts) -> list[alt.Chart]:
-    """The cap, above the oldest age that it allows."""
+    """The cap, drawn above the highest staleness it allows."""
     if run.max_staleness is None:
         return []
     base = alt.Chart(pl.DataFrame([{"cap": run.max_staleness + 0.5, "name": f"cap {run.max_staleness}"}]))

@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""Single samples: the policy versions of their tokens, and the stations of their lives."""
+"""Single samples: the policy versions of their tokens, and their stages over time."""
 
 from typing import Final
 
@@ -13,20 +13,20 @@ from rlscope.reports.charts.staleness import HEAT
 
 SHADES: Final = len(HEAT)
 _STRONG: Final = 5
-"""The first shade on which the page's ground is read better than its ink."""
+"""The first shade on which light text is more readable than dark text."""
 _STRIP_HEIGHT: Final = 40
 _CHARACTER_PX: Final = 8
 _PAGE: Final = "var(--page, #ffffff)"
 _INK: Final = "var(--ink, #16191d)"
 _GREY: Final = "var(--hatch-line, #a5abb2)"
 GENERATED: Final = "generated"
-HANDED_ON: Final = "on its way to the queue"
+HANDED_ON: Final = "until queued"
 QUEUED: Final = "in the queue"
-TAKEN: Final = "taken, waits for its step"
+TAKEN: Final = "taken, waiting for its step"
 
 
 def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """The runs of one sample's tokens side by side, numbered by version where the number fits; shade is 1 to SHADES."""
+    """The token runs of one sample side by side, labelled with their version if it fits; shade is 1 to SHADES."""
     whole = int(frame["token_to"].max() or 1)  # pyright: ignore[reportArgumentType]
     rows = frame.with_columns(label=pl.col("policy_version").cast(pl.String))
     x = alt.X("token_from:Q").title("token of the response").scale(domain=[0, whole], nice=False).axis(amount_axis())
@@ -36,7 +36,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
         color=alt.Color("shade:O").scale(domain=list(range(1, SHADES + 1)), range=HEAT).legend(None),
         tooltip=[
             tip("policy_version:Q", "version", ",d"), tip("staleness:Q", "staleness", ",d"),
-            tip("token_from:Q", "from token", ",d"), tip("token_to:Q", "to before token", ",d"),
+            tip("token_from:Q", "from token", ",d"), tip("token_to:Q", "to token (excluded)", ",d"),
             tip("worker_id:N", "engine"),
         ],
     )  # fmt: skip
@@ -50,8 +50,8 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return layered(cells, names).properties(height=_STRIP_HEIGHT)
 
 
-def lives(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """A row per sample: what it did from its start on, and where the step began that trained on it."""
+def sample_timelines(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """A row per sample: its stages from its start to the step that trained on it."""
     colors = {GENERATED: ACCENT, HANDED_ON: _GREY, QUEUED: SECOND, TAKEN: "var(--series-6, #a07800)"}
     order = list(dict.fromkeys(frame["sample"]))
     stations = frame.filter(pl.col("to_s") > pl.col("from_s"))
@@ -62,7 +62,8 @@ def lives(frame: pl.DataFrame, run: RunFacts) -> Chart:
         x=alt.X("from_s:Q").title("seconds since the sample started").axis(amount_axis()), x2="to_s:Q",
         color=series_palette("station", shown),
         tooltip=[
-            tip("sample:N"), tip("station:N"), tip("from_s:Q", "from, s", ",.4~f"), tip("to_s:Q", "to, s", ",.4~f"),
+            tip("sample:N"), tip("station:N", "stage"),
+            tip("from_s:Q", "from, s", ",.4~f"), tip("to_s:Q", "to, s", ",.4~f"),
         ],
     )  # fmt: skip
     ends = (

@@ -1,11 +1,7 @@
-"""What every worker did over time: a lane each, in the ledger's colours, with the weight updates above it.
+"""Worker timelines: a lane per worker in the ledger's colours, with its weight updates, and alerts above the lanes.
 
-How high a stretch stands in its lane says which share of it the state held. Waits are hatched, so that colour is not
-their only sign. Above all lanes stand the alert rules that fired, a row each, named with their severity.
-
-What the timeline of the workers is drawn from: where each lane lies, what it is called, and the marks in it.
-
-Lengths down the picture are in lanes: a lane is 1 high, with its updates in the upper part. No picture is made here.
+The height of a stretch in its lane is the share of time its state held. Waits are hatched, so colour is not their only
+sign. Vertical positions are in lanes: a lane is 1 high, with its updates in the upper part.
 """
 
 from typing import Final
@@ -31,7 +27,7 @@ from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.states import order_of, state_label, state_of
 
 _HEIGHT: Final = 0.74
-"""Of the states in a lane; above them stand the ticks of the weight updates."""
+"""Of the states in a lane; the ticks of weight updates are above them."""
 _TICK: Final = 0.18
 _BETWEEN_ROLES: Final = 0.45
 _NAME_CHARACTERS: Final = 11
@@ -49,7 +45,7 @@ _UPDATES: Final = {
 
 
 def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFrame:
-    """The stretches of one view, in seconds since the run started, with the state and its reason in words."""
+    """The stretches of one view, in seconds since the run started, with the labels of their states."""
     rows = frame.filter(pl.col("view") == view)
     words = [state_label(state, reason) for state, reason in rows.select("state", "reason").rows()]
     return rows.with_columns(
@@ -60,7 +56,7 @@ def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFr
 
 
 def lanes_of(states: pl.DataFrame) -> pl.DataFrame:
-    """A row per lane, as a table shows it: whose it is, how long, which share waited, and what it did most."""
+    """A row per lane for the table: its worker, its extent, the share of waiting, and its most frequent state."""
     time_s = pl.col("share_ratio") * (pl.col("end_s") - pl.col("start_s"))
     held = states.group_by("lane", "label").agg(held_s=time_s.sum()).sort("held_s", "label", descending=[True, False])
     most = held.group_by("lane", maintain_order=True).agg(mostly=pl.col("label").first())
@@ -73,7 +69,7 @@ def lanes_of(states: pl.DataFrame) -> pl.DataFrame:
 
 
 def placed(lanes: pl.DataFrame) -> pl.DataFrame:
-    """The lanes with their place, and what they are called: short beside them, in full where one is pointed at."""
+    """The lanes with their position, a short name for the label and a full one for the tooltip."""
     changes = (pl.col("role") != pl.col("role").shift(1)).fill_null(False).cast(pl.Int64).cum_sum()
     rows = lanes.select("role", "worker_id", "worker_count", "waiting_ratio").rows()
     names = [_lane_names(*row) for row in rows]
@@ -86,7 +82,7 @@ def placed(lanes: pl.DataFrame) -> pl.DataFrame:
 
 
 def updates_in(marks: pl.DataFrame | None, lanes: pl.DataFrame, started_ns: int) -> pl.DataFrame:
-    """The weight updates with their place: publications over all lanes, applications above the engine's lane."""
+    """The weight updates with their position: publications across all lanes, applications above the engine's lane."""
     if marks is None or marks.is_empty():
         return pl.DataFrame(schema=_UPDATES)
     total = lanes["foot"].max()
@@ -98,14 +94,14 @@ def updates_in(marks: pl.DataFrame | None, lanes: pl.DataFrame, started_ns: int)
     return rows.select(
         "phase", "versions", "version",
         time_s=(pl.col("time_ns") - started_ns) / 1e9,
-        what=pl.when(publishes).then(pl.lit("published")).otherwise(pl.lit("taken in")),
+        what=pl.when(publishes).then(pl.lit("published")).otherwise(pl.lit("applied")),
         top=pl.when(publishes).then(0.0).otherwise(tick_top),
         foot=pl.when(publishes).then(pl.lit(total)).otherwise(tick_top + _TICK),
     )  # fmt: skip
 
 
 def update_moments(analysis: Analysis) -> list[float]:
-    """When weights were published, in seconds since the run started: one moment of each stretch that has any."""
+    """Times of weight publications, in seconds since the run started, at most one per drawn stretch."""
     run, marks = analysis.run, analysis.answers.get("weight_marks")
     if marks is None or marks.is_empty() or run.duration_s <= 0:
         return []
@@ -117,7 +113,7 @@ def update_moments(analysis: Analysis) -> list[float]:
 
 
 def short_name(name: str) -> str:
-    """A name that fits beside a lane; what is left out is in its middle, for ends tell workers apart."""
+    """A name that fits beside a lane, shortened in the middle because workers differ at their ends."""
     if len(name) <= _NAME_CHARACTERS:
         return name
     return name[: _NAME_CHARACTERS - _TAIL_CHARACTERS - 1] + "…" + name[-_TAIL_CHARACTERS:]
@@ -132,12 +128,12 @@ def _lane_names(role: str, worker_id: str | None, worker_count: int, waiting_rat
 
 
 _LANE_PX: Final = 30.0
-"""Of a lane where there are few."""
+"""Height of a lane if there are few."""
 _LANES_PX: Final = 420.0
-"""Of all lanes where there are many, as far as _LEAST_LANE_PX allows."""
+"""Height of all lanes if there are many, as far as _LEAST_LANE_PX allows."""
 _LEAST_LANE_PX: Final = 11.0
 _RULE_PX: Final = 22.0
-"""Of the row of an alert rule: its words, and below them the marks."""
+"""Height of the row of an alert rule: its label, with the marks below."""
 _MARK_PX: Final = 5.0
 _ABOVE_LANES_PX: Final = 4.0
 _SEVERITIES: Final = {
@@ -156,7 +152,7 @@ def worker_timeline(
     updates: pl.DataFrame,
     firings: pl.DataFrame,
 ) -> Chart:
-    """One view of the workers; `frame` is its table, which the picture has no use for."""
+    """One view of the workers; `frame` is its table, which the chart does not use."""
     foot = float(lanes["foot"].max())  # pyright: ignore[reportArgumentType]
     lane_px = max(_LEAST_LANE_PX, min(_LANE_PX, _LANES_PX / foot))
     band_px = _RULE_PX * firings["row"].n_unique()
@@ -171,7 +167,7 @@ def worker_timeline(
 
 
 def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
-    """The chart with another stretch than the whole run to begin with, in seconds since the run started."""
+    """The chart with an initial zoom, in seconds since the run started."""
     return chart.add_params(alt.param(name=FROM, value=from_s), alt.param(name=TO, value=to_s))
 
 
@@ -189,7 +185,7 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
             x=time_axis("start_s"), x2="end_s:Q", y=y, y2="foot:Q",
             color=alt.Color("state:N").scale(domain=names, range=colors).legend(None),
             tooltip=[
-                tip("who:N", "worker"), tip("label:N", "state"), tip("share_ratio:Q", "of the time", ".0%"),
+                tip("who:N", "worker"), tip("label:N", "state"), tip("share_ratio:Q", "share of time", ".0%"),
                 tip("start_s:Q", "from, s", ",.5~g"), tip("end_s:Q", "to, s", ",.5~g"),
             ],
         )
@@ -197,13 +193,13 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
 
 
 def _rules(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
-    """Publications, faint over all lanes; nothing without one."""
+    """Publications, faint lines across all lanes; nothing without one."""
     rows = updates.filter(pl.col("phase") == "publish")
     return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, opacity=0.28, aria=False)]
 
 
 def _ticks(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
-    """Applications, above the lane of their engine; nothing without one."""
+    """Applications, ticks above the lane of their engine; nothing without one."""
     rows = updates.filter(pl.col("phase") == "apply")
     return [] if rows.is_empty() else [_updates(rows, y).mark_rule(color=UPDATE, strokeWidth=1.5, aria=False)]
 
@@ -213,7 +209,7 @@ def _updates(rows: pl.DataFrame, y: alt.Y) -> alt.Chart:
         x=time_axis("time_s"), y=y, y2="foot:Q",
         tooltip=[
             tip("what:N", "weights"), tip("version:Q", "version", ",d"),
-            tip("versions:Q", "versions of this mark", ",d"), tip("time_s:Q", "at, s", ",.5~g"),
+            tip("versions:Q", "versions merged", ",d"), tip("time_s:Q", "time, s", ",.5~g"),
         ],
     )  # fmt: skip
 
@@ -225,12 +221,12 @@ def _names(lanes: pl.DataFrame, font_px: float) -> alt.Chart:
 
 
 def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
-    """The rows of the rules, from the top of the picture to the first lane; nothing where none fired."""
+    """The rows of the alert rules above the lanes; nothing if none fired."""
     if firings.is_empty():
         return []
     foot_px = (pl.col("row") + 1 - firings["row"].n_unique()) * _RULE_PX - _ABOVE_LANES_PX
     rows = firings.with_columns(top=(foot_px - _MARK_PX) / lane_px, foot=foot_px / lane_px).drop("row")
-    # A stroke keeps in sight what fired for an instant of a long run.
+    # A stroke keeps short firings of a long run visible.
     marks = alt.Chart(rounded(rows, 7)).mark_rect(strokeWidth=1.5, aria=False)
     marks = marks.encode(
         x=time_axis("from_s"), x2="to_s:Q", y="top:Q", y2="foot:Q",
@@ -250,6 +246,6 @@ def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
 
 
 def _down(column: str, foot: float, band: float) -> alt.Y:
-    """From the top of the picture to its foot, in lanes, with a band above them."""
+    """The vertical axis in lanes, with a band above the first."""
     y = alt.Y(f"{column}:Q").title(None).scale(domain=[foot, -band], nice=False, zero=False)
     return y.axis(minExtent=STACKED_PX, maxExtent=STACKED_PX, labels=False, ticks=False, domain=False, grid=False)

@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""The trainer's side: rates and steps."""
+"""The trainers: throughput and step time."""
 
 from typing import Final
 
@@ -25,8 +25,8 @@ _RATE_BUCKETS: Final = 60
 
 
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Tokens trained and tokens generated per second; the stable stretch is shaded."""
-    # A bucket shorter than a step would show single steps as spikes.
+    """Trained and generated tokens per second, with the steady stretch shaded."""
+    # A bucket shorter than a step would show each step as a spike.
     rows = stepped(drawable(frame, run.started_ns, _RATE_BUCKETS))
     lines = (
         alt.Chart(rounded(rows))
@@ -55,7 +55,7 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """From one training step to the next, and how much of that was computing."""
+    """Time from step to step, and the part of it spent computing."""
     rows = drawable(frame, run.started_ns)
     return (
         alt.Chart(rounded(rows.select("step", "period_s", "compute_s")))

@@ -1,1 +1,1 @@
-"""The one-file HTML page: its template engine, its figures, and its first screen as a picture."""
+"""The one-file HTML page: template engine, figures, and the first screen as a picture."""

@@ -1,11 +1,7 @@
-"""A picture of the page: what it asks, how to read it, why it may be empty, and its numbers as a table.
+"""A figure of the page: a chart, its caption, its queries, and its numbers as a table.
 
-Every figure comes with its numbers as a table, which is what a reader without the picture gets.
-
-Still pictures of the charts, for readers whose viewer runs no scripts: the same specs, drawn when the page is made.
-
-Colours stay the page's CSS variables, so a still follows light and dark as the live chart does. A still is meant to be
-seen, not asked: its marks carry no words of their own, which are in the table below it.
+Each chart also has a static SVG of the same spec for viewers without scripts. It keeps the page's CSS variables for its
+colours, so it follows light and dark mode. It has no tooltips; the table below it has the numbers.
 """
 
 import json
@@ -40,9 +36,9 @@ _ID: Final = re.compile(r'id="([\w-]+)"')
 
 
 def still(spec: str, anchor: str) -> Markup:
-    """The chart as SVG to stand in the page.
+    """The chart as SVG for the page.
 
-    `anchor` keeps its ids apart from those of other pictures.
+    `anchor` makes its ids unique on the page.
     """
     document: dict[str, Any] = json.loads(spec)
     config = {"font": _FONT, **_merged(json.loads(asset(CHART_CONFIG)), document.get("config", {}))}
@@ -51,20 +47,20 @@ def still(spec: str, anchor: str) -> Markup:
 
 
 def _merged(config: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Both settings, one level down too; the chart's own win, as they do on the live page."""
+    """Both configs merged two levels deep; the chart's own settings win, as on the live page."""
     both = {name: {**value, **own[name]} for name, value in config.items() if isinstance(own.get(name), dict)}
     return {**config, **own, **both}
 
 
 def _shorter(svg: str) -> str:
-    """Without the words of single marks, and with no finer places than a screen has."""
+    """Without the labels of single marks, and with coordinates rounded to a tenth of a pixel."""
     start = svg.index("<svg")
     head, marks = svg[start : svg.index(">", start) + 1], svg[svg.index(">", start) + 1 :]
     return head + "".join(map(_shorter_tag, re.split(r"(<[^>]*>)", marks)))
 
 
 def _shorter_tag(part: str) -> str:
-    """A tag made shorter; text between tags is left as it is."""
+    """A shortened tag; text between tags is unchanged."""
     return _LONG_FRACTION.sub(r"\1", _WORDS_OF_MARKS.sub(r"\1", part)) if part.startswith("<") else part
 
 
@@ -78,37 +74,37 @@ TABLE_ROWS_MAX: Final = 120
 _OF_LANES: Final = ("role", "worker_id", "worker_count", "waiting_ratio", "mostly")
 _OF_ALERTS: Final = ("alert", "severity", "value")
 _NOT_OF_EVERY_ROW: Final = ("reason", *_OF_LANES, *_OF_ALERTS)
-"""Columns in which nothing does not say that something is not known."""
+"""Columns in which an empty cell is no missing data."""
 _UNITS: Final = ("tokens_per_s", "tokens", "samples", "s")
 
 
 class Figure(NamedTuple):
-    """One picture of the page."""
+    """One figure of the page."""
 
     title: str
     reading: str
-    """What it shows, and what it would look like if healthy."""
+    """The caption: what the chart shows and what is healthy."""
     frame: str
-    """The answer that it draws; empty where the frame is made of the model or of several answers."""
+    """The query that it draws; empty if its data comes from the model or several queries."""
     needs: str
-    """The column without which there is nothing to see."""
+    """The column without which there is nothing to draw."""
     draw: Callable[[pl.DataFrame, RunFacts], Chart]
     empty: str
-    """Why there may be no data."""
+    """Shown without data: why there is none."""
     wide: bool = False
     questions: tuple[str, ...] = ()
-    """The questions that the frame is made of, where they are not `frame` alone."""
+    """The queries behind the frame, if not `frame` alone."""
     in_table: Callable[[pl.DataFrame], pl.DataFrame] | None = None
-    """What the table shows of the frame, where that is not the frame itself."""
+    """Turns the frame into its table, if that is not the frame itself."""
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The questions that it rests on, by the names of their SQL files."""
+        """The queries behind it, by the names of their SQL files."""
         return tuple(name for name in self.questions or (self.frame,) if name in questions())
 
 
 class Drawn(NamedTuple):
-    """A figure as the page takes it; without a spec there was nothing to draw."""
+    """A figure ready for the page; without a spec there is nothing to draw."""
 
     anchor: str
     figure: Figure
@@ -120,7 +116,7 @@ class Drawn(NamedTuple):
 
     @property
     def place(self) -> Markup:
-        """Where its picture goes, once it is known whether the page has room for it."""
+        """Placeholder for its chart, replaced when it is known which charts fit the page."""
         return Markup("<!--picture {}-->").format(self.anchor)
 
 
@@ -139,20 +135,20 @@ def drawn_all(figures: Sequence[Figure], analysis: Analysis) -> list[Drawn]:
 def drawn_frame(
     figure: Figure, anchor: str, frame: pl.DataFrame | None, run: RunFacts, *, updates_s: Sequence[float] = ()
 ) -> Drawn:
-    """The figure with a frame, which may have nothing in it; over time, with a tick at each weight update."""
+    """The figure with a frame, which may be empty; charts over time get a tick at each weight update."""
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
     picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run.duration_s, updates_s)
     whole = frame if figure.in_table is None else figure.in_table(frame)
     table = drawable(whole, run.started_ns, TABLE_ROWS_MAX)
-    note = "" if table.height == whole.height else f"{fmt.count(whole.height)} rows, put together for this table."
+    note = "" if table.height == whole.height else f"Aggregated from {fmt.count(whole.height)} rows."
     if table.height > TABLE_ROWS_MAX:
-        note = f"{fmt.count(TABLE_ROWS_MAX)} of {fmt.count(table.height)} rows are shown."
+        note = f"First {fmt.count(TABLE_ROWS_MAX)} of {fmt.count(table.height)} rows."
         table = table.head(TABLE_ROWS_MAX)
     rows = [[_cell(name, value) for name, value in zip(table.columns, row, strict=True)] for row in table.iter_rows()]
     coarse = (
-        f"Drawn from {fmt.count(frame.height)} rows, put together in equal stretches by their mean; maxima and "
-        "latencies by their largest."
+        f"Drawn from {fmt.count(frame.height)} rows, aggregated over equal stretches: means, and maxima for columns of "
+        "maxima and latencies."
     )
     headings = [_heading(name) for name in table.columns]
     coarsened = coarse if drawable(frame, run.started_ns).height < frame.height else ""
@@ -160,7 +156,7 @@ def drawn_frame(
 
 
 def _heading(column: str) -> str:
-    """The column's name with its unit apart."""
+    """The name of a column with its unit in brackets."""
     unit = next((unit for unit in _UNITS if column.endswith("_" + unit)), None)
     if unit is None:
         return column.removesuffix("_ratio").replace("_", " ")
@@ -168,7 +164,7 @@ def _heading(column: str) -> str:
 
 
 def _cell(column: str, value: object) -> str:
-    """A value without its unit, which the heading has."""
+    """A value without its unit, which is in the heading."""
     if value is None:
         return "–" if column in _NOT_OF_EVERY_ROW else fmt.NO_DATA
     if column in ("state", "reason"):

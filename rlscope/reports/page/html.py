@@ -1,17 +1,9 @@
-"""The analysis as one HTML file that needs no network: its scripts, styles, pictures and numbers are inside.
+"""The analysis as one HTML file that needs no network: scripts, styles, charts and numbers are inside.
 
-What the page says is made in `first_screen.py` and `sections/`; here it is only put together. Its content policy names
-every script by its hash: no other script runs, and none is made of text.
-
-How the page stays small: rows of charts by column, and pictures left out, largest first, until it fits.
-
-A still goes before a chart that a script draws: it is only for viewers without scripts. The numbers of a picture stay
-on the page whatever becomes of it.
-
-The first screen: what a reader with thirty seconds takes away. Everything else on the page says why.
-
-In a notebook: the first screen as a card, a fragment that stands alone, without scripts and with styles that reach
-nothing else; and the charts of the page by name.
+Its content policy lists every script by hash, so no other script runs. To stay below PAGE_MAX_BYTES the page stores
+chart data by column and leaves out charts, largest first: static ones, which only viewers without scripts need, before
+those drawn by scripts. The numbers of a chart always stay. In a notebook the first screen is a card without scripts,
+and the charts of the page are there by name.
 """
 
 import base64
@@ -41,14 +33,14 @@ PAGE_MAX_BYTES: Final = 3_000_000
 
 
 def packed(spec: str) -> str:
-    """The chart with each name of a column written once and not in every row; `report.js` makes rows of it again."""
+    """The chart with its data by column, so that names are stored once; `report.js` turns it back into rows."""
     document: dict[str, Any] = json.loads(spec)
     document["datasets"] = {name: _columns(rows) for name, rows in document.get("datasets", {}).items()}
     return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def fitting(sizes_bytes: Mapping[str, int], room_bytes: int) -> set[str]:
-    """The names of what stays where the largest are left out until the rest fits the room."""
+    """The names to keep so that the rest fits the room: the largest are dropped first."""
     kept, sum_bytes = set[str](), 0
     for name in sorted(sizes_bytes, key=lambda name: (sizes_bytes[name], name)):
         sum_bytes += sizes_bytes[name]
@@ -73,15 +65,15 @@ class FirstScreen(NamedTuple):
 
 
 def first_screen(analysis: Analysis) -> FirstScreen:
-    """The first screen's words."""
+    """Make the first screen."""
     brief = brief_of(analysis)
     return FirstScreen(brief, [brief.achieved, *_facts(analysis)])
 
 
 def _facts(analysis: Analysis) -> list[Fact]:
     run, tokens = analysis.run, analysis.staleness.tokens
-    cap = "no cap stated" if run.max_staleness is None else f"cap {run.max_staleness}"
-    sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "do both")]
+    cap = "no cap" if run.max_staleness is None else f"cap {run.max_staleness}"
+    sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
     return [
         Fact(
@@ -90,12 +82,12 @@ def _facts(analysis: Analysis) -> list[Fact]:
             cap if tokens is None else f"p95 {tokens.p95}, max {tokens.max}, {cap}",
         ),
         Fact("GPUs", fmt.count(run.n_gpus), layout),
-        Fact("Training steps", fmt.count(run.steps), fmt.tokens(run.tokens_trained)),
+        Fact("Training steps", fmt.count(run.steps), f"{fmt.tokens(run.tokens_trained)} trained"),
     ]
 
 
 SCRIPTS: Final = ("zoom.js", "report.js", "tables.js")
-"""Ours, in the order in which they run, after the bundle."""
+"""Our scripts, in the order in which they run after the bundle."""
 
 
 class _Made(NamedTuple):
@@ -106,7 +98,7 @@ class _Made(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """Everything that the template shows, in words."""
+    """Everything that the template shows."""
 
     version: str
     run_id: str
@@ -124,7 +116,7 @@ class _Page(NamedTuple):
 
 
 class _Picture(NamedTuple):
-    """What stands in a figure's place; without a spec, or without a still, the page says that it had no room."""
+    """The chart in a figure's place; without a spec or a still the page says that it was left out."""
 
     anchor: str
     spec: str | None
@@ -132,14 +124,14 @@ class _Picture(NamedTuple):
 
 
 def render(analysis: Analysis) -> str:
-    """The page as one string, of PAGE_MAX_BYTES at most."""
+    """The page as one string of at most PAGE_MAX_BYTES."""
     page = _page(analysis)
     figures = [figure for made in page.sections for figure in figures_in(made.words)]
     return _with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
 
 
 def _with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
-    """The page with as many pictures as it has room for: those that scripts draw first, then stills."""
+    """The page with as many charts as fit: those drawn by scripts first, then static ones."""
     specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
     stills = {anchor: still(figure.spec, anchor) for anchor, figure in figures.items() if figure.spec}
     place_bytes = len(filled("picture.html", picture=_Picture("", "0", None)).encode())
@@ -154,14 +146,14 @@ def _with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
 
 
 def _sizes(pictures: Mapping[str, str]) -> dict[str, int]:
-    """In bytes; a still brings two more names of its figure."""
+    """In bytes; a static chart adds the name of its figure twice."""
     return {anchor: len(text.encode()) + 2 * len(anchor) for anchor, text in pictures.items()}
 
 
 def content_policy(scripts: Sequence[str]) -> str:
-    """A policy under which these scripts run and nothing else: no eval, no request.
+    """A policy that allows these scripts only: no eval, no requests.
 
-    Styles may stand in the page: a bar's length is one. They run nothing, and can load nothing.
+    Inline styles are allowed, because the lengths of bars are styles; they cannot load anything.
     """
     hashes = " ".join(f"'sha256-{_hash(script)}'" for script in scripts)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; " + (
@@ -190,11 +182,11 @@ def _page(analysis: Analysis) -> _Page:
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
-    """What stands on the answer to each question: figures by their titles, facts and tables by their section's."""
+    """Where each query is used: the titles of its figures, and of the sections whose facts and tables need it."""
     uses: dict[str, list[str]] = {}
     for section, words in sections:
         for name in section.questions:
-            uses.setdefault(name, []).append(f"the facts of “{section.title}”")
+            uses.setdefault(name, []).append(f"the section “{section.title}”")
         for drawn in figures_in(words):
             for name in drawn.figure.asked if drawn.spec else ():
                 uses.setdefault(name, []).append(drawn.figure.title)
@@ -203,9 +195,9 @@ def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
 
 @cache
 def _scripts() -> tuple[Markup, ...]:
-    """Vega, Vega-Lite and Vega-Embed as one script, then ours; none holds a closing tag, which would end its element.
+    """Vega, Vega-Lite and Vega-Embed as one script, then ours; none contains a closing script tag.
 
-    A parser makes one newline of every kind of line end before it hashes.
+    Line ends are normalised, because a parser does that before hashing.
     """
     # The stub has the argument without its default.
     bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]

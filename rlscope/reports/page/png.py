@@ -1,7 +1,7 @@
 """The first screen as a picture for a slide: 1280 x 720, made without a browser.
 
-The words are those of `brief.py`, set in a template of SVG. SVG breaks no lines and measures no text, so lines are
-broken here by widths of letters that no common sans-serif font exceeds; what still does not fit ends in an ellipsis.
+An SVG template filled from `brief.py`. SVG does not wrap text, so lines are broken here using upper bounds of letter
+widths in common sans-serif fonts; text that does not fit ends in an ellipsis.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,16 @@ from rlscope.reports.text.states import State
 
 WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
-# The picture is taken at twice its size, which a projector shows sharply.
+# Rendered at twice the size, so that it is sharp on a projector.
 _SCALE: Final = 2.0
 _FONT: Final = "DejaVu Sans, Liberation Sans, Noto Sans, Helvetica, Arial, Segoe UI, Verdana, Roboto, sans-serif"
 _BAR_PX: Final = 560.0
 _LEGEND_LINES: Final = 2
-# The square of a colour, and what is left free after the words.
+# The colour swatch and the space after the label.
 _KEY_PX: Final = 30.0
 _NARROW: Final = frozenset("fijlrtI.,:;'|!()[] ")
 _BROAD: Final = frozenset("mwMW%@—→✓+−±")
-# Of the size of the letters, from the widths of DejaVu Sans, the widest of the fonts above.
+# Relative to the font size, from DejaVu Sans, the widest of the fonts above.
 _NARROW_EM: Final = 0.40
 _BROAD_EM: Final = 0.98
 _CAPITAL_EM: Final = 0.72
@@ -43,7 +43,7 @@ class _Segment(NamedTuple):
 
 
 class _Key(NamedTuple):
-    """A colour and its words, in the line of the legend that they fall in."""
+    """A colour with its label, and its line in the legend."""
 
     part: RolePart
     x_px: float
@@ -57,7 +57,7 @@ class _Bar(NamedTuple):
 
 
 class _Picture(NamedTuple):
-    """Everything that the template shows, its text in lines."""
+    """Everything that the template shows, text broken into lines."""
 
     font: str
     brief: Brief
@@ -74,7 +74,7 @@ class _Picture(NamedTuple):
 
 
 def as_svg(analysis: Analysis) -> str:
-    """The picture as SVG, every string of the run escaped."""
+    """The picture as SVG, with strings from the run escaped."""
     brief = brief_of(analysis)
     choice = brief.choice
     achieved = f"{brief.achieved.name}: {brief.achieved.value}, {brief.achieved.note}"
@@ -96,11 +96,11 @@ def as_svg(analysis: Analysis) -> str:
 
 
 def as_png(analysis: Analysis) -> bytes:
-    """The picture as PNG, two pixels of it to one of a slide. Raises RlscopeError where no font can draw text."""
+    """The picture as PNG at twice its size. Raises RlscopeError without a usable font."""
     if not _has_font():
         raise RlscopeError.of(
             "the picture",
-            found="no font that text can be drawn with",
+            found="no font to draw text with",
             expected="one of " + _FONT.removesuffix(", sans-serif"),
             next_step="Install a font, for example the package fonts-dejavu-core, and try again.",
         )
@@ -109,7 +109,7 @@ def as_png(analysis: Analysis) -> bytes:
 
 @cache
 def _has_font() -> bool:
-    """Whether text leaves a trace: without a font it is left out in silence."""
+    """Whether text is drawn at all: without a font it is silently left out."""
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
     letter = f'<text x="4" y="30" font-size="30" font-family="{_FONT}">M</text>'
     return vl_convert.svg_to_png(frame.format(letter)) != vl_convert.svg_to_png(frame.format(""))
@@ -136,7 +136,7 @@ def _legend(parts: Sequence[RolePart]) -> list[_Key]:
 
 
 def _lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
-    """The text in at most so many lines of that width; the last one ends in an ellipsis where there is more."""
+    """The text in at most `most` lines of that width; the last ends in an ellipsis if text is left out."""
     # XML has no way to write a control character.
     lines, words = list[str](), printable(text).split()
     while words and len(lines) < most:
@@ -150,7 +150,7 @@ def _lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool 
 
 
 def _cut(line: str, size_px: float, width_px: float, *, bold: bool) -> str:
-    """The line without what goes beyond the width."""
+    """The line cut to the width, with an ellipsis."""
     whole = line
     while line and _width_px(line, size_px, bold=bold) > width_px:
         line = line[:-1]

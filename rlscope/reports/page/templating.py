@@ -1,4 +1,4 @@
-"""The template engine and the files beside the templates: style sheets, scripts, settings of the charts."""
+"""The template engine, and the style sheets, scripts and chart settings beside the templates."""
 
 from functools import cache
 from importlib import resources
@@ -7,17 +7,17 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 CHART_CONFIG: Final = "chart_config.json"
-"""How every chart looks, live or still."""
+"""The look of every chart, live or static."""
 
 
 def filled(template: str, **words: object) -> str:
-    """The template with its words; every string among them is escaped."""
+    """The rendered template; every string is escaped."""
     return _environment().get_template(template).render(**words)
 
 
 @cache
 def asset(name: str) -> str:
-    """The text of a file of ours."""
+    """The text of a file beside the templates."""
     return resources.files("rlscope.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 

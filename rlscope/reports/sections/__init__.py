@@ -1,6 +1,6 @@
-"""The page below its first screen: one module and one template a section, in the order in which they stand.
+"""The sections of the page below its first screen, in order: one module and one template each.
 
-A section's module makes its words and figures of the analysis; `templates/sections/` has the template of its name.
+The module turns the analysis into words and figures; the template is in `templates/sections/`.
 """
 
 from collections.abc import Callable
@@ -31,14 +31,14 @@ class Section(NamedTuple):
     """One section of the page."""
 
     anchor: str
-    """Where links lead; with underscores, the name of its template."""
+    """The target of links; with underscores, the name of its template."""
     title: str
     short: str
-    """The title in the list of sections."""
+    """The title in the navigation."""
     make: Callable[[Analysis], NamedTuple]
-    """Its words and figures, which its template knows as `section`."""
+    """Makes its words and figures, `section` in the template."""
     questions: tuple[str, ...] = ()
-    """What its facts and tables rest on, beside the questions of its figures."""
+    """The queries behind its facts and tables, besides those of its figures."""
 
     @property
     def template(self) -> str:
@@ -49,15 +49,15 @@ class Section(NamedTuple):
 SECTIONS: Final = (
     Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
             ("ledger", "worker_extents", "gpu_agreement")),
-    Section("gap", "What the run should have done", "Bound to achieved", gap_section, ASKED_OF_A_STRETCH),
-    Section("workers", "What every worker did", "Workers", workers_section),
+    Section("gap", "Upper bound and measured throughput", "Lost throughput", gap_section, ASKED_OF_A_STRETCH),
+    Section("workers", "Worker timelines", "Workers", workers_section),
     Section("throughput", "Throughput", "Throughput", throughput_section, ("throughput", "training_steps")),
     Section("engines", "Batch size of the engines", "Batch size", engines_section),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
     Section("staleness", "Staleness", "Staleness", staleness_section,
             ("token_staleness", "sample_staleness", "version_sources")),
-    Section("sample", "One sample, token by token", "One sample", sample_section),
-    Section("lengths", "Response lengths and what became of the tokens", "Lengths", lengths_section,
+    Section("sample", "Samples, token by token", "Samples", sample_section),
+    Section("lengths", "Response lengths and token outcomes", "Lengths", lengths_section,
             ("token_balance",)),
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
     Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
@@ -66,6 +66,6 @@ SECTIONS: Final = (
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines")),
     Section("configuration", "Run configuration", "Configuration", configuration_section),
-    Section("glossary", "Words", "Words", glossary_section),
+    Section("glossary", "Glossary", "Glossary", glossary_section),
 )  # fmt: skip
 """In the order of the page."""

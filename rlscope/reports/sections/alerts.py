@@ -11,9 +11,9 @@ class AlertsSection(NamedTuple):
 
     fired: list[FiredRule]
     none: str
-    """What stands there where nothing fired."""
+    """Shown if nothing fired."""
 
 
 def alerts_section(analysis: Analysis) -> AlertsSection:
-    """The section's words."""
+    """Make the section."""
     return AlertsSection(fired_rules(analysis), NONE_FIRED)

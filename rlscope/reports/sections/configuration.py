@@ -1,4 +1,4 @@
-"""What the run was told to do, as run.json says it: any keys, any values."""
+"""The run's configuration from run.json: any keys, any values."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -15,15 +15,15 @@ class ConfigurationSection(NamedTuple):
     """What the section shows."""
 
     facts: list[tuple[str, str]]
-    """Of the run."""
+    """Facts of the run."""
     settings: list[tuple[str, str]]
-    """Of its config; a nested one has the path to it as its name."""
+    """Its config; the name of a nested setting is its path."""
     left_out: str
-    """How many settings are not shown; empty where all are."""
+    """How many settings are not shown; empty if all are."""
 
 
 def configuration_section(analysis: Analysis) -> ConfigurationSection:
-    """The section's words."""
+    """Make the section."""
     run = analysis.run
     settings = sorted(_flat(run.settings))
     more = len(settings) - ROWS_MAX
@@ -31,13 +31,13 @@ def configuration_section(analysis: Analysis) -> ConfigurationSection:
         facts=[
             ("run", run.run_id),
             ("started", fmt.instant(run.started_ns)),
-            ("lasted", fmt.duration(run.duration_s)),
+            ("duration", fmt.duration(run.duration_s)),
             ("trainer GPUs", fmt.count(run.trainer_gpus)),
             ("sampler GPUs", fmt.count(run.sampler_gpus)),
-            *([("GPUs that do both", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
+            *([("colocated GPUs", fmt.count(run.colocated_gpus))] if run.colocated_gpus else []),
         ],
         settings=settings[:ROWS_MAX],
-        left_out=f"{fmt.counted(more, 'setting', 'settings')} more in run.json." if more > 0 else "",
+        left_out=f"{fmt.counted(more, 'more setting', 'more settings')} in run.json." if more > 0 else "",
     )
 
 
@@ -50,6 +50,6 @@ def _flat(settings: Mapping[str, object], path: str = "") -> Iterator[tuple[str,
 
 
 def _text(value: object) -> str:
-    """A value as JSON writes it, without the quotes of a string; shortened where it is very long."""
+    """A value as JSON, strings without quotes; long values are shortened."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _TEXT_MAX else f"{text[:_TEXT_MAX]} … ({fmt.count(len(text))} characters)"

@@ -1,4 +1,4 @@
-"""Everything that the analysis could not see."""
+"""Gaps in the recorded data."""
 
 from typing import NamedTuple
 
@@ -15,5 +15,5 @@ class DataQualitySection(NamedTuple):
 
 
 def data_quality_section(analysis: Analysis) -> DataQualitySection:
-    """The section's words."""
+    """Make the section."""
     return DataQualitySection(verdict_words.gap_lines(analysis))

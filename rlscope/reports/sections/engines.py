@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""How full every engine was, what waited in it, and its KV cache, over time and on one axis."""
+"""Running requests, waiting requests and KV cache of the engines over time."""
 
 from functools import partial
 from typing import Final, NamedTuple
@@ -15,9 +15,9 @@ from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.page.figure import Drawn, Figure, drawn_all
 
 _NO_STEPS: Final = "no engine wrote engine steps"
-_NONE_WAITED: Final = "No request waited in an engine at any time: there was room for all that arrived."
+_NONE_WAITED: Final = "No request ever waited in an engine."
 _NAMED: Final = 3
-"""Engines that are drawn by themselves where there are too many for a line each."""
+"""Engines with a line of their own if there are too many for a line each."""
 
 
 class EnginesSection(NamedTuple):
@@ -25,13 +25,13 @@ class EnginesSection(NamedTuple):
 
     figures: list[Drawn]
     note: str
-    """How many engines are drawn how; empty where each is a line."""
+    """What band and lines show if there are many engines; empty if each has a line."""
     none_waited: str
-    """What stands for a picture of nothing but zeros; empty where a request waited, or nobody knows."""
+    """Replaces a chart of zeros; empty if a request waited or it is unknown."""
 
 
 def engines_section(analysis: Analysis) -> EnginesSection:
-    """The section's figures."""
+    """Make the section."""
     frame = analysis.answers.get("batch_size")
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
@@ -43,19 +43,19 @@ def engines_section(analysis: Analysis) -> EnginesSection:
 
 
 def _has_waiting(frame: pl.DataFrame | None) -> bool:
-    """Whether there is something to draw, or to say that it is missing."""
+    """Whether a request waited, or nothing was recorded."""
     known = None if frame is None or frame.is_empty() else frame["waiting_mean"].drop_nulls()
     return known is None or known.is_empty() or bool((known > 0).any())
 
 
 def _emptiest(frame: pl.DataFrame) -> list[str]:
-    """The engines, that of the smallest batch first: the mean over the stretches in which it ran."""
+    """The engines by mean batch size while running, smallest first."""
     means = frame.group_by("worker_id").agg(running=pl.col("running_mean").mean())
     return list(means.sort("running", "worker_id")["worker_id"])
 
 
 def _efficient_running(analysis: Analysis) -> int | None:
-    """The smallest efficient batch, in requests; None where the model does not know it."""
+    """The smallest efficient batch in requests; None if the model has none."""
     model = analysis.model
     if not isinstance(model, ModelResult) or model.efficiency is None:
         return None
@@ -65,34 +65,32 @@ def _efficient_running(analysis: Analysis) -> int | None:
 def _note(engine_count: int) -> str:
     low, high = (fmt.count(round(10 * quantile)) for quantile in engines.MIDDLE)
     return (
-        f"Of {fmt.count(engine_count)} engines: the band goes from decile {low} to decile {high} of those that "
-        f"ran, with their median; the {fmt.count(_NAMED)} with the smallest mean batch have lines of their own."
+        f"{fmt.count(engine_count)} engines: the band spans decile {low} to decile {high} of the running engines, with "
+        f"their median. The {fmt.count(_NAMED)} engines with the smallest mean batch are drawn as lines."
     )
 
 
 def _figures(named: list[str], efficient_running: int | None) -> tuple[Figure, ...]:
-    efficient = (
-        "" if efficient_running is None else " The dashed line is the smallest batch that the model calls efficient."
-    )
+    healthy = "Healthy: steady and high."
+    if efficient_running is not None:
+        healthy = "Dashed line: smallest efficient batch (modelled). Healthy: steady, and at or above that line."
     return (
         Figure(
             "Running requests",
-            "The batch of every engine, averaged over time. Low and level: too few requests arrive. Saw teeth down to "
-            "zero: engines drain, by a barrier or by weight updates." + efficient + " Healthy: level, and "
-            "no smaller than is efficient.",
+            "Batch size of each engine, averaged over time. Constantly low: too few requests arrive. Regular drops to "
+            "zero: engines drain at a barrier or for weight updates. " + healthy,
             "batch_size", "running_mean",
             partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
         ),
         Figure(
-            "Requests that wait in the engine",
-            "Above zero, the engine has more to do than fits: more engines, or more KV cache, would help. Healthy: "
+            "Waiting requests",
+            "Above zero, the engine has more requests than fit; more engines or more KV cache would help. Healthy: "
             "near zero.",
             "waiting_requests", "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
         ),
         Figure(
             "KV cache in use",
-            "Tokens held in the KV cache. Near the capacity, requests are preempted or wait. Healthy: high, and below "
-            "the capacity.",
+            "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: high, but below capacity.",
             "kv_use", "kv_used_mean_tokens", partial(engines.kv_use, named=named),
             "no engine reported kv_used_tokens", True,
         ),

@@ -1,10 +1,11 @@
-"""What is wrong with the run: one illness each, with evidence, cost and remedy."""
+"""The findings, each with evidence, cost and remedy."""
 
 from typing import NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis, Finding, RunFacts
 from rlscope.reports.text import findings
+from rlscope.reports.text.verdict import no_findings
 
 
 class FindingWords(NamedTuple):
@@ -23,11 +24,14 @@ class FindingsSection(NamedTuple):
     """What the section shows."""
 
     findings: list[FindingWords]
+    none: str
+    """Shown without findings."""
 
 
 def findings_section(analysis: Analysis) -> FindingsSection:
-    """The section's words."""
-    return FindingsSection([_words(number, each, analysis.run) for number, each in enumerate(analysis.findings, 1)])
+    """Make the section."""
+    found = [_words(number, each, analysis.run) for number, each in enumerate(analysis.findings, 1)]
+    return FindingsSection(found, no_findings(analysis))
 
 
 def _words(number: int, finding: Finding, run: RunFacts) -> FindingWords:

@@ -1,4 +1,4 @@
-"""From the most that the GPUs could train to what was achieved, cause by cause, and predicted against achieved."""
+"""Losses from the upper bound to the measured throughput, and predicted against measured."""
 
 from typing import Final, NamedTuple
 
@@ -16,34 +16,36 @@ class GapSection(NamedTuple):
     """What the section shows."""
 
     no_reason: str | None
-    """Set where the model says nothing: why."""
+    """Why there is no model result; None if there is one."""
     baseline: str = ""
     batches: str | None = None
     preemptions: str | None = None
     gap: Drawn | None = None
+    prediction_title: str = model_words.PREDICTION_TITLE
     prediction: str = ""
     compared: tuple[model_words.ComparedRow, ...] = ()
 
 
 def gap_section(analysis: Analysis) -> GapSection:
-    """The section's words and figures."""
-    said = analysis.model
-    if not isinstance(said, ModelResult):
-        return GapSection(model_words.silence_sentence(said))
+    """Make the section."""
+    result = analysis.model
+    if not isinstance(result, ModelResult):
+        return GapSection(model_words.no_result_sentence(result))
     return GapSection(
         no_reason=None,
-        baseline=model_words.baseline_sentence(said),
-        batches=model_words.batch_sentence(said),
-        preemptions=preemption_sentence(said),
-        gap=drawn_frame(_GAP, "figure-gap", gap_frame(said), analysis.run),
-        prediction=model_words.prediction_sentence(said),
-        compared=tuple(model_words.compared_rows(said)),
+        baseline=model_words.baseline_sentence(result),
+        batches=model_words.batch_sentence(result),
+        preemptions=preemption_sentence(result),
+        gap=drawn_frame(_GAP, "figure-gap", gap_frame(result), analysis.run),
+        prediction=model_words.prediction_sentence(result),
+        compared=tuple(model_words.compared_rows(result)),
     )
 
 
 _GAP: Final = Figure(
-    "From the most possible to what was achieved",
-    "Each bar takes off what one more limit of the run costs, so the bars add up. A healthy run loses little, and most "
-    "of it to a limit that is wanted, such as a staleness cap.",
+    model_words.GAP_TITLE,
+    "Each bar is the throughput lost to one more cause, so the bars add up. Upper bound and losses are modelled; the "
+    "last bar is measured over the complete steps of the steady stretch. Healthy: small losses, mostly to a limit set "
+    "on purpose, such as a staleness cap.",
     "", "left_tokens_per_s", charts.waterfall, "nothing was trained in the steady stretch", True, ASKED_OF_A_STRETCH,
 )  # fmt: skip

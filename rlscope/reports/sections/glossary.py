@@ -1,4 +1,4 @@
-"""The words of the page, and the states of the ledger with their colours."""
+"""The terms of the page, and the states of the ledger with their colours."""
 
 from typing import NamedTuple
 
@@ -13,5 +13,5 @@ class GlossarySection(NamedTuple):
 
 
 def glossary_section(_analysis: Analysis) -> GlossarySection:
-    """The section's words, which are those of every run."""
+    """Make the section, the same for every run."""
     return GlossarySection(STATES)

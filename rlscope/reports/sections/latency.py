@@ -1,4 +1,4 @@
-"""What a forward pass costs by its batch: measured, fitted, and where the run works."""
+"""Time of a forward pass by batch size: measured, fitted, and where the layouts operate."""
 
 from typing import Final, NamedTuple
 
@@ -19,38 +19,38 @@ class LatencySection(NamedTuple):
 
 
 def latency_section(analysis: Analysis) -> LatencySection:
-    """The section's figures: the fit where the model has one, and what every engine measured where they can differ."""
-    said = analysis.model
+    """Make the section: the fitted curve if there is one, and each engine's times if there are several engines."""
+    result = analysis.model
     measured = drawn(_MEASURED, analysis)
-    if not isinstance(said, ModelResult):
+    if not isinstance(result, ModelResult):
         return LatencySection([measured])
-    fitted = drawn_frame(_fitted_figure(said), "figure-pass-curve", curve_frame(said), analysis.run)
+    fitted = drawn_frame(_fitted_figure(result), "figure-pass-curve", curve_frame(result), analysis.run)
     passes = analysis.answers.get("pass_latency")
     has_several = passes is not None and passes["worker_id"].n_unique() > 1
     return LatencySection([fitted, measured] if has_several else [fitted])
 
 
-def _fitted_figure(said: ModelResult) -> Figure:
-    fit = said.calibration.curve
+def _fitted_figure(result: ModelResult) -> Figure:
+    fit = result.calibration.curve
     context = usual_context_tokens(fit)
-    at = "" if context is None else f" at the usual {fmt.tokens(round(context))} of context a request"
-    error = "" if fit.mape_ratio is None else f" It misses typical passes by {fmt.percent(fit.mape_ratio)}."
+    at = "" if context is None else f" at the usual context of {fmt.tokens(round(context))} per request"
+    error = "" if fit.mape_ratio is None else f" Mean error of the fit: {fmt.percent(fit.mape_ratio)}."
     reading = (
-        f"Dots are measured means, larger ones of more passes; the line is the fit ({FORMS[fit.form]}){at}, its "
-        f"band holds 90%; diamonds are where layouts settle, with the context that they would hold; shaded: "
-        f"{GRADES['extrapolated']}.{error} Healthy: the band is narrow around the diamonds, and they are where the "
+        f"Dots: measured means, larger for more passes. Line: fit ({FORMS[fit.form]}){at}, with its 90% band. "
+        "Diamonds: modelled operating points of the layouts, at their own context. Shaded: "
+        f"{GRADES['extrapolated']}.{error} Healthy: a narrow band around the diamonds, and the diamonds where the "
         "line bends up, not on its flat part."
     )
     return _FITTED._replace(reading=reading)
 
 
 _FITTED: Final = Figure(
-    "Forward pass by batch size, as fitted",
+    "Forward pass time by batch size, measured and fitted",
     "", "", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
 )  # fmt: skip
 _MEASURED: Final = Figure(
-    "Time of a forward pass by batch size",
-    "While this is flat, a larger batch costs nearly nothing; where it climbs in a straight line, it is paid for. "
-    "Healthy: engines lie on one another.",
+    "Forward pass time by batch size, per engine",
+    "Where the curve is flat, a larger batch costs almost no time; where it rises linearly, it does. Healthy: all "
+    "engines on the same curve.",
     "pass_latency", "pass_mean_s", sampling.pass_latency, "no engine wrote engine steps",
 )  # fmt: skip

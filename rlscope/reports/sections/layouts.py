@@ -1,4 +1,4 @@
-"""What other layouts would train, how old their tokens would be, what pays, what is left to do, and what is assumed."""
+"""Modelled throughput and staleness of other layouts, sensitivities, time to finish, and assumptions."""
 
 from typing import Final, NamedTuple
 
@@ -15,45 +15,44 @@ class LayoutsSection(NamedTuple):
     """What the section shows."""
 
     no_reason: str | None
-    """Set where the model says nothing: why."""
+    """Why there is no model result; None if there is one."""
     figures: tuple[Drawn, ...] = ()
-    levers_title: str = ""
-    lever_rows: tuple[model_words.LeverRow, ...] = ()
-    levers: str = ""
+    sensitivity_title: str = model_words.SENSITIVITY_TITLE
+    sensitivity_rows: tuple[model_words.SensitivityRow, ...] = ()
+    sensitivity: str = ""
     finish: str = ""
     finish_rows: tuple[model_words.FinishRow, ...] = ()
     remarks: tuple[str, ...] = ()
 
 
 def layouts_section(analysis: Analysis) -> LayoutsSection:
-    """The section's words and figures."""
-    said = analysis.model
-    if not isinstance(said, ModelResult):
-        return LayoutsSection(model_words.silence_sentence(said))
+    """Make the section."""
+    result = analysis.model
+    if not isinstance(result, ModelResult):
+        return LayoutsSection(model_words.no_result_sentence(result))
     return LayoutsSection(
         no_reason=None,
         figures=(
-            drawn_frame(_SWEEP, "figure-sweep", sweep_frame(said), analysis.run),
-            drawn_frame(_FRONTIER, "figure-frontier", frontier_frame(said), analysis.run),
+            drawn_frame(_SWEEP, "figure-sweep", sweep_frame(result), analysis.run),
+            drawn_frame(_FRONTIER, "figure-frontier", frontier_frame(result), analysis.run),
         ),
-        levers_title=model_words.TITLE,
-        lever_rows=tuple(model_words.lever_rows(said)),
-        levers=model_words.lever_sentence(said),
-        finish=model_words.finish_sentence(said),
-        finish_rows=tuple(model_words.finish_rows(said)),
-        remarks=tuple(model_words.remarks(said)),
+        sensitivity_rows=tuple(model_words.sensitivity_rows(result)),
+        sensitivity=model_words.sensitivity_sentence(result),
+        finish=model_words.finish_sentence(result),
+        finish_rows=tuple(model_words.finish_rows(result)),
+        remarks=tuple(model_words.remarks(result)),
     )
 
 
 _SWEEP: Final = Figure(
-    "What other layouts would train",
-    "Points are the model's medians, bars hold 90% of what the run leaves possible; crosses are out of the question. "
-    "Gains are compared case by case, so they are surer than the bars. Healthy: today's layout is at the top.",
-    "", "tokens_per_s", charts.sweep, "no other layout is possible", False, ASKED_OF_A_STRETCH,
+    "Modelled throughput by layout",
+    "Points: modelled medians. Bars: 90% intervals. Crosses: infeasible layouts. Gains are computed draw by draw, so "
+    "their intervals are narrower than the bars suggest. Healthy: the current layout is at the top.",
+    "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(
-    "Throughput against staleness",
-    "The line joins the layouts that are faster than every one with younger tokens. Healthy: today's layout is on it; "
-    "below it, the same speed can be had with younger tokens.",
-    "", "tokens_per_s", charts.frontier, "no layout has a staleness that is known", False, ASKED_OF_A_STRETCH,
+    "Modelled throughput against staleness",
+    "Line: Pareto frontier, the layouts that are faster than every less stale one. Healthy: the current layout is on "
+    "it. Below it, another layout is as fast with fresher tokens.",
+    "", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip

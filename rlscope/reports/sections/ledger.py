@@ -1,6 +1,6 @@
 # Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
 # pyright: reportUnknownMemberType=false
-"""Where the GPU time went: per role and state, and over time."""
+"""GPU time by role and state, for the whole run and over time."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
@@ -25,7 +25,7 @@ class LedgerRow(NamedTuple):
     gpu_time: str
     gpu_idle: str
     is_part: bool = False
-    """Of the row above: not another state."""
+    """Part of the row above, not a state of its own."""
 
 
 class LedgerRole(NamedTuple):
@@ -47,7 +47,7 @@ class LedgerSection(NamedTuple):
 
 
 def ledger_section(analysis: Analysis) -> LedgerSection:
-    """The section's words and figures."""
+    """Make the section."""
     return LedgerSection(
         total=_total(analysis),
         roles=_roles(analysis.ledger.states),
@@ -58,7 +58,7 @@ def ledger_section(analysis: Analysis) -> LedgerSection:
 
 
 def _total(analysis: Analysis) -> Drawn:
-    """The whole ledger as one bar per role."""
+    """The ledger as one bar per role."""
     schema = {
         "role": pl.String,
         "state": pl.String,
@@ -86,15 +86,15 @@ def _timelines(analysis: Analysis) -> list[Drawn]:
 
 _TIMELINE: Final = Figure(
     "Over time",
-    "Stacked up to the number of GPUs of the role; colours as in the table above, and hatched at the top what no hook "
-    "explains. Healthy: work fills the height from start to end, and what waits or is not explained is thin.",
-    "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU wrote anything", True,
+    "Stacked up to the number of GPUs of the role, in the colours of the table above; unattributed time is hatched at "
+    "the top. Healthy: work fills the height from start to end, with little waiting or unattributed time.",
+    "ledger_timeline", "gpu_s", ledger.ledger_timeline, "no worker with a GPU recorded anything", True,
     ("ledger", "worker_extents"),
 )  # fmt: skip
 _TOTAL: Final = Figure(
-    "Whole run by role",
-    "Every GPU-second of a role is in exactly one state. Healthy: blue and green nearly fill both bars.",
-    "ledger", "gpu_s", ledger.ledger_total, "no worker with a GPU wrote anything", True,
+    "By role",
+    "Every GPU-second of a role is in exactly one state. Healthy: blue and green fill most of each bar.",
+    "ledger", "gpu_s", ledger.ledger_total, "no worker with a GPU recorded anything", True,
     ("ledger", "worker_extents", "gpu_agreement"),
 )  # fmt: skip
 

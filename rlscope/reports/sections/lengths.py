@@ -1,7 +1,4 @@
-"""The frames of the section on lengths, and what they say in a sentence: the cap, a bias of dropping, long tails.
-
-How long the responses were, what became of them, and what the longest of a group cost the others.
-"""
+"""Response lengths: all of them, trained against dropped ones, and the longest sample of each group."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -16,14 +13,14 @@ from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text.brief import Fact
 from rlscope.trace.files import is_integer
 
-# Means that are closer are alike for whoever has to decide whether dropping does harm.
+# Means that differ by less count as equal.
 BIAS_RATIO: Final = 0.05
-# A cap farther out than this would squeeze the lengths into a corner of the picture.
+# A cap farther out would squeeze the lengths into a corner of the chart.
 _CAP_IN_SIGHT: Final = 1.25
 
 
 def capped_lengths(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
-    """response_lengths with the run's cap in `cap_tokens`, null where none is stated or it is far from all lengths."""
+    """response_lengths with the run's cap in `cap_tokens`, null if there is none or it is far above all lengths."""
     frame = answers.get("response_lengths")
     if frame is None or frame.is_empty():
         return frame
@@ -34,13 +31,13 @@ def capped_lengths(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.Dat
 
 
 def stated_cap_tokens(run: RunFacts) -> int | None:
-    """The most tokens of a response, as the run's config says; None where it says none."""
+    """max_output_tokens of the run's config, in tokens; None if it has none."""
     cap = run.settings.get("max_output_tokens")
     return cap if isinstance(cap, int) and is_integer(cap) else None
 
 
 def mirrored_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
-    """delivered_lengths as shares of the side, trained or not, with the side's mean; None where nothing was dropped."""
+    """delivered_lengths as shares of the trained or the untrained, with the mean of each side; None if all trained."""
     counts, outcomes = answers.get("delivered_lengths"), answers.get("delivery_outcomes")
     if counts is None or outcomes is None or counts.filter(pl.col("outcome") != TRAINED).is_empty():
         return None
@@ -61,27 +58,27 @@ def mirrored_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
 
 
 def bias_sentence(mirrored: pl.DataFrame | None, answers: Mapping[str, pl.DataFrame]) -> str:
-    """What was dropped against what was trained on, by length; why there is nothing to compare."""
+    """Whether dropping changes the mean length of what is trained on, or why that is unknown."""
     outcomes = answers.get("delivery_outcomes")
     if outcomes is None or outcomes.is_empty():
-        return "No delivery was recorded: what was dropped cannot be compared with what was trained on."
+        return "No delivery was recorded, so trained and dropped samples cannot be compared."
     if mirrored is None:
-        return "No sample that left the queue was dropped, so dropping changes no length."
+        return "No sample that left the queue was dropped, so there is no length bias."
     sides = mirrored.group_by(pl.col("outcome") == TRAINED).agg(pl.col("side_mean_tokens").first()).rows()
     means: dict[bool, float] = dict(sides)
     if True not in means:
-        return "Nothing was trained on: what was dropped has nothing to be compared with."
+        return "Nothing was trained on, so there is nothing to compare."
     trained, rest = means[True], means[False]
-    said = f"What was trained on is {_length(trained)} long on average, what was not {_length(rest)}"
+    means_text = f"Mean length: {_length(trained)} trained on, {_length(rest)} not trained on"
     if not trained or abs(rest - trained) < BIAS_RATIO * trained:
-        return f"{said}: dropping leaves the lengths about as they are."
-    more, leans = ("more", "shorter") if rest > trained else ("less", "longer")
+        return f"{means_text}. Dropping does not bias lengths."
+    differ, biased = ("longer", "shorter") if rest > trained else ("shorter", "longer")
     apart = fmt.percent(abs(rest / trained - 1))
-    return f"{said}, {apart} {more}: dropping makes what is trained on {leans} than what was generated."
+    return f"{means_text} ({apart} {differ}). Dropping biases training towards {biased} responses."
 
 
 def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
-    """How far the longest sample of a group stands out, and for how long the others wait for the last one."""
+    """How much longer the longest sample of a group is than the mean, and how long the others wait for the last."""
     tails, steps = answers.get("group_tail_counts"), answers.get("training_steps")
     if tails is None or tails.is_empty():
         return ""
@@ -89,18 +86,15 @@ def tails_sentence(answers: Mapping[str, pl.DataFrame]) -> str:
     up_to = tails["groups"].cum_sum()
     half, most = (_least_end(tails, up_to * 100 >= groups * percent) for percent in (50, 95))
     wait_s = float((tails["last_wait_mean_s"] * tails["groups"]).sum()) / groups
-    whole = f"the {fmt.count(groups)} groups the longest sample is less than"
-    spread = f"In 95% of {whole} {most} times as long as the mean."
+    ratio = f"of {fmt.count(groups)} groups, the longest sample is less than"
+    spread = f"In 95% {ratio} {most} times the mean."
     if half != most:
-        spread = f"In half of {whole} {half} times as long as the mean, in 95% less than {most} times."
-    said = (
-        f"{spread} From the end of a group's median sample to that of its last it takes "
-        f"{fmt.duration(wait_s)} on average"
-    )
+        spread = f"In half {ratio} {half} times the mean; in 95%, less than {most} times."
+    text = f"{spread} The last sample of a group ends {fmt.duration(wait_s)} after the median one on average"
     period_s = None if steps is None or steps.is_empty() else steps["period_s"].mean()
     if not isinstance(period_s, int | float) or not period_s:
-        return said + "."
-    return f"{said}: {fmt.significant(wait_s / period_s)} of a step, by which the samples age if groups stay whole."
+        return text + "."
+    return f"{text}: {fmt.significant(wait_s / period_s)} steps of added wait if groups are kept complete."
 
 
 def _least_end(tails: pl.DataFrame, enough: pl.Series) -> str:
@@ -118,12 +112,12 @@ class LengthsSection(NamedTuple):
     figures: list[Drawn]
     bias: str
     mirrored: Drawn | None
-    """None where nothing was dropped."""
+    """None if nothing was dropped."""
     outcomes: Drawn
 
 
 def lengths_section(analysis: Analysis) -> LengthsSection:
-    """The section's words and figures."""
+    """Make the section."""
     answers, run = analysis.answers, analysis.run
     mirrored = mirrored_frame(answers)
     return LengthsSection(
@@ -149,33 +143,33 @@ def _facts(analysis: Analysis) -> list[Fact]:
 
 
 def _with_cap(figure: Figure, analysis: Analysis) -> Figure:
-    """The figure with the cap in its reading."""
+    """The figure with the cap in its caption."""
     cap = stated_cap_tokens(analysis.run)
-    said = "The run states no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens."
-    return figure._replace(reading=f"{figure.reading} {said}")
+    text = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens."
+    return figure._replace(reading=f"{figure.reading} {text}")
 
 
 _LENGTHS: Final = Figure(
     "Response lengths",
-    "Capped samples hit the length limit. Censored ones were aborted or still running: they are longer than they "
-    "look. Healthy: few are capped.",
+    "Capped samples hit the length limit. Censored samples were aborted or still running, so their full length is "
+    "unknown. Healthy: few capped samples.",
     "response_lengths", "length_from_tokens", lengths.response_lengths, "no sample was recorded",
     False, ("response_lengths",),
 )  # fmt: skip
 _OUTCOMES: Final = Figure(
-    "What became of the tokens",
-    "Tokens by the outcome of their sample's delivery. Healthy: nearly all are trained.",
+    "Tokens by outcome",
+    "Tokens by the delivery outcome of their sample. Healthy: nearly all trained.",
     "delivery_outcomes", "tokens", sampling.delivery_outcomes, "no delivery was recorded",
 )  # fmt: skip
 _MIRRORED: Final = Figure(
-    "Trained on, and not",
-    "Lengths of what was trained on upwards, of what was dropped, filtered or abandoned downwards, each as shares of "
-    "its side. Healthy: a mirror image, that is, dropping does not choose by length.",
+    "Lengths of trained and dropped samples",
+    "Upwards: samples trained on. Downwards: samples dropped, filtered or abandoned. Each side adds up to 100%. "
+    "Healthy: a mirror image, that is, dropping does not depend on length.",
     "", "samples", lengths.mirrored_lengths, "no sample of known length left the queue", False,
     ("delivered_lengths", "delivery_outcomes"),
 )  # fmt: skip
 _TAILS: Final = Figure(
-    "The tail of each group",
-    "Groups by how far their longest sample stands out of their mean; 1 is a group of equals. Healthy: a heap near 1.",
+    "Longest sample of each group",
+    "Groups by the ratio of their longest sample to their mean length. Healthy: most groups near 1.",
     "group_tail_counts", "groups", lengths.group_tails, "no group of two or more samples was recorded",
 )  # fmt: skip

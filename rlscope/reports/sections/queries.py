@@ -1,4 +1,4 @@
-"""How every number was computed: each question of the page once, with its SQL and what stands on its answer."""
+"""The queries behind the page: each with its SQL and where its result is used."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
@@ -8,11 +8,11 @@ from rlscope.reports.page.figure import Drawn
 from rlscope.trace.questions import macros_sql, questions
 
 REST = "the verdict, the findings and the model"
-"""What asks a question that no figure draws."""
+"""Where a query is used that no figure shows."""
 
 
 class AskedQuestion(NamedTuple):
-    """One question."""
+    """One query."""
 
     anchor: str
     name: str
@@ -29,7 +29,7 @@ class QueriesSection(NamedTuple):
 
 
 def queries_section(analysis: Analysis, uses: Mapping[str, Sequence[str]]) -> QueriesSection:
-    """The section's words; `uses` names, for each question, what stands on it."""
+    """Make the section; `uses` gives the titles of the figures and sections that use each query."""
     known = questions()
     asked = [name for name in known if name in uses or name in analysis.answers]
     return QueriesSection(
@@ -42,7 +42,7 @@ def queries_section(analysis: Analysis, uses: Mapping[str, Sequence[str]]) -> Qu
 
 
 def figures_in(words: object) -> Iterator[Drawn]:
-    """Every figure among a section's words, however deep."""
+    """Every figure of a section, at any depth."""
     if isinstance(words, Drawn):
         yield words
     elif isinstance(words, list | tuple):

@@ -1,7 +1,4 @@
-"""The samples that sample_strips chose: their names, their lives in a sentence, and the frames of their pictures.
-
-Three samples from their first token to their step: the longest, the stalest, and one in the middle.
-"""
+"""Three samples from first token to training step: the longest, the stalest, and one of median length."""
 
 from typing import Final, NamedTuple
 
@@ -13,26 +10,25 @@ from rlscope.reports.charts import strips
 from rlscope.reports.charts.strips import GENERATED, HANDED_ON, QUEUED, SHADES, TAKEN
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 
-_NAMES: Final = {"longest": "the longest", "stalest": "the stalest", "median": "one in the middle"}
 _KEY: Final = ["chosen_as", "sample_id", "step"]
 
 
-class SampleLife(NamedTuple):
+class SampleTrace(NamedTuple):
     """One chosen sample."""
 
     title: str
     sentence: str
     runs: pl.DataFrame
-    """A row per run of tokens, with its shade from 1, the freshest, to SHADES, the oldest run of the chosen samples."""
+    """A row per run of tokens of one version; shade goes from 1, the freshest, to SHADES, the stalest of all."""
 
 
-def sample_lives(strips: pl.DataFrame | None, started_ns: int) -> list[SampleLife]:
-    """The chosen samples, in the order of their choice; none where nothing was recorded."""
+def sample_traces(strips: pl.DataFrame | None, started_ns: int) -> list[SampleTrace]:
+    """The chosen samples in order; empty if no sample was recorded."""
     if strips is None or strips.is_empty():
         return []
     shaded = _with_shades(strips)
     return [
-        SampleLife(_title(runs["chosen_as"][0]), _sentence(runs, started_ns), runs.select(_SHOWN))
+        SampleTrace(f"{_title(runs['chosen_as'][0])} sample", _sentence(runs, started_ns), runs.select(_SHOWN))
         for runs in shaded.partition_by(_KEY, maintain_order=True)
     ]
 
@@ -52,7 +48,7 @@ _STATIONS: Final = {
 
 
 def stations_frame(strips: pl.DataFrame | None) -> pl.DataFrame | None:
-    """What each chosen sample did when, in seconds since it started; those without a start have no place."""
+    """The stages of each chosen sample, in seconds since it started; samples without a start are left out."""
     if strips is None:
         return None
     rows: list[tuple[str, str, float, float, bool]] = []
@@ -72,18 +68,17 @@ def stations_frame(strips: pl.DataFrame | None) -> pl.DataFrame | None:
 
 
 def _with_shades(strips: pl.DataFrame) -> pl.DataFrame:
-    """Ages are stalenesses; of what was not trained, versions behind the sample's own newest token."""
+    """Shades by staleness; for untrained samples by versions behind the sample's newest token."""
     newest = pl.col("version").max().over(_KEY)
     aged = strips.with_columns(age=pl.coalesce("staleness", newest - pl.col("version")).clip(lower_bound=0))
-    # Few ages keep shades of their own; more than there are shades share them.
+    # With few ages each has its own shade; with more ages than shades they share.
     top = max(SHADES - 1, int(aged["age"].max() or 0))  # pyright: ignore[reportArgumentType]
     return aged.with_columns(shade=(1 + (pl.col("age") * (SHADES - 1) / top).round()).cast(pl.Int64))
 
 
 def _title(chosen_as: str) -> str:
-    """The longest and the stalest."""
-    text = " and ".join(_NAMES.get(name, name) for name in chosen_as.split(", "))
-    return text[:1].upper() + text[1:]
+    """Such as: Longest and stalest."""
+    return " and ".join(chosen_as.split(", ")).capitalize()
 
 
 def _sentence(runs: pl.DataFrame, started_ns: int) -> str:
@@ -98,65 +93,65 @@ def _made(runs: pl.DataFrame, output_tokens: int) -> str:
         f"{fmt.count(len(versions))} versions, {versions[0]} to {versions[-1]}"
     )  # fmt: skip
     where = engines[0] if len(engines) == 1 else fmt.counted(len(engines), "engine", "engines")
-    return f"{fmt.counted(output_tokens, 'token', 'tokens')} by {by}, on {where}."
+    return f"{fmt.counted(output_tokens, 'token', 'tokens')} from {by}, on {where}."
 
 
 def _times(row: dict[str, int | None], started_ns: int) -> str:
     start, end, queued, taken = (row[name] for name in ("started_ns", "finished_ns", "queued_ns", "taken_ns"))
-    said: list[str] = []
+    parts: list[str] = []
     if start is not None and end is not None:
         at, took = fmt.duration((start - started_ns) / 1e9), fmt.duration((end - start) / 1e9)
-        said.append(f"Started {at} into the run and took {took}.")
+        parts.append(f"Started {at} into the run and took {took}.")
     if queued is not None and taken is not None:
-        said.append(f"Then {fmt.duration((taken - queued) / 1e9)} in the queue.")
-    return " ".join(said)
+        parts.append(f"Waited {fmt.duration((taken - queued) / 1e9)} in the queue.")
+    return " ".join(parts)
 
 
 def _end(runs: pl.DataFrame, row: dict[str, int | str | None]) -> str:
     if row["outcome"] is None:
-        return "Nothing took it."
+        return "Never taken from the queue."
     if row["outcome"] != "trained":
-        return f"It was not trained on, but {str(row['outcome']).replace('_', ' ')}."
+        return f"Not trained on: {str(row['outcome']).replace('_', ' ')}."
     step = "a step" if row["step"] is None else f"step {row['step']}"
     if row["consumer_version"] is None:
-        return f"Trained in {step}, whose version is not known."
+        return f"Trained in {step}, at an unknown version."
     youngest, oldest = runs["staleness"].min(), runs["staleness"].max()
     ages = f"{youngest} to {oldest} versions"
     if youngest == oldest:
         ages = fmt.counted(int(str(oldest)), "version", "versions")
-    return f"Trained in {step}, when version {row['consumer_version']} was the last one out: {ages} stale."
+    return f"Trained in {step}, when the newest version was {row['consumer_version']}: {ages} stale."
 
 
 class SampleSection(NamedTuple):
     """What the section shows."""
 
     none: str
-    """Set where there is no sample: why."""
+    """Why there is no sample; empty if there is one."""
     strips: list[Drawn]
-    lives: Drawn | None
+    timeline: Drawn | None
 
 
 def sample_section(analysis: Analysis) -> SampleSection:
-    """The section's words and figures."""
+    """Make the section."""
     frame, run = analysis.answers.get("sample_strips"), analysis.run
-    chosen = sample_lives(frame, run.started_ns)
+    chosen = sample_traces(frame, run.started_ns)
     if not chosen:
-        return SampleSection("No sample with a token was recorded: there is nothing to follow.", [], None)
+        return SampleSection("No sample with a token was recorded.", [], None)
     return SampleSection(
         "",
-        [drawn_frame(_strip(life), f"figure-strip-{n}", life.runs, run) for n, life in enumerate(chosen)],
-        drawn_frame(_LIVES, "figure-lives", stations_frame(frame), run),
+        [drawn_frame(_strip(trace), f"figure-strip-{n}", trace.runs, run) for n, trace in enumerate(chosen)],
+        drawn_frame(_TIMELINE, "figure-lives", stations_frame(frame), run),
     )
 
 
-def _strip(life: SampleLife) -> Figure:
-    return _STRIP._replace(title=life.title, reading=life.sentence)
+def _strip(trace: SampleTrace) -> Figure:
+    return _STRIP._replace(title=trace.title, reading=trace.sentence)
 
 
-_STRIP: Final = Figure("", "", "", "token_to", strips.strip, "it has no token", True, ("sample_strips",))
-_LIVES: Final = Figure(
-    "What they did when",
-    "From the start of each sample to the step that trained on it. Healthy: most of the time goes into generating, "
-    "little into the queue.",
-    "", "to_s", strips.lives, "no start of a chosen sample was recorded", True, ("sample_strips",),
+_STRIP: Final = Figure("", "", "", "token_to", strips.strip, "the sample has no token", True, ("sample_strips",))
+_TIMELINE: Final = Figure(
+    "Sample timelines",
+    "From the start of each sample to the step that trained on it. Healthy: mostly generation, little time in the "
+    "queue.",
+    "", "to_s", strips.sample_timelines, "no start of a chosen sample was recorded", True, ("sample_strips",),
 )  # fmt: skip

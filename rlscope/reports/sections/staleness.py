@@ -1,7 +1,4 @@
-"""How old the tokens were when they were trained on, where they got old, and what the age costs.
-
-The frames of the staleness section, made of several answers, and the effective share of all trained tokens.
-"""
+"""Staleness of the trained tokens, where it arises, and its cost in effective sample size."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -16,7 +13,7 @@ from rlscope.reports.text.brief import Fact
 
 
 def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
-    """staleness_heat with the 95th percentile of each column in its rows; None where it was not asked."""
+    """staleness_heat with the 95th percentile of its column in each row; None without an answer."""
     heat, parts = answers.get("staleness_heat"), answers.get("staleness_parts")
     if heat is None or parts is None:
         return None
@@ -24,7 +21,7 @@ def heat_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
 
 
 def heat_table(heat: pl.DataFrame) -> pl.DataFrame:
-    """A row per column of the picture, with the share of each staleness in a column of its own."""
+    """A row per column of the chart, with a column per staleness."""
     ages = heat.select("staleness_from", "staleness_to").unique().sort("staleness_from").rows()
     index = ["first_step", "last_step", "start_ns", "end_ns", "staleness_p95"]
     shares = [
@@ -35,7 +32,7 @@ def heat_table(heat: pl.DataFrame) -> pl.DataFrame:
 
 
 def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
-    """staleness_histogram put together into the rows of staleness_heat, with shares of all tokens."""
+    """staleness_histogram in the bins of staleness_heat, with shares of all tokens."""
     histogram, heat = answers.get("staleness_histogram"), answers.get("staleness_heat")
     if histogram is None or histogram.is_empty():
         return None
@@ -57,7 +54,7 @@ def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
 
 
 def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
-    """The effective sample size of all trained tokens over their number, 0..1; None where no ratio was recorded.
+    """The effective sample size of all trained tokens over their number, 0..1; None if no ratio was recorded.
 
     (sum w)^2 / (n sum w^2) (Kish 1965), from the mean and the variance of each staleness.
     """
@@ -71,7 +68,7 @@ def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
 
 
 def _ages_name(first: int, last: int) -> str:
-    """Ends as every ratio does, which is what the table's cells go by."""
+    """A column name; its suffix makes the table write ratios."""
     return f"staleness_{first}_ratio" if first == last else f"staleness_{first}_to_{last}_ratio"
 
 
@@ -88,7 +85,7 @@ class StalenessSection(NamedTuple):
 
 
 def staleness_section(analysis: Analysis) -> StalenessSection:
-    """The section's words and figures."""
+    """Make the section."""
     answers, run = analysis.answers, analysis.run
     effective = effective_share_of_all(answers.get("version_moments"))
     return StalenessSection(
@@ -104,14 +101,14 @@ def staleness_section(analysis: Analysis) -> StalenessSection:
 
 def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
     ages, cap = analysis.staleness, analysis.run.max_staleness
-    over = "the run states no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
+    over = "the run has no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
     facts = [
-        Fact("Gained in flight", fmt.significant(ages.in_flight_mean), "versions, while the sample was generated"),
-        Fact("Gained in the queue", fmt.significant(ages.in_queue_mean), "versions, between its end and its step"),
-        Fact("Beyond the cap", over, "" if cap is None else f"cap {cap}"),
+        Fact("Added in flight", fmt.significant(ages.in_flight_mean), "versions, while the sample was generated"),
+        Fact("Added in the queue", fmt.significant(ages.in_queue_mean), "versions, from its end to its step"),
+        Fact("Over the cap", over, "" if cap is None else f"cap {cap}"),
     ]
     if effective is not None:
-        facts.append(Fact("Effective tokens", fmt.percent(effective), "of those trained, by importance ratios"))
+        facts.append(Fact("Effective tokens", fmt.percent(effective), "of trained tokens, from importance ratios"))
     if ages.samples is not None:
         oldest = f"{fmt.significant(ages.samples.mean)} mean"
         facts.insert(0, Fact("Oldest in a sample", oldest, f"max {ages.samples.max}"))
@@ -124,14 +121,15 @@ def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
 
 def _version_sources(analysis: Analysis) -> str:
     sources = analysis.staleness.version_source_tokens
-    return ", ".join(f"{fmt.tokens(n)} by {source.replace('_', ' ')}" for source, n in sources.items())
+    total = sum(sources.values())
+    return ", ".join(f"{source.replace('_', ' ')} ({fmt.percent(n / total)})" for source, n in sources.items() if n)
 
 
 def _price(effective: float) -> str:
     return (
-        "The older a token, the farther its importance ratio w may be from 1, and a batch of spread ratios weighs as "
-        "much as a smaller one of fresh tokens. Of all tokens that the run trained, that leaves "
-        f"{fmt.percent(effective)}: (sum of w)² over tokens times the sum of w², as the trainer recorded them."
+        "The importance ratios w of stale tokens spread away from 1, so a stale batch is worth fewer fresh tokens. "
+        f"The effective sample size of this run is {fmt.percent(effective)} of its trained tokens: (Σw)² / (n · Σw²), "
+        "from the recorded ratios."
     )
 
 
@@ -144,39 +142,39 @@ def _price_figures(analysis: Analysis) -> list[Drawn]:
 
 
 _PRICE_UNKNOWN: Final = (
-    "What the age costs is not known: no trainer recorded importance ratios. Record `importance` with each training "
-    "step: for every staleness in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."
+    "Unknown: no trainer recorded importance ratios. Record `importance` with each training step: for every staleness "
+    "in its batch, the number of tokens, the sum of their ratios w, and the sum of w²."
 )
-_NO_AGE: Final = "no trained token has a known version"
+_NO_STALENESS: Final = "no trained token has a known version"
 _HEAT: Final = Figure(
-    "How old the tokens were, over time",
-    "Each column is one step, or as many neighbours as fit, and shows which share of its tokens was how old; the "
-    "stronger the colour, the more. The line is the 95th percentile. Healthy: level, narrow, and under the cap.",
-    "", "tokens", staleness.staleness_heat, "no trained token has a known version and a step with a time", False,
+    "Token staleness over time",
+    "Each column is one or several steps; the colour is the share of its tokens at that staleness. Line: 95th "
+    "percentile. Healthy: steady, narrow, and below the cap.",
+    "", "tokens", staleness.staleness_heat, "no trained token has a known version and a timed step", False,
     ("staleness_heat", "staleness_parts"), heat_table,
 )  # fmt: skip
 _SHARES: Final = Figure(
-    "All of them together",
-    "The same ages over the whole run; what is beyond the cap has its colour. Healthy: a narrow heap below the cap.",
-    "", "tokens", staleness.staleness_shares, _NO_AGE, False, ("staleness_histogram",),
+    "Token staleness, whole run",
+    "Tokens above the cap have its colour. Healthy: a narrow peak below the cap.",
+    "", "tokens", staleness.staleness_shares, _NO_STALENESS, False, ("staleness_histogram",),
 )  # fmt: skip
 _PARTS: Final = Figure(
-    "Where they aged",
-    "The mean age over time, in two parts: below, versions that came out while the sample was generated; above, those "
-    "between its end and its step. Healthy: low, and little of it in the queue, where a sample only waits.",
-    "staleness_parts", "staleness_mean", staleness.staleness_parts, _NO_AGE, True,
+    "Staleness added in flight and in the queue",
+    "Mean staleness over time. Lower part: versions published while the sample was generated. Upper part: versions "
+    "published between its end and its step. Healthy: low, with little added in the queue.",
+    "staleness_parts", "staleness_mean", staleness.staleness_parts, _NO_STALENESS, True,
 )  # fmt: skip
 _EFFECTIVE: Final = Figure(
-    "What a token of each age is worth",
-    "The effective sample size over the tokens, by age; larger dots are more tokens. Healthy: near 100% wherever there "
-    "are many tokens, and falling slowly.",
+    "Effective sample size by staleness",
+    "Effective tokens per trained token; larger dots are more tokens. Healthy: near 100% where most tokens are, and "
+    "falling slowly.",
     "version_moments", "effective_share_ratio", staleness.effective_share, "the recorded ratios are all zero", False,
     ("version_moments",),
 )  # fmt: skip
 _VARIANCE: Final = Figure(
-    "How far the importance ratios spread",
-    "The variance of w by age: 0 where the weights that train are those that sampled. Healthy: near 0 at age 0, and "
-    "small beside 1 at the ages that are common.",
+    "Variance of importance ratios by staleness",
+    "0 if the sampling weights are the training weights. Healthy: near 0 at staleness 0, and well below 1 where most "
+    "tokens are.",
     "version_moments", "ratio_variance", staleness.ratio_variance, "no importance ratio was recorded", False,
     ("version_moments",),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How fast the run trained and generated, over time and step by step."""
+"""Measured throughput over time, and the time of each step."""
 
 from typing import Final, NamedTuple
 
@@ -19,32 +19,31 @@ class ThroughputSection(NamedTuple):
 
 
 def throughput_section(analysis: Analysis) -> ThroughputSection:
-    """The section's words and figures."""
+    """Make the section."""
     return ThroughputSection(_facts(analysis), verdict_words.window_sentence(analysis), drawn_all(_FIGURES, analysis))
 
 
 def _facts(analysis: Analysis) -> list[Fact]:
     rates, run = analysis.throughput, analysis.run
     return [
-        Fact("Trained, steady", fmt.tokens_per_second(rates.steady_tokens_per_s)),
-        Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s)),
-        Fact("Generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
+        Fact("Trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s), "measured"),
+        Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s), "measured"),
+        Fact("Generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s), "measured"),
         Fact("Samples trained", fmt.count(run.samples_trained)),
     ]
 
 
 _FIGURES: Final = (
     Figure(
-        "Tokens per second",
-        "Trained tokens against generated ones. Where generated stays above trained, work piles up or is dropped. "
-        "The shaded stretch is the stable one that the steady rate is taken over. Healthy: the two lines lie on one "
-        "another, and level.",
+        "Measured tokens per second",
+        "Trained and generated tokens. If generated stays above trained, samples pile up or are dropped. Shaded: the "
+        "steady stretch that steady throughput is measured over. Healthy: both lines steady and close together.",
         "throughput", "trained_tokens_per_s", training.throughput, "no sample was trained on",
     ),
     Figure(
         "Step time",
-        "From the end of one training step to the end of the next, and the part of it that computes. The rest is "
-        "waiting, publishing and everything else between steps. Healthy: nearly all of a step computes.",
+        "Time from the end of one training step to the end of the next, and the part spent computing. The rest is "
+        "waiting, publishing and other work between steps. Healthy: nearly all of a step is computing.",
         "training_steps", "compute_s", training.step_time, "no training step was recorded",
     ),
 )  # fmt: skip

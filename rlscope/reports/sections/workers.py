@@ -1,8 +1,6 @@
-"""What every worker did over time: all of them, the worst stretch, and the worst workers where lanes are shared.
+"""Worker timelines: all workers, the worst stretch, the worst workers, and the alerts above them as marks.
 
-The alert rules that fired as marks over time: a row for each of the gravest, a mark for each of its firings.
-
-Where the rows lie in a picture is the chart's business; no picture is made here.
+The charts place the rows.
 """
 
 from collections.abc import Callable
@@ -21,7 +19,7 @@ from rlscope.reports.text.rules import fired_built_in
 from rlscope.reports.text.states import STATES, State, order_of, state_of
 
 ROWS_MAX: Final = 4
-"""More would push the lanes off the screen; those that are left out are counted, and listed with the alerts."""
+"""More would push the lanes off the screen; the caption counts the rest, and the table lists them."""
 _FIRINGS: Final = {
     "row": pl.Int64,
     "severity": pl.String,
@@ -33,14 +31,14 @@ _FIRINGS: Final = {
 
 
 class Firings(NamedTuple):
-    """What fired within a stretch of the run."""
+    """The alerts that fired within a stretch of the run."""
 
     all: pl.DataFrame
-    """A row per firing: row (0 for the gravest rule), severity, rule, from_s and to_s since the run started, value."""
+    """A row per firing: row (0: most severe rule), severity, rule, from_s and to_s since the run started, value."""
 
     @property
     def drawn(self) -> pl.DataFrame:
-        """Those of the rules that have a row in a picture."""
+        """The firings that have a row in the chart."""
         return self.all.filter(pl.col("row") < ROWS_MAX)
 
     @property
@@ -50,7 +48,7 @@ class Firings(NamedTuple):
 
 
 def firings_in(analysis: Analysis, stretch_s: tuple[float, float]) -> Firings:
-    """The firings that a stretch of the run sees some of, in seconds since it started; the gravest rules first."""
+    """The firings that overlap a stretch, in seconds since the run started; the most severe rules first."""
     rows, found = dict[str, int](), list[tuple[int, Severity, str, float, float, str]]()
     for rule, alert in fired_built_in(analysis):
         from_s, to_s = (_since_start(analysis, instant_ns) for instant_ns in (alert.start_ns, alert.end_ns))
@@ -61,7 +59,7 @@ def firings_in(analysis: Analysis, stretch_s: tuple[float, float]) -> Firings:
 
 
 def lanes_and_firings(lanes: pl.DataFrame, firings: Firings) -> pl.DataFrame:
-    """The table of the lanes, with the firings below them where there are any."""
+    """The table of the lanes, with the firings below it."""
     if firings.all.is_empty():
         return lanes
     rows = firings.all.select(pl.col("rule").alias("alert"), "severity", "value", "from_s", "to_s")
@@ -69,19 +67,19 @@ def lanes_and_firings(lanes: pl.DataFrame, firings: Firings) -> pl.DataFrame:
 
 
 def _since_start(analysis: Analysis, instant_ns: int | None) -> float:
-    """Within the run: the tick that begins or ends a firing may be an instant after its end, which None stands for."""
+    """Clipped to the run: an evaluation may come just after its end. None is the end of the run."""
     run = analysis.run
     return run.duration_s if instant_ns is None else min((instant_ns - run.started_ns) / 1e9, run.duration_s)
 
 
 class WorkersView(NamedTuple):
-    """One way to look at the workers."""
+    """One view of the workers."""
 
     label: str
     """Of its button."""
     drawn: Drawn
     stretch_s: tuple[float, float] | None
-    """What every chart shows with it, in seconds since the run started; None for the whole run."""
+    """The zoom of every chart in this view, in seconds since the run started; None for the whole run."""
 
 
 class WorkersSection(NamedTuple):
@@ -89,22 +87,22 @@ class WorkersSection(NamedTuple):
 
     choices: list[WorkersView]
     figures: list[Drawn]
-    """Of the choices, in their order."""
+    """One per choice, in order."""
     key: list[State]
-    """The states that the pictures have."""
+    """The states in the charts."""
     states: tuple[State, ...]
     """Every state, for the patterns."""
     duration_s: float
-    """Of the whole run, which all charts over time show first."""
+    """Of the whole run, the initial zoom of all charts over time."""
 
 
 def workers_section(analysis: Analysis) -> WorkersSection:
-    """The section's figures, the whole run first."""
+    """Make the section, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
         nothing = pl.DataFrame()
         draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
-        empty = drawn_frame(_figure("All workers", "A lane per worker.", draw), _anchor("all"), None, analysis.run)
+        empty = drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)
         return WorkersSection([], [empty], [], STATES, analysis.run.duration_s)
     choices = [_choice(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     key = [state_of(name) for name in sorted(frame["state"].unique(), key=order_of)]
@@ -113,10 +111,10 @@ def workers_section(analysis: Analysis) -> WorkersSection:
 
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")
 _HOW_TO_READ: Final = (
-    "The colour is the state that held most of each {part}, its height the share of that time, and waits are hatched. "
-    "Lines across: new weights are published; ticks above a lane: its engine has them. "
+    "Colour: the state with the most time in each {part} interval. Height: its share of that time. Hatched: waits. "
+    "Vertical lines: new weights published. Ticks above a lane: its engine has applied them. "
 )
-_HEALTHY: Final = "Healthy: full lanes without hatching, cut only by thin updates, and no lane unlike its neighbours."
+_HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
 
 
 def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> WorkersView:
@@ -140,14 +138,14 @@ def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> WorkersView:
 def _of_alerts(firings: Firings) -> str:
     if firings.all.is_empty():
         return ""
-    others = fmt.counted(firings.rules_left_out, "other rule that fired stands", "other rules that fired stand")
+    others = fmt.counted(firings.rules_left_out, "more rule is", "more rules are")
     rest = f"; {others} in the numbers below" if firings.rules_left_out else ""
-    return f"Above the lanes: the alert rules that fired, and when{rest}. "
+    return f"Above the lanes: alerts that fired{rest}. "
 
 
 def _figure(title: str, reading: str, draw: Callable[[pl.DataFrame, RunFacts], Chart]) -> Figure:
     asked = ("worker_timeline", "weight_marks")
-    return Figure(title, reading, "", "waiting_ratio", draw, "no worker wrote anything", True, asked)
+    return Figure(title, reading, "", "waiting_ratio", draw, "no worker recorded anything", True, asked)
 
 
 def _in_stretch(draw: "partial[Chart]", stretch_s: tuple[float, float], frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -155,19 +153,19 @@ def _in_stretch(draw: "partial[Chart]", stretch_s: tuple[float, float], frame: p
 
 
 def _words(view: str, lanes: pl.DataFrame, stretch_s: tuple[float, float]) -> tuple[str, str]:
-    """The title, and the sentence that the reading begins with."""
+    """The title, and the first sentence of the caption."""
     workers, shared = int(lanes["worker_count"].sum()), bool((lanes["worker_count"] > 1).any())
-    lanes_are = "A lane per worker, trainers first. "
+    lanes_are = "One lane per worker, trainers first. "
     if shared:
         lanes_are = (
-            f"{fmt.count(workers)} workers in {fmt.count(lanes.height)} lanes: those of a role that waited "
-            "alike share one, those that waited most are first. "
+            f"{fmt.count(workers)} workers in {fmt.count(lanes.height)} lanes: workers of a role with similar waits "
+            "share a lane, the longest waits first. "
         )
     if view == "worst_stretch":
         length = fmt.duration(stretch_s[1] - stretch_s[0])
-        return f"Worst {length}", "The stretch in which waiting cost most GPU time. " + lanes_are
+        return f"Worst {length}", "The stretch with the most GPU time lost to waiting. " + lanes_are
     if view == "worst_workers":
-        return f"Worst {fmt.count(workers)} workers", "Those whose waiting cost most GPU time. " + lanes_are
+        return f"Worst {fmt.count(workers)} workers", "The workers with the most GPU time lost to waiting. " + lanes_are
     return "All workers", lanes_are
 
 

@@ -22,7 +22,7 @@
     return window.vegaEmbed(chart, spec, options).then(function (result) {
       chart.dispatchEvent(new CustomEvent("chart-drawn", { bubbles: true, detail: result.view }));
     }).catch(function (error) {
-      chart.textContent = "This picture could not be drawn (" + error.message + "); its numbers are below.";
+      chart.textContent = "This chart could not be drawn (" + error.message + "). Its numbers are below.";
       console.error(error);
     });
   }

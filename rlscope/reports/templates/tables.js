@@ -2,7 +2,7 @@
 (function () {
   "use strict";
 
-  const said = document.getElementById("said");
+  const announced = document.getElementById("said");
 
   function tabbed(table) {
     return Array.from(table.rows, function (row) {
@@ -20,9 +20,9 @@
     selection.addRange(range);
   }
 
-  function tell(button, words) {
+  function announce(button, words) {
     const label = button.firstChild;
-    said.textContent = words;
+    announced.textContent = words;
     label.data = words;
     window.setTimeout(function () { label.data = "Copy"; }, 3000);
   }
@@ -32,10 +32,10 @@
     const rows = table.tBodies[0].rows.length;
     try {
       await navigator.clipboard.writeText(tabbed(table));
-      tell(button, rows === 1 ? "Copied 1 row" : "Copied " + rows + " rows");
+      announce(button, rows === 1 ? "Copied 1 row" : "Copied " + rows + " rows");
     } catch (_refused) {
       selected(table);
-      tell(button, "Selected: copy it with the keyboard");
+      announce(button, "Selected: copy with the keyboard");
     }
   }
 

@@ -1,5 +1,5 @@
-// One stretch of time for all charts over time: drag over one, or use the keys, and all of them show that stretch.
-// A chart over time has the two signals below; the script that draws charts says of each when it is drawn.
+// Shared zoom of all charts over time: drag over one, or use the keys.
+// Such a chart has the two signals below; report.js sends an event when a chart is drawn.
 (function () {
   "use strict";
 

@@ -1,6 +1,6 @@
-"""The analysis as text: the verdict card first, what could not be seen next, then the numbers.
+"""The analysis on a terminal: the verdict card, the gaps in the data, then the numbers.
 
-It reads the same at any width from 60 columns on and without colour: bars and symbols carry what colours do.
+Readable from 60 columns on and without colour: bars and symbols repeat what colours show.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
     blocks += [
         _section("Where the GPU time went, whole run", _ledger(analysis, width)),
         *(_section(title, body) for title, body in model_sections(analysis.model, width)),
-        _section("Throughput", _pairs(_throughput(analysis))),
+        _section("Throughput, measured", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
         *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
@@ -69,7 +69,7 @@ def _verdict(analysis: Analysis) -> Panel:
     _add_next(body, analysis)
     brief = brief_of(analysis)
     body.add_row("GPU time", plain(brief.spent))
-    body.add_row("Achieved", plain(f"{brief.achieved.value}, {brief.achieved.note}"))
+    body.add_row("Trained", plain(f"{brief.achieved.value}, {brief.achieved.note}"))
     about = (
         run.run_id,
         fmt.duration(run.duration_s),
@@ -89,14 +89,14 @@ def _verdict(analysis: Analysis) -> Panel:
 
 
 def _add_next(body: Table, analysis: Analysis) -> None:
-    """The next step; before it the layout that is kept, or after it what the new one brings."""
+    """The next step, with the layout if it is kept, or the gain if it changes."""
     model = analysis.model
     if isinstance(model, ModelResult) and not model.recommendation.changes:
         body.add_row("Layout", Text(f"{advice.headline(model)}."))
     body.add_row("Next", plain(verdict_words.next_step(analysis)))
     if isinstance(model, ModelResult) and model.recommendation.changes:
         gain = advice.gain_words(model.recommendation.gain_ratio)
-        body.add_row("Gain", Text(f"{gain} more tokens trained per second, in the layout to use next."))
+        body.add_row("Gain", Text(f"{gain} modelled throughput in the recommended layout."))
 
 
 def _gaps(lines: Sequence[str]) -> Panel:
@@ -113,13 +113,13 @@ def _gaps(lines: Sequence[str]) -> Panel:
 def _ledger(analysis: Analysis, width: int) -> RenderableType:
     ledger = analysis.ledger
     if not ledger.states:
-        return Text(f"{fmt.NO_DATA}: no worker with a GPU wrote anything.")
+        return Text(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")
     has_idle = any(state.gpu_idle_ratio is not None for state in ledger.states)
     roles = sorted({state.role for state in ledger.states}, key=role_order)
     tables = [_role([s for s in ledger.states if s.role == role], role, width, has_idle) for role in roles]
     total = fmt.gpu_time(ledger.total_gpu_s)
-    key = "█ work  ▒ waiting  ░ everything else"
-    return Group(*tables, Text(f"{key}\nTogether {total}; every GPU-second is in exactly one state.", style="dim"))
+    key = "█ work  ▒ waiting  ░ other"
+    return Group(*tables, Text(f"{key}\nTotal {total}; every GPU-second is in exactly one state.", style="dim"))
 
 
 def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) -> Table:
@@ -158,11 +158,11 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
 def _throughput(analysis: Analysis) -> list[tuple[str, str]]:
     rates, run = analysis.throughput, analysis.run
     return [
-        ("trained, steady", fmt.tokens_per_second(rates.steady_tokens_per_s)),
+        ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s)),
         ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s)),
         ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
         (
-            "trained in all",
+            "trained in total",
             f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}",
         ),
         ("steady stretch", verdict_words.window_sentence(analysis)),
@@ -182,14 +182,12 @@ def _staleness(analysis: Analysis, width: int) -> RenderableType:
                 f"p99 {tokens.p99}, max {tokens.max}",
             ),
             (
-                "samples",
-                "no data"
-                if samples is None
-                else f"mean {fmt.significant(samples.mean)}, max {samples.max} (oldest token)",
+                "oldest in sample",
+                "no data" if samples is None else f"mean {fmt.significant(samples.mean)}, max {samples.max}",
             ),
-            ("gained in flight", fmt.versions(staleness.in_flight_mean)),
-            ("gained in the queue", fmt.versions(staleness.in_queue_mean)),
-            ("beyond the cap", _over_cap(analysis)),
+            ("added in flight", fmt.versions(staleness.in_flight_mean)),
+            ("added in the queue", fmt.versions(staleness.in_queue_mean)),
+            ("over the cap", _over_cap(analysis)),
         ]
     )
     return Group(facts, Text(""), _histogram(tokens.histogram, cap, 40 if width >= 100 else 24))
@@ -197,7 +195,7 @@ def _staleness(analysis: Analysis, width: int) -> RenderableType:
 
 def _over_cap(analysis: Analysis) -> str:
     cap = analysis.run.max_staleness
-    return "the run states no cap" if cap is None else f"{fmt.tokens(analysis.staleness.over_cap_tokens)} (cap {cap})"
+    return "the run has no cap" if cap is None else f"{fmt.tokens(analysis.staleness.over_cap_tokens)} (cap {cap})"
 
 
 def _histogram(histogram: Sequence[tuple[int, int]], cap: int | None, width: int) -> Table:
@@ -220,7 +218,7 @@ def _histogram(histogram: Sequence[tuple[int, int]], cap: int | None, width: int
 
 
 def _folded(histogram: Sequence[tuple[int, int]], rows_max: int = 10) -> list[tuple[int, int, int]]:
-    """(first, last, tokens): the histogram with the last bars made one where it would be too long."""
+    """(first, last, tokens) per bar: the last bars are merged if there are too many."""
     head, tail = histogram[: rows_max - 1], histogram[rows_max - 1 :]
     rows = [(age, age, count) for age, count in head]
     return [*rows, (tail[0][0], tail[-1][0], sum(count for _, count in tail))] if tail else rows
@@ -228,7 +226,7 @@ def _folded(histogram: Sequence[tuple[int, int]], rows_max: int = 10) -> list[tu
 
 def _findings(analysis: Analysis) -> RenderableType:
     if not analysis.findings:
-        return Text("Nothing was found, or there was too little to judge.")
+        return Text(verdict_words.no_findings(analysis))
     return Group(*(_finding(finding) for finding in analysis.findings))
 
 

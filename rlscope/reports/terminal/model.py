@@ -1,11 +1,4 @@
-"""What the model says, on a terminal.
-
-The answer to a what-if, on a terminal.
-
-The answer to a plan on a terminal: the layout first, all others, what matters most, and what it rests on.
-
-It reads the same at any width from 60 columns on and without colour.
-"""
+"""Model results, what-ifs and plans on a terminal, readable from 60 columns on and without colour."""
 
 from typing import Final, NamedTuple
 
@@ -29,7 +22,7 @@ from rlscope.reports.text import what_if as what_if_words
 from rlscope.reports.text.names import preemption_sentence
 from rlscope.reports.text.plan import NOTHING_MEASURED, assumption_lines, cost_line
 
-_ADVICE: Final = "Layout to use next"
+_ADVICE: Final = "Recommended layout"
 _LAYOUTS_SHOWN: Final = 6
 _WIDE: Final = 100
 
@@ -42,13 +35,13 @@ class TerminalSection(NamedTuple):
 
 
 def model_sections(model: ModelResult | NoModelResult, width: int) -> list[TerminalSection]:
-    """The layout to use, predicted against achieved, and the way from the bound down."""
+    """Recommended layout, predicted and measured, losses from the upper bound down, time to finish."""
     if isinstance(model, NoModelResult):
-        return [TerminalSection(_ADVICE, plain(model_words.silence_sentence(model)))]
+        return [TerminalSection(_ADVICE, plain(model_words.no_result_sentence(model)))]
     return [
         TerminalSection(_ADVICE, _advice(model, width)),
-        TerminalSection("Predicted and achieved, steady stretch", _predicted(model)),
-        TerminalSection("From the most that is possible to what was achieved", _gap(model, width)),
+        TerminalSection(model_words.PREDICTION_TITLE, _predicted(model)),
+        TerminalSection(model_words.GAP_TITLE, _gap(model, width)),
         TerminalSection("Time to finish", _finish(model)),
     ]
 
@@ -66,8 +59,8 @@ def _advice(model: ModelResult, width: int) -> RenderableType:
 def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("trainers : samplers\n× running", no_wrap=True)
-    for title in ("trained\ntokens/s", "gain", "staleness\np95"):
+    table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
+    for title in ("modelled\ntokens/s", "gain", "staleness\np95"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in advice.layout_rows(model, _LAYOUTS_SHOWN):
@@ -87,7 +80,7 @@ def _finish(model: ModelResult) -> RenderableType:
 
 def _predicted(model: ModelResult) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("", "predicted", "achieved", ""):
+    for title in ("", "predicted", "measured", ""):
         table.add_column(title, overflow="fold")
     for row in model_words.compared_rows(model):
         table.add_row(*row)
@@ -102,11 +95,13 @@ def _gap(model: ModelResult, width: int) -> RenderableType:
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     table.add_column(no_wrap=True)
-    table.add_row("the most that is possible", fmt.tokens_per_second(gap.bound_tokens_per_s), "█" * bar)
+    table.add_row(model_words.BOUND, fmt.tokens_per_second(gap.bound_tokens_per_s), "█" * bar)
     for row in model_words.loss_rows(model):
         table.add_row(row.cause.name, row.lost, Text(_step(row, gap.bound_tokens_per_s, bar), style="dark_orange"))
     kept = gap.achieved_tokens_per_s / gap.bound_tokens_per_s if gap.bound_tokens_per_s else 0.0
-    table.add_row("achieved", fmt.tokens_per_second(gap.achieved_tokens_per_s), "█" * max(1, round(kept * bar)))
+    table.add_row(
+        model_words.MEASURED, fmt.tokens_per_second(gap.achieved_tokens_per_s), "█" * max(1, round(kept * bar))
+    )
     lines = [
         model_words.baseline_sentence(model),
         model_words.batch_sentence(model),
@@ -116,7 +111,7 @@ def _gap(model: ModelResult, width: int) -> RenderableType:
 
 
 def _step(row: model_words.LossRow, bound_tokens_per_s: float, bar: int) -> str:
-    """A block from where a cause finds the rate to where it leaves it, at least one character wide."""
+    """A block from the throughput before a cause to the throughput after it, at least one character wide."""
     ends = sorted((row.left_tokens_per_s, row.left_tokens_per_s + row.lost_tokens_per_s))
     first, last = (round(end / bound_tokens_per_s * bar) for end in ends)
     first = min(first, bar - 1)
@@ -124,34 +119,34 @@ def _step(row: model_words.LossRow, bound_tokens_per_s: float, bar: int) -> str:
 
 
 def print_what_if(model: ModelResult, answer: WhatIf, console: Console) -> None:
-    """The answer, what it rests on, and what one per cent of each quantity buys today."""
+    """The answer, its assumptions, and the sensitivities of the current layout."""
     console.print(Text(what_if_words.headline(answer), style="bold"))
     console.print()
     console.print(_beside(answer))
     for line in what_if_words.what_if_lines(model, answer):
         console.print(bulleted("!", line))
     console.print()
-    console.print(Text(model_words.TITLE, style="bold"))
-    console.print(_levers(model))
-    console.print(Text(model_words.lever_sentence(model), style="dim"))
+    console.print(Text(model_words.SENSITIVITY_TITLE, style="bold"))
+    console.print(_sensitivities(model))
+    console.print(Text(model_words.sensitivity_sentence(model), style="dim"))
 
 
 def _beside(answer: WhatIf) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
-    for title in ("as it is", "as asked", "difference"):
+    for title in ("current", "changed", "difference"):
         table.add_column(title, overflow="fold")
     for row in what_if_words.what_if_rows(answer):
         table.add_row(*row)
     return table
 
 
-def _levers(model: ModelResult) -> Table:
+def _sensitivities(model: ModelResult) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(justify="right")
     table.add_column(overflow="fold", style="dim")
-    for row in model_words.lever_rows(model):
+    for row in model_words.sensitivity_rows(model):
         table.add_row(*row)
     return table
 
@@ -166,8 +161,8 @@ def print_plan(planned: PlanResult, file: PlanFile, console: Console) -> None:
     blocks = [
         _plan_advice(planned, file),
         _section("Layouts", _plan_layouts(planned, wide=width >= _WIDE)),
-        *([_section("What the answer depends on", _unknowns(planned))] if planned.unknown_costs else []),
-        _section("What it rests on", Group(*(bulleted("·", line) for line in assumption_lines(planned)))),
+        *([_section("Uncertainties", _unknowns(planned))] if planned.unknown_costs else []),
+        _section("Assumptions", Group(*(bulleted("·", line) for line in assumption_lines(planned)))),
     ]
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
@@ -195,11 +190,11 @@ def _plan_advice(planned: PlanResult, file: PlanFile) -> Panel:
 def _plan_layouts(planned: PlanResult, *, wide: bool) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
-    table.add_column("trainers : samplers\n× running", no_wrap=True)
-    table.add_column("trained\ntokens/s", justify="right", no_wrap=True)
-    for title in ("fastest\nin", "staleness\np95", *(["step"] if wide else [])):
+    table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
+    table.add_column("modelled\ntokens/s", justify="right", no_wrap=True)
+    for title in ("fastest\nin", "staleness\np95", *(["step time"] if wide else [])):
         table.add_column(title, justify="right", no_wrap=True)
-    table.add_column("waits for", overflow="fold")
+    table.add_column("limited by", overflow="fold")
     rows = plan_words.plan_rows(planned, _SHOWN)
     for row in rows:
         rate = row.rate.replace(" tokens/s", "")
@@ -215,8 +210,8 @@ def _plan_layouts(planned: PlanResult, *, wide: bool) -> RenderableType:
 def _unknowns(planned: PlanResult) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", overflow="fold")
-    table.add_column("moves the\nrate by", justify="right", no_wrap=True)
-    table.add_column("not knowing it\ncosts the choice", justify="right", no_wrap=True)
+    table.add_column("effect on\nthroughput", justify="right", no_wrap=True)
+    table.add_column("cost of not\nknowing it", justify="right", no_wrap=True)
     for row in plan_words.unknown_rows(planned):
         table.add_row(*row)
     first = plan_words.measure_first(planned)

@@ -1,4 +1,4 @@
-"""The layout to use next, in words: what to change or keep, why, how sure that is, and what would make it surer."""
+"""The recommended layout in words: what to change or keep, why, how likely it helps, and what to measure next."""
 
 import math
 from typing import Final, NamedTuple
@@ -11,47 +11,47 @@ from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
 from rlscope.model.system import Layout
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
-TODAY: Final = "today"
+CURRENT: Final = "current"
 _SCALING_STEPS: Final = LEAST_STEPS_TO_SETTLE + 5
-"""What another run needs to show how training scales: a steady stretch, after a few steps that warm it up."""
+"""Steps that another run needs to measure how training scales: a few to warm up, then a steady stretch."""
 
 
 class LayoutRow(NamedTuple):
     """One layout."""
 
     mark: str
-    """Which one it is among all; empty for the others."""
+    """current, recommended or best other; empty for the rest."""
     trainer_gpus: str
     sampler_gpus: str
     running: str
     rate: str
     gain: str
-    """Over today's, with its interval; empty for today's own."""
+    """Over the current layout, with its interval; empty for the current layout."""
     staleness: str
     remark: str
 
     @property
     def layout(self) -> str:
-        """All three numbers."""
+        """Trainer GPUs : sampler GPUs × running requests per engine."""
         return f"{self.trainer_gpus} : {self.sampler_gpus} × {self.running}"
 
 
 def headline(model: ModelResult) -> str:
-    """The advice as one short sentence, without a full stop."""
+    """The recommendation as one short sentence, without a full stop."""
     advice = model.recommendation
     if advice.changes:
-        return f"{change_words(model)}: {gain_words(advice.gain_ratio)} more tokens trained per second"
+        return f"{change_words(model)}: modelled throughput {gain_words(advice.gain_ratio)}"
     return f"Keep {layout_words(model.forecasts.today.layout)}"
 
 
 def change_words(model: ModelResult) -> str:
-    """What to change to, without what it brings; a synchronous run stops being one."""
+    """The change without its gain; for a synchronous run the change includes running asynchronously."""
     words = layout_words(model.recommendation.best.layout)
-    return f"Run asynchronously, with {words}" if model.calibration.synchronous else f"Use {words}"
+    return f"Run asynchronously with {words}" if model.calibration.synchronous else f"Use {words}"
 
 
 def why(model: ModelResult) -> str:
-    """Why, how sure, and what would make it surer."""
+    """The reason, the odds, and what to measure to be surer."""
     advice = model.recommendation
     parts = [REASONS[advice.reason]]
     if advice.best is not model.forecasts.today:
@@ -61,7 +61,7 @@ def why(model: ModelResult) -> str:
 
 
 def why_beside_rows(model: ModelResult) -> str:
-    """The same, shorter, where the rows of `chosen_rows` and the odds stand beside it; and what other runs measured."""
+    """The reason for use beside `chosen_rows`, which hold the odds; with what other runs say about training scaling."""
     reason = model.recommendation.reason
     is_open = reason in ("worthwhile", "unsure", "forms_disagree")
     scaling = [scaling_sentence(model)] if model.others else []
@@ -69,39 +69,40 @@ def why_beside_rows(model: ModelResult) -> str:
 
 
 def measure_first(model: ModelResult) -> str | None:
-    """What to measure before the layout is changed, as a command without a full stop; None where nothing is open."""
+    """What to measure before changing the layout, as an imperative without a full stop; None if nothing."""
     advice = model.recommendation
     if advice.reason == "too_short":
         return f"record at least {STEPS_TO_PREDICT} steady steps and analyse again"
     if advice.reason not in ("unsure", "forms_disagree"):
         return None
     known = _most_doubtful(advice)
-    return "record a longer stretch" if known is None else _measure(known, model)
+    return "record more steady steps" if known is None else _measure(known, model)
 
 
 def layout_words(layout: Layout) -> str:
     """A layout in words."""
     trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
     samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
-    return f"{trainers} and {samplers} with up to {fmt.count(layout.running_per_engine)} running per engine"
+    running = fmt.counted(layout.running_per_engine, "running request", "running requests")
+    return f"{trainers} and {samplers}, up to {running} per engine"
 
 
 def gain_words(gain_ratio: Spread) -> str:
-    """A gain with its interval; without one where its ends read the same."""
+    """A gain with its 90% interval, left out if its ends read the same."""
     median, low, high = map(fmt.signed_percent, gain_ratio)
-    return median if low == high else f"{median} (90% between {low} and {high})"
+    return median if low == high else f"{median} (90% interval {low} to {high})"
 
 
 def gain_text(gain_ratio: Spread | None) -> str:
-    """A gain with its interval, for a table; empty where there is none."""
+    """A gain with its interval, for a table; empty if there is none."""
     return "" if gain_ratio is None else fmt.with_interval(fmt.signed_percent, *gain_ratio)
 
 
 def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:
-    """Trained tokens per second: over the draws, where they were made, else the best estimate without an interval.
+    """Trained tokens per second: median and interval of the draws, or the best estimate alone without draws.
 
-    beside: the layout over which a gain is said too. The median is then that layout's times one plus the gain: a median
-    of quotients is not the quotient of medians, and a reader would find the two at odds.
+    beside: the layout that a gain is shown against. The median is then that layout's median times one plus the gain:
+    a median of quotients is not the quotient of medians, and the shown rate and gain would disagree.
     """
     own = _own_rate(forecast)
     gain = None if beside is None else _gain_between(beside, forecast)
@@ -114,26 +115,26 @@ def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None
 
 
 def gain_of(model: ModelResult, forecast: Forecast) -> Spread | None:
-    """Gain over today's layout; None for today's own and where nothing is known."""
+    """Gain over the current layout; None for the current layout and if unknown."""
     return _gain_between(model.forecasts.today, forecast)
 
 
 def mark_of(model: ModelResult, forecast: Forecast) -> str:
-    """Which layout this is among all: today's, the one to use, or the best of those that are not used."""
+    """The mark of a layout: current, recommended, best other, or empty."""
     if forecast is model.forecasts.today:
-        return TODAY
+        return CURRENT
     if forecast is not model.recommendation.best:
         return ""
     return "recommended" if model.recommendation.changes else "best other"
 
 
 def chosen_rows(model: ModelResult) -> list[LayoutRow]:
-    """Today's layout, and the one to use or the best of the others where there is one."""
+    """The current layout, and the recommended or best other one if there is one."""
     return layout_rows(model, shown=2)
 
 
 def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
-    """Today's layout, the best other one, then the fastest, then those that are out of the question."""
+    """The current layout, the best other one, then the rest by gain, infeasible ones last."""
     forecasts, best = model.forecasts, model.recommendation.best
     chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
     if len(chosen) > 1:
@@ -148,7 +149,7 @@ def _gain_ratio(model: ModelResult, forecast: Forecast) -> float:
 
 
 def _gain_between(base: Forecast, forecast: Forecast) -> Spread | None:
-    """Gain over another layout, draw by draw where both were drawn; None for its own and where nothing is known."""
+    """Gain over another layout, draw by draw if both have draws; None for the same layout and if unknown."""
     if forecast is base or forecast.tokens_per_s is None or not base.tokens_per_s:
         return None
     if forecast.drawn_tokens_per_s is not None and base.drawn_tokens_per_s is not None:
@@ -184,50 +185,51 @@ def _odds(model: ModelResult) -> str:
     odds = fmt.percent(advice.better_probability)
     if advice.changes:
         fastest = fmt.percent(advice.best_probability)
-        return f"It is faster in {odds} of the cases that the run leaves possible, and the fastest of all in {fastest}."
+        return f"It is faster in {odds} of posterior draws, and the fastest layout in {fastest}."
     words = layout_words(advice.best.layout)
-    words += ", run asynchronously" if model.calibration.synchronous else ""
+    words += ", asynchronous" if model.calibration.synchronous else ""
     if not any(advice.gain_ratio):
-        return f"The best of the others, {words}, would be no faster."
-    return f"The best of the others, {words}, would bring {gain_words(advice.gain_ratio)}; it is faster in {odds}."
+        return f"The best other layout ({words}) is no faster."
+    gain = gain_words(advice.gain_ratio)
+    return f"Best other layout: {words}. Its modelled gain is {gain}; it is faster in {odds} of posterior draws."
 
 
 def _doubts(model: ModelResult) -> list[str]:
-    """What the advice rests on least surely."""
+    """The largest uncertainty behind the recommendation, and what is extrapolated."""
     advice, lines = model.recommendation, list[str]()
     known = _most_doubtful(advice) if advice.reason in ("unsure", "forms_disagree", "too_short") else None
     if known is not None:
-        lines.append(f"Least is known of {_UNKNOWN[known]}: {_measure(known, model)}.")
+        lines.append(f"Largest uncertainty: {_UNKNOWN[known]}. To reduce it, {_measure(known, model)}.")
     if advice.best.grade == "extrapolated" and advice.best is not model.forecasts.today:
-        lines.append("Its batches are beyond those that the run made.")
+        lines.append("Extrapolated: the run had no batches of this size.")
     if advice.reason == "unsure" and advice.best.grade == "assumed":
-        lines.append("The run made batches of one size, and its hardware is not known.")
+        lines.append("The run had one batch size, and its hardware is unknown.")
     return lines
 
 
 _UNKNOWN: Final[dict[UncertaintySource, str]] = {
-    "decode_curve": "what a decode pass costs at other batch sizes",
-    "trainer_rate": "how fast the trainers train",
+    "decode_curve": "decode time at other batch sizes",
+    "trainer_rate": "training speed",
     "trainer_scaling": "how training scales with GPUs",
 }
 
 
 def _most_doubtful(advice: Recommendation) -> UncertaintySource | None:
-    """The part of the system that the gain's spread mostly comes from; None where it has none."""
+    """The part of the system that contributes most to the spread of the gain; None if there is no spread."""
     return next((doubt.source for doubt in advice.uncertainties if doubt.spread_ratio > 0.0), None)
 
 
 def _measure(doubt: UncertaintySource, model: ModelResult) -> str:
-    """What to run to know more, as a command without a full stop."""
+    """What to run to reduce an uncertainty, as an imperative without a full stop."""
     best, today = model.recommendation.best.layout, model.forecasts.today.layout
     if doubt == "decode_curve" and best.running_per_engine != today.running_per_engine:
         requests = fmt.counted(best.running_per_engine, "request", "requests")
-        return f"run a few minutes with up to {requests} per engine"
+        return f"run for a few minutes with up to {requests} per engine"
     if doubt == "trainer_scaling":
         trainers = fmt.counted(best.trainer_gpus, "trainer GPU", "trainer GPUs")
         other = trainers if best.trainer_gpus != today.trainer_gpus else "another number of trainer GPUs"
-        return f"record {fmt.count(_SCALING_STEPS)} steps with {other}, and name that run with --also"
+        return f"record {fmt.count(_SCALING_STEPS)} steps with {other} and pass that run with --also"
     return {
-        "decode_curve": "run a few minutes with more and with fewer requests per engine",
+        "decode_curve": "run for a few minutes with more and with fewer requests per engine",
         "trainer_rate": "record more steps",
     }[doubt]

@@ -1,8 +1,6 @@
-"""The analysis in the words that every format shows first: page, card, Markdown and picture say the same.
+"""The summary of an analysis: the words and numbers that page, card, Markdown and picture share.
 
-Nothing is computed here but sums and products of what the analysis says; every number is written by `numbers.py`.
-
-A figure of the text.
+Only sums and products of the analysis are computed here; `rlscope.format` writes the numbers.
 """
 
 from collections.abc import Sequence
@@ -10,6 +8,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import Analysis, LedgerState, Loss, RunFacts
+from rlscope.model.forecast.holdout import Compared
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
@@ -18,7 +17,7 @@ from rlscope.reports.text.states import State, order_of, role_order, state_label
 
 
 class Fact(NamedTuple):
-    """A quantity in words: its name, its value, and what belongs beside it."""
+    """A quantity: its name, its value, and a note on it."""
 
     name: str
     value: str
@@ -26,7 +25,7 @@ class Fact(NamedTuple):
 
 
 CAUSES_SHOWN: Final = 3
-NO_GAPS: Final = "No gaps: every file was read and every worker said that it stopped."
+NO_GAPS: Final = "No gaps: every file was read and every worker recorded its end."
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
 
@@ -37,7 +36,7 @@ class Cause(NamedTuple):
     words: str
     gpu_time: str
     share: str
-    """Of which side's GPU time, 62.3% of trainer GPU time."""
+    """Such as 62.3% of trainer GPU time."""
     money: str
     """Empty without a price."""
 
@@ -58,55 +57,55 @@ class RoleBar(NamedTuple):
     gpu_time: str
     money: str
     parts: list[RolePart]
-    """All of them, work first; their shares add up to 1."""
+    """All states, work first; their shares add up to 1."""
     named: list[RolePart]
-    """The few largest, which have room for a name."""
+    """The largest few, which are labelled."""
 
 
 class RecommendedLayout(NamedTuple):
-    """The layout to use next."""
+    """The recommended layout beside the current one."""
 
     headline: str
     why: str
     columns: list[str]
-    """Which layouts: today's, and the other where there is one."""
+    """The marks of the layouts: the current one, and the other if there is one."""
     rows: list[tuple[str, list[str]]]
-    """A line per property, with a value for each."""
+    """A row per property, with a value per layout."""
 
 
 class Brief(NamedTuple):
-    """What a reader with thirty seconds takes away."""
+    """The first screen: what a reader should know after thirty seconds."""
 
     run_id: str
     about: str
-    """When, how long, how many GPUs."""
+    """Start, duration, GPUs, steps."""
     label: str
     alarm: str | None
     headline: str
     is_unknown: bool
-    """No bottleneck is named: `why` then says what is missing, which the causes beside it do not."""
+    """No bottleneck was found; `why` then says what data is missing."""
     why: str
     next_step: str
     spent: str
-    """GPU time of the whole run, and its price where one is stated."""
+    """GPU time of the whole run, with its price if run.json has one."""
     roles: list[RoleBar]
     stretch: str
-    """The part of the run that the causes are summed over."""
+    """The part of the run that the causes were measured over."""
     causes: list[Cause]
     choice: RecommendedLayout | None
     no_choice: str
-    """Why the model says nothing; empty where it does."""
+    """Why there is no model result; empty if there is one."""
     achieved: Fact
-    """Achieved against predicted."""
+    """Measured throughput beside its prediction."""
     gaps: list[str]
     quality: str
-    """The data quality in one line."""
+    """Data quality in one line."""
 
 
 def brief_of(analysis: Analysis) -> Brief:
-    """The words of an analysis."""
-    run, said, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known = isinstance(said, ModelResult)
+    """The summary of an analysis."""
+    run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
+    known = isinstance(result, ModelResult)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run)),
@@ -120,8 +119,8 @@ def brief_of(analysis: Analysis) -> Brief:
         roles=_roles(analysis),
         stretch=verdict_words.stretch(analysis),
         causes=_causes(analysis),
-        choice=_choice(said) if known else None,
-        no_choice="" if known else model_words.silence_sentence(said),
+        choice=_choice(result) if known else None,
+        no_choice="" if known else model_words.no_result_sentence(result),
         achieved=_achieved(analysis),
         gaps=gaps,
         quality=_quality(gaps),
@@ -185,48 +184,59 @@ def _cause(loss: Loss, run: RunFacts) -> Cause:
     )
 
 
-def _choice(said: ModelResult) -> RecommendedLayout:
-    chosen = advice.chosen_rows(said)
-    changes = said.recommendation.changes
+def _choice(result: ModelResult) -> RecommendedLayout:
+    chosen = advice.chosen_rows(result)
+    changes = result.recommendation.changes
     rows = [
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
-        ("running per engine", [row.running for row in chosen]),
-        ("trained tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
-        *_gain_rows(said),
-        ("staleness p95", [row.staleness for row in chosen]),
+        ("max running per engine", [row.running for row in chosen]),
+        ("modelled tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
+        *_gain_rows(result),
+        ("modelled staleness p95", [row.staleness for row in chosen]),
     ]
     return RecommendedLayout(
-        advice.change_words(said) if changes else advice.headline(said),
-        advice.why_beside_rows(said),
+        advice.change_words(result) if changes else advice.headline(result),
+        advice.why_beside_rows(result),
         [row.mark for row in chosen],
         rows,
     )
 
 
-def _gain_rows(said: ModelResult) -> list[tuple[str, list[str]]]:
-    """What the other layout brings and how sure that is; no rows where there is none."""
-    recommendation = said.recommendation
-    if recommendation.best is said.forecasts.today:
+def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
+    """The modelled gain of the other layout and its odds; no rows without another layout."""
+    recommendation = result.recommendation
+    if recommendation.best is result.forecasts.today:
         return []
     median, low, high = map(fmt.signed_percent, recommendation.gain_ratio)
-    rows = [("gain", median)] + ([("90% between", f"{low} and {high}")] if low != high else [])
-    rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of cases"))
+    rows = [("modelled gain", median)] + ([("90% interval", f"{low} to {high}")] if low != high else [])
+    rows.append(("faster in", f"{fmt.percent(recommendation.better_probability)} of draws"))
     return [(name, ["–", value]) for name, value in rows]
 
 
 def _achieved(analysis: Analysis) -> Fact:
-    """The rate that the steps kept back made, beside what was predicted of them; without any, what is known."""
-    said, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
-    if not isinstance(said, ModelResult):
-        return Fact("Trained, steady", rate, "nothing was predicted")
-    compared = model_words.compared_rows(said)
-    if said.prediction is None or not compared:
-        return Fact("Trained, steady", rate, "too short a stretch to hold a prediction to")
-    judged = said.prediction
-    achieved, steps = fmt.tokens_per_second(judged.compared[0].achieved.value), fmt.count(judged.judged_steps)
-    words = f"over the last {steps} steps, predicted {compared[0].predicted}: {compared[0].remark}"
-    return Fact("Achieved against predicted", achieved, words)
+    """Measured throughput of the held-out steps beside its prediction; of the steady stretch if there is none."""
+    result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
+    measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "
+    if not isinstance(result, ModelResult):
+        return Fact("Trained, steady stretch", rate, f"{measured}no prediction")
+    compared = model_words.compared_rows(result)
+    if result.prediction is None or not compared:
+        return Fact("Trained, steady stretch", rate, f"{measured}too few steady steps to test a prediction")
+    heldout, row = result.prediction, compared[0]
+    achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
+    words = f"measured over the last {steps} steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
+    return Fact("Trained, held-out steps", achieved, words)
+
+
+def _agreement(compared: Compared) -> str:
+    """Whether a measured value agrees with its prediction, or by how much it is off, as the end of a sentence."""
+    off = compared.residual_ratio
+    if compared.agrees:
+        return ", in agreement"
+    if off is None:
+        return ", not in agreement"
+    return f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
 
 
 def _quality(gaps: Sequence[str]) -> str:

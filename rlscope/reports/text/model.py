@@ -1,8 +1,7 @@
-"""What the model says beside its advice, in rows and sentences: predicted and achieved, the gap, the end of the run.
+"""Rows and sentences of a model result, the same for terminal and page.
 
-Terminal and page show the same rows; the words of the advice itself are in `advice.py`.
-
-What one per cent of each quantity buys, in rows and a sentence: the same for terminal and page.
+Predicted against measured, losses from the upper bound to the measured throughput, time to finish, sensitivities. The
+recommendation is in `advice.py`.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,9 +24,14 @@ from rlscope.reports.text.names import (
     scaling_sentence,
 )
 
-# Of the bound: a smaller cause of the gap is not worth a line.
+PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
+GAP_TITLE: Final = "From the upper bound to the measured throughput"
+BOUND: Final = "upper bound, modelled"
+MEASURED: Final = "measured, steady steps"
+"""Over the steps that lie completely in the steady stretch."""
+# Of the bound: smaller causes share one row.
 _SMALL_RATIO: Final = 0.002
-# Of the bound: what is left of a subtraction of equal rates.
+# Of the bound: rounding error of a difference of equal rates.
 _NOTHING_RATIO: Final = 1e-6
 
 
@@ -41,55 +45,55 @@ class ComparedRow(NamedTuple):
 
 
 class LossRow(NamedTuple):
-    """One cause of the gap; the rows' losses add up to the bound less what was achieved."""
+    """One cause of lost throughput; all rows add up to the upper bound minus the measured throughput."""
 
     cause: CauseWords
     lost_tokens_per_s: float
-    """Below 0 where the run does better than the model says."""
+    """Negative if the run is faster than the model predicts."""
     left_tokens_per_s: float
     share_ratio: float
     """Of the bound."""
 
     @property
     def lost(self) -> str:
-        """The loss as a change of the rate."""
+        """The loss as a signed change of throughput."""
         sign = "−" if self.lost_tokens_per_s > 0 else "+"
         return sign + fmt.tokens_per_second(abs(self.lost_tokens_per_s))
 
 
 class FinishRow(NamedTuple):
-    """The rest of the run in one layout."""
+    """The remaining steps in one layout."""
 
     layout: str
     duration: str
     gpu_time: str
     price: str
-    """Empty without a price of a GPU-hour."""
+    """Empty without a price per GPU-hour."""
 
 
-def silence_sentence(said: NoModelResult) -> str:
-    """Why the model says nothing."""
-    return f"The model says nothing of this run: {said.reason}."
+def no_result_sentence(result: NoModelResult) -> str:
+    """Why there is no model result."""
+    return f"No model result: {result.reason}."
 
 
 def compared_rows(model: ModelResult) -> list[ComparedRow]:
-    """Predicted against achieved; empty where nothing was held out."""
+    """Predicted against measured; empty if no steps were held out."""
     if model.prediction is None:
         return []
     return [_compared(each) for each in model.prediction.compared]
 
 
 def prediction_sentence(model: ModelResult) -> str:
-    """What was calibrated on what."""
+    """The steps that the model was calibrated and tested on."""
     prediction = model.prediction
     if prediction is None:
         return WARNINGS[ModelWarning.SHORT_STRETCH]
     first, rest = fmt.count(prediction.calibrated_steps), fmt.count(prediction.judged_steps)
-    return f"Calibrated on the first {first} steps of the steady stretch, judged on the {rest} after them."
+    return f"Calibrated on the first {first} steps of the steady stretch, tested on the {rest} after them."
 
 
 def loss_rows(model: ModelResult) -> list[LossRow]:
-    """From the bound to what was achieved; the small causes are one row, before what is not explained."""
+    """Losses from the upper bound down; small causes share one row, before the unexplained rest."""
     gap = model.gap
     large = [step for step in gap.steps if abs(step.lost_tokens_per_s) >= _SMALL_RATIO * gap.bound_tokens_per_s]
     small_tokens_per_s = sum(step.lost_tokens_per_s for step in gap.steps if step not in large)
@@ -104,11 +108,11 @@ def loss_rows(model: ModelResult) -> list[LossRow]:
 
 
 def finish_rows(model: ModelResult) -> list[FinishRow]:
-    """How long the rest takes as it is, and in the recommended layout; empty where that is not known."""
+    """Time for the remaining steps in the current and the recommended layout; empty if unknown."""
     finish = model.finish
     if finish is None:
         return []
-    spans = [("as it is", finish.today_hours), ("recommended layout", finish.recommended_hours)]
+    spans = [("current layout", finish.today_hours), ("recommended layout", finish.recommended_hours)]
     return [
         FinishRow(
             layout,
@@ -122,54 +126,51 @@ def finish_rows(model: ModelResult) -> list[FinishRow]:
 
 
 def finish_sentence(model: ModelResult) -> str:
-    """How much is left, and what its price is taken from; or why that is not known."""
+    """The remaining steps and the price used; or why the time is unknown."""
     finish = model.finish
     if finish is None:
-        return "How long the rest takes is not known: the run does not say how many steps it has, or has made them all."
+        return "Unknown: run.json does not give the number of steps, or all steps are done."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
     price = finish.gpu_hour_price
-    text = f"{steps} to go on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, if steps stay as they are"
-    return f"{text}." if price is None else f"{text}; the price is {fmt.significant(price)} for a GPU-hour."
+    text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady stretch"
+    return f"{text}." if price is None else f"{text}; priced at {fmt.significant(price)} per GPU-hour."
 
 
 def baseline_sentence(model: ModelResult) -> str:
-    """The bound and the synchronous baseline."""
-    bound = fmt.tokens_per_second(model.gap.bound_tokens_per_s)
-    # Some of the steps that it is fitted to may be faster than their mean.
-    text = f"By what passes and steps cost on average, no layout of these GPUs trains more than {bound}"
+    """The upper bound and the synchronous baseline, both modelled."""
+    text = "The upper bound is for the best layout of these GPUs at measured mean costs."
     if model.synchronous_tokens_per_s is not None:
         rate = fmt.tokens_per_second(model.synchronous_tokens_per_s)
-        text += f"; a synchronous run in which every GPU samples and then trains would do {rate}"
-    return f"{text}."
+        text += f" A synchronous run, with every GPU sampling and then training, is modelled at {rate}."
+    return text
 
 
 def batch_sentence(model: ModelResult) -> str | None:
-    """How well the batches used their time."""
+    """How much decoding time small batches lost; None if unknown."""
     efficiency = model.efficiency
     if efficiency is None:
         return None
-    size = fmt.count(efficiency.efficient_running)
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
-    text = f"An efficient batch has {fmt.counted(efficiency.efficient_running, 'request', 'requests')} or more"
+    text = f"Batches are efficient from {fmt.counted(efficiency.efficient_running, 'request', 'requests')} up"
     if wasted_ratio <= 0.0:
-        return f"{text}; all of the decoding time went to such batches."
-    return f"{text}; batches below {size} cost {fmt.percent(wasted_ratio)} of the decoding time."
+        return f"{text}: all decoding time was in efficient batches."
+    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of decoding time."
 
 
 def remarks(model: ModelResult) -> list[str]:
-    """What was assumed, and what the figures may miss; what speaks against the advice first."""
+    """Warnings and assumptions behind the model result; what weakens the recommendation first."""
     calibration = model.calibration
     lines = [WARNINGS[warning] for warning in model.warnings]
     if calibration.synchronous:
         lines.append(
-            "The run works by turns. Every other layout is taken to run asynchronously: its gain is that of both "
-            "changes together, and its tokens are as old as is said of it."
+            "This run is synchronous. Every other layout is modelled as asynchronous: its gain includes that change, "
+            "and its tokens are stale as shown."
         )
     lines += other_run_lines(model)
     lines += [WARNINGS[warning] for warning in (*calibration.warnings, *calibration.curve.warnings)]
     if model.simulated_layouts:
         many = fmt.counted(model.simulated_layouts, "layout was", "layouts were")
-        lines.append(f"{many} simulated event by event: a limit binds there that no formula holds for.")
+        lines.append(f"{many} simulated event by event, because no closed form covers a limit that applies there.")
     return [*lines, scaling_sentence(model)]
 
 
@@ -208,55 +209,57 @@ def _hours(hours: float | None) -> str:
     return fmt.duration(None if hours is None else hours * 3600.0)
 
 
-TITLE: Final = "What one per cent of each quantity buys"
+SENSITIVITY_TITLE: Final = "Sensitivity: throughput change per 1%"
 
 
-class LeverRow(NamedTuple):
+class SensitivityRow(NamedTuple):
     """One quantity."""
 
     name: str
     gain: str
-    """Of trained tokens per second, with its interval."""
+    """Modelled change of trained tokens per second, with its interval."""
     remark: str
 
 
-def lever_rows(model: ModelResult) -> list[LeverRow]:
-    """What buys most first; what buys nothing last, with the reason."""
-    return [_row(lever) for lever in model.sensitivities]
+def sensitivity_rows(model: ModelResult) -> list[SensitivityRow]:
+    """The largest change first; quantities without effect last, with the reason."""
+    return [_row(each) for each in model.sensitivities]
 
 
-def lever_sentence(model: ModelResult) -> str:
-    """How the figures are to be read, and how far to trust them."""
+def sensitivity_sentence(model: ModelResult) -> str:
+    """What the figures mean, and whether they are approximate."""
     text = (
-        "Change of trained tokens per second for one per cent of each alone, today's layout kept; small whole numbers "
-        "are moved by one and divided down."
+        "Modelled change of trained tokens/s when one quantity improves by 1% in the current layout. Small whole "
+        "numbers are changed by 1 and the effect is scaled to 1%."
     )
-    rough = any(lever.is_rough for lever in model.sensitivities)
-    return f"{text} A limit binds that the formulas hold for only roughly, so these are rough too." if rough else text
+    rough = any(each.is_rough for each in model.sensitivities)
+    return f"{text} Approximate: a limit applies that the closed forms only approximate." if rough else text
 
 
-def _row(lever: Sensitivity) -> LeverRow:
-    gain = lever.gain_ratio
+def _row(sensitivity: Sensitivity) -> SensitivityRow:
+    gain = sensitivity.gain_ratio
     text = fmt.NO_DATA if gain is None else fmt.with_interval(fmt.signed_hundredths, *gain)
-    return LeverRow(_NAMES[lever.quantity], text, _SILENCES[lever.silence] if lever.silence else "")
+    return SensitivityRow(
+        _NAMES[sensitivity.quantity], text, _NO_EFFECT[sensitivity.silence] if sensitivity.silence else ""
+    )
 
 
 _NAMES: Final[Mapping[SensitivityQuantity, str]] = {
     "trainer_speed": "faster training",
     "trainer_gpus": "more trainer GPUs",
     "forward_speed": "faster forward passes",
-    "prefill_speed": "faster prefill alone",
+    "prefill_speed": "faster prefill only",
     "sampler_gpus": "more sampler GPUs",
-    "running_limit": "more running per engine",
+    "running_limit": "more running requests per engine",
     "kv_capacity": "larger KV cache",
-    "weight_update": "shorter weight updates",
+    "weight_update": "faster weight updates",
     "response_length": "shorter responses",
-    "environment": "shorter environment waits",
-    "in_flight_cap": "larger cap in flight",
-    "staleness_cap": "later staleness cap",
+    "environment": "faster environment",
+    "in_flight_cap": "higher in-flight cap",
+    "staleness_cap": "higher staleness cap",
 }
-_SILENCES: Final[Mapping[Silence, str]] = {
-    "not_limiting": "something else binds",
-    "not_there": "the run has none",
+_NO_EFFECT: Final[Mapping[Silence, str]] = {
+    "not_limiting": "not the bottleneck",
+    "not_there": "not in this run",
     "not_recorded": "not recorded",
 }

@@ -150,17 +150,16 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.OTHER_SETTINGS: "its training settings differ; the effect is attributed to scaling.",
     ModelWarning.OTHER_LENGTHS: "its samples are much longer or shorter; the effect is attributed to scaling.",
     ModelWarning.CUT_LENGTHS: (
-        "Responses at the cap are assumed to end there: how much longer they would be is unknown. The rate is assumed."
+        "Responses at the cap are assumed to end there, because their full lengths were not observed. The throughput "
+        "is an assumption."
     ),
     ModelWarning.UPDATES_NOT_SEEN: (
-        "The run shows no cost of a weight update: both sides are assumed to pause for all of it."
+        "The run recorded no cost of weight updates: both sides are assumed to pause for the whole update."
     ),
-    ModelWarning.CAP_BY_ADMISSION: (
-        "The run has no staleness cap: the new one is assumed to be kept by starting samples later."
-    ),
+    ModelWarning.CAP_BY_ADMISSION: ("The run has no staleness cap: the new one is enforced by starting samples later."),
     ModelWarning.TRAINING_SCALING: (
-        "Training was measured on one number of GPUs: how it scales from there is assumed, and the interval shows it."
-        " A run with another number, named with --also, measures it."
+        "Training was measured on one number of GPUs only; the interval includes the uncertainty of its scaling."
+        " To measure it, pass a run with another number with --also."
     ),
 }
 """What a user reads for each warning; those about another run follow its name."""

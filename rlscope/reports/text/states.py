@@ -1,7 +1,7 @@
-"""The ledger's states as a reader meets them: a label, one sentence, and one colour that stays the same everywhere.
+"""The states of the ledger for a reader: a label, a meaning, and the same colour in every chart.
 
-Blues and greens work, oranges and reds wait, purples move weights, greys are housekeeping or unknown. The hues are
-apart for the common kinds of colour blindness, and no chart is read by colour alone: every one has its table.
+Blues and greens are work, oranges and reds are waits, purples are weight updates, greys are housekeeping or unknown.
+The hues can be told apart with the common kinds of colour blindness, and every chart has its numbers as a table.
 """
 
 from typing import Final, Literal, NamedTuple
@@ -10,7 +10,7 @@ Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
 
 
 class State(NamedTuple):
-    """How one state of the ledger is shown."""
+    """Label, colours and meaning of one state."""
 
     name: str
     label: str
@@ -23,7 +23,7 @@ class State(NamedTuple):
 
     @property
     def slug(self) -> str:
-        """The name as a part of a CSS variable; unknown states share one."""
+        """The name in CSS variables; unknown states share one."""
         return self.name.replace("_", "-") if self.name in _BY_NAME else "unattributed"
 
 
@@ -31,28 +31,28 @@ STATES: Final = (
     State("train", "training", "work", "#0b6aa2", "#4ea6dc", "inside a training step"),
     State("logprobs", "log-probabilities", "work", "#5aa9d6", "#86c5ea", "recomputing log-probabilities"),
     State("reward", "reward", "work", "#9cc9e3", "#b4d8ec", "computing rewards"),
-    State("decoding", "decoding", "work", "#007a63", "#2fb496", "passes that only decode"),
-    State("mixed_passes", "mixed passes", "work", "#35a389", "#62cbb1", "passes that decode and prefill at once"),
-    State("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "passes that only prefill"),
-    State("generating", "generating", "work", "#57a85a", "#83cc86", "generation known by its span, without passes"),
-    State("other_passes", "other passes", "work", "#a9cfc3", "#7d9d94", "passes that make no token of either kind"),
+    State("decoding", "decoding", "work", "#007a63", "#2fb496", "forward passes that only decode"),
+    State("mixed_passes", "mixed passes", "work", "#35a389", "#62cbb1", "forward passes that both decode and prefill"),
+    State("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "forward passes that only prefill"),
+    State("generating", "generating", "work", "#57a85a", "#83cc86", "generation recorded without forward passes"),
+    State("other_passes", "other passes", "work", "#a9cfc3", "#7d9d94", "forward passes without decode or prefill"),
     State("between_passes", "between passes", "housekeeping", "#b5a35a", "#cdbd78",
-          "inside an engine step but outside its forward passes: host and scheduler"),
+          "inside an engine step but outside a forward pass: host and scheduler time"),
     State("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",
           "the trainer had nothing to train on"),
     State("waiting_for_staleness_cap", "waiting for the staleness cap", "wait", "#a4163f", "#e8658d",
-          "held back so that no token gets older than allowed"),
-    State("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for something else; the reason says for what"),
+          "paused so that no token exceeds the staleness cap"),
+    State("waiting", "waiting", "wait", "#ee9563", "#ffb184", "waiting for another reason, given in brackets"),
     State("no_requests", "no requests", "wait", "#e69f00", "#f3bb47",
-          "the engine had nothing to generate; the reason says why"),
+          "the engine had no request to run; the reason is in brackets"),
     State("publishing_weights", "publishing weights", "weights", "#6f4fa3", "#a98bd8", "the trainer sends new weights"),
-    State("transferring_weights", "transferring weights", "weights", "#9279bf", "#c3b0e4", "weights on their way"),
-    State("applying_weights", "applying weights", "weights", "#b98bd0", "#d6b3e6", "the engine taking new weights in"),
+    State("transferring_weights", "transferring weights", "weights", "#9279bf", "#c3b0e4", "new weights in transfer"),
+    State("applying_weights", "applying weights", "weights", "#b98bd0", "#d6b3e6", "the engine loads new weights"),
     State("checkpoint", "checkpoint", "housekeeping", "#4f5f70", "#8496a8", "writing a checkpoint"),
     State("eval", "evaluation", "housekeeping", "#72869a", "#9fb2c4", "evaluating"),
     State("startup", "startup", "housekeeping", "#9fb0c0", "#66788a", "starting up"),
-    State("other", "other", "housekeeping", "#8a8580", "#a8a29c", "named by the run, but none of the above"),
-    State("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a", "no hook explains this time"),
+    State("other", "other", "housekeeping", "#8a8580", "#a8a29c", "recorded by the run, but none of the above"),
+    State("unattributed", "unattributed", "unknown", "#b4b4b4", "#7a7a7a", "not covered by any recorded state"),
 )  # fmt: skip
 
 _BY_NAME: Final = {state.name: state for state in STATES}
@@ -69,34 +69,34 @@ _REASONS: Final = {
 
 
 def state_of(name: str) -> State:
-    """How a state is shown; one that this version does not know is shown by its name, as unknown."""
+    """The state of that name; a name that this version does not know becomes an unknown state with that label."""
     known = _BY_NAME.get(name)
     unknown = _BY_NAME["unattributed"]
     return known or unknown._replace(name=name, label=name.replace("_", " "), meaning="a state without a description")
 
 
 def reason_label(reason: str | None) -> str:
-    """A reason in words; empty without one."""
+    """The label of a reason; empty without one."""
     return "" if reason is None else _REASONS.get(reason, reason.replace("_", " "))
 
 
 def state_label(name: str, reason: str | None) -> str:
-    """The state and, where it has one that adds something, its reason."""
+    """The label of a state, with its reason unless the label already says it."""
     label, why = state_of(name).label, reason_label(reason)
     return f"{label} ({why})" if why and not name.startswith("waiting_for_") else label
 
 
-UNDERFILLED: Final = "of it, what fuller batches would save"
-"""The part of decoding that the model calls underfilled."""
+UNDERFILLED: Final = "of which lost to small batches"
+"""Label of the part of decoding time that the model counts as lost to underfilled batches."""
 
 
 def order_of(name: str) -> int:
-    """Place in a stack of bars: work first, then waits, then the rest."""
+    """Position in a stacked bar: work first, then waits, then the rest."""
     names = tuple(_BY_NAME)
     return names.index(name) if name in _BY_NAME else len(names)
 
 
 def role_order(role: str) -> tuple[int, str]:
-    """Place of a role: trainers first."""
+    """Sort key of a role: trainers first."""
     order = ("trainer", "sampler", "colocated", "controller")
     return (order.index(role) if role in order else len(order), role)

@@ -1,4 +1,4 @@
-"""The verdict in words: what the bottleneck is, why that is said, and what to do next; findings have theirs."""
+"""The verdict in words: the bottleneck, the numbers behind it, the next step, and the gaps in the data."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -14,91 +14,91 @@ from rlscope.reports.text import advice, findings
 class _Words(NamedTuple):
     label: str
     headline: str
-    """Where {share} is the share of its GPU-seconds that the losing side lost, and {gpu_time} how much that is."""
+    """{share}: the lost share of that side's GPU time. {gpu_time}: the lost GPU time."""
     plain_headline: str
-    """The same where the loss is not known."""
+    """The headline if the loss is unknown."""
     cause: str
-    """The loss as the subject of a sentence."""
+    """The cause of the loss as a noun phrase."""
     side: str
-    """Whose GPU time is lost."""
+    """The GPU time that the loss is a share of."""
     next: str
     rules: tuple[str, ...]
-    """Findings that would explain it and are cheaper to mend than a change of the layout; dearest remedy last."""
+    """Findings that would explain it and are cheaper to fix than a layout change; cheapest fix first."""
 
 
-# Half a per cent: a smaller loss is not worth a word beside the largest.
-_WORTH_A_WORD_RATIO: Final = 0.005
+# Smaller losses are not listed beside the largest.
+_LEAST_NAMED_RATIO: Final = 0.005
 
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     "samplers": _Words(
         label="Samplers",
-        headline="Trainers wait for samples {share} of their time",
+        headline="Trainers wait for samples {share} of the time",
         plain_headline="Trainers wait for samples",
-        cause="trainers waiting for samples",
+        cause="trainer waits for samples",
         side="trainer GPU time",
-        next="Give the samplers more to work with: move GPUs from trainers to samplers, or make each engine faster.",
+        next="Speed up sampling: move GPUs from trainers to samplers, or make each engine faster.",
         rules=("lockstep", "underfilled_engines", "straggling_engine", "long_tail", "weight_update_cost"),
     ),
     "trainers": _Words(
         label="Trainers",
-        headline="Samplers are held back or overproduce: {share} of their time is lost",
-        plain_headline="Samplers are held back or overproduce",
-        cause="samplers held back or overproducing",
+        headline="Samplers lose {share} of their time to waits and dropped samples",
+        plain_headline="Samplers lose time to waits and dropped samples",
+        cause="sampler waits and dropped samples",
         side="sampler GPU time",
         next="Make the training step faster, or move GPUs from samplers to trainers.",
         rules=("lockstep", "weight_update_cost"),
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="The staleness cap holds GPUs back {share} of the time",
-        plain_headline="The staleness cap holds GPUs back",
-        cause="the staleness cap",
+        headline="GPUs wait for the staleness cap {share} of the time",
+        plain_headline="GPUs wait for the staleness cap",
+        cause="waits for the staleness cap",
         side="all GPU time",
         next=(
-            "Raise the cap if training stays stable with older tokens; otherwise shorten what makes tokens old: the "
-            "queue, the samples in flight, the responses."
+            "Raise the cap if training stays stable with staler tokens. Otherwise shorten the queue, keep fewer "
+            "samples in flight, or shorten responses."
         ),
         rules=("long_tail", "overproduction"),
     ),
     "weight_updates": _Words(
         label="Weight updates",
         headline="Weight updates take {share} of the GPU time",
-        plain_headline="Weight updates take most of what is lost",
+        plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
-        next="Publish less often, or make an update cheaper: transfer during generation, apply without draining.",
+        next="Publish less often, or make updates cheaper: transfer during generation, apply without draining engines.",
         rules=(),
     ),
     "environment": _Words(
         label="Environment",
         headline="Waiting for the environment takes {share} of the GPU time",
-        plain_headline="Samplers wait for the environment",
-        cause="the environment",
+        plain_headline="Waiting for the environment is the largest loss",
+        cause="waits for the environment",
         side="all GPU time",
         next=(
-            "Run more environments at once, keep more samples in flight so that others generate meanwhile, or make the "
+            "Run more environments in parallel, keep more samples in flight so that engines stay busy, or make the "
             "environment faster."
         ),
         rules=("underfilled_engines",),
     ),
     "balanced": _Words(
         label="Balanced",
-        headline="No side loses more than 10% of its time",
-        plain_headline="No side loses more than 10% of its time",
-        cause="a balance",
+        headline="Neither side loses more than 10% of its time",
+        plain_headline="Neither side loses more than 10% of its time",
+        cause="no bottleneck",
         side="GPU time",
-        next="The layout fits. To go faster, make both sides faster, or add GPUs in the same ratio.",
+        next="The layout is balanced. To go faster, speed up both sides, or add GPUs in the same ratio.",
         rules=("underfilled_engines", "straggling_engine", "overproduction"),
     ),
     "unknown": _Words(
         label="No verdict",
-        headline="Too little data for a verdict",
-        plain_headline="Too little data for a verdict",
-        cause="something unknown",
+        headline="Not enough data for a verdict",
+        plain_headline="Not enough data for a verdict",
+        cause="unknown causes",
         side="GPU time",
         next=(
-            "Record what is missing and analyse again: a verdict needs at least one sampler and one trainer that own "
-            "GPUs, and some tens of training steps."
+            "Record the missing data and analyse again. A verdict needs at least one sampler and one trainer with "
+            "GPUs, and a few tens of training steps."
         ),
         rules=(),
     ),
@@ -108,29 +108,29 @@ _KEPT: Final[Mapping[Bottleneck, str]] = {
     "samplers": "Make each engine faster",
     "trainers": "Make the training step faster",
 }
-"""What to do next where the model keeps the layout, so that moving GPUs is no remedy. The others never move any."""
+"""The next step if the model keeps the layout. The texts of the other bottlenecks never suggest moving GPUs."""
 _KEPT_BECAUSE: Final[Mapping[Reason, str]] = {
     "best_already": "no other layout of these GPUs is faster",
-    "small_gain": "no other layout of these GPUs is faster by a twentieth",
-    "no_other_layout": "no other layout of these GPUs is possible",
+    "small_gain": "no other layout of these GPUs is faster by 5%",
+    "no_other_layout": "these GPUs allow no other layout",
 }
 _BINDING: Final[Mapping[Reason, Bottleneck]] = {
     "updates_bind": "weight_updates",
     "environment_binds": "environment",
 }
-"""What the model holds for the bottleneck of a layout that it keeps, whatever the ledger says."""
+"""The bottleneck that the model sees in the layout it keeps; it overrides the ledger's."""
 
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
-        "The policy that samples is not the policy that is trained: new weights do not reach the samplers, or not all "
-        "of them. The run learns from the wrong samples, wherever its GPU time goes."
+        "The samplers do not run the trained policy: weight updates do not reach them, or not completely. The run "
+        "trains on samples of the wrong policy."
     ),
 }
-"""Rules that find the run worthless, and what that means."""
+"""Findings that make the run's results invalid, and why."""
 
 
 def verdict_label(bottleneck: Bottleneck) -> str:
-    """The verdict's word as a title."""
+    """The verdict as a title."""
     label = _WORDS[bottleneck].label
     return label if bottleneck in ("balanced", "unknown") else f"Bottleneck: {label.lower()}"
 
@@ -144,44 +144,44 @@ def headline(analysis: Analysis) -> str:
 
 
 def why(analysis: Analysis) -> str:
-    """The numbers that the verdict was chosen from, and over which stretch of the run."""
+    """The losses behind the verdict, and the part of the run they were measured over."""
     verdict = analysis.verdict
     if verdict.bottleneck == "unknown":
-        return _sentence(verdict.unknown_reason or "The run holds too few training steps")
+        return _sentence(verdict.unknown_reason or "The run has too few training steps")
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
-        return f"{stretch(analysis)}, no GPU time was lost to any cause that is told apart."
+        return f"{stretch(analysis)}, no GPU time was lost to a known cause."
     first, *rest = losses
     words = _WORDS[first.cause]
     text = (
         f"{stretch(analysis)}, {words.cause} cost {fmt.gpu_time(first.gpu_s)}, "
         f"{fmt.percent(first.side_share_ratio)} of {words.side}."
     )
-    others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _WORTH_A_WORD_RATIO]
+    others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
     return f"{text} Also lost: {'; '.join(others)}." if others else text
 
 
 def cause_words(loss: Loss) -> str:
-    """What the GPU time was lost to."""
+    """The cause of a loss, as a noun phrase."""
     return _WORDS[loss.cause].cause
 
 
 def side_words(loss: Loss) -> str:
-    """What the loss is a share of."""
+    """The GPU time that the loss is a share of."""
     return _WORDS[loss.cause].side
 
 
 def alarm(analysis: Analysis) -> str | None:
-    """What makes the run itself worthless, whatever it spends; None when nothing found does."""
+    """Why the run's results are invalid; None if no finding says so."""
     return next((_ALARMS[finding.rule] for finding in analysis.findings if finding.rule in _ALARMS), None)
 
 
 def next_step(analysis: Analysis) -> str:
-    """What to change first; then how to see whether it helped."""
+    """What to change first, and how to check the effect."""
     words = _WORDS[analysis.verdict.bottleneck]
-    worthless = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
-    if worthless is not None:
-        return f"Mend “{findings.title(worthless).lower()}” (below) before anything else, and record the run again."
+    invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
+    if invalid is not None:
+        return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
     if analysis.verdict.bottleneck == "unknown":
         return words.next
     step = words.next
@@ -189,12 +189,12 @@ def next_step(analysis: Analysis) -> str:
         step = _modelled_step(analysis.model, analysis.verdict.bottleneck)
     cheaper = cheapest_finding(analysis)
     if cheaper is None:
-        return f"{step} Change one thing, and compare the steady rate."
-    return f"{step} Look first at “{findings.title(cheaper).lower()}” (below), which may be cheaper to mend."
+        return f"{step} Change one thing at a time and compare the steady throughput."
+    return f"{step} First check “{findings.title(cheaper).lower()}” (below): it may be cheaper to fix."
 
 
 def _modelled_step(model: ModelResult, bottleneck: Bottleneck) -> str:
-    """What to do next that does not gainsay the model's advice on the layout."""
+    """The next step, consistent with the recommended layout."""
     reason = model.recommendation.reason
     if model.recommendation.changes:
         return f"{advice.change_words(model)}."
@@ -206,21 +206,28 @@ def _modelled_step(model: ModelResult, bottleneck: Bottleneck) -> str:
 
 
 def cheapest_finding(analysis: Analysis) -> Finding | None:
-    """The finding to mend before the layout is changed; None when no finding explains the bottleneck."""
+    """The finding to fix before changing the layout; None if no finding explains the bottleneck."""
     found = {finding.rule: finding for finding in analysis.findings}
     rules = _WORDS[analysis.verdict.bottleneck].rules
     return next((found[rule] for rule in rules if rule in found), None)
 
 
+def no_findings(analysis: Analysis) -> str:
+    """What to say if nothing was found: that, or that there was not enough data to look."""
+    if analysis.verdict.bottleneck == "unknown":
+        return "No findings: the run has too little data to judge."
+    return "No findings. A check whose data was not recorded is skipped."
+
+
 def gap_lines(analysis: Analysis) -> list[str]:
-    """Everything that the analysis could not see, one line each; empty when it saw all."""
+    """Everything missing from the data, one sentence each; empty if nothing is."""
     quality = analysis.data_quality
     lines = [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
     lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
         names = _some(quality.workers_without_end)
         lines.append(
-            f"Never said that they stopped (killed, or still running): {names}. They count up to their last flush."
+            f"No end was recorded for {names} (killed, or still running). They are counted up to their last flush."
         )
     lines += [_clock_sentence(offset) for offset in quality.clock_offsets]
     lines += [_sampled_sentence(engine) for engine in quality.sampled_engines]
@@ -228,11 +235,11 @@ def gap_lines(analysis: Analysis) -> list[str]:
 
 
 def window_sentence(analysis: Analysis) -> str:
-    """Over which stretch steady rates and the verdict are taken, and why."""
+    """The steps of the steady stretch, and why these."""
     run, window = analysis.run, analysis.run.window
     reason = _sentence(run.window_reason) if run.window_reason else ""
     if window is None:
-        return reason or "The run has no stable stretch."
+        return reason or "The run has no steady stretch."
     lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)
     return f"Steps {fmt.count(window.first_step)} to {fmt.count(window.last_step)}, {lasting}. {reason}".rstrip()
 
@@ -247,13 +254,13 @@ def _clock_sentence(offset: ClockOffset) -> str:
 
 def _sampled_sentence(engine: SampledEngine) -> str:
     split = (
-        "time inside forward passes is the engine's own counter"
+        "time in forward passes comes from the engine's own counter"
         if engine.knows_busy
-        else "time between forward passes cannot be told and counts as generating"
+        else "time between forward passes is unknown and counted as generating"
     )
     return (
-        f"{engine.worker_id} was sampled from outside about every {fmt.duration(engine.interval_s)}: its batch "
-        f"sizes are readings, {split}, and waits of one interval or less are missed."
+        f"{engine.worker_id} was polled about every {fmt.duration(engine.interval_s)}: its batch sizes are polled "
+        f"values, {split}, and waits of one interval or less are missed."
     )
 
 
@@ -264,11 +271,11 @@ def _main_loss(analysis: Analysis) -> Loss | None:
 
 def _briefly(loss: Loss) -> str:
     share = fmt.percent(loss.side_share_ratio)
-    return f"{_WORDS[loss.cause].cause}, {fmt.gpu_time(loss.gpu_s)} ({share})"
+    return f"{_WORDS[loss.cause].cause}, {fmt.gpu_time(loss.gpu_s)} ({share} of {_WORDS[loss.cause].side})"
 
 
 def stretch(analysis: Analysis) -> str:
-    """Over which part of the run the verdict was taken, as the start of a sentence."""
+    """The part of the run that the verdict covers, as the start of a sentence."""
     window, verdict = analysis.run.window, analysis.verdict
     if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):
         lasting = fmt.duration((window.end_ns - window.start_ns) / 1e9)

@@ -1,6 +1,6 @@
-"""The answer to a what-if in words: the run as it is beside the one that was asked about, and what to be careful with.
+"""The answer to a what-if: the current run beside the changed one, with warnings.
 
-Both columns are the model's: what the run achieved stands in its analysis.
+Both columns are modelled; measured values are in the analysis.
 """
 
 from typing import Final, NamedTuple
@@ -21,39 +21,39 @@ class WhatIfRow(NamedTuple):
 
     name: str
     now: str
-    asked: str
+    changed: str
     difference: str
-    """Empty where the two have none that is said."""
+    """Empty for properties without a difference."""
 
 
 def headline(answer: WhatIf) -> str:
     """The answer as one short sentence, without a full stop."""
     if answer.obstacle is not None:
-        return f"It cannot run: {_obstacle(answer.obstacle)}"
+        return f"Infeasible: {_obstacle(answer.obstacle)}"
     if answer.gain_ratio is None or not any(answer.gain_ratio):
-        return "No change of trained tokens per second"
-    return f"{advice.gain_words(answer.gain_ratio)} trained tokens per second"
+        return "Modelled throughput: no change"
+    return f"Modelled throughput: {advice.gain_words(answer.gain_ratio)}"
 
 
 def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:
-    """The run as it is beside the one that was asked about; of one that cannot run only what was asked."""
+    """The current run beside the changed one; only the changed inputs if it is infeasible."""
     columns = [_column(answer, each) for each in (answer.now, answer.predicted)]
     rows = [WhatIfRow(name, *pair) for name, *pair in zip(_ROWS, *columns, _differences(answer), strict=True)]
     layout, figures = rows[:_LAYOUT_ROWS], rows[_LAYOUT_ROWS:]
-    return [*layout, *_premises(answer), *(figures if answer.obstacle is None else [])]
+    return [*layout, *_inputs(answer), *(figures if answer.obstacle is None else [])]
 
 
 def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
-    """What was chosen, assumed, or is not known."""
+    """What was chosen, assumed, or is unknown."""
     lines = [_warning(warning, model) for warning in answer.warnings]
     if answer.chose_split:
-        lines.insert(0, "Only the number of GPUs was asked for: this is the fastest split of them.")
+        lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
-        lines.append("The answer was simulated event by event: a limit binds there that no formula holds for.")
+        lines.append("Simulated event by event, because no closed form covers a limit that applies here.")
     overflow = overflow_line(answer.predicted)
     lines += [overflow] if overflow else []
     if answer.calibration.synchronous:
-        lines.append("The run works by turns, and is taken to go on doing so.")
+        lines.append("The run is synchronous and is assumed to stay so.")
     if model.others:
         lines += [scaling_sentence(model), *other_run_lines(model)]
     return [*lines, *(WARNINGS[warning] for warning in model.warnings)]
@@ -64,8 +64,8 @@ def _warning(warning: ModelWarning, model: ModelResult) -> str:
     return _BEYOND_SCALING if warning == ModelWarning.TRAINING_SCALING and seen_elsewhere else WARNINGS[warning]
 
 
-def _premises(answer: WhatIf) -> list[WhatIfRow]:
-    """What was asked besides the layout."""
+def _inputs(answer: WhatIf) -> list[WhatIfRow]:
+    """Changed inputs besides the layout."""
     change, calibration = answer.asked, answer.calibration
     system = calibration.system
     samples = round(system.workload.samples_per_step / calibration.steps_per_version)
@@ -73,11 +73,11 @@ def _premises(answer: WhatIf) -> list[WhatIfRow]:
     rows = (
         (change.max_staleness, "staleness cap", _or_none(caps[0]), fmt.count),
         (change.length_factor, "response length", "", _times),
-        (change.max_output_tokens, "longest response", _or_none(caps[1]), fmt.count),
+        (change.max_output_tokens, "max response tokens", _or_none(caps[1]), fmt.count),
         (change.samples_per_step, "samples per step", fmt.count(samples), fmt.count),
         (change.trainer_speed, "training speed", "", _times),
         (change.forward_speed, "forward speed", "", _times),
-        (change.weight_update_s, "weight update", fmt.duration(update_seconds(system.update)), fmt.duration),
+        (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
     )
     return [WhatIfRow(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
 
@@ -87,11 +87,11 @@ def _or_none(cap: int | None) -> str:
 
 
 def _times(factor: float | None) -> str:
-    return f"{fmt.significant(factor)} times"
+    return f"{fmt.significant(factor)}×"
 
 
 def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
-    """The values of one side, in the order of the rows."""
+    """The values of one column, in the order of _ROWS."""
     layout, pace, ages = forecast.layout, forecast.pace, forecast.staleness
     rate = advice.rate_of(forecast, answer.now)
     return [
@@ -111,18 +111,18 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
 
 
 def _differences(answer: WhatIf) -> list[str]:
-    """Of those rows in which one is said."""
+    """The differences, in the order of _ROWS; empty for rows without one."""
     now, asked = answer.now, answer.predicted
     steps_s = [step_seconds(answer.calibration, each, now) for each in (now, asked)]
     trainers = [each.pace.trainer_idle_ratio if each.pace else None for each in (now, asked)]
     samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
-    said = {
+    differences = {
         "trained tokens/s": advice.gain_text(answer.gain_ratio),
-        "step": fmt.signed_percent(_change(*steps_s)),
+        "step time": fmt.signed_percent(_change(*steps_s)),
         "trainers idle": _points(*trainers),
         "samplers idle": _points(*samplers),
     }
-    return [said.get(name, "") for name in _ROWS]
+    return [differences.get(name, "") for name in _ROWS]
 
 
 def _change(now: float | None, asked: float | None) -> float | None:
@@ -136,28 +136,26 @@ def _points(now: float | None, asked: float | None) -> str:
 _ROWS: Final = (
     "trainer GPUs",
     "sampler GPUs",
-    "running per engine",
+    "max running per engine",
     "trained tokens/s",
-    "90% between",
-    "step",
+    "90% interval",
+    "step time",
     "trainers idle",
     "samplers idle",
     "mean staleness",
-    "oldest sample",
-    "waits for",
-    "decode passes",
+    "max sample staleness",
+    "limited by",
+    "decode estimate",
 )
 _LAYOUT_ROWS: Final = 3
 
 
 def _obstacle(obstacle: Obstacle) -> str:
     if obstacle == "queue_capacity":
-        return "the queue holds fewer whole groups than a step takes"
+        return "the queue holds fewer complete groups than a step needs"
     if obstacle == "in_flight_cap":
-        return "fewer whole groups may be in flight than a step takes"
+        return "the in-flight cap allows fewer complete groups than a step needs"
     return EXCLUSIONS[obstacle]
 
 
-_BEYOND_SCALING: Final = (
-    "These are more or fewer trainer GPUs than any of the runs had: how training scales is carried on from theirs."
-)
+_BEYOND_SCALING: Final = "Extrapolated: more or fewer trainer GPUs than in any of the runs."

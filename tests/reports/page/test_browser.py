@@ -185,7 +185,7 @@ def test_without_scripts_verdict_tables_and_still_pictures_are_there(browser, fi
     context = browser.new_context(java_script_enabled=False, viewport=DESKTOP)
     page, troubles = watched(context.new_page())
     page.goto((files / "whole.html").as_uri())
-    assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of their time"
+    assert page.locator("h1").inner_text() == "Trainers wait for samples 46.0% of the time"
     charts = len(Page(texts["whole"]).specs)
     assert page.locator(".still svg").count() + page.locator("noscript .note").count() == charts
     assert page.locator("#figure-ledger .still svg").bounding_box()["height"] > 60

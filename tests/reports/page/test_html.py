@@ -115,7 +115,7 @@ def test_the_largest_pictures_are_left_out_until_the_rest_fits(room_bytes, kept)
 
 @pytest.mark.parametrize(
     ("max_bytes", "has_charts", "said"),
-    [(1_500_000, True, "this picture for viewers without scripts."), (1_000, False, "below 3 MB: this picture.")],
+    [(1_500_000, True, "The static chart is left out"), (1_000, False, "This chart is left out")],
 )
 def test_a_page_without_room_says_at_each_picture_that_it_was_left_out(monkeypatch, max_bytes, has_charts, said):
     monkeypatch.setattr(html_module, "PAGE_MAX_BYTES", max_bytes)
@@ -135,8 +135,8 @@ def test_every_finding_is_there_with_its_remedy_and_a_link(full):
 def test_an_alarm_stands_before_the_headline(full):
     wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
     text = Page(render(replace(full_analysis(), findings=(wrong,)))).text
-    assert text.index("The policy that samples is not") < text.index("Trainers wait for samples")
-    assert "The policy that samples is not" not in full.text
+    assert text.index("The samplers do not run the trained policy") < text.index("Trainers wait for samples")
+    assert "The samplers do not run the trained policy" not in full.text
 
 
 def test_why_no_bottleneck_is_named_is_said_beside_its_causes_too():
@@ -181,7 +181,7 @@ def test_every_chart_has_a_description_and_its_numbers_as_a_table(full):
 def test_a_missing_frame_says_why_there_is_no_picture():
     page = Page(render(without_frames()))
     assert len(page.specs) == 1
-    assert "No data: the run does not report queue depths." in page.text
+    assert "No data: no queue depth was recorded." in page.text
 
 
 def test_the_gaps_stand_before_the_ledger(full):

@@ -48,8 +48,8 @@ def specs_of(page):
 
 def test_the_advice_stands_beside_the_verdict_before_everything_else(page):
     advised = advice.change_words(changing_model())
-    assert page.text.index("Layout to use next") < page.text.index(advised, page.text.index("Layout to use next"))
-    assert page.text.index("Layout to use next") < page.text.index("Where the GPU time went")
+    assert page.text.index("Recommended layout") < page.text.index(advised, page.text.index("Recommended layout"))
+    assert page.text.index("Recommended layout") < page.text.index("Where the GPU time went")
 
 
 def test_today_s_layout_and_the_recommended_one_stand_side_by_side_with_gain_and_interval():
@@ -58,16 +58,16 @@ def test_today_s_layout_and_the_recommended_one_stand_side_by_side_with_gain_and
     cells = {name: tuple(re.findall("<td>(.*?)</td>", row)) for name, row in rows.items()}
     gain = changing_model().recommendation.gain_ratio
     assert cells["trainer GPUs"] == ("2", "4") and cells["sampler GPUs"] == ("6", "4")
-    assert cells["gain"] == ("–", signed_percent(gain.median))
-    assert cells["90% between"] == ("–", f"{signed_percent(gain.low)} and {signed_percent(gain.high)}")
+    assert cells["modelled gain"] == ("–", signed_percent(gain.median))
+    assert cells["90% interval"] == ("–", f"{signed_percent(gain.low)} to {signed_percent(gain.high)}")
 
 
 def test_an_interval_without_a_width_has_no_line():
     made = changing_model()
     sure = replace(made, recommendation=replace(made.recommendation, gain_ratio=Spread(0.1, 0.1, 0.1)))
     html = render(with_model(sure))
-    assert '<th scope="row">90% between</th>' not in html and "<td>+10.0%</td>" in html
-    assert '<th scope="row">90% between</th>' in render(with_model(made))
+    assert '<th scope="row">90% interval</th>' not in html and "<td>+10.0%</td>" in html
+    assert '<th scope="row">90% interval</th>' in render(with_model(made))
 
 
 def test_every_part_of_the_model_has_its_chart_a_description_and_a_table(page):
@@ -99,7 +99,7 @@ def test_the_sweep_goes_over_the_splits_with_today_and_the_recommended_layout_na
     frame = model_frames.sweep_frame(changing_model())
     assert model_frames.is_over_splits(frame)
     assert set(frame["trainer_gpus"]) == set(range(1, 8))
-    assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["recommended", "today"]
+    assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]
     best = frame.filter(pl.col("which") == "recommended").row(0, named=True)
     assert best["low_tokens_per_s"] < best["tokens_per_s"] < best["high_tokens_per_s"]
 
@@ -110,19 +110,19 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
     assert not model_frames.is_over_splits(frame)
     assert frame["running_per_engine"].n_unique() == len(own) + 1
-    assert set(frame.filter(~pl.col("series").str.starts_with("out"))["series"]) == {"2 : 6"}
+    assert set(frame.filter(~pl.col("series").str.starts_with("infeasible"))["series"]) == {"2 : 6"}
 
 
 def test_layouts_that_are_out_of_the_question_are_there_with_their_reason():
     frame = model_frames.frontier_frame(changing_model())
-    out = frame.filter(pl.col("series").str.starts_with("out: "))
-    assert set(out["series"]) == {"out: tokens older than the cap"}
+    out = frame.filter(pl.col("series").str.starts_with("infeasible: "))
+    assert set(out["series"]) == {"infeasible: tokens older than the cap"}
     assert out["sample_staleness_p95"].min() > 8
 
 
 def test_nothing_is_faster_and_less_stale_than_the_frontier():
     frame = model_frames.frontier_frame(changing_model())
-    usable = frame.filter(~pl.col("series").str.starts_with("out: "))
+    usable = frame.filter(~pl.col("series").str.starts_with("infeasible: "))
     for age, rate in (
         usable.filter(pl.col("series") == "frontier").select("sample_staleness_p95", "tokens_per_s").rows()
     ):
@@ -151,7 +151,7 @@ def test_many_layouts_are_thinned_but_the_named_ones_stay():
     many = replace(made, forecasts=replace(made.forecasts, others=(*made.forecasts.others, *others)))
     for frame in (model_frames.sweep_frame(many), model_frames.frontier_frame(many)):
         assert frame.height <= 300
-        assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["recommended", "today"]
+        assert sorted(frame.filter(pl.col("which") != "")["which"]) == ["current", "recommended"]
 
 
 def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points():
@@ -161,7 +161,7 @@ def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points
     assert sorted(measured["pass_s"]) == sorted(cells.pass_s)
     fitted = frame.filter(pl.col("kind") == "fitted")
     assert (fitted["low_s"] <= fitted["pass_s"]).all() and (fitted["pass_s"] <= fitted["high_s"]).all()
-    today = frame.filter(pl.col("kind") == "today").row(0, named=True)
+    today = frame.filter(pl.col("kind") == "current").row(0, named=True)
     assert today["running"] == made.forecasts.today.state.running
     assert "recommended" in set(frame["kind"])
 
@@ -183,20 +183,20 @@ def test_what_the_run_did_not_visit_is_shaded(grades, stretches):
 def test_a_layout_whose_state_is_not_known_has_no_operating_point():
     made = changing_model()
     unknown = replace(made, forecasts=replace(made.forecasts, today=replace(made.forecasts.today, state=None)))
-    assert "today" not in set(model_frames.curve_frame(unknown)["kind"])
+    assert "current" not in set(model_frames.curve_frame(unknown)["kind"])
 
 
 def test_figures_of_the_page_are_those_of_the_document(page):
     advised = as_document(with_model(changing_model()))["recommendation"]
     best = advised["best"]
     assert signed_percent(best["gain_ratio"]) in page.text
-    assert f"{signed_percent(best['gain_low_ratio'])} and {signed_percent(best['gain_high_ratio'])}" in page.text
+    assert f"{signed_percent(best['gain_low_ratio'])} to {signed_percent(best['gain_high_ratio'])}" in page.text
     assert count(best["max_running_per_engine"]) in page.text
     assert advised["headline"] == advice.headline(changing_model())
 
 
 def test_the_page_says_what_one_per_cent_of_every_quantity_buys(page):
-    rows = model_words.lever_rows(changing_model())
+    rows = model_words.sensitivity_rows(changing_model())
     assert len(rows) == 12
     for row in rows:
         cells = " ".join(page.text.split())
@@ -208,15 +208,15 @@ def test_without_an_model_page_card_and_document_say_why_and_draw_nothing(reason
     said = NoModelResult(reason)
     html = render(with_model(said))
     page = Page(html)
-    assert f"The model says nothing of this run: {reason}." in page.text
+    assert f"No model result: {reason}." in page.text
     assert not set(CHARTS) & set(specs_of(page))
     assert "<img src=x" not in html
-    assert f"The model says nothing of this run: {reason}." in " ".join(card(said, 200).split())
+    assert f"No model result: {reason}." in " ".join(card(said, 200).split())
     assert as_document(with_model(said))["recommendation"]["why"] == reason
 
 
 def test_a_run_that_was_never_asked_about_says_so():
-    assert "The model says nothing of this run: it was not asked." in Page(render(empty_analysis())).text
+    assert "No model result: it was not asked." in Page(render(empty_analysis())).text
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120])
@@ -240,7 +240,7 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_gaps_bars_of_the_card_step_down_from_the_bound(width):
     lines = card(changing_model(), width).splitlines()
-    start = next(n for n, line in enumerate(lines) if line.startswith("  the most that is possible"))
+    start = next(n for n, line in enumerate(lines) if line.startswith("  upper bound, modelled"))
     blocks = lines[start : start + len(model_words.loss_rows(changing_model())) + 2]
     ends = [max(line.rfind("█"), line.rfind("▒")) for line in blocks]
     assert ends[0] == max(ends)

@@ -135,7 +135,9 @@ def test_the_worst_stretch_is_drawn_by_itself():
 def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     section = workers_section(timeline_analysis(1_000))
     assert [choice.label for choice in section.choices] == ["All workers", "Worst 1 min", "Worst 16 workers"]
-    assert section.figures[0].figure.reading.startswith(f"1,024 workers in {LANES} lanes: those of a role that waited")
+    assert section.figures[0].figure.reading.startswith(
+        f"1,024 workers in {LANES} lanes: workers of a role with similar waits"
+    )
     assert "each 30 s" in section.figures[0].figure.reading
     assert all(rows_drawn(document) <= MARKS_MAX for document in documents(section))
 
@@ -191,8 +193,8 @@ def test_a_stretch_shows_what_fired_within_it_its_ends_included(stretch_s, value
 def test_a_fifth_rule_that_fired_is_counted_and_in_the_table_but_not_drawn():
     more = (*FIRED, alert("samples_dropped_stale", "warning", 500, 510, 0.11))
     four, five = (workers_section(replace(timeline_analysis(), alerts=fired)).figures[0] for fired in (FIRED, more))
-    assert "the alert rules that fired, and when. " in four.figure.reading
-    assert "the alert rules that fired, and when; 1 other rule that fired stands in the numbers" in five.figure.reading
+    assert "Above the lanes: alerts that fired. " in four.figure.reading
+    assert "Above the lanes: alerts that fired; 1 more rule is in the numbers below. " in five.figure.reading
     drawn = [row["rule"] for rows in json.loads(five.spec or "")["datasets"].values() for row in rows if "rule" in row]
     assert set(drawn) == {"worker_silent", "trainers_idle", "rows_dropped", "samples_dropped_stale"}
     assert [row[-3:] for row in five.rows] == [
@@ -225,7 +227,7 @@ def test_marks_of_alerts_lie_above_the_lanes_on_the_axis_of_all_charts_and_in_th
 def test_a_run_without_workers_says_what_is_missing():
     section = workers_section(empty_analysis())
     assert [drawn.spec for drawn in section.figures] == [None]
-    assert section.figures[0].figure.empty == "no worker wrote anything"
+    assert section.figures[0].figure.empty == "no worker recorded anything"
     assert section.choices == [] and section.key == []
 
 
@@ -241,7 +243,7 @@ def test_the_efficient_batch_is_a_named_line_where_the_model_knows_it():
     assert "efficient batch" not in (unknown.figures[0].spec or "")
 
 
-@pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "Of 5 engines: the band goes from decile 1 to decile 9")])
+@pytest.mark.parametrize(("engines", "note"), [(4, ""), (5, "5 engines: the band spans decile 1 to decile 9")])
 def test_more_engines_than_lines_are_a_band_with_the_emptiest_by_name(engines, note):
     section = engines_section(full_analysis(engines))
     document = json.loads(section.figures[0].spec or "")
@@ -260,7 +262,7 @@ def test_waiting_requests_are_drawn_unless_it_is_known_that_none_waited(waiting,
     frame = analysis.answers["waiting_requests"].head(3).with_columns(waiting_mean=pl.Series(waiting, dtype=pl.Float64))
     section = engines_section(replace(analysis, answers={**analysis.answers, "waiting_requests": frame}))
     assert ("waiting_requests" in [drawn.figure.frame for drawn in section.figures]) == is_drawn
-    assert section.none_waited.startswith("No request waited") == is_said
+    assert section.none_waited.startswith("No request ever waited") == is_said
 
 
 @pytest.mark.parametrize(("engines", "titles"), [(1, 1), (2, 2)])

@@ -13,7 +13,7 @@ from rlscope.reports.sections.lengths import (
     tails_sentence,
 )
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
-from rlscope.reports.sections.sample import sample_lives, sample_section, stations_frame
+from rlscope.reports.sections.sample import sample_section, sample_traces, stations_frame
 from rlscope.reports.sections.staleness import (
     effective_share_of_all,
     heat_frame,
@@ -86,54 +86,56 @@ def test_a_run_without_importance_ratios_says_what_to_record_instead_of_an_empty
 
 
 TIMES = tuple(STARTED_NS + second * 10**9 for second in (100, 131, 132, 140, 141))
-LIFE = strip_rows("longest, stalest", "e0", [(5, 11), (3, 12), (2, 13)], TIMES, 14)
+TRACE = strip_rows("longest, stalest", "e0", [(5, 11), (3, 12), (2, 13)], TIMES, 14)
 
 
-def test_a_life_is_told_in_a_sentence():
-    (life,) = sample_lives(LIFE, STARTED_NS)
-    assert life.title == "The longest and the stalest"
-    assert life.sentence == (
-        "10 tokens by 3 versions, 11 to 13, on e0. Started 1 min 40 s into the run and took 31 s. Then 8 s in the "
-        "queue. Trained in step 7, when version 14 was the last one out: 1 to 3 versions stale."
+def test_the_stages_of_a_sample_are_one_caption():
+    (trace,) = sample_traces(TRACE, STARTED_NS)
+    assert trace.title == "Longest and stalest sample"
+    assert trace.sentence == (
+        "10 tokens from 3 versions, 11 to 13, on e0. Started 1 min 40 s into the run and took 31 s. Waited 8 s in the "
+        "queue. Trained in step 7, when the newest version was 14: 1 to 3 versions stale."
     )
 
 
 @pytest.mark.parametrize(
     ("strips", "end"),
     [
-        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, None, None), None, None, None), "Nothing took it."),
+        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, None, None), None, None, None),
+         "Never taken from the queue."),
         (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), None, "dropped_stale", None),
-         "It was not trained on, but dropped stale."),
+         "Not trained on: dropped stale."),
         (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), None, "trained", None),
-         "Trained in a step, whose version is not known."),
-        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), 5), "the last one out: 1 version stale."),
+         "Trained in a step, at an unknown version."),
+        (strip_rows("median", "e0", [(1, 4)], (None, 5, None, 6, None), 5),
+         "when the newest version was 5: 1 version stale."),
     ],
 )  # fmt: skip
-def test_what_is_not_known_of_a_life_is_left_out(strips, end):
-    (life,) = sample_lives(strips, 0)
-    assert life.sentence.startswith("1 token by version 4, on e0.") and life.sentence.endswith(end)
-    assert "Started" not in life.sentence and "queue" not in life.sentence
+def test_what_is_not_known_of_a_sample_is_left_out(strips, end):
+    (trace,) = sample_traces(strips, 0)
+    assert trace.sentence.startswith("1 token from version 4, on e0.") and trace.sentence.endswith(end)
+    assert "Started" not in trace.sentence and "Waited" not in trace.sentence
 
 
 def test_few_ages_have_a_shade_each_and_many_share_them():
-    few = sample_lives(strip_rows("median", "e0", [(1, 4), (1, 7), (1, 10)], (None, 5, None, 6, None), 10), 0)
+    few = sample_traces(strip_rows("median", "e0", [(1, 4), (1, 7), (1, 10)], (None, 5, None, 6, None), 10), 0)
     assert few[0].runs["shade"].to_list() == [SHADES, 4, 1]
-    many = sample_lives(strip_rows("median", "e0", [(1, 0), (1, 6), (1, 12)], (None, 5, None, 6, None), 12), 0)
+    many = sample_traces(strip_rows("median", "e0", [(1, 0), (1, 6), (1, 12)], (None, 5, None, 6, None), 12), 0)
     assert many[0].runs["shade"].to_list() == [SHADES, 4, 1]
 
 
 def test_what_was_never_trained_is_shaded_by_how_far_it_lies_behind_its_newest_token():
     strips = strip_rows("median", "e0", [(1, 4), (1, 6)], (None, 5, None, None, None), None, None, None)
-    assert sample_lives(strips, 0)[0].runs["shade"].to_list() == [3, 1]
+    assert sample_traces(strips, 0)[0].runs["shade"].to_list() == [3, 1]
 
 
 def test_stations_count_from_the_start_of_the_sample_and_end_with_its_step():
-    stations = stations_frame(LIFE).select("station", "from_s", "to_s", "is_trained").rows()
+    stations = stations_frame(TRACE).select("station", "from_s", "to_s", "is_trained").rows()
     assert stations == [
         ("generated", 0.0, 31.0, False),
-        ("on its way to the queue", 31.0, 32.0, False),
+        ("until queued", 31.0, 32.0, False),
         ("in the queue", 32.0, 40.0, False),
-        ("taken, waits for its step", 40.0, 41.0, True),
+        ("taken, waiting for its step", 40.0, 41.0, True),
     ]
     assert stations_frame(strip_rows("median", "e0", [(1, 4)], (None, 5, 6, 7, 8), 5)).is_empty()
 
@@ -165,13 +167,13 @@ def test_each_side_of_the_mirror_adds_up_to_one_and_has_one_mean():
 @pytest.mark.parametrize(
     ("dropped", "said"),
     [
-        (21.0, "5% more: dropping makes what is trained on shorter than what was generated."),
-        (20.9, "dropping leaves the lengths about as they are."),
-        (19.0, "5% less: dropping makes what is trained on longer than what was generated."),
-        (19.1, "dropping leaves the lengths about as they are."),
+        (21.0, "(5% longer). Dropping biases training towards shorter responses."),
+        (20.9, "Dropping does not bias lengths."),
+        (19.0, "(5% shorter). Dropping biases training towards longer responses."),
+        (19.1, "Dropping does not bias lengths."),
     ],
 )
-def test_a_bias_is_said_from_a_twentieth_on(dropped, said):
+def test_a_bias_is_reported_from_5_percent_on(dropped, said):
     answers = {"delivered_lengths": frame(LENGTHS), "delivery_outcomes": outcomes(20.0, dropped, dropped)}
     assert bias_sentence(mirrored_frame(answers), answers).replace(".0%", "%").endswith(said)
 
@@ -196,11 +198,13 @@ def test_tails_are_said_by_the_ends_of_their_bins_and_their_wait_in_steps():
     tails = frame("tail_from tail_to groups last_wait_mean_s\n1.0 1.25 5 0.0\n1.25 1.5 4 1.0\n3.0 3.25 1 6.0")
     steps = pl.DataFrame({"period_s": [None, 4.0, 6.0]})
     said = tails_sentence({"group_tail_counts": tails, "training_steps": steps})
-    assert "In half of the 10 groups the longest sample is less than 1.25 times as long" in said
-    assert "in 95% less than 3.25 times" in said and "it takes 1 s on average: 0.2 of a step" in said
-    assert tails_sentence({"group_tail_counts": tails}).endswith("it takes 1 s on average.")
+    assert "In half of 10 groups, the longest sample is less than 1.25 times the mean" in said
+    assert "in 95%, less than 3.25 times" in said and "after the median one on average: 0.2 steps" in said
+    assert tails_sentence({"group_tail_counts": tails}).endswith(
+        "The last sample of a group ends 1 s after the median one on average."
+    )
     alike = tails_sentence({"group_tail_counts": tails.head(1)})
-    assert alike.startswith("In 95% of the 5 groups the longest sample is less than 1.25 times as long as the mean.")
+    assert alike.startswith("In 95% of 5 groups, the longest sample is less than 1.25 times the mean.")
     assert tails_sentence({}) == ""
 
 
@@ -213,18 +217,17 @@ def test_waits_are_said_by_the_ends_of_their_bins_whatever_became_of_the_samples
 UPDATES = "first_version last_version to_last_s paused_mean_s paused_max_s\n"
 
 
-def test_updates_name_the_slowest_version_and_the_mean_standstill_of_an_engine():
+def test_updates_name_the_slowest_version_and_the_mean_pause_of_an_engine():
     said = updates_sentence(frame(UPDATES + "1 1 2.0 0.5 1.0\n2 2 7.0 1.5 2.0"))
     assert said == (
-        "The slowest to reach all engines was version 2, after 7 s. "
-        "An engine stands still for 1 s a version on average."
+        "The slowest to reach all engines was version 2, after 7 s. Engines pause 1 s per version on average."
     )
 
 
 def test_versions_that_share_a_line_are_said_to_and_weigh_as_many_as_they_are():
     said = updates_sentence(frame(UPDATES + "1 3 9.0 1.0 1.0\n4 4 7.0 5.0 5.0"))
-    assert said.startswith("Neighbouring versions share a line") and "one of the versions 1 to 3" in said
-    assert "stands still for 2 s a version" in said
+    assert said.startswith("Adjacent versions share a line") and "one of the versions 1 to 3" in said
+    assert "pause 2 s per version" in said
 
 
 def test_pauses_that_were_not_recorded_and_those_that_did_not_happen_are_told_apart():
@@ -247,7 +250,7 @@ def test_every_picture_says_what_is_healthy():
     lengths, sample = lengths_section(analysis), sample_section(analysis)
     pictures = [staleness.heat, staleness.shares, staleness.parts, *staleness.price_figures, *lengths.figures,
                 lengths.mirrored, lengths.outcomes, queue.depth, queue.waits, queue.wait_counts, queue.updates,
-                sample.lives]  # fmt: skip
+                sample.timeline]  # fmt: skip
     assert len(pictures) == 14
     for picture in pictures:
         assert picture.spec is not None and picture.rows and "ealthy" in picture.figure.reading, picture.anchor

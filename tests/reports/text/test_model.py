@@ -90,16 +90,16 @@ def test_the_next_step_without_a_model_may_move_gpus():
 @pytest.mark.parametrize(
     ("reason", "begins"),
     [
-        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs with up to "),
+        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs, up to "),
         (
             "too_short",
             "Make each engine faster. Before changing the layout, record at least 20 steady steps and analyse again.",
         ),
         ("best_already", "Make each engine faster: no other layout of these GPUs is faster."),
-        ("small_gain", "Make each engine faster: no other layout of these GPUs is faster by a twentieth."),
-        ("no_other_layout", "Make each engine faster: no other layout of these GPUs is possible."),
+        ("small_gain", "Make each engine faster: no other layout of these GPUs is faster by 5%."),
+        ("no_other_layout", "Make each engine faster: these GPUs allow no other layout."),
         ("updates_bind", "Publish less often"),
-        ("environment_binds", "Run more environments at once"),
+        ("environment_binds", "Run more environments in parallel"),
         ("unsure", "Make each engine faster. Before changing the layout, record 15 steps with "),
     ],
 )
@@ -112,12 +112,12 @@ def test_the_next_step_follows_from_the_advice(reason, begins):
 def test_a_remedy_that_moves_no_gpu_is_kept_while_the_layout_is_unsure(bottleneck):
     step = verdict_words.next_step(analysed(with_reason("unsure"), bottleneck))
     remedy = verdict_words.next_step(analysed(NOT_ASKED, bottleneck)).partition(" Change one thing")[0]
-    assert step.startswith(remedy.partition(" Look first")[0]) and "Before changing the layout, " in step
+    assert step.startswith(remedy.partition(" First check")[0]) and "Before changing the layout, " in step
 
 
 def test_a_layout_that_would_bring_nothing_is_no_gain():
     none = with_reason("best_already", gain_ratio=Spread(0.0, 0.0, 0.0))
-    assert advice.why(none).endswith("running per engine, would be no faster.")
+    assert advice.why(none).endswith("running requests per engine) is no faster.")
 
 
 def test_the_next_step_holds_no_figure_of_the_gain():
@@ -129,19 +129,19 @@ def test_the_next_step_holds_no_figure_of_the_gain():
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_what_is_least_known_comes_with_what_to_measure(doubt):
     made = with_reason("unsure", uncertainties=(GainUncertainty(doubt, 0.1),))
-    assert "Least is known of " in advice.why(made)
+    assert "Largest uncertainty: " in advice.why(made)
     assert advice.measure_first(made) in advice.why(made)
 
 
 def test_a_doubt_without_a_spread_is_none():
     made = with_reason("unsure", uncertainties=tuple(GainUncertainty(doubt, 0.0) for doubt in DOUBTS))
-    assert "Least is known" not in advice.why(made)
-    assert advice.measure_first(made) == "record a longer stretch"
+    assert "Largest uncertainty" not in advice.why(made)
+    assert advice.measure_first(made) == "record more steady steps"
 
 
 def test_the_layout_to_measure_is_named():
     made = with_reason("unsure", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
-    assert advice.measure_first(made) == ("record 15 steps with 4 trainer GPUs, and name that run with --also")
+    assert advice.measure_first(made) == "record 15 steps with 4 trainer GPUs and pass that run with --also"
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_the_layout_to_measure_is_named():
     [
         (Spread(0.1, 0.1, 0.1), "+10.0%"),
         (Spread(0.1, 0.09999, 0.10001), "+10.0%"),
-        (Spread(0.1, 0.0999, 0.1011), "+10.0% (90% between +10.0% and +10.1%)"),
-        (Spread(0.1, -0.028, 1.15), "+10.0% (90% between −2.8% and +115%)"),
+        (Spread(0.1, 0.0999, 0.1011), "+10.0% (90% interval +10.0% to +10.1%)"),
+        (Spread(0.1, -0.028, 1.15), "+10.0% (90% interval −2.8% to +115%)"),
     ],
 )
 def test_an_interval_whose_ends_read_the_same_is_not_shown(gain, text):
@@ -182,7 +182,8 @@ def test_a_change_has_its_sign(ratio, text):
 
 
 def test_points_are_the_difference_of_two_shares():
-    assert [fmt.signed_points(value) for value in (0.014, -0.2, None)] == ["+1.4 points", "−20.0 points", "no data"]
+    written = [fmt.signed_points(value) for value in (0.014, -0.2, -0.0004, 0.0, None)]
+    assert written == ["+1.4 points", "−20.0 points", "about 0 points", "0 points", "no data"]
 
 
 @pytest.mark.parametrize("make", [changing_model, short_model])
@@ -241,7 +242,7 @@ def test_a_stretch_too_short_compares_nothing_and_says_so():
 def test_the_rows_of_today_and_next_agree_with_the_recommendation():
     made = changing_model()
     today, best = advice.chosen_rows(made)
-    assert (today.mark, today.gain, best.mark) == ("today", "", "recommended")
+    assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
     assert best.gain == fmt.with_interval(fmt.signed_percent, *made.recommendation.gain_ratio)
     assert advice.chosen_rows(short_model())[1].mark == "best other"
 
@@ -249,7 +250,7 @@ def test_the_rows_of_today_and_next_agree_with_the_recommendation():
 def test_without_another_layout_there_is_one_row_and_no_odds():
     made = changing_model()
     alone = with_reason("no_other_layout", best=made.forecasts.today, gain_ratio=Spread(0.0, 0.0, 0.0))
-    assert [row.mark for row in advice.layout_rows(alone, 6)] == ["today"]
+    assert [row.mark for row in advice.layout_rows(alone, 6)] == ["current"]
     assert advice.why(alone) == names.REASONS["no_other_layout"]
 
 
@@ -260,23 +261,23 @@ def test_a_layout_that_was_not_drawn_has_a_gain_without_an_interval():
     assert gain.median == gain.low == gain.high == undrawn.tokens_per_s / made.forecasts.today.tokens_per_s - 1.0
 
 
-def test_a_synchronous_run_is_told_that_it_would_stop_being_one():
+def test_a_change_of_a_synchronous_run_includes_running_asynchronously():
     made = changing_model()
     turns = replace(made, calibration=replace(made.calibration, synchronous=True))
-    assert advice.headline(turns).startswith("Run asynchronously, with 4 trainer GPUs and 4 sampler GPUs")
-    assert "run asynchronously, would bring" in advice.why(with_reason("small_gain", turns))
-    assert any(line.startswith("The run works by turns.") for line in model_words.remarks(turns))
-    assert not any(line.startswith("The run works by turns.") for line in model_words.remarks(made))
+    assert advice.headline(turns).startswith("Run asynchronously with 4 trainer GPUs and 4 sampler GPUs")
+    assert "per engine, asynchronous. Its modelled gain is" in advice.why(with_reason("small_gain", turns))
+    assert any(line.startswith("This run is synchronous.") for line in model_words.remarks(turns))
+    assert not any(line.startswith("This run is synchronous.") for line in model_words.remarks(made))
 
 
-def test_the_end_of_the_run_is_told_with_its_price_or_why_it_is_not_known():
+def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
     rows = model_words.finish_rows(changing_model())
-    assert [row.layout for row in rows] == ["as it is", "recommended layout"]
+    assert [row.layout for row in rows] == ["current layout", "recommended layout"]
     finish = changing_model().finish
     assert rows[0].price == fmt.significant(finish.today_hours.median * 8 * 2.5)
-    assert "400 steps to go on 8 GPUs" in model_words.finish_sentence(changing_model())
+    assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model())
     assert model_words.finish_rows(short_model()) == []
-    assert "is not known" in model_words.finish_sentence(short_model())
+    assert model_words.finish_sentence(short_model()).startswith("Unknown: ")
     unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None))
     assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
 
@@ -284,16 +285,16 @@ def test_the_end_of_the_run_is_told_with_its_price_or_why_it_is_not_known():
 def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
-    assert model_words.batch_sentence(efficient).endswith("; all of the decoding time went to such batches.")
+    assert model_words.batch_sentence(efficient).endswith(": all decoding time was in efficient batches.")
     assert model_words.batch_sentence(replace(made, efficiency=None)) is None
-    assert "of the decoding time." in model_words.batch_sentence(made)
+    assert "% of decoding time." in model_words.batch_sentence(made)
 
 
 def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():
     asked = model_run(observed(12), None, replace(QUESTION, most_staleness=6))
     today = asked.forecasts.today
     assert today.staleness.sample_p95 > 6 and today.excluded is None
-    assert advice.chosen_rows(asked)[0].mark == "today"
+    assert advice.chosen_rows(asked)[0].mark == "current"
     assert all(each.excluded for each in asked.forecasts.others if each.staleness.sample_p95 > 6)
 
 
@@ -303,7 +304,7 @@ def test_the_rate_beside_a_gain_is_todays_times_that_gain():
     other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
     assert advice.rate_of(today).median == 200.0
     assert advice.rate_of(other).median == 190.0
-    # Draw by draw: +10 %, -5 %, +10 %.
+    # Draw by draw: +10%, -5%, +10%.
     assert advice.rate_of(other, today).median == pytest.approx(220.0)
     assert advice.rate_of(today, today) == advice.rate_of(today)
     assert advice.rate_of(other, replace(today, tokens_per_s=None)) == advice.rate_of(other)

@@ -85,24 +85,24 @@ def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_
         assert verdict_words.why(analysis).endswith(".")
 
 
-def test_the_next_step_names_the_finding_that_is_cheaper_to_mend():
-    assert "Look first at “underfilled engines”" in verdict_words.next_step(full_analysis())
+def test_the_next_step_names_the_finding_that_is_cheaper_to_fix():
+    assert "First check “underfilled engines”" in verdict_words.next_step(full_analysis())
 
 
-def test_no_finding_is_cheaper_to_mend_than_the_updates_that_it_is_about():
+def test_no_finding_is_cheaper_to_fix_than_the_updates_that_it_is_about():
     dear = Finding("weight_update_cost", "warning", 10.0, EVIDENCE["weight_update_cost"], None, None)
     verdict = Verdict("weight_updates", (Loss("weight_updates", 12.0, 0.25),), None, 0, 10**10)
     analysis = replace(full_analysis(), findings=(dear,), verdict=verdict)
     assert "weight-update cost" not in verdict_words.next_step(analysis)
 
 
-def test_weights_that_do_not_arrive_are_told_before_the_bottleneck_and_mended_first():
+def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():
     full = full_analysis()
     assert verdict_words.alarm(full) is None
     wrong = Finding("weights_not_applied", "critical", None, EVIDENCE["weights_not_applied"], None, None)
     analysis = replace(full, findings=(wrong, *full.findings))
-    assert verdict_words.alarm(analysis).startswith("The policy that samples is not the policy that is trained")
-    assert verdict_words.next_step(analysis).startswith("Mend “weights not applied” (below) before anything else")
+    assert verdict_words.alarm(analysis).startswith("The samplers do not run the trained policy")
+    assert verdict_words.next_step(analysis).startswith("Fix “weights not applied” (below) before anything else")
     assert "against 3.00e-14 in the first step" in findings.sentence(wrong)
 
 
@@ -114,12 +114,13 @@ def test_gaps_name_each_kind_once_and_skip_tables_without_drops():
 
 
 @pytest.mark.parametrize(
-    ("knows_busy", "words"), [(True, "is the engine's own counter"), (False, "cannot be told and counts as generating")]
+    ("knows_busy", "words"),
+    [(True, "comes from the engine's own counter"), (False, "is unknown and counted as generating")],
 )
 def test_an_engine_that_was_sampled_is_named_with_its_interval_and_what_that_cannot_tell(knows_busy, words):
     quality = replace(empty_analysis().data_quality, sampled_engines=(SampledEngine("e0", 0.5, knows_busy),))
     (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
-    assert line.startswith("e0 was sampled from outside about every 500 ms:") and words in line
+    assert line.startswith("e0 was polled about every 500 ms:") and words in line
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
 
-.PHONY: help demo test lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
+.PHONY: help demo check test fast lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -19,9 +19,18 @@ $(VENV)/.installed: pyproject.toml instrumentation/pyproject.toml
 demo: $(VENV)/.installed ## analyse a recorded run: a verdict here, the page in report.html
 	$(BIN)/rlscope analyze $(DEMO) --output report.html
 
+# tests/conftest.py puts the slow modules first; xdist would put those with most tests first.
+PYTEST := OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest --ignore tests/pipelines \
+	--numprocesses auto --dist loadscope --no-loadscope-reorder
+
+check: $(VENV)/.installed ## lint and the fast tests, side by side: before every commit
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target lint fast
+
 test: $(VENV)/.installed ## everything that needs no torch, no GPU and no network
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m "not pipelines and not frameworks and not vllm" \
-		--numprocesses auto --dist loadscope
+	$(PYTEST)
+
+fast: $(VENV)/.installed ## the tests that are not slow
+	$(PYTEST) -m "not slow"
 
 lint: $(VENV)/.installed ## style, types and generated pages
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """Each regime of the example, run for real: what rlscope finds is what the pipeline counted itself."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
@@ -56,9 +57,18 @@ class Recorded:
         }
 
 
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory) -> dict[str, Ended]:
+    """Every regime, two at a time: no test here asks how long anything took, and a run waits for much of its time."""
+    folder = tmp_path_factory.mktemp("runs")
+    with ThreadPoolExecutor(2) as pool:
+        ended = pool.map(lambda regime: run(folder / regime, *REGIMES[regime]), REGIMES)
+        return dict(zip(REGIMES, ended, strict=True))
+
+
 @pytest.fixture(scope="module", params=REGIMES, ids=lambda regime: regime.replace(" ", "-"))
-def recorded(request, tmp_path_factory):
-    ended = run(tmp_path_factory.mktemp("runs") / request.param, *REGIMES[request.param])
+def recorded(request, endings):
+    ended = endings[request.param]
     assert ended.exit_status == 0, ended.stderr
     return Recorded(request.param, ended, analyze(ended.run_dir))
 

@@ -4,6 +4,7 @@ import html
 import re
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
+from functools import cache
 from io import StringIO
 
 import pytest
@@ -29,12 +30,22 @@ def priced(model=None):
     return replace(made, run=replace(made.run, gpu_hour_price=2.5, currency="EUR"))
 
 
-ANALYSES = {
+MAKERS = {
     "priced, with a layout to change to": lambda: priced(changing_model()),
     "too short to predict": lambda: replace(full_analysis(), model=short_model()),
     "no model": full_analysis,
     "nothing known": empty_analysis,
 }
+
+
+@cache
+def analysis_of(name):
+    return MAKERS[name]()
+
+
+@cache
+def page_of(name):
+    return Page(render(analysis_of(name)))
 
 
 def words(text):
@@ -72,15 +83,15 @@ def said_figures(analysis):
     return figures_of(" ".join(said))
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", MAKERS)
 def test_every_format_holds_the_same_figures(name):
-    analysis = ANALYSES[name]()
+    analysis = analysis_of(name)
     figures = said_figures(analysis)
     assert len(figures) >= (1 if name == "nothing known" else 8)
     formats = {
         "card": card(analysis),
         "Markdown": markdown_text(as_markdown(analysis)),
-        "page": " ".join(Page(render(analysis)).texts),
+        "page": " ".join(page_of(name).texts),
         "picture": svg_text(as_svg(analysis)),
     }
     for form, text in formats.items():
@@ -104,11 +115,11 @@ def test_the_figures_of_the_document_are_those_of_the_words():
     ]
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", MAKERS)
 def test_every_format_says_the_verdict_and_what_to_do_next_in_the_same_words(name):
-    analysis = ANALYSES[name]()
+    analysis = analysis_of(name)
     brief = brief_of(analysis)
-    for text in (as_markdown(analysis), Page(render(analysis)).text):
+    for text in (as_markdown(analysis), page_of(name).text):
         assert brief.headline in text and brief.next_step in markdown_text(text)
     flat = words(re.sub("[│╭╮╰╯─]", " ", card(analysis)))
     assert brief.headline in flat and brief.next_step in flat
@@ -152,9 +163,9 @@ def test_a_picture_without_a_font_is_refused(monkeypatch):
         as_png(empty_analysis())
 
 
-@pytest.mark.parametrize("name", ANALYSES)
+@pytest.mark.parametrize("name", MAKERS)
 def test_the_lines_of_the_picture_stay_inside_it(name):
-    for element in ElementTree.fromstring(as_svg(ANALYSES[name]())).iter():
+    for element in ElementTree.fromstring(as_svg(analysis_of(name))).iter():
         if element.tag.endswith("text"):
             assert 0 < float(element.get("y")) < HEIGHT_PX
             end = float(element.get("x")) + png._width_px(

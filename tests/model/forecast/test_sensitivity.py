@@ -1,6 +1,7 @@
 """What one per cent buys, against what it must by arithmetic: shares of a step, and all of them together."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -13,12 +14,16 @@ from rlscope.model.warnings import ModelWarning
 from tests.model.known_run import TODAY, TRUTH, observed, steady
 
 ONE = Granularity(1)
-CALIBRATED = calibrate(observed(), Admission(), None, np.random.default_rng(1))
+
+
+@cache
+def calibrated() -> Calibration:
+    return calibrate(observed(), Admission(), None, np.random.default_rng(1))
 
 
 def run_of(system: System, layout: Layout = TODAY, *, synchronous: bool = False) -> Calibration:
     """A run that is known for certain: every draw is the truth."""
-    return replace(CALIBRATED, system=system, draws=(system,) * 20, layout=layout, synchronous=synchronous)
+    return replace(calibrated(), system=system, draws=(system,) * 20, layout=layout, synchronous=synchronous)
 
 
 def levers(run: Calibration, granularity: Granularity = ONE) -> dict[SensitivityQuantity, Sensitivity]:
@@ -138,7 +143,7 @@ def test_where_the_limit_is_the_most_that_ran_it_rises_with_the_cap_that_held_it
 
 
 def test_what_buys_most_comes_first_and_what_buys_nothing_last():
-    found = sensitivities(CALIBRATED, ONE)
+    found = sensitivities(calibrated(), ONE)
     sizes = [abs(lever.gain_ratio.median) if lever.gain_ratio else 0.0 for lever in found]
     assert sizes == sorted(sizes, reverse=True)
     assert found[0].quantity == "trainer_speed" and found[0].gain_ratio is not None

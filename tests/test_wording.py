@@ -205,7 +205,7 @@ def test_plain_english_passes(text: str) -> None:
 
 
 def test_a_phrase_is_found_in_each_kind_of_text_on_its_line() -> None:
-    code = 'def shown():\n    """What to\n    mend."""\n    return f"lost {1} %"\ndef _hidden():\n    "mend"\nKEY = "mend"\n'
+    code = 'def shown():\n    """What to\n    mend."""\n    return f"{1} %"\ndef _hidden():\n    "mend"\nKEY = "mend"\n'
     found = [each for text in python_texts(code) for each in refused(text)]
     assert [(each.line, each.words) for each in sorted(found)] == [(3, "mend"), (4, "0 %")]
     (page,) = template_texts("<p class='outlook'>\n{{ outlook }}\n<b>put</b> {% if x %}it\nback</p>")

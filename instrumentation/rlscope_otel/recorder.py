@@ -167,7 +167,7 @@ class Run:
         preemptions: int | None = None,
         source: str | None = None,
     ) -> None:
-        """One forward pass, or up to 1 s of passes with a constant number of running requests; busy throughout by default.
+        """One forward pass, or up to 1 s of passes with a constant number of running requests; by default all busy.
 
         `source="sampled"` marks a window polled from outside; there, without `busy_ns` the busy time is unknown.
         """

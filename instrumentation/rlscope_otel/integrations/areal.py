@@ -11,19 +11,20 @@ Recorded, by this process as trainer and by a second worker `<name>.rollout` tha
   `set_version` gets a version one too high. If the server continues requests across an update, the whole part gets the
   later version. The servers' own hooks (vLLM, SGLang) do not have that error; if they record samples too, set
   RLSCOPE_SAMPLES=framework for them.
-- deliveries: what `prepare_batch` takes is trained at the next step; rejected tasks are filtered, failed ones abandoned.
+- deliveries: what `prepare_batch` takes is trained at the next step; rejected tasks are filtered, failed abandoned.
 - the trainer's scopes (`stats_tracker.record_timing`): waits for samples, steps, log-probabilities, publications,
   checkpoints, evaluations. AReaL has one step per version, so a step's number is the version it starts from.
 - the rollouts' states: generating, waiting for the staleness cap, for prompts or for weights; weights applied. With
   `instrument(rollout_gpus=8)` the rollout worker is a sampler that owns the servers' GPUs; omit it if the servers have
   a hook of their own, which records more.
-- run.json: `max_head_offpolicyness` as `max_staleness`, policy `admission`. It bounds the total
-  number of samples, not the age of each: single tokens may be older, and are counted as beyond the cap.
+- run.json: `max_head_offpolicyness` as `max_staleness`, policy `admission`. It bounds the total number of samples, not
+  the age of each: single tokens may be older, and are counted as beyond the cap.
 
 Not recorded: losses; evaluation rollouts; agents that reach the engine through AReaL's proxy, which have no episode.
 
 Run with areal 1.0.4 on a CPU: WorkflowExecutor, StalenessManager, GroupedRolloutWorkflow, `RemoteInfEngine.agenerate`
-with its resume after an abort, `stats_tracker`, in one process, with workflows of the test and simulated HTTP servers. Not run: PPOTrainer, a single controller, several ranks, real servers.
+with its resume after an abort, `stats_tracker`, in one process, with workflows of the test and simulated
+HTTP servers. Not run: PPOTrainer, a single controller, several ranks, real servers.
 """
 
 from types import ModuleType

@@ -5,8 +5,8 @@
 
 Records nothing by itself: an actor records once it calls `rlscope_otel.start_run()` or loads a hook. This module adds:
 
-- Actors of a local cluster inherit the driver's environment, and with it the driver's role, name and GPU count. Here they
-  get only what is passed to `runtime_env`, and by default a name of their own (`<role>-<host>-<pid>`).
+- Actors of a local cluster inherit the driver's environment, and with it the driver's role, name and GPU count. Here
+  they get only what is passed to `runtime_env`, and by default a name of their own (`<role>-<host>-<pid>`).
 - `continued` puts the spans that an actor's own OpenTelemetry code starts under the driver's current span (W3C Trace
   Context). The recorder's phases are joined by worker, step and version, and need no parent.
 

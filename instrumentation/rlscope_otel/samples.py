@@ -122,10 +122,8 @@ class Sample:
         sink = self._sink
         sink.running.pop(id(self), None)
         if reason is not None and reason not in schema.FINISH_REASONS:
-            sink.faults.note(
-                "sample finish",
-                f"unknown reason {reason!r}, recorded as NULL; known: {', '.join(schema.FINISH_REASONS)}",
-            )
+            known = ", ".join(schema.FINISH_REASONS)
+            sink.faults.note("sample finish", f"unknown reason {reason!r}, recorded as NULL; known: {known}")
             reason = None
         self._close_run()
         sink.buffer.add(

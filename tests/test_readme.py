@@ -96,6 +96,15 @@ def test_every_command_and_option_exists(line: str) -> None:
         assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments)) <= known
 
 
+def test_every_name_of_the_python_api_exists() -> None:
+    import rlscope
+
+    (code,) = re.findall(r"```python\nimport rlscope\n(.*?)```", README, re.DOTALL)
+    called, asked = set(re.findall(r"rlscope\.(\w+)\(", code)), set(re.findall(r"\ba\.(\w+)", code))
+    assert called and called <= set(rlscope.__all__)
+    assert asked and asked <= set(dir(rlscope.Analysis))
+
+
 def figures(name: str) -> str:
     return (ROOT / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8")
 

@@ -42,9 +42,10 @@ def trace_format_page() -> str:
     lines = [
         GENERATED,
         f"# Trace format {FORMAT_VERSION}\n\n",
-        "A run is a folder: `run.json`, one `workers/<worker_id>.json` per worker, and a folder of Parquet files per\n",
-        "table, `<table>/<worker_id>-<sequence>.parquet`. A trace holds facts only; times are UTC epoch nanoseconds;\n",
-        "no data is NULL. The schemas are in `instrumentation/rlscope_otel/schema.py`.\n",
+        "A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, and one folder of Parquet\n",
+        "files per table, `<table>/<worker_id>-<sequence>.parquet`. It holds recorded facts only. Times are\n",
+        "nanoseconds since the UTC epoch. Missing data is NULL, never 0. The schemas are in\n",
+        "`instrumentation/rlscope_otel/schema.py`.\n",
     ]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")
@@ -59,8 +60,8 @@ def _config_lines() -> list[str]:
     """The entries of run.json's config that an analysis reads."""
     schema = run_config_schema()
     return [
-        "\n## run.json: config\n\nWhat `start_run(config=...)` is given. Every entry may be missing, and others may be"
-        " there;\nwhat is not stated is taken from what the run shows, or assumed and said to be.\n\n"
+        "\n## run.json: config\n\nThe settings passed to `start_run(config=...)`. All are optional; other entries"
+        " are kept.\nFor a missing setting rlscope uses what the run shows, or a default that the report names.\n\n"
         "| entry | type | meaning |\n|---|---|---|\n",
         *(
             f"| `{name}` | {re.sub('^an? ', '', entry_kind(name, schema))} | {entry['description']} |\n"

@@ -1,4 +1,4 @@
-"""Every knob of the example, and the command line made from it."""
+"""The options of the example, and its command line."""
 
 import argparse
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the example says at its end."""
+"""The summary that the example prints at its end."""
 
 from statistics import fmean
 
@@ -18,6 +18,6 @@ def closing_lines(counts: Counts) -> str:
             f"response tokens scored: {counts.tokens_generated}",
             f"reward, first and last {FEW} steps: {fmean(rewards[:FEW]):.2f}, {fmean(rewards[-FEW:]):.2f}",
             f"staleness by TRL's count: {fmean(staleness):.2f}" if staleness else "staleness by TRL's count: 0",
-            f"samples dropped for their age: {counts.total('sample/dropped_stale_total'):.0f}",
+            f"samples dropped as stale: {counts.total('sample/dropped_stale_total'):.0f}",
         )
     )

@@ -2,7 +2,7 @@
 
 The CPU build packs weights when it loads them, so new ones go through vLLM's layerwise reload, which loads and packs
 as at start-up. Meanwhile the layers are empty: all of it is done in one call, and an engine that is not paused can run
-passes before and after it. A parameter that the file lacks keeps its old value; vLLM says nothing of it.
+passes before and after it. A parameter that the file lacks keeps its old value, without a message from vLLM.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The knobs of the pipeline, its command line, and what the trace is told of them."""
+"""The options of the pipeline, its command line, and the config that goes into the trace."""
 
 import argparse
 from collections.abc import Sequence
@@ -80,7 +80,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--tied",
         action="store_true",
-        help="a fault: the head is tied to the embeddings and not sent by itself, so vLLM's CPU build keeps its first",
+        help="a bug: the head is tied to the embeddings and not sent separately, so vLLM's CPU build keeps its first",
     )
     parser.add_argument("--no-pin", dest="pin", action="store_false", help="let both processes use every core")
     options = Options(**vars(parser.parse_args(arguments)))

@@ -33,7 +33,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when told to: for tests and for replaying recorded times."""
+    """A clock that moves only when advanced: for tests, and for replaying recorded times."""
 
     def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
         self._wall_ns = wall_ns

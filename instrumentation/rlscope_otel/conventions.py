@@ -1,7 +1,7 @@
-"""Span names and attribute keys under `rlscope.*`: what a span must carry to become a row of the trace.
+"""Span names, attribute keys and metrics under `rlscope.*`: what a span needs to become a row of a trace table.
 
-A span whose name is not here, or that lacks a required attribute, is kept in the `spans` table. The stored columns
-are in `schema.py`; which attribute fills which column is in `span_rows.py`.
+A span with another name, or without a required attribute, goes to the `spans` table. The stored columns are in
+`schema.py`; `span_rows.py` maps attributes to columns.
 """
 
 from typing import Final, NamedTuple
@@ -12,7 +12,7 @@ SCOPE_NAME: Final = "rlscope_otel"
 
 
 class Attribute(NamedTuple):
-    """One attribute: its key, its type (of each element when `many`), its unit, what it says, and if it must be set."""
+    """One attribute: key, type (of each element if `many`), unit, description, and whether it is required."""
 
     key: str
     type: type[str] | type[int] | type[float] | type[bool]
@@ -22,27 +22,31 @@ class Attribute(NamedTuple):
     many: bool = False
 
 
-WAIT_REASON: Final = Attribute("rlscope.wait.reason", str, "", "what is waited for: " + " | ".join(schema.WAIT_REASONS))
+WAIT_REASON: Final = Attribute(
+    "rlscope.wait.reason", str, "", "what the worker waits for: " + " | ".join(schema.WAIT_REASONS)
+)
 
 STEP: Final = Attribute("rlscope.train.step", int, "", "the optimizer step", required=True)
 VERSION_IN: Final = Attribute(
-    "rlscope.train.version_in", int, "", "policy version published last when the step started", required=True
+    "rlscope.train.version_in", int, "", "latest policy version published when the step started", required=True
 )
 VERSION_OUT: Final = Attribute(
-    "rlscope.train.version_out", int, "", "policy version published from this step; version_in when absent"
+    "rlscope.train.version_out", int, "", "policy version published after this step; version_in if absent"
 )
 SAMPLES: Final = Attribute("rlscope.train.samples", int, "{sample}", "samples processed by this worker")
-TOKENS: Final = Attribute("rlscope.train.tokens", int, "{token}", "prompt and response tokens of this worker")
+TOKENS: Final = Attribute("rlscope.train.tokens", int, "{token}", "prompt and response tokens processed by this worker")
 LOSS: Final = Attribute("rlscope.train.loss", float, "1", "loss")
 GRAD_NORM: Final = Attribute("rlscope.train.grad_norm", float, "1", "gradient norm")
 ENTROPY: Final = Attribute("rlscope.train.entropy", float, "nat", "mean token entropy")
 REWARD_MEAN: Final = Attribute("rlscope.train.reward_mean", float, "1", "mean reward of the batch")
-CLIP_RATIO: Final = Attribute("rlscope.train.clip_ratio", float, "1", "share of tokens whose ratio was clipped, 0..1")
+CLIP_RATIO: Final = Attribute(
+    "rlscope.train.clip_ratio", float, "1", "share of tokens whose importance ratio was clipped, 0..1"
+)
 IMPORTANCE_STALENESS: Final = Attribute(
-    "rlscope.train.importance.staleness", int, "", "token staleness of each importance moment", many=True
+    "rlscope.train.importance.staleness", int, "", "token staleness of each importance-ratio moment", many=True
 )
 IMPORTANCE_TOKENS: Final = Attribute(
-    "rlscope.train.importance.tokens", int, "{token}", "tokens of each importance moment", many=True
+    "rlscope.train.importance.tokens", int, "{token}", "tokens of each importance-ratio moment", many=True
 )
 IMPORTANCE_SUM: Final = Attribute(
     "rlscope.train.importance.sum_w", float, "1", "sum of the importance ratio in each moment", many=True
@@ -54,7 +58,7 @@ FRESH_TOKENS: Final = Attribute(
     "rlscope.train.fresh.tokens",
     int,
     "{token}",
-    "tokens that the step's own weights sampled on a context of theirs",
+    "tokens that the weights being trained sampled, on a context that they also computed",
 )
 FRESH_SUM: Final = Attribute("rlscope.train.fresh.sum_w", float, "1", "sum of the importance ratio of fresh tokens")
 FRESH_SQUARES: Final = Attribute(
@@ -62,14 +66,14 @@ FRESH_SQUARES: Final = Attribute(
 )
 
 WEIGHTS_VERSION: Final = Attribute("rlscope.weights.version", int, "", "the policy version", required=True)
-WEIGHTS_LABEL: Final = Attribute("rlscope.weights.label", str, "", "what the framework calls the version")
-WEIGHTS_BYTES: Final = Attribute("rlscope.weights.size", int, "By", "bytes moved")
-WEIGHTS_PAUSED: Final = Attribute("rlscope.weights.paused", bool, "", "whether generation stopped meanwhile")
-WEIGHTS_KV: Final = Attribute("rlscope.weights.kv", str, "", "what became of the KV cache: kept | recomputed")
+WEIGHTS_LABEL: Final = Attribute("rlscope.weights.label", str, "", "the framework's own name for the version")
+WEIGHTS_BYTES: Final = Attribute("rlscope.weights.size", int, "By", "bytes transferred")
+WEIGHTS_PAUSED: Final = Attribute("rlscope.weights.paused", bool, "", "whether generation was paused during the update")
+WEIGHTS_KV: Final = Attribute("rlscope.weights.kv", str, "", "what happened to the KV cache: kept | recomputed")
 
 
 class SpanName(NamedTuple):
-    """One span name: the table that its spans become rows of, what it covers, and its attributes."""
+    """One span name: the table its spans go to, what it covers, and its attributes."""
 
     name: str
     table: str
@@ -104,9 +108,9 @@ TRAIN_STEP: Final = SpanName(
 
 _WEIGHTS: Final = (WEIGHTS_VERSION, WEIGHTS_LABEL, WEIGHTS_BYTES, WEIGHTS_PAUSED, WEIGHTS_KV)
 _WEIGHT_BRIEFS: Final = {
-    "publish": "the trainer makes a policy version available",
-    "transfer": "a policy version on its way",
-    "apply": "an engine takes a policy version into use",
+    "publish": "the trainer publishes a policy version",
+    "transfer": "a policy version is transferred to an engine",
+    "apply": "an engine loads a policy version and starts to use it",
 }
 WEIGHT_SPANS: Final = {
     phase: SpanName(f"rlscope.weights.{phase}", "weight_updates", _WEIGHT_BRIEFS[phase], _WEIGHTS)
@@ -117,7 +121,7 @@ ACTIVITY_SPANS: Final = {
     activity: SpanName(
         f"rlscope.{activity}",
         "activities",
-        f"the worker is at: {activity}",
+        f"activity of the worker: {activity}",
         (WAIT_REASON,) if activity == "wait" else (),
     )
     for activity in schema.ACTIVITIES
@@ -127,7 +131,7 @@ SPAN_NAMES: Final = (TRAIN_STEP, *WEIGHT_SPANS.values(), *ACTIVITY_SPANS.values(
 
 
 class Metric(NamedTuple):
-    """One metric: its name, its UCUM unit, what it says, and whether it only grows."""
+    """One metric: name, UCUM unit, description, and whether it is a counter."""
 
     name: str
     unit: str
@@ -136,7 +140,7 @@ class Metric(NamedTuple):
     attributes: tuple[Attribute, ...] = ()
 
 
-RUN_ID: Final = Attribute("rlscope.run.id", str, "", "the run, as in run.json; empty until that can be written")
+RUN_ID: Final = Attribute("rlscope.run.id", str, "", "the run id in run.json; empty until run.json is written")
 WORKER_ID: Final = Attribute("rlscope.worker.id", str, "", "the worker", required=True)
 ROLE: Final = Attribute("rlscope.role", str, "", " | ".join(schema.ROLES), required=True)
 QUEUE: Final = Attribute("rlscope.queue", str, "", "the queue's name", required=True)
@@ -162,45 +166,49 @@ def _counter(name: str, unit: str, brief: str, *more: Attribute) -> Metric:
 
 
 RUNNING_REQUESTS: Final = _gauge("rlscope.engine.running", "{request}", "requests in the engine's last batch")
-WAITING_REQUESTS: Final = _gauge("rlscope.engine.waiting", "{request}", "requests queued in the engine at its last row")
-KV_USED: Final = _gauge("rlscope.engine.kv.used", "{token}", "tokens resident in the KV cache when last counted")
-KV_CAPACITY: Final = _gauge("rlscope.engine.kv.capacity", "{token}", "tokens that the KV cache can hold")
-DECODE_TOKENS: Final = _counter("rlscope.engine.decode", "{token}", "tokens that the engine produced")
-QUEUE_DEPTH: Final = _gauge("rlscope.queue.depth", "{sample}", "samples in the queue when last looked at", QUEUE)
-QUEUE_CAPACITY: Final = _gauge("rlscope.queue.capacity", "{sample}", "most samples that the queue can hold", QUEUE)
-DELIVERIES: Final = _counter(
-    "rlscope.deliveries", "{sample}", "samples that left the queue, by what they left for", OUTCOME
+WAITING_REQUESTS: Final = _gauge(
+    "rlscope.engine.waiting", "{request}", "requests waiting in the engine at its last pass"
 )
-TRAIN_STEPS: Final = _counter("rlscope.train.steps", "{step}", "optimizer steps that this worker took part in")
-LAST_STEP: Final = _gauge("rlscope.train.last_step", "s", "UTC epoch seconds at which this worker's last step ended")
+KV_USED: Final = _gauge("rlscope.engine.kv.used", "{token}", "tokens in the KV cache, last value")
+KV_CAPACITY: Final = _gauge("rlscope.engine.kv.capacity", "{token}", "capacity of the KV cache")
+DECODE_TOKENS: Final = _counter("rlscope.engine.decode", "{token}", "output tokens produced by the engine")
+QUEUE_DEPTH: Final = _gauge("rlscope.queue.depth", "{sample}", "samples in the queue, last value", QUEUE)
+QUEUE_CAPACITY: Final = _gauge("rlscope.queue.capacity", "{sample}", "maximum number of samples in the queue", QUEUE)
+DELIVERIES: Final = _counter("rlscope.deliveries", "{sample}", "samples that left the queue, by outcome", OUTCOME)
+TRAIN_STEPS: Final = _counter("rlscope.train.steps", "{step}", "optimizer steps of this worker")
+LAST_STEP: Final = _gauge("rlscope.train.last_step", "s", "end of this worker's last step, UTC epoch seconds")
 STEP_PERIOD: Final = _gauge(
-    "rlscope.train.period", "s", "median time from the end of a step to the next, of six hours; none before three"
+    "rlscope.train.period", "s", "median time between step ends over the last six hours; absent until there are three"
 )
 TRAINED_TOKENS: Final = _counter(
     "rlscope.train.staleness",
     "{token}",
-    "tokens trained, by staleness, as the importance moments of the train steps say",
+    "tokens trained, by staleness, from the importance moments of the train steps",
     STALENESS,
 )
 TOKEN_AGE: Final = _counter(
-    "rlscope.train.token_age", "{version}", "sum of the staleness of those tokens: by their number it is the mean"
+    "rlscope.train.token_age", "{version}", "sum of the staleness of those tokens, to compute the mean"
 )
 OVER_CAP: Final = _counter(
     "rlscope.train.over_cap",
     "{token}",
-    "of those tokens, the ones older than the run's max_staleness allows; none without such a cap",
+    "those tokens whose staleness exceeds the run's max_staleness; absent without a cap",
 )
-VERSION: Final = _gauge("rlscope.weights.latest", "{version}", "highest policy version so far", PHASE)
-UPDATES: Final = _counter("rlscope.weights.updates", "{update}", "weight updates that ended", PHASE)
-UPDATE_TIME: Final = _counter("rlscope.weights.update.time", "s", "seconds that those updates took", PHASE)
-WORKER_TIME: Final = _counter("rlscope.worker.time", "s", "seconds by state, innermost counted", STATE, WAIT_REASON)
-WORKER_GPUS: Final = _gauge("rlscope.worker.gpus", "{gpu}", "GPUs that the worker owns")
+VERSION: Final = _gauge("rlscope.weights.latest", "{version}", "latest policy version", PHASE)
+UPDATES: Final = _counter("rlscope.weights.updates", "{update}", "completed weight updates", PHASE)
+UPDATE_TIME: Final = _counter("rlscope.weights.update.time", "s", "total duration of those updates", PHASE)
+WORKER_TIME: Final = _counter(
+    "rlscope.worker.time", "s", "seconds by state, counting the innermost", STATE, WAIT_REASON
+)
+WORKER_GPUS: Final = _gauge("rlscope.worker.gpus", "{gpu}", "GPUs owned by the worker")
 HEARTBEAT: Final = _gauge(
-    "rlscope.worker.heartbeat", "s", "UTC epoch seconds of the last flush that wrote everything; none once stopped"
+    "rlscope.worker.heartbeat", "s", "last complete flush, UTC epoch seconds; absent once stopped"
 )
-STOPPED: Final = _gauge("rlscope.worker.stopped", "s", "UTC epoch seconds at which the worker stopped; none before")
-ROWS_DROPPED: Final = _counter("rlscope.rows.dropped", "{row}", "rows that could not be kept or written", TABLE)
-ROWS_WRITTEN: Final = _counter("rlscope.rows.written", "{row}", "rows that are on disk", TABLE)
+STOPPED: Final = _gauge("rlscope.worker.stopped", "s", "when the worker stopped, UTC epoch seconds; absent before")
+ROWS_DROPPED: Final = _counter(
+    "rlscope.rows.dropped", "{row}", "rows lost: the buffer was full, or writing failed", TABLE
+)
+ROWS_WRITTEN: Final = _counter("rlscope.rows.written", "{row}", "rows written to disk", TABLE)
 
 METRICS: Final = (
     RUNNING_REQUESTS,

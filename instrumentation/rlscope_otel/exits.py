@@ -1,15 +1,15 @@
-"""The ways a process ends or splits, and what a live run does then.
+"""How a process can end or fork, and what happens to an active recording.
 
 | ending | what is kept |
 |---|---|
 | normal exit, `sys.exit`, end of a multiprocessing child | everything: the run is stopped |
-| SIGTERM with the default action | everything: the run is stopped, then the process ends by the signal |
-| SIGTERM with the host's handler | everything so far: the run is flushed, then the host's handler is called |
-| `os._exit`, SIGKILL, a crash | all but the last interval |
-| fork | the parent goes on; the child's copy of the run is inert until it calls `start_run` itself |
+| SIGTERM with the default action | everything: the run is stopped, then the signal ends the process |
+| SIGTERM with a handler of the host | everything so far: the run is flushed, then the host's handler is called |
+| `os._exit`, SIGKILL, a crash | everything but the last flush interval |
+| fork | the parent continues; the child records nothing until it calls `start_run` itself |
 
-A fork waits until the file of the moment is written (`forks.py`). Nothing is installed before the first run starts.
-SIGTERM is only handled when the main thread starts the run and the signal is not ignored.
+A fork waits until the current file is written (`forks.py`). No handler is installed before the first run starts.
+SIGTERM is handled only if the main thread starts the run and the signal is not ignored.
 """
 
 import atexit

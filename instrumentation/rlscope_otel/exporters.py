@@ -1,8 +1,8 @@
-"""OpenTelemetry's way in: `OTEL_TRACES_EXPORTER=rlscope_parquet` gives the same rows as the span processor.
+"""OpenTelemetry exporter: `OTEL_TRACES_EXPORTER=rlscope_parquet` writes the same rows as the span processor.
 
-Only spans have an exporter. The format has no table for a host's metrics or logs, so none is registered for them.
-An exporter is made without arguments; it records into the run that this process started in RLSCOPE_RUN_DIR, or
-starts one itself from the environment, with the GPUs that RLSCOPE_GPU_COUNT gives it (else 0: it cannot know).
+Only spans have an exporter: the format has no table for the host's metrics or logs. It records into the run that this
+process started in RLSCOPE_RUN_DIR, or starts one from the environment, with RLSCOPE_GPU_COUNT GPUs (default 0, since it
+cannot know).
 """
 
 import os

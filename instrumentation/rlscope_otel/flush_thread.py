@@ -1,6 +1,6 @@
-"""When to write: every interval, when a buffer is pressed, when the host asks, and at the end.
+"""When to write: at every interval, when a buffer is nearly full, on request, and at the end.
 
-One daemon thread does all writing, so the host's threads do no I/O. Orders go through a `SimpleQueue`, whose `put`
+One daemon thread does all writing, so the host's threads do no I/O. Requests go through a `SimpleQueue`, whose `put`
 may be called from a signal handler that interrupted another `put`.
 """
 
@@ -21,7 +21,7 @@ class _Order(NamedTuple):
 
 
 class FlushThread:
-    """Calls `write(last)` until told to stop; `write` says whether everything reached the disk."""
+    """Calls `write(last)` until stopped; `write` returns whether everything reached the disk."""
 
     def __init__(self, write: Callable[[bool], bool], interval_s: float, faults: Faults) -> None:
         self._write = write
@@ -37,7 +37,7 @@ class FlushThread:
         self._thread.start()
 
     def press(self) -> None:
-        """Write soon: a buffer is long. One order at a time, and none before the next interval if writing fails."""
+        """Write soon, since a buffer is long: one request at a time; if writing fails, not before the next interval."""
         if not self._pressed:
             self._pressed = True
             self._orders.put(_Order())

@@ -1,6 +1,6 @@
 """GPM, NVML's performance counters (Hopper and later): activity of the SMs between two samples of a device.
 
-Readings need no profiling permission. They are per device: a share of it (MIG) is not told apart.
+Readings need no profiling permission. They are per device: MIG instances are not distinguished.
 """
 
 from typing import Protocol

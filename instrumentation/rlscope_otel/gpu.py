@@ -1,7 +1,7 @@
-"""What the GPUs themselves say: a thread that reads NVML once an interval and writes `gpu_samples`.
+"""GPU readings: a thread that polls NVML and writes `gpu_samples`.
 
-Where the device has GPM (Hopper and later) it gives the share of the SMs that had work; elsewhere only whether any
-kernel ran. Without the library or a GPU there is nothing to read, and one warning if it was asked for.
+Devices with GPM (Hopper and later) report the share of active SMs; others only whether any kernel ran. If sampling was
+requested and the library or the GPU is missing, one warning is logged.
 """
 
 import importlib
@@ -90,7 +90,7 @@ class GpuSampler:
         self._thread.join(_STOP_TIMEOUT_S)
 
     def read(self) -> None:
-        """One row for each GPU; what a device does not tell is None."""
+        """Write one row per GPU; None for what a device does not report."""
         for gpu in self._gpus:
             sm_active_ratio = _or_none(gpu.gpm.sm_active_ratio) if gpu.gpm else None
             utilization = _or_none(lambda gpu=gpu: self._nvml.nvmlDeviceGetUtilizationRates(gpu.handle))
@@ -123,7 +123,7 @@ def load_nvml(faults: Faults) -> Nvml | None:
         nvml = cast(Nvml, importlib.import_module("pynvml"))
         nvml.nvmlInit()
     except ImportError:
-        faults.note("gpu", "GPUs are not sampled: pynvml is missing; install rlscope-otel[gpu]")
+        faults.note("gpu", "GPUs are not sampled: pynvml is not installed (pip install rlscope-otel[gpu])")
     except Exception as error:  # NVMLError, which is known only once the library is.
         faults.note("gpu", f"GPUs are not sampled: {error}")
     else:
@@ -138,7 +138,9 @@ def find_gpus(nvml: Nvml, gpu_ids: Sequence[str], gpu_count: int, faults: Faults
         if not wanted and gpu_count == nvml.nvmlDeviceGetCount():
             wanted = [str(index) for index in range(gpu_count)]
         if not wanted and gpu_count:
-            faults.note("gpu", "GPUs are not sampled: pass gpu_ids= to say which of the machine's are this worker's")
+            faults.note(
+                "gpu", "GPUs are not sampled: gpu_count is not the machine's; pass gpu_ids= to name this worker's"
+            )
         return [_gpu(nvml, name, keep_name=bool(gpu_ids)) for name in wanted[:gpu_count]]
     except Exception as error:  # NVMLError
         faults.note("gpu", f"GPUs are not sampled: {error}")

@@ -1,6 +1,6 @@
-"""The context managers of a training loop: each is one span, ended whatever happens in the block.
+"""The context managers of a training loop: each is one span, which ends even if the block raises.
 
-An exception of the host passes through untouched. What goes wrong in here is counted and never raised.
+The host's exceptions pass through unchanged. Errors in the hooks themselves are counted and never raised.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -14,16 +14,17 @@ from rlscope_otel.faults import Faults
 from rlscope_otel.spans import start_root_span
 
 Moment = tuple[int, int, float, float]
-"""Token staleness, tokens, and the sum and the sum of squares of their importance ratio."""
+"""Token staleness, number of tokens, and the sum and sum of squares of their importance ratio."""
 FreshMoment = tuple[int, float, float]
-"""Tokens that the step's very weights sampled on a context of their own, and both sums of their importance ratio.
+"""Number of fresh tokens, and the sum and sum of squares of their importance ratio.
 
-None are while the trainer is ahead of what it published last.
+A token is fresh if the weights being trained sampled it, on a context that they also computed. There are none while the
+trainer has weights that it has not published.
 """
 
 
 class PhaseSource:
-    """What all phases of a run share; `tracer` is None when the run is inert."""
+    """Shared by all phases of a run; `tracer` is None if the run is inactive."""
 
     __slots__ = ("faults", "now_ns", "tracer")
 
@@ -34,7 +35,7 @@ class PhaseSource:
 
 
 class Phase:
-    """One stretch of a worker's time."""
+    """An interval of a worker's time."""
 
     __slots__ = ("_attributes", "_name", "_source", "_span")
 
@@ -72,7 +73,7 @@ class Phase:
             self._source.faults.note(self._name, failure)
 
     def between(self, start_ns: int, end_ns: int) -> None:
-        """Record it as a stretch that has passed, in place of the block: for what a host tells only afterwards."""
+        """Record an interval in the past, instead of a `with` block: for what the host reports only afterwards."""
         tracer = self._source.tracer
         if tracer is None:
             return
@@ -94,7 +95,7 @@ class Phase:
 
 
 class TrainStep(Phase):
-    """One optimizer step; what is known only after it goes through `record`."""
+    """One optimizer step; pass values that are known only later to `record`."""
 
     __slots__ = ()
 
@@ -112,7 +113,7 @@ class TrainStep(Phase):
         samples: int | None = None,
         tokens: int | None = None,
     ) -> None:
-        """Add to the step's row; a later value replaces an earlier one."""
+        """Add values to the step's row; a later value replaces an earlier one."""
         if self._source.tracer is None:
             return
         self._keep(
@@ -166,7 +167,7 @@ class WeightUpdate(Phase):
         paused: bool | None = None,
         kv: str | None = None,
     ) -> None:
-        """Add to the update's row; a later value replaces an earlier one."""
+        """Add values to the update's row; a later value replaces an earlier one."""
         if self._source.tracer is not None:
             self._keep(
                 (

@@ -1,6 +1,6 @@
-"""The handle that a training loop or an engine holds: every hook of the public API.
+"""The handle of a recording, with every hook of the public API; `start_run` in `start.py` returns it.
 
-No hook raises into the host and none does I/O on its thread. How a run is started is in `start.py`.
+No hook raises into the host or does I/O on its thread.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ _FLUSH_TIMEOUT_S = 10.0
 
 
 class Run:
-    """One worker's recording; inert, and nearly free, when it was started without a run folder."""
+    """One worker's recording. Started without a run folder it is inactive: every hook is a cheap no-op."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
@@ -34,41 +34,41 @@ class Run:
 
     @property
     def active(self) -> bool:
-        """Whether anything is recorded: False when inert, stopped, or in a forked child."""
+        """Whether this records: False without a run folder, after `stop`, and in a forked child."""
         return self._recording.active
 
     @property
     def run_id(self) -> str | None:
-        """The id in run.json; None while the folder cannot be written, or when inert."""
+        """The id in run.json; None while the folder cannot be written, or if inactive."""
         return self._recording.run_id
 
     @property
     def run_dir(self) -> Path | None:
-        """The run folder; None when inert."""
+        """The run folder; None if inactive."""
         return self._recording.run_dir
 
     @property
     def worker_id(self) -> str | None:
-        """The name recorded under, which differs from the wanted one when that was taken; None when inert."""
+        """The worker's name, with a suffix if the requested one was taken; None if inactive."""
         return self._recording.worker_id
 
     @property
     def role(self) -> str | None:
-        """The role recorded under; None when inert."""
+        """The worker's role; None if inactive."""
         return self._recording.role
 
     @property
     def faults(self) -> Faults:
-        """What went wrong in the hooks of this run, counted by kind."""
+        """Errors in the hooks of this run, counted by kind."""
         return self._faults
 
     @property
     def span_processor(self) -> SpanProcessor:
-        """Add it to a TracerProvider of the host to have that provider's spans in the trace."""
+        """Add it to a TracerProvider of yours to record that provider's spans too."""
         return self._recording.processor
 
     def describe(self, **identity: object) -> None:
-        """Say about this worker what was not known at the start, such as `kv_capacity_tokens` or `max_running`."""
+        """Set what was not known at the start, such as `kv_capacity_tokens` or `max_running`."""
         self._recording.describe(identity)
 
     def startup(self) -> Phase:
@@ -76,17 +76,19 @@ class Run:
         return self.activity("startup")
 
     def wait(self, reason: str) -> Phase:
-        """The worker waits; `reason` is one of `schema.WAIT_REASONS`."""
+        """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
         if reason not in schema.WAIT_REASONS:
-            self._faults.note("wait", f"unknown reason {reason!r} is kept as none; known: {schema.WAIT_REASONS}")
+            self._faults.note(
+                "wait", f"unknown reason {reason!r}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
+            )
         return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
 
     def generate(self) -> Phase:
-        """The worker generates samples, where there are no engine steps that say so."""
+        """The worker generates samples; only needed where no engine steps are recorded."""
         return self.activity("generate")
 
     def logprobs(self) -> Phase:
-        """The worker computes log-probabilities of tokens that are already sampled."""
+        """The worker computes log-probabilities of sampled tokens."""
         return self.activity("logprobs")
 
     def reward(self) -> Phase:
@@ -106,7 +108,7 @@ class Run:
         name = conventions.ACTIVITY_SPANS.get(activity)
         if name is None:
             self._faults.note(
-                "activity", f"unknown activity {activity!r} is kept as 'other'; known: {schema.ACTIVITIES}"
+                "activity", f"unknown activity {activity!r}, recorded as 'other'; known: {', '.join(schema.ACTIVITIES)}"
             )
             name = conventions.ACTIVITY_SPANS["other"]
         return Phase(self._phases, name)
@@ -114,7 +116,7 @@ class Run:
     def train_step(
         self, step: int, *, version_in: int, samples: int | None = None, tokens: int | None = None
     ) -> TrainStep:
-        """One optimizer step: compute only, so wait outside of it or in a nested `wait`."""
+        """One optimizer step. It covers compute: put waits outside, or in a nested `wait`."""
         values = (
             (conventions.STEP, step),
             (conventions.VERSION_IN, version_in),
@@ -128,13 +130,13 @@ class Run:
         return self._weights("publish", version, label=label, bytes=bytes)
 
     def transfer_weights(self, version: int, label: str | None = None, *, bytes: int | None = None) -> WeightUpdate:
-        """A policy version is on its way to an engine."""
+        """A policy version is transferred to an engine."""
         return self._weights("transfer", version, label=label, bytes=bytes)
 
     def apply_weights(
         self, version: int, label: str | None = None, *, paused: bool | None = None, kv: str | None = None
     ) -> WeightUpdate:
-        """An engine takes a version into use; `paused`: generation stopped; `kv`: kept | recomputed."""
+        """An engine loads a policy version. `paused`: whether generation was paused; `kv`: kept | recomputed."""
         return self._weights("apply", version, label=label, paused=paused, kv=kv)
 
     def sample(
@@ -146,7 +148,7 @@ class Run:
         submitted_ns: int | None = None,
         version_source: str = "engine",
     ) -> Sample:
-        """A handle for one segment of a sample, to be fed as tokens come."""
+        """A handle for one segment of a sample; report its tokens to it as they are generated."""
         return Sample(
             self._recording.samples, sample_id, group_id, segment, prompt_tokens, submitted_ns, version_source
         )
@@ -165,9 +167,9 @@ class Run:
         preemptions: int | None = None,
         source: str | None = None,
     ) -> None:
-        """One forward pass, or a window of at most 1 s of passes with one running count; busy all along by default.
+        """One forward pass, or up to 1 s of passes with a constant number of running requests; by default all busy.
 
-        `source="sampled"` marks a window that was read from outside; there no `busy_ns` means that it is not known.
+        `source="sampled"` marks a window polled from outside; there, without `busy_ns` the busy time is unknown.
         """
         try:
             busy_ns = end_ns - start_ns if busy_ns is None and source != "sampled" else busy_ns
@@ -202,24 +204,26 @@ class Run:
         reward: float | None = None,
         advantage: float | None = None,
     ) -> None:
-        """A sample left the queue, now unless `taken_ns` says when: trained, dropped_stale, filtered or abandoned."""
+        """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
         if outcome not in schema.DELIVERY_OUTCOMES:
             self._deliveries.drop()
-            self._faults.note("delivery", f"unknown outcome {outcome!r}; known: {schema.DELIVERY_OUTCOMES}")
+            self._faults.note(
+                "delivery", f"unknown outcome {outcome!r}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}"
+            )
             return
         taken_ns = self.now_ns() if taken_ns is None else taken_ns
         self._deliveries.add((sample_id, queued_ns, taken_ns, outcome, step, consumer_version, reward, advantage))
 
     def queue_depth(self, queue: str, depth: int, capacity: int | None = None) -> None:
-        """How many samples a queue holds now, and the most it can hold."""
+        """The number of samples in a queue now, and its capacity."""
         self._queue_depths.add((queue, self.now_ns(), depth, capacity))
 
     def flush(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
-        """Have everything written and wait for it; False when it failed or took longer."""
+        """Write everything and wait for it; False if it failed or took longer than `timeout_s`."""
         return self._recording.flush(timeout_s)
 
     def stop(self, timeout_s: float = _FLUSH_TIMEOUT_S) -> bool:
-        """Write everything, samples still running as `unfinished`, and become inert. Called at exit if not before."""
+        """Write everything, running samples as `unfinished`, and stop recording. Called at exit if not before."""
         while self.active and self._last_words:
             try:
                 self._last_words.pop()()
@@ -231,11 +235,11 @@ class Run:
             exits.unwatch(self)
 
     def before_stop(self, last_words: Callable[[], None]) -> None:
-        """Have a hook called when the run stops, while it still records: what was going on ends there."""
+        """Register a function to call when the run stops, while it still records."""
         self._last_words.append(last_words)
 
     def abandon(self) -> None:
-        """Become inert and write nothing: what is held belongs to the process that this one was forked from."""
+        """Stop recording without writing: in a forked child, the buffered rows belong to the parent."""
         self._recording.abandon()
 
     def __enter__(self) -> Self:

@@ -58,7 +58,7 @@ class Recording:
         return self._writer.worker_id if self._writer else None
 
     def describe(self, identity: Mapping[str, object]) -> None:
-        """Set fields of the worker's identity; a name that is none of them is a fault."""
+        """Set fields of the worker's identity; an unknown name is a fault."""
         if self._writer is None:
             return
         known = {field.name for field in fields(Identity)} - {"role"}
@@ -148,5 +148,5 @@ class Recording:
         complete = writer.flush(self._stopped_ns if last else None)
         if last and not complete:
             lost = writer.give_up()
-            self.faults.note("stop", f"{lost} rows could not be written and are lost")
+            self.faults.note("stop", f"{lost} rows could not be written and were lost")
         return complete

@@ -1,7 +1,7 @@
-"""`run.json`: what run this folder holds. The first worker to come writes it; the others join its run.
+"""`run.json`: which run this folder holds. The first worker creates it; the others join the run.
 
-Its identity is written once. A worker that comes later may only add settings that the file lacks (a sampler is often
-up before the trainer that knows the batch size); it never changes one that is there.
+Its identity is written once. Later workers may add settings that are missing (a sampler often starts before the
+trainer, which knows the batch size), but never change one.
 """
 
 import json
@@ -20,14 +20,14 @@ _READ_PAUSE_S = 0.05
 
 
 class Joined(NamedTuple):
-    """The run that a worker has joined, and which of its settings the run has otherwise."""
+    """The run that a worker has joined, and which of the worker's settings differ from the run's."""
 
     run_id: str
     conflicts: tuple[str, ...] = ()
 
 
 def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int) -> Joined:
-    """Create the run's file or join the run that it names.
+    """Create run.json, or join the run that it names.
 
     Raises SetupError when the folder holds another run or another format, OSError when it cannot be written.
     """
@@ -52,9 +52,9 @@ def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], cr
 
 
 def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
-    """Add the settings that run.json lacks; True when it holds them all already.
+    """Add the settings that run.json lacks; True if it already had them all.
 
-    Two workers that add at one moment may lose one of the two additions: each flush asks again until it is there.
+    If two workers add at the same moment, one addition may be lost, so each flush tries again until it is there.
     """
     path = run_dir / "run.json"
     if not config:
@@ -68,7 +68,7 @@ def add_config(run_dir: Path, config: Mapping[str, object]) -> bool:
 
 
 def setting(run_dir: Path, name: str) -> object:
-    """A setting as the run has it; None where it has none. Raises OSError, SetupError."""
+    """A setting of the run, or None if it is not set. Raises OSError, SetupError."""
     return _config(read(run_dir / "run.json")).get(name)
 
 

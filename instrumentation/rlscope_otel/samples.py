@@ -1,6 +1,6 @@
-"""A sample while it is generated: tokens and their policy version as they come, kept as runs of one version.
+"""A sample while it is generated: its tokens, stored as ranges sampled by one policy version.
 
-Appending to the present run is one comparison and one addition, cheap enough for every request at every decode step.
+Extending the current range is one comparison and one addition, cheap enough for every request at every decode step.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ VersionRun = tuple[int, int, int]
 
 
 class SampleSink:
-    """Where finished samples go, and which are still running, so that a stop can write those as unfinished."""
+    """Collects finished samples, and knows which are still running, so that a stop can write those as unfinished."""
 
     __slots__ = ("buffer", "faults", "limit", "now_ns", "running")
 
@@ -26,7 +26,7 @@ class SampleSink:
         self.running: dict[int, Sample] = {}
 
     def finish_running(self) -> None:
-        """Write every sample that is still running with the finish reason `unfinished`: its length is censored."""
+        """Write every running sample with the finish reason `unfinished`; its length is a lower bound."""
         for sample in list(self.running.values()):
             sample.finish("unfinished")
 
@@ -80,16 +80,16 @@ class Sample:
 
     @property
     def versions(self) -> tuple[VersionRun, ...]:
-        """The runs of tokens that have ended; after `finish` all of them."""
+        """The completed ranges of tokens; after `finish`, all of them."""
         return tuple(self._runs)
 
     def started(self, at_ns: int | None = None) -> None:
-        """It was scheduled for the first time; now unless a time is given."""
+        """Record that it was first scheduled, now or at `at_ns`."""
         if self._started_ns is None:
             self._started_ns = self._sink.now_ns() if at_ns is None else at_ns
 
     def tokens(self, count: int, version: int) -> None:
-        """`count` more output tokens were sampled under a policy version."""
+        """Record `count` more output tokens, sampled by a policy version."""
         try:
             if count > 0:
                 if version != self._version:
@@ -100,7 +100,7 @@ class Sample:
             self._sink.faults.note("sample tokens", error)
 
     def torn(self, count: int) -> None:
-        """`count` of the tokens were sampled while weights were being swapped without a pause."""
+        """Record that `count` of the tokens were sampled while weights were loaded without pausing generation."""
         try:
             self._torn_tokens = (self._torn_tokens or 0) + count
         except Exception as error:  # A host's own number type may fail in any way.
@@ -115,16 +115,15 @@ class Sample:
         cached_tokens: int | None = None,
         env_wait_ns: int | None = None,
     ) -> None:
-        """The segment's last token was sampled, now unless a time is given; only the first call counts."""
+        """Record the end of the segment, now or at `at_ns`; only the first call counts."""
         if self._finished:
             return
         self._finished = True
         sink = self._sink
         sink.running.pop(id(self), None)
         if reason is not None and reason not in schema.FINISH_REASONS:
-            sink.faults.note(
-                "sample finish", f"unknown reason {reason!r} is kept as none; known: {schema.FINISH_REASONS}"
-            )
+            known = ", ".join(schema.FINISH_REASONS)
+            sink.faults.note("sample finish", f"unknown reason {reason!r}, recorded as NULL; known: {known}")
             reason = None
         self._close_run()
         sink.buffer.add(

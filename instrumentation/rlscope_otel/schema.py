@@ -1,8 +1,7 @@
-"""The trace format: every table that capture writes and analysis reads, with a unit and a sentence per column.
+"""The trace format: every table that capture writes and analysis reads, with a unit and a description per column.
 
-This file is the contract. The recorder builds its Arrow batches from it, the store builds its typed empty tables from
-it, and `docs/trace-format.md` is printed from it. It does not say how files are named or when they are written:
-that is `parquet.py`.
+This file is the contract: the recorder builds its Arrow batches from it, the store its typed empty tables, and
+`docs/trace-format.md` is generated from it. `parquet.py` defines how files are named and when they are written.
 
 A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No data is NULL, never 0.
 """
@@ -48,7 +47,7 @@ UPDATE_PHASES: Final = ("publish", "transfer", "apply")
 
 
 class Column(NamedTuple):
-    """One stored column: its Arrow type, its unit ("" for a name), what it means, and whether it may be NULL."""
+    """One stored column: name, Arrow type, unit ("" for names), meaning, and whether it may be NULL."""
 
     name: str
     type: pa.DataType
@@ -76,110 +75,123 @@ IMPORTANCE_MOMENT: Final = pa.struct(
 _STRING, _INT, _LONG, _REAL = pa.string(), pa.int32(), pa.int64(), pa.float64()
 
 SAMPLES: Final = (
-    Column("sample_id", _STRING, "", "the sample, unique in the run"),
-    Column("segment", _INT, "", "0, 1, ...: the stretch of the sample that one engine generated"),
-    Column("group_id", _STRING, "", "the samples of one prompt", True),
+    Column("sample_id", _STRING, "", "id of the sample, unique in the run"),
+    Column("segment", _INT, "", "0, 1, ...: index of the part of the sample that one engine generated"),
+    Column("group_id", _STRING, "", "shared by all samples of one prompt", True),
     Column("worker_id", _STRING, "", "the engine that generated the segment"),
-    Column("submitted_ns", _LONG, "ns", "when the segment was given to the engine", True),
+    Column("submitted_ns", _LONG, "ns", "when the segment was submitted to the engine", True),
     Column("started_ns", _LONG, "ns", "when it was first scheduled", True),
     Column("finished_ns", _LONG, "ns", "when its last token was sampled"),
-    Column("prompt_tokens", _INT, "tokens", "context at the start of the segment"),
+    Column("prompt_tokens", _INT, "tokens", "length of the context at the start of the segment"),
     Column("output_tokens", _INT, "tokens", "tokens sampled in this segment"),
     Column(
         "versions",
         pa.list_(pa.field("element", VERSION_RUN, nullable=False)),
         "tokens",
-        "half-open runs [start, end) of one policy version over this segment's output tokens, in order, no gaps",
+        "policy version of each range [start, end) of this segment's output tokens, in order and without gaps",
     ),
-    Column("version_source", _STRING, "", "engine | segment | time_join | admission: where `versions` comes from"),
-    Column("torn_tokens", _INT, "tokens", "tokens sampled while weights were swapped without a pause", True),
-    Column("finish_reason", _STRING, "", "stop | length | abort | error | unfinished (length censored)", True),
+    Column("version_source", _STRING, "", "engine | segment | time_join | admission: how `versions` was determined"),
+    Column("torn_tokens", _INT, "tokens", "tokens sampled while weights were loaded without pausing generation", True),
+    Column(
+        "finish_reason",
+        _STRING,
+        "",
+        "stop | length | abort | error | unfinished (running when recording stopped)",
+        True,
+    ),
     Column("preemptions", _INT, "count", "times the segment was preempted", True),
-    Column("cached_tokens", _INT, "tokens", "prompt tokens found in the prefix cache", True),
-    Column("env_wait_ns", _LONG, "ns", "time inside the segment spent outside the engine", True),
+    Column("cached_tokens", _INT, "tokens", "prompt tokens served from the prefix cache", True),
+    Column("env_wait_ns", _LONG, "ns", "time in the segment spent outside the engine, in a tool or environment", True),
 )
 
 DELIVERIES: Final = (
     Column("sample_id", _STRING, "", "the sample that left the queue"),
-    Column("worker_id", _STRING, "", "who took it"),
+    Column("worker_id", _STRING, "", "worker that took it from the queue"),
     Column("queued_ns", _LONG, "ns", "when it entered the queue", True),
     Column("taken_ns", _LONG, "ns", "when it left the queue"),
     Column("outcome", _STRING, "", "trained | dropped_stale | filtered | abandoned"),
-    Column("step", _LONG, "", "the optimizer step that trained on it", True),
-    Column("consumer_version", _LONG, "", "last version published when that gradient step started", True),
-    Column("reward", _REAL, "1", "its reward", True),
-    Column("advantage", _REAL, "1", "its advantage", True),
+    Column("step", _LONG, "", "optimizer step that trained on it", True),
+    Column("consumer_version", _LONG, "", "latest version published when that optimizer step started", True),
+    Column("reward", _REAL, "1", "reward", True),
+    Column("advantage", _REAL, "1", "advantage", True),
 )
 
 ENGINE_STEPS: Final = (
     Column("worker_id", _STRING, "", "the engine"),
-    Column("start_ns", _LONG, "ns", "start of the forward pass, or of a window of passes with one running count"),
-    Column("end_ns", _LONG, "ns", "end of the row, at most 1 s after its start"),
-    Column("forward_passes", _INT, "count", "forward passes in the row; NULL where a sampled row cannot tell", True),
+    Column(
+        "start_ns",
+        _LONG,
+        "ns",
+        "start of the forward pass, or of a window of passes with a constant number of running requests",
+    ),
+    Column("end_ns", _LONG, "ns", "end of the pass or window, at most 1 s after the start"),
+    Column("forward_passes", _INT, "count", "forward passes in the row; NULL if unknown in a sampled row", True),
     Column(
         "busy_ns",
         _LONG,
         "ns",
-        "time inside forward passes, the rest of the row is between passes; NULL where a sampled row cannot tell",
+        "time inside forward passes; the rest of the row is between passes; NULL if unknown in a sampled row",
         True,
     ),
     Column("running", _INT, "requests", "requests in the batch"),
-    Column("waiting", _INT, "requests", "requests queued in the engine"),
-    Column("decode_tokens", _INT, "tokens", "tokens produced"),
+    Column("waiting", _INT, "requests", "requests waiting in the engine"),
+    Column("decode_tokens", _INT, "tokens", "output tokens produced"),
     Column("prefill_tokens", _INT, "tokens", "prompt tokens processed"),
-    Column("kv_used_tokens", _LONG, "tokens", "tokens resident in the KV cache", True),
+    Column("kv_used_tokens", _LONG, "tokens", "tokens in the KV cache", True),
     Column("preemptions", _INT, "count", "preemptions in this row", True),
     Column(
         "source",
         _STRING,
         "",
-        "measured | sampled: by a hook at each pass, or read from the engine's metrics now and then; NULL is measured",
+        "measured (by a hook, at each pass) | sampled (polled from the engine's metrics); NULL means measured",
         True,
     ),
 )
 
 TRAIN_STEPS: Final = (
-    Column("worker_id", _STRING, "", "the trainer worker; ranks report their own share"),
+    Column("worker_id", _STRING, "", "the trainer worker; each rank reports its own share"),
     Column("step", _LONG, "", "the optimizer step"),
-    Column("start_ns", _LONG, "ns", "start of compute (waits are activities)"),
+    Column("start_ns", _LONG, "ns", "start of compute; waits are in `activities`"),
     Column("end_ns", _LONG, "ns", "end of compute"),
-    Column("version_in", _LONG, "", "last version published at the start"),
-    Column("version_out", _LONG, "", "version published from this step, or version_in when none was"),
+    Column("version_in", _LONG, "", "latest version published when the step started"),
+    Column("version_out", _LONG, "", "version published after this step; version_in if none was"),
     Column("samples", _LONG, "samples", "samples processed by this worker"),
     Column("tokens", _LONG, "tokens", "prompt and response tokens processed by this worker"),
     Column("loss", _REAL, "1", "loss", True),
     Column("grad_norm", _REAL, "1", "gradient norm", True),
     Column("entropy", _REAL, "nat", "mean token entropy", True),
     Column("reward_mean", _REAL, "1", "mean reward of the batch", True),
-    Column("clip_ratio", _REAL, "1", "share of tokens whose ratio was clipped, 0..1", True),
+    Column("clip_ratio", _REAL, "1", "share of tokens whose importance ratio was clipped, 0..1", True),
     Column(
         "importance",
         pa.list_(pa.field("element", IMPORTANCE_MOMENT, nullable=False)),
         "1",
-        "token count, sum and sum of squares of the importance ratio w by token staleness",
+        "by token staleness: number of tokens, sum and sum of squares of their importance ratio w",
         True,
     ),
     Column(
         "fresh_tokens",
         _LONG,
         "tokens",
-        "response tokens that the step's very weights, published as version_in, sampled on a context of their own",
+        "response tokens that the weights being trained (version_in) sampled, on a context that they also computed",
         True,
     ),
-    Column("fresh_sum_w", _REAL, "1", "sum of their importance ratio w, taken before the step changes weights", True),
-    Column("fresh_sum_w2", _REAL, "1", "sum of its square", True),
+    Column(
+        "fresh_sum_w", _REAL, "1", "sum of the importance ratio w of the fresh tokens, before the weights change", True
+    ),
+    Column("fresh_sum_w2", _REAL, "1", "sum of the squared importance ratio of the fresh tokens", True),
 )
 
 WEIGHT_UPDATES: Final = (
-    Column("worker_id", _STRING, "", "who published, moved or applied the weights"),
+    Column("worker_id", _STRING, "", "worker that published, transferred or applied the weights"),
     Column("version", _LONG, "", "the policy version"),
-    Column("label", _STRING, "", "what the framework calls the version", True),
+    Column("label", _STRING, "", "the framework's own name for the version", True),
     Column("phase", _STRING, "", "publish | transfer | apply"),
     Column("start_ns", _LONG, "ns", "start"),
     Column("end_ns", _LONG, "ns", "end"),
-    Column("bytes", _LONG, "bytes", "bytes moved", True),
-    Column("paused", pa.bool_(), "", "whether generation stopped meanwhile", True),
-    Column("kv", _STRING, "", "kept | recomputed: what became of the KV cache", True),
+    Column("bytes", _LONG, "bytes", "bytes transferred", True),
+    Column("paused", pa.bool_(), "", "whether generation was paused during the update", True),
+    Column("kv", _STRING, "", "kept | recomputed: what happened to the KV cache", True),
 )
 
 ACTIVITY_SPANS: Final = (
@@ -192,18 +204,18 @@ ACTIVITY_SPANS: Final = (
 
 QUEUE_DEPTHS: Final = (
     Column("queue", _STRING, "", "the queue's name"),
-    Column("worker_id", _STRING, "", "who looked"),
-    Column("time_ns", _LONG, "ns", "when"),
+    Column("worker_id", _STRING, "", "worker that read the depth"),
+    Column("time_ns", _LONG, "ns", "when it was read"),
     Column("depth", _LONG, "samples", "samples in the queue"),
-    Column("capacity", _LONG, "samples", "most samples it can hold", True),
+    Column("capacity", _LONG, "samples", "maximum number of samples", True),
 )
 
 GPU_SAMPLES: Final = (
     Column("worker_id", _STRING, "", "the worker that owns the GPU"),
     Column("gpu_id", _STRING, "", "UUID or index of the GPU"),
     Column("time_ns", _LONG, "ns", "end of the period that the reading covers"),
-    Column("sm_active_ratio", _REAL, "1", "share of the period and of the SMs with a warp resident, 0..1", True),
-    Column("busy_ratio", _REAL, "1", "share of the period in which any kernel ran, 0..1", True),
+    Column("sm_active_ratio", _REAL, "1", "mean share of the SMs with a resident warp in the period, 0..1", True),
+    Column("busy_ratio", _REAL, "1", "share of the period in which at least one kernel ran, 0..1", True),
     Column("memory_used_bytes", _LONG, "bytes", "device memory in use", True),
     Column("power_w", _REAL, "W", "power draw", True),
     Column("source", _STRING, "", "gpm | nvml | dcgm"),
@@ -218,8 +230,8 @@ SPANS: Final = (
     Column("start_ns", _LONG, "ns", "start"),
     Column("end_ns", _LONG, "ns", "end"),
     Column("status", _STRING, "", "UNSET | OK | ERROR"),
-    Column("worker_id", _STRING, "", "the worker whose processor saw it"),
-    Column("attributes", _STRING, "", "the span's attributes as JSON text"),
+    Column("worker_id", _STRING, "", "worker that recorded the span"),
+    Column("attributes", _STRING, "", "the span's attributes as JSON"),
 )
 
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
@@ -236,9 +248,9 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 
 
 def arrow_schema(table: str) -> pa.Schema:
-    """The Arrow schema of a table; each field's metadata holds `unit` and `meaning`, the schema's the format version.
+    """The Arrow schema of a table; field metadata holds `unit` and `meaning`, its own metadata the format version.
 
-    Raises KeyError for a table that the format does not have.
+    Raises KeyError for an unknown table.
     """
     fields = [
         pa.field(column.name, column.type, column.nullable, {"unit": column.unit, "meaning": column.meaning})

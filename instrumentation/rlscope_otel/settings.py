@@ -1,6 +1,6 @@
-"""What a run is started with: arguments first, then the environment. Wrong ones are refused here, loudly.
+"""The settings of a run: arguments first, then environment variables. Invalid values raise SetupError.
 
-A variable that is empty counts as not set: a launcher can so keep a child from inheriting it.
+An empty variable counts as unset, so that a launcher can keep a child process from inheriting it.
 
 | variable | argument |
 |---|---|
@@ -37,24 +37,24 @@ _DEFAULT_ID_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How often rows are written and how many may wait. Raises SetupError for one that is not positive."""
+    """How often rows are written, and how many may be buffered. Raises SetupError unless all are positive."""
 
     flush_interval_s: float
     max_rows_per_file: int
     max_buffered_rows: int
-    """Per table; memory is bounded by it."""
+    """Per table; bounds the memory."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if value <= 0:
-                next_step = f"Leave {field.name} out for the default."
+                next_step = f"Omit {field.name} to use the default."
                 raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that a recording run needs to know before it starts."""
+    """Everything that a recording needs before it starts."""
 
     run_dir: Path
     worker_id: str
@@ -93,7 +93,7 @@ def worker_id_of(worker_id: str | None, role: str) -> str:
 
 
 def gpu_count_of(gpu_count: int | None, gpu_ids: tuple[str, ...], role: str) -> int:
-    """GPUs that this process owns: as told, else one for each id, else one, and none for a controller."""
+    """GPUs that this process owns: gpu_count, else one per GPU id, else one, or none for a controller."""
     if gpu_count is None:
         gpu_count = _number(GPU_COUNT_VARIABLE, int)
     if gpu_count is None:

@@ -1,4 +1,4 @@
-"""What row a span is: the same answer for our context managers, for plain OpenTelemetry spans and for the exporter.
+"""Turns spans into rows, in the same way for our context managers, plain OpenTelemetry spans and the exporter.
 
 Pure: a finished span in, a table's name and a row out.
 """
@@ -32,7 +32,7 @@ class _Unusable(ValueError):
 
 
 def row_of(span: ReadableSpan) -> SpanRow:
-    """The row of a finished span; one under our name that is unusable is kept in `spans`, and says why."""
+    """The row of a finished span; an unusable span with one of our names goes to `spans`, with the problem."""
     build = _BUILDERS.get(span.name)
     if build is None:
         return SpanRow("spans", _other_row(span))

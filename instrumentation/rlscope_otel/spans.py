@@ -61,7 +61,7 @@ def private_tracer(processor: SpanProcessor, faults: Faults) -> Tracer:
     provider.add_span_processor(processor)
     tracer = provider.get_tracer(conventions.SCOPE_NAME)
     if isinstance(tracer, NoOpTracer):
-        faults.note("spans", "OTEL_SDK_DISABLED is set, so train steps, waits and weight updates are not recorded")
+        faults.note("spans", "OTEL_SDK_DISABLED is set: train steps, waits and weight updates are not recorded")
     return tracer
 
 

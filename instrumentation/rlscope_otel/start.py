@@ -1,4 +1,4 @@
-"""How a worker begins to record: `start_run`, from arguments or from the environment."""
+"""Starts a recording: `start_run`, with arguments or environment variables."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ def start_run(
     meter_provider: MeterProvider | None = None,
     clock: Clock | None = None,
 ) -> Run:
-    """Start recording this process as one worker of a run; inert when no folder is given or in RLSCOPE_RUN_DIR.
+    """Start recording this process as one worker of a run. Without a folder, here or in RLSCOPE_RUN_DIR, it is a no-op.
 
-    `settings.py` says which argument the environment can stand in for. Raises SetupError for a role, a name or a
-    number that cannot be recorded under, and for a folder that holds another run. A folder that cannot be written is
-    one warning: the run goes on, and is recorded once the folder can be written.
+    `settings.py` lists which arguments can come from environment variables. Raises SetupError for an invalid role,
+    name or number, and for a folder that holds another run. If the folder cannot be written, one warning is logged:
+    the run continues, and recording starts as soon as the folder can be written.
     """
     run_clock = RunClock(clock or SystemClock())
     folder = settings.run_dir_of(run_dir)

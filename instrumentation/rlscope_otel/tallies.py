@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 class Vital(NamedTuple):
-    """What a worker says of itself at a flush; None where it does not know."""
+    """What a worker reports about itself at a flush; None for what it does not know."""
 
     run_id: str
     worker_id: str
@@ -101,9 +101,9 @@ class Tallies:
             self._counts["over_cap", ""] += 0
 
     def flushed(self, vital: Vital | None = None) -> None:
-        """All tables of one flush have been taken in: intervals can be told from those that they enclose.
+        """All tables of one flush have been counted, so nested intervals can be separated.
 
-        vital is None where something of the flush could not be written: what was said last stays.
+        vital is None if part of the flush could not be written; the last values then stay.
         """
         with self._lock:
             self._vital = vital or self._vital
@@ -117,7 +117,7 @@ class Tallies:
             return {state: total_ns / _NS_PER_S for state, total_ns in self._ns.items()}
 
     def staleness_tokens(self) -> dict[str, int]:
-        """Trained tokens by bucket of token staleness, as the trainer's importance moments say."""
+        """Trained tokens by bucket of token staleness, from the trainer's importance moments."""
         with self._lock:
             return dict(self._staleness_tokens)
 
@@ -145,7 +145,7 @@ class Tallies:
             return Totals(dict(self._levels), dict(self._counts))
 
     def vital(self) -> Vital | None:
-        """What the worker said at its last complete flush; None before the first."""
+        """What the worker reported at its last complete flush; None before the first."""
         with self._lock:
             return self._vital
 

@@ -19,7 +19,7 @@ _MOST_CHARACTERS = 128
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a worker says about itself; None where it does not know."""
+    """A worker's description of itself; None for what it does not know."""
 
     role: str
     gpu_count: int = 0

@@ -1,7 +1,7 @@
-"""What a flush writes: each table's rows as Parquet files, then the worker's JSON. Runs on the flush thread.
+"""Writes a flush: each table's rows as Parquet files, then the worker's JSON. Runs on the flush thread.
 
-Rows leave their buffer once they are on disk. While the disk refuses them they stay, the buffer fills, and what no
-longer fits is counted as dropped; when there is room again the next flush writes what is held.
+Rows leave their buffer once they are on disk. While writing fails they stay, the buffer fills, and rows that no longer
+fit are counted as dropped; once writing succeeds again, the next flush writes everything buffered.
 """
 
 from collections.abc import Mapping
@@ -56,9 +56,9 @@ class Writer:
         return self._worker_file.worker_id
 
     def join(self, run_id: str | None, config: Mapping[str, object]) -> None:
-        """Join the run of the folder and claim a worker's name. Raises SetupError for a folder that is not ours.
+        """Join the folder's run and claim a worker name. Raises SetupError for a folder that holds another run.
 
-        A folder that cannot be written is a fault: every flush tries again.
+        If the folder cannot be written, that is a fault, and every flush tries again.
         """
         self._config = config
         self._wanted_run_id = run_id
@@ -68,7 +68,7 @@ class Writer:
             self._faults.note(f"cannot write {self._run_dir}", error)
 
     def flush(self, stopped_ns: int | None = None) -> bool:
-        """Write everything that is held; False when some of it could not be written."""
+        """Write everything that is buffered; False if some of it could not be written."""
         complete = False
         try:
             self._enter()
@@ -83,7 +83,7 @@ class Writer:
         return complete
 
     def give_up(self) -> int:
-        """Count all rows that are still held as dropped; returns how many."""
+        """Count all buffered rows as dropped; returns how many."""
         held = {table: len(buffer) for table, buffer in self._buffers.items()}
         for table, count in held.items():
             self._buffers[table].drop(count)
@@ -95,13 +95,15 @@ class Writer:
             joined = run_file.join_run(self._run_dir, self._wanted_run_id, self._config, self._started_ns)
             self.run_id = joined.run_id
             if joined.conflicts:
-                self._faults.note("config", f"run.json keeps its own values of {', '.join(joined.conflicts)}")
+                self._faults.note(
+                    "config", f"run.json already has other values for {', '.join(joined.conflicts)}, and keeps them"
+                )
         if not self._worker_file.claimed:
             wanted = self.worker_id
             self._worker_file.claim(self.identity, self._progress(None))
             if self.worker_id != wanted:
                 self._faults.note(
-                    "worker id", f"{wanted!r} is taken in {self._run_dir}; recording as {self.worker_id!r}"
+                    "worker id", f"{wanted!r} already exists in {self._run_dir}; recording as {self.worker_id!r}"
                 )
 
     def _learn_cap(self) -> None:

@@ -273,7 +273,7 @@ def test_a_host_that_turns_warnings_into_errors_is_not_stopped_by_a_full_disk(st
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 0
     assert errors.count("cannot write") == 1
-    assert "100 rows could not be written and are lost" in errors
+    assert "100 rows could not be written and were lost" in errors
 
 
 def test_the_time_that_a_slow_disk_may_hold_up_sigterm_is_bounded(start_script) -> None:

@@ -119,7 +119,7 @@ def test_a_worker_that_comes_later_adds_only_settings_that_are_missing(
     second = json.loads((tmp_path / "run.json").read_text())
     assert second == {**first, "config": {"n_gpus": 2, "gpus": [0, 1], "samples_per_step": 8}}
     assert [record.getMessage().split(" (")[0] for record in caplog.records] == [
-        "rlscope: config: run.json keeps its own values of n_gpus"
+        "rlscope: config: run.json already has other values for n_gpus, and keeps them"
     ]
 
 

@@ -1,5 +1,5 @@
-"""Hooks for the engines and trainers that people run, one file a framework.
+"""Hooks for inference engines and trainers, one module per framework.
 
-Each file's docstring says what it records, what it cannot, and which versions it was run with. Importing a file loads
-none of the framework, and what a framework lacks in some version is left out of the trace, never an error in the run.
+Each module's docstring lists what it records, what it does not, and which versions it was run with. Importing a module
+loads nothing of the framework. What a version of the framework lacks is left out of the trace; it is never an error.
 """

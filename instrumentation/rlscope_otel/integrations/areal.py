@@ -1,30 +1,30 @@
 """AReaL: `rlscope_otel.integrations.areal.instrument()` in the training script, before its trainer is made.
 
-With AREAL_SPMD_MODE every rank runs the script. With a single controller it must also be called where the rollouts run:
-in the module of the workflow, which AReaL imports there. Inert without RLSCOPE_RUN_DIR.
+With AREAL_SPMD_MODE every rank runs the script. With a single controller, call it also where the rollouts run: in the
+module of the workflow, which AReaL imports there. Does nothing without RLSCOPE_RUN_DIR.
 
-What is recorded, by this process as trainer and by a second worker `<name>.rollout` that stands for its rollouts:
+Recorded, by this process as trainer and by a second worker `<name>.rollout` that represents its rollouts:
 
 - samples: each `RemoteInfEngine.agenerate` is a segment of the episode that awaits it, in the group of its task. Its
-  versions are AReaL's `output_versions` (`version_source` segment): one for each part of the response that an update of
-  weights cut off. AReaL reads a part's version after its reply has come, so a part whose reply is taken up only after
-  the next `set_version` is tagged one too high; and where the server goes on with requests over an update, a part is
-  tagged wholly with the later version. The servers' own hooks (vLLM, SGLang) do not have that error; where they record
-  samples too, set RLSCOPE_SAMPLES=framework for them.
-- deliveries: what `prepare_batch` takes is trained at the next step; rejected and failed tasks are filtered, abandoned.
+  versions are AReaL's `output_versions` (`version_source` segment): one for each part of the response between weight
+  updates. AReaL reads a part's version after its reply arrives, so a part whose reply is processed only after the next
+  `set_version` gets a version one too high. If the server continues requests across an update, the whole part gets the
+  later version. The servers' own hooks (vLLM, SGLang) do not have that error; if they record samples too, set
+  RLSCOPE_SAMPLES=framework for them.
+- deliveries: what `prepare_batch` takes is trained at the next step; rejected tasks are filtered, failed abandoned.
 - the trainer's scopes (`stats_tracker.record_timing`): waits for samples, steps, log-probabilities, publications,
-  checkpoints, evaluations. AReaL has one step a version, so a step's number is the version that it starts from.
-- the rollouts' life: generating, held by the staleness cap, out of prompts, held for weights; weights applied. With
-  `instrument(rollout_gpus=8)` the rollout worker is a sampler that owns the GPUs of the servers; leave it out where
-  the servers have a hook of their own, which tells more.
-- run.json: `max_head_offpolicyness` as `max_staleness`, policy `admission`. It bounds the sum of samples, not each one:
-  single tokens may be older, and are counted as over the cap.
+  checkpoints, evaluations. AReaL has one step per version, so a step's number is the version it starts from.
+- the rollouts' states: generating, waiting for the staleness cap, for prompts or for weights; weights applied. With
+  `instrument(rollout_gpus=8)` the rollout worker is a sampler that owns the servers' GPUs; omit it if the servers have
+  a hook of their own, which records more.
+- run.json: `max_head_offpolicyness` as `max_staleness`, policy `admission`. It bounds the total number of samples, not
+  the age of each: single tokens may be older, and are counted as beyond the cap.
 
 Not recorded: losses; evaluation rollouts; agents that reach the engine through AReaL's proxy, which have no episode.
 
 Run with areal 1.0.4 on a CPU: WorkflowExecutor, StalenessManager, GroupedRolloutWorkflow, `RemoteInfEngine.agenerate`
-with its resume after an abort, `stats_tracker`, in one process, with own workflows and a stand-in for the servers'
-HTTP. Not run: PPOTrainer, a single controller, several ranks, real servers.
+with its resume after an abort, `stats_tracker`, in one process, with workflows of the test and simulated
+HTTP servers. Not run: PPOTrainer, a single controller, several ranks, real servers.
 """
 
 from types import ModuleType
@@ -53,7 +53,7 @@ _watched_modules: set[str] = set()
 
 
 def instrument(rollout_gpus: int = 0) -> None:
-    """Watch AReaL's classes, those already loaded and those to come. Nothing happens without a run folder, or twice.
+    """Watch AReaL's classes, whether loaded already or later. A no-op without a run folder, or if called again.
 
     `rollout_gpus`: GPUs of the inference servers that this process drives, for servers without a hook of their own.
     """

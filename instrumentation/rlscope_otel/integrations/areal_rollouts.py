@@ -1,7 +1,7 @@
-"""What AReaL's rollouts are doing: generating, held back, or taking weights. Told by the manager of their staleness.
+"""The state of AReaL's rollouts: generating, waiting, or loading weights, from the calls of its StalenessManager.
 
 While any rollout runs, they generate. With none running they wait: for weights while submission is paused, for the
-staleness cap when it leaves no room, for prompts otherwise. A stretch is written when the next begins.
+staleness cap if it leaves no room, for prompts otherwise. An interval is written when the next one begins.
 """
 
 import threading

@@ -1,7 +1,7 @@
-"""What one page of an engine's Prometheus metrics says of each engine behind it, for vLLM and SGLang.
+"""Reads the state of each engine from a Prometheus metrics page of vLLM or SGLang.
 
-Names as in vLLM 0.32.0 and SGLang 0.5.23. A series that a version lacks is None here. SGLang renews most of its series
-only every few dozen passes (`--decode-log-interval`) and its idle time once a second, so its numbers come in lumps.
+Names as in vLLM 0.32.0 and SGLang 0.5.23. A series that a version lacks is None here. SGLang updates most of its series
+only every few dozen passes (`--decode-log-interval`) and its idle time once a second, so its values come in bursts.
 """
 
 import math
@@ -30,7 +30,7 @@ class Reading:
     kv_capacity_tokens: int | None = None
 
     def is_restart_of(self, earlier: "Reading") -> bool:
-        """Whether a counter has fallen: the engine was started anew in between."""
+        """Whether a counter has decreased: the engine was restarted in between."""
         mine, theirs = self._counters(), earlier._counters()
         return any(new is not None and old is not None and new < old for new, old in zip(mine, theirs, strict=True))
 

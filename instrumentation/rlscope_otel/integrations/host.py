@@ -1,7 +1,7 @@
-"""The run that a host process records under, when the host and not the user starts it.
+"""The run of a host process, when a plug-in starts it and not the user.
 
-A plug-in is loaded by a host that knows nothing of it: unlike `start_run`, nothing here raises, and wrong settings are
-one warning and an inert run.
+The host does not expect errors of a plug-in: unlike `start_run`, nothing here raises, and invalid settings lead to one
+warning and an inactive run.
 """
 
 import os
@@ -22,10 +22,10 @@ def recording_wanted() -> bool:
 
 
 def host_run(role: str, worker_id: str | None = None, **identity: Any) -> Run:
-    """The run of this process: the one that is already recording, else one started from the environment.
+    """This process's run: the one that is already recording, else one started from the environment.
 
-    RLSCOPE_ROLE goes before `role`, which is what the hook takes its host for; `identity` are further arguments of
-    `start_run`. A `worker_id` is for a process that holds several workers: each has a run of its own.
+    RLSCOPE_ROLE takes precedence over `role`, the hook's default; `identity` are further arguments of `start_run`. Pass
+    `worker_id` in a process with several workers, each of which has a run of its own.
     """
     found = live_run(worker_id)
     if found is not None:
@@ -45,13 +45,13 @@ def live_run(worker_id: str | None = None) -> Run | None:
 
 
 def leave_samples_to_framework() -> None:
-    """From here on the hooks of engines in this process and its children record no samples: a framework's hook does.
+    """From now on engine hooks in this process and its children record no samples: a framework's hook does.
 
-    A sample that both recorded would count twice, under two names. RLSCOPE_SAMPLES=engine in the environment wins.
+    A sample recorded by both would count twice, under two names. RLSCOPE_SAMPLES=engine takes precedence.
     """
     os.environ.setdefault(_SAMPLES_VARIABLE, "framework")
 
 
 def engine_samples_wanted() -> bool:
-    """Whether the hook of an engine is to record samples; not where RLSCOPE_SAMPLES is `framework`."""
+    """Whether the hook of an engine records samples; not with RLSCOPE_SAMPLES=framework."""
     return os.environ.get(_SAMPLES_VARIABLE) != "framework"

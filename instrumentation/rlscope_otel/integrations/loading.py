@@ -1,7 +1,7 @@
-"""Code of ours that runs once a host has loaded one of its modules, however much later that is.
+"""Runs code once the host has imported a module.
 
-A plug-in is loaded before the modules that it wants to watch, and importing them for it would load a framework into
-processes that need none of it.
+A plug-in is loaded before the modules that it watches, and importing them itself would load a framework into processes
+that do not need it.
 """
 
 import importlib.abc
@@ -19,7 +19,7 @@ Then = Callable[[ModuleType], None]
 def when_loaded(name: str, then: Then, faults: Faults) -> None:
     """Call `then` with a module as soon as it is loaded: now, or when the host imports it.
 
-    What `then` raises is counted and goes no further.
+    Exceptions of `then` are counted and not propagated.
     """
     module = sys.modules.get(name)
     if module is not None:

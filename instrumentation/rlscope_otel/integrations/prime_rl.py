@@ -1,26 +1,26 @@
 """prime-rl: `rlscope_otel.integrations.prime_rl.install()` before its orchestrator and its trainer set up monitors.
 
-prime-rl tells its monitors everything that it logs; after its own `monitors.setup` this adds one more, and to the
-watcher of weights one more observer. Inert without RLSCOPE_RUN_DIR. What is recorded:
+prime-rl passes everything it logs to its monitors. After its `monitors.setup`, this adds a monitor, and an observer to
+the weight watcher. Does nothing without RLSCOPE_RUN_DIR. Recorded:
 
 - orchestrator (a controller): each trace of a training episode is one sample, in the group of its episode. Its tokens
   all carry the version at which the group was opened (`PolicySpan.start`, `version_source` admission). The end of the
-  span tells how far the policy had moved when the episode ended, not which tokens saw it, and prime-rl raises the
-  version before the engines have loaded it: so staleness found this way is the highest that it can have been.
-  Shipped episodes are deliveries of their step, traces that failed are filtered. Weights are applied from
-  `on_version_pending` to `on_new_version`. Holding a batch for the trainer is a wait for the staleness cap.
-- trainer, rank 0, for the GPUs in RLSCOPE_GPU_COUNT: the row of times that it logs after each step, laid back to back
-  from the moment of the row: waiting for the batch, loading, training, broadcasting, saving. A slow monitor before
-  this one shifts all of them by its own time.
+  span shows the policy version when the episode ended, not which tokens it sampled, and prime-rl raises the version
+  before the engines have loaded it: so this staleness is an upper bound. Shipped episodes are deliveries of their step;
+  failed traces are filtered. Weights are applied from `on_version_pending` to `on_new_version`. Holding a batch for the
+  trainer is a wait for the staleness cap.
+- trainer, rank 0, for the GPUs in RLSCOPE_GPU_COUNT: the durations that it logs after each step, placed back to back
+  before the time of the log: waiting for the batch, loading, training, broadcasting, saving. A slow monitor before this
+  one shifts all of them by its own time.
 - run.json: `max_off_policy_steps` as `max_staleness`, policy `drop`.
 
 prime-rl's step N trains the weights of version N - 1; a step's number here is prime-rl's.
 
-Not recorded: engines (use the vLLM plug-in, with RLSCOPE_SAMPLES=framework), evaluations, what the sink dropped for its
-age (prime-rl logs only how many), ranks other than 0.
+Not recorded: engines (use the vLLM plug-in, with RLSCOPE_SAMPLES=framework), evaluations, samples that the sink
+dropped as stale (prime-rl logs only their number), ranks other than 0.
 
-NOT run: prime-rl is on no package index, so nothing of it ran. Written from its source at commit 559b447 (2026-08-21)
-and verifiers 0.4.0, and tested with objects of the same fields.
+NOT run: prime-rl is on no package index. Written from its source at commit 559b447 (2026-08-21) and verifiers 0.4.0,
+and tested with objects that have the same fields.
 """
 
 import os
@@ -44,7 +44,7 @@ _installed: set[str] = set()
 
 
 class RlscopeMonitor:
-    """What prime-rl's monitors are: it logs metrics and episodes to the run. Nothing that goes wrong is raised."""
+    """A prime-rl monitor that records metrics and episodes. Its errors are counted, never raised."""
 
     def __init__(self) -> None:
         self._rows: dict[str, Any] = {}
@@ -90,7 +90,7 @@ class RlscopeMonitor:
 
 
 class RlscopeVersionObserver:
-    """What prime-rl's watcher of weights tells before the engines are paused, and once the new weights are live."""
+    """An observer of prime-rl's weight watcher, called before the engines are paused and once new weights are live."""
 
     def __init__(self) -> None:
         self._pending_ns: int | None = None
@@ -107,7 +107,7 @@ class RlscopeVersionObserver:
 
 
 def install() -> None:
-    """Add monitor and observer to prime-rl, whether it is loaded or will be. Nothing without a run folder, or twice."""
+    """Add monitor and observer to prime-rl, whether loaded already or later. A no-op without a run folder, or again."""
     if not recording_wanted():
         return
     seams = Seams(_faults, _now_ns)

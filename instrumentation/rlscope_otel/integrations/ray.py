@@ -1,21 +1,21 @@
-"""Ray: the run folder and the trace context of a driver reach the actors that it starts.
+"""Ray: passes a driver's run folder and trace context to the actors that it starts.
 
     ray.init(runtime_env=rlscope_ray.runtime_env())          # every actor records into RLSCOPE_RUN_DIR
     Sampler.options(runtime_env=rlscope_ray.runtime_env(role="sampler", worker_id="sampler-0")).remote()
 
-Records nothing by itself: an actor records once it calls `rlscope_otel.start_run()` or loads a hook. What it adds:
+Records nothing by itself: an actor records once it calls `rlscope_otel.start_run()` or loads a hook. This module adds:
 
-- Actors of a local cluster inherit the driver's environment, and so would take the driver's role, name and GPU count
-  for their own. Here they get what they were given or none, and a name of their own (`<role>-<host>-<pid>`).
+- Actors of a local cluster inherit the driver's environment, and with it the driver's role, name and GPU count. Here
+  they get only what is passed to `runtime_env`, and by default a name of their own (`<role>-<host>-<pid>`).
 - `continued` puts the spans that an actor's own OpenTelemetry code starts under the driver's current span (W3C Trace
   Context). The recorder's phases are joined by worker, step and version, and need no parent.
 
-What is lost: `ray.kill`, `ray.shutdown` in the driver and a lost node end an actor without any exit hook. The rows of
-its last flush interval (2 s) and what was still open are gone, and the worker is shown as one that never said it
-stopped. An actor that is let go (its last handle goes, `ray.actor.exit_actor()`) runs its exit hooks and loses nothing.
+What can be lost: `ray.kill`, `ray.shutdown` in the driver and a lost node end an actor without running its exit hooks.
+The rows of its last flush interval (2 s) and open spans are lost, and the report lists the worker as not stopped. An
+actor that ends normally (its last handle goes out of scope, or `ray.actor.exit_actor()`) loses nothing.
 
-Run with ray 2.60.0 on one machine. A cluster of several nodes was not run: there the run folder must be on a file
-system that all of them see.
+Run with ray 2.60.0 on one machine. Not run: a cluster of several nodes; there, put the run folder on a shared file
+system.
 """
 
 import os
@@ -39,7 +39,7 @@ def runtime_env(
     worker_id: str | None = None,
     gpu_count: int | None = None,
 ) -> dict[str, Any]:
-    """Ray's `runtime_env` with what an actor needs to record beside this process; `base` and its variables win.
+    """Ray's `runtime_env` with the variables that an actor needs to record; `base` and its variables take precedence.
 
     Without a run folder in RLSCOPE_RUN_DIR it is a copy of `base`, and the actors record nothing.
     """

@@ -1,4 +1,4 @@
-"""A sample's name inside an engine's request id, so that rows of the engine and of the trainer speak of one sample.
+"""Puts a sample's name into an engine's request id, so that the engine's and the trainer's rows name the same sample.
 
 A trainer that sends its own request ids has the engine's hook record under the trainer's names. An id that was not made
 here is a sample of its own: one segment, no group.

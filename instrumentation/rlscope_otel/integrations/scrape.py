@@ -1,15 +1,15 @@
-"""Records engines that cannot be hooked, from the Prometheus page that they serve: vLLM and SGLang.
+"""Records vLLM and SGLang engines that cannot be hooked, by polling their Prometheus metrics page.
 
 `python -m rlscope_otel.integrations.scrape --url http://host:8000/metrics --run-dir RUN_DIR`, beside the engine.
 
 Records, for each engine on the page, one row of engine_steps between two readings, marked as sampled: running and
-waiting requests as last read, tokens from the difference of counters, and `kv_capacity_tokens` of the worker. Where
-the engine counts its own time (SGLang: forward passes, idle), that is taken; else an engine that has no request and
-makes no token in both readings waits for requests, and what it does otherwise is generating, as a whole.
+waiting requests as last read, tokens from the difference of counters, and the worker's `kv_capacity_tokens`. If the
+engine measures its own time (SGLang: forward passes, idle), that is used; else an engine with no request and no new
+token in both readings is waiting for requests, and otherwise generating for the whole interval.
 
-Cannot tell: which sample is which, versions, weight updates, waits shorter than an interval, and, with vLLM, the time
-between forward passes. A hook can. A page that cannot be read, a counter that falls (the engine was started anew) or
-readings more than a second apart leave a gap, which is unattributed time.
+Not available this way, but with a hook: single samples, versions, weight updates, waits shorter than an interval, and,
+with vLLM, the time between forward passes. A page that cannot be read, a counter that decreases (the engine was
+restarted) or readings more than a second apart leave a gap, which counts as unattributed time.
 
 Run against vLLM 0.32.0's own server on a CPU, and on a page rendered by SGLang 0.5.23's collector. Not run: a live
 SGLang server, several data-parallel engines, multiprocess mode with several API servers.
@@ -92,9 +92,13 @@ class _Engine:
         window = _Window(self._time_ns, time_ns, self._reading, reading)
         self._reading, self._time_ns = reading, time_ns
         if reading.is_restart_of(window.before):
-            self.run.faults.note("engine restart", "a counter fell: nothing is known of the engine in that window")
+            self.run.faults.note(
+                "engine restart", "a counter decreased: the engine was restarted, and the interval is not recorded"
+            )
         elif window.length_ns > LONGEST_WINDOW_NS:
-            self.run.faults.note("scrape gap", f"{window.length_ns / 1e9:.1f} s between two readings")
+            self.run.faults.note(
+                "scrape gap", f"{window.length_ns / 1e9:.1f} s between two readings; the interval is not recorded"
+            )
         else:
             self._record(window)
 
@@ -136,7 +140,7 @@ def _grown(before: int | None, now: int | None) -> int | None:
 
 
 class Scraper:
-    """Reads one page again and again; an engine that is new on it becomes a worker."""
+    """Polls one page; each engine that appears on it becomes a worker."""
 
     def __init__(self, fetch: Fetch, start: StartRun, now_ns: Callable[[], int]) -> None:
         self._fetch, self._start, self._now_ns = fetch, start, now_ns
@@ -189,7 +193,7 @@ def _scrape(scraper: Scraper, interval_s: float, ended: threading.Event) -> None
     while not ended.wait(interval_s):
         problem = scraper.read()
         if problem is not None and problem != said:
-            print(f"rlscope scrape: {problem}; trying again every {interval_s} s", file=sys.stderr)
+            print(f"rlscope scrape: {problem}; retrying every {interval_s} s", file=sys.stderr)
         said = problem
 
 
@@ -208,7 +212,7 @@ def _starter(options: argparse.Namespace) -> StartRun:
             kv_capacity_tokens=reading.kv_capacity_tokens,
         )
         if not run.active:
-            raise SetupError("no run folder: give --run-dir, or set RLSCOPE_RUN_DIR")
+            raise SetupError("no run folder: pass --run-dir or set RLSCOPE_RUN_DIR")
         return run
 
     return start
@@ -224,11 +228,13 @@ def _interval_s(text: str) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m rlscope_otel.integrations.scrape", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--url", required=True, help="the engine's metrics page, e.g. http://host:8000/metrics")
-    parser.add_argument("--run-dir", help="the run's folder; RLSCOPE_RUN_DIR when not given")
+    parser.add_argument("--url", required=True, help="metrics page of the engine, e.g. http://host:8000/metrics")
+    parser.add_argument("--run-dir", help="run folder (default: RLSCOPE_RUN_DIR)")
     parser.add_argument("--interval-s", type=_interval_s, default=0.5, help="seconds between readings (default: 0.5)")
-    parser.add_argument("--worker-id", default="engine", help="workers are named WORKER_ID-<engine> (default: engine)")
-    parser.add_argument("--gpu-count", type=int, default=1, help="GPUs of each engine (default: 1)")
+    parser.add_argument(
+        "--worker-id", default="engine", help="prefix of worker names, WORKER_ID-<engine> (default: engine)"
+    )
+    parser.add_argument("--gpu-count", type=int, default=1, help="GPUs per engine (default: 1)")
     return parser
 
 

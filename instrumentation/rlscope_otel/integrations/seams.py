@@ -1,8 +1,8 @@
-"""Where a hook meets a host's code: a function of the host is watched from before its call to after it.
+"""Watches functions of a host: runs code of a hook before and after each call.
 
-The host's function runs with its own arguments, returns its own result and raises its own errors. What a watcher
-raises is counted and goes no further. A function that this version of the host does not have is counted too, and the
-trace has less detail.
+The host's function runs with its own arguments, returns its own result and raises its own errors. Exceptions of a
+watcher are counted and not propagated. A function that this version of the host lacks is counted too, and the trace
+has less detail.
 """
 
 import functools
@@ -43,7 +43,7 @@ class Watch:
 
 
 class Seams:
-    """The watched functions of one host, until `close` gives them back."""
+    """The watched functions of one host, until `close` restores them."""
 
     def __init__(self, faults: Faults, now_ns: Callable[[], int]) -> None:
         self._faults = faults
@@ -57,11 +57,11 @@ class Seams:
     def watch(self, owner: Any, name: str, watch: Watch) -> bool:
         """Watch `owner.name`, a plain function of a class or a module, of any of Python's four kinds.
 
-        Returns False, and counts it, where the host has no such function.
+        Returns False, and counts it, if the host has no such function.
         """
         found = inspect.getattr_static(owner, name, None)
         if not isinstance(found, FunctionType):
-            self._faults.note(f"seam {name}", f"{owner!r} has no function {name}: less is recorded")
+            self._faults.note(f"seam {name}", f"{owner!r} has no function {name}; less detail is recorded")
             return False
         own = name in vars(owner)
         setattr(owner, name, self._watched(found, watch))
@@ -69,7 +69,7 @@ class Seams:
         return True
 
     def close(self) -> None:
-        """Give every watched function back, last first."""
+        """Restore every watched function, last first."""
         while self._restores:
             self._restores.pop()()
 

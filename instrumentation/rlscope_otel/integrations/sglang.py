@@ -5,19 +5,19 @@ nothing. Everything is recorded in the scheduler's process: the first rank of ea
 which owns the GPUs of its tensor- and pipeline-parallel ranks; the other ranks record nothing.
 
 Recorded: a row for each batch, from its launch, or from the end of the batch before it where they overlap, until its
-result was taken in, so that `busy_ns` holds the host's work on the result too; samples (`sglang_requests.py`), weight
-updates (`sglang_weights.py`), pauses as waits for weights, idle time as waits for requests. Give an update the ordinal
-of the publication as its `weight_version`.
+result was processed, so `busy_ns` includes the host's work on the result; samples (`sglang_requests.py`), weight
+updates (`sglang_weights.py`), pauses as waits for weights, idle time as waits for requests. Pass the number of
+the publication (1, 2, ...) as the `weight_version` of an update.
 
-Not recorded: what the tokenizer's process does, embedding requests, LoRA adapters, start-up, waits for a prefill worker
-or for a KV cache to arrive. A token whose pass ran before an update and whose result was taken in after it has the
-newer label, as in SGLang's own `weight_versions`.
+Not recorded: the tokenizer's process, embedding requests, LoRA adapters, start-up, waits for a prefill worker or for a
+KV cache transfer. A token whose pass ran before an update and whose result was processed after it has the newer label,
+as in SGLang's own `weight_versions`.
 
-Not run with a live SGLang at all: it does not install on a machine without a GPU. Names, signatures and the order of
-calls are those of the source of 0.5.23; the tests call the hooks through its hook registry's protocol on objects of the
-same shape. Written for, and never tried: overlapped scheduling, sessions of weight loads, data-parallel attention.
-Not written for: pipeline parallelism with several batches under way, speculative decoding's draft passes, prefill and
-decode on different engines, the scheduler in Rust.
+NOT run with a live SGLang, which does not install on a machine without a GPU. Names, signatures and the order of calls
+are from the source of 0.5.23; the tests call the hooks through its hook registry's protocol, on objects of the same
+shape. Implemented but never tried: overlapped scheduling, sessions of weight loads, data-parallel attention. Not
+supported: pipeline parallelism with several batches in flight, draft passes of speculative decoding, prefill and decode
+on different engines, the scheduler in Rust.
 """
 
 import importlib
@@ -39,7 +39,7 @@ _recorders: weakref.WeakKeyDictionary[Any, Recorder | None] = weakref.WeakKeyDic
 
 
 def register() -> None:
-    """Have SGLang's hook registry wrap what is recorded; what this version of SGLang lacks is left out, and counted.
+    """Register the hooks with SGLang; functions that this version lacks are counted and left out.
 
     Does nothing without a run folder, and never raises.
     """
@@ -53,7 +53,7 @@ def register() -> None:
             if _exists(target):
                 registry.HookRegistry.register(target, _hook(before, after, faults), around)
             else:
-                faults.note(f"hook {target}", "this version of SGLang does not have it: less is recorded")
+                faults.note(f"hook {target}", "not in this version of SGLang; less detail is recorded")
     except Exception as error:  # A plug-in of ours never stops the host's start.
         faults.note("sglang", repr(error))
 

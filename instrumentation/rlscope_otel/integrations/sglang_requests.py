@@ -1,8 +1,8 @@
 """The requests of one SGLang scheduler: which tokens of each were sampled under which version.
 
-Tokens are counted when the scheduler takes a pass's result in, under the label of that moment. SGLang labels them in
-the same way, so a row holds the runs of `meta_info["weight_versions"]`, also in versions that have only the scalar
-`weight_version`.
+Tokens are counted when the scheduler processes a pass's result, under the label at that moment. SGLang labels them in
+the same way, so a row holds the ranges of `meta_info["weight_versions"]`, also in versions of SGLang that have only the
+scalar `weight_version`.
 """
 
 from typing import Any, Final

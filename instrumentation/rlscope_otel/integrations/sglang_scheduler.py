@@ -1,4 +1,4 @@
-"""One SGLang scheduler: what its hooked methods are told becomes rows. Which methods those are is in `sglang.py`."""
+"""Records one SGLang scheduler, from the calls of its hooked methods, which `sglang.py` lists."""
 
 import weakref
 from collections import deque
@@ -108,7 +108,7 @@ class Recorder:
         self.weights.loaded(call.started_ns, self.run.now_ns(), kv_recomputed=flushed and not self._runs_on())
 
     def labelled(self, call: Call) -> None:
-        """The scheduler was told what its weights are called."""
+        """The scheduler got a label for its weights."""
         label = _argument(call, 1, "new_version")
         if label is not None:
             self.weights.labelled(label, call.started_ns)

@@ -1,9 +1,9 @@
-"""The weights of one SGLang scheduler: which version samples, and when it was taken into use.
+"""The weights of one SGLang scheduler: which version samples, and when it was loaded.
 
-SGLang loads weights in one call, or in several between `begin_weight_update` and `end_weight_update`; a version without
-that session loads them in several calls and says nothing of their end, which is then the next forward pass. The label
-given with an update, or to `/update_weight_version`, is the version. Updates without a label are counted, and the
-versions are `time_join`.
+SGLang loads weights in one call, or in several between `begin_weight_update` and `end_weight_update`; versions without
+that session load them in several calls without marking the end, which is then the next forward pass. The label passed
+with an update, or to `/update_weight_version`, is the version. Updates without a label are counted, and the version
+source is `time_join`.
 """
 
 from dataclasses import dataclass, field

@@ -1,20 +1,19 @@
-"""Continuous batching of transformers as an engine: its passes, its samples, and the weights that it takes into use.
+"""transformers' continuous batching as an engine: forward passes, samples and weight updates.
 
     engine = rlscope_otel.integrations.transformers_cb.instrument(manager)
     with manager.pause(), engine.apply(version):
         ...  # write the new weights into manager.model
 
-Recorded: one engine step for each generation step, with the batch that was really in it; one sample for each request,
-with the version in force at each token; when the engine had no request; and each weight update, from the first instant
-of its pause to the last.
+Recorded: one engine step per generation step, with its actual batch; one sample per request, with the policy version of
+each token; waits without requests; and each weight update, from the start of its pause to the end.
 
 `busy_ns` is the time inside `_generation_step`: the forward pass, sampling, and the copy of the tokens to the host.
-With `use_async_batching` that call only launches; a row then reaches from the launch, or from the end of the pass
-before, to the moment its tokens were there, and is busy all along, which is an upper bound.
+With `use_async_batching` that call only launches the pass; a row then lasts from the launch, or from the end of the
+previous pass, until its tokens have arrived, and all of it counts as busy, which is an upper bound.
 
-`kv_used_tokens` counts whole blocks. A token of an update without a pause carries the version before it and is counted
-as torn. Not seen: requests in the manager's queue that the loop has not fetched yet, and how several managers that one
-model has at one time share it.
+`kv_used_tokens` counts whole blocks. A token sampled during an update without a pause has the version before it and is
+counted as torn. Not recorded: requests in the manager's queue that the loop has not fetched yet, and how several
+managers share one model.
 
 Run with transformers 5.23.0 on CPU (sdpa): pauses, updates without one, preemption by reset, cancellation, forks,
 prefix sharing. Not run: a GPU, and with it `use_async_batching` and offloading to the host; tensor parallelism.
@@ -54,7 +53,7 @@ class _Loop:
 
 
 class Engine:
-    """One manager under watch. All but `apply`, `close` and what they call runs on the generation loop's thread."""
+    """One watched manager. All but `apply`, `close` and what they call runs on the generation loop's thread."""
 
     def __init__(self, run: Run, target: Any) -> None:
         self.run = run
@@ -67,11 +66,11 @@ class Engine:
 
     @property
     def version(self) -> int:
-        """The policy version in force."""
+        """The current policy version."""
         return self._weights.version
 
     def apply(self, version: int, label: str | None = None) -> Apply:
-        """The block writes the weights of a version; from its end on tokens are of that version.
+        """A block that writes the weights of a version; tokens sampled after it have that version.
 
         Inside `manager.pause()` the update lasts as long as the pause does.
         """
@@ -200,7 +199,7 @@ class Engine:
             self._requests.finish(state, "abort")
 
     def pausing(self, call: Call) -> None:
-        """The loop stands still from now on."""
+        """The loop is paused from now on."""
         self._end_idle(call.started_ns)
         self._weights.pausing(call.started_ns)
 
@@ -232,9 +231,9 @@ _seams: list[Seams] = []
 
 
 def instrument(target: Any, run: Run | None = None) -> Engine:
-    """Record a `ContinuousBatchingManager`, or every manager that a model makes; once each, and inert without a run.
+    """Record a `ContinuousBatchingManager`, or every manager that a model creates; once each. A no-op without a run.
 
-    The run is the given one, else the one of this process, else one that the environment starts, as a sampler.
+    The run is `run`, else this process's run, else one started from the environment, as a sampler.
     """
     if id(target) in _engines:
         return _engines[id(target)]

@@ -1,7 +1,7 @@
-"""The requests of transformers' continuous batching as samples, whatever the engine does to them on their way.
+"""The requests of transformers' continuous batching as samples.
 
-A request that was preempted (offloaded, or reset and computed again) stays one sample. A fork of a request is a sample
-of its group. What a pass is and when it ran is not known here: that is `transformers_cb.py`.
+A request that was preempted (offloaded, or reset and recomputed) remains one sample. A fork of a request is another
+sample of its group. Forward passes and their times are in `transformers_cb.py`.
 """
 
 import time

@@ -1,7 +1,7 @@
-"""Which policy version transformers' continuous batching samples with, and what each change of weights took.
+"""The policy version that transformers' continuous batching samples with, and the duration of each weight update.
 
-Weights change where the user writes them, in a block (`Apply`) on any thread. Whether the generation loop stands still
-meanwhile, and for how long, only the loop's thread knows; a paused update is recorded when the loop goes on.
+The user writes the weights in a block (`Apply`), on any thread. Only the generation loop's thread knows whether and how
+long the loop is paused meanwhile, so a paused update is recorded when the loop resumes.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Weights:
         self._applied: list[_Applied] = []
 
     def pausing(self, at_ns: int) -> None:
-        """The loop stands still from now on."""
+        """The loop is paused from now on."""
         self._pause_ns = at_ns
 
     def resumed(self, at_ns: int) -> None:

@@ -1,30 +1,30 @@
-"""TRL's AsyncGRPOTrainer (`trl.experimental.async_grpo`): the trainer's process, and through it the rollout worker's.
+"""TRL's AsyncGRPOTrainer (`trl.experimental.async_grpo`): the trainer process and, through it, the rollout worker.
 
     rlscope_otel.integrations.trl_async.instrument(trainer)
     trainer.train()
 
-Recorded here: the start, until the rollout worker is up; train steps from the first micro-batch to the end of
-`optimizer.step()`; the trainer's waits for samples; a publication for each weight sync, with the transfer in it; the
-queue's depth; what became of every sample that the trainer took; importance ratios by the staleness of the token;
-settings into run.json. In the rollout worker's process: see `trl_rollouts.py`.
+Recorded here: start-up, until the rollout worker runs; train steps, from the first micro-batch to the end of
+`optimizer.step()`; the trainer's waits for samples; a publication for each weight sync, with its transfer; the queue's
+depth; the outcome of every sample that the trainer took; importance ratios by token staleness; settings in run.json.
+For the rollout worker's process see `trl_rollouts.py`.
 
 Versions are TRL's own `model_version`: 0 until the sync before the first step, which is a publication too, then one
-more at every sync. A sample's consumer version is the one at the start of its gradient step. TRL's log says
-`sample/staleness_mean` from the version at the moment the sample was taken from the queue, less the one at which its
-group was admitted; batches are taken one ahead, so a step later a sample is as much older as versions were published
-since, and can be over `max_staleness`, which TRL applies when it takes. Both come out of this record: the version at
-the taking is the last publication that ended before `taken_ns`.
+more at every sync. A sample's consumer version is the one at the start of its gradient step. TRL logs
+`sample/staleness_mean`: the version when the sample was taken from the queue, minus the one at which its group was
+admitted. TRL prefetches one batch, so by the time the step runs, further versions may have been published and a sample
+can be beyond `max_staleness`, which TRL checks when it takes the sample. Both values can be computed from the trace:
+the version when it was taken is that of the last publication that ended before `taken_ns`.
 
-TRL's `max_inflight_tasks` bounds the samples that generate at once over all engines (`max_running_samples`), none that
-is finished: `queue_capacity_samples` is all that may lie finished before TRL begins no more, the rows of the queue and
-the groups that wait for their scores. Of a rollout worker of your own only the queue is known.
+TRL's `max_inflight_tasks` bounds the samples that generate at once over all engines (`max_running_samples`), not the
+finished ones: `queue_capacity_samples` is the number of finished samples at which TRL starts no more, i.e. the rows of
+the queue and the groups that wait for their scores. For a custom rollout worker only the queue is known.
 
-Token staleness in `importance` is from the best that this process is told: each token's version from the rollout worker
-(see `trl_rollouts.py`), else the one of admission.
+Token staleness in `importance` uses the best version that this process has: that of each token from the rollout worker
+(see `trl_rollouts.py`), else the one at admission.
 
-vLLM is told the version of its weights at each sync, while it is paused, so that it stamps it on each token: one more
-HTTP request to the server that TRL has just sent the weights to, at most 2 s, and never an error. TRL's own transfer
-only; one that is injected tells its engine itself, `trainer.model_version + 1`.
+At each sync, while vLLM is paused, this hook sends it the version of its weights, which vLLM then records with each
+token: one more HTTP request to the server, with a timeout of 2 s, whose failure is never an error. This covers TRL's
+own transfer; a custom one has to pass `trainer.model_version + 1` to its engine itself.
 
 Run with TRL 1.16.0 and transformers 5.23.0 on CPU, with transformers' continuous batching injected and with vLLM 0.32.0
 and the spawned worker (weights through a file). Not run: NCCL, adapters (LoRA), several trainer processes, FSDP.
@@ -47,7 +47,7 @@ _LABEL_TIMEOUT_S = 2.0
 
 
 class AsyncGrpoHook:
-    """One AsyncGRPOTrainer under watch."""
+    """One watched AsyncGRPOTrainer."""
 
     def __init__(self, trainer: Any, run: Run) -> None:
         self._trainer, self._run = trainer, run
@@ -75,7 +75,7 @@ class AsyncGrpoHook:
             self._host.watch(trainer, "get_batch_samples", self._waiting, end_phase)
 
     def close(self) -> None:
-        """Give the trainer its functions and its queue back."""
+        """Restore the trainer's functions and its queue."""
         _hooks.pop(id(self._trainer), None)
         self._host.seams.close()
         self._importance.close()
@@ -203,9 +203,9 @@ _hooks: dict[int, AsyncGrpoHook] = {}
 
 
 def instrument(trainer: Any, run: Run | None = None) -> AsyncGrpoHook | None:
-    """Record an AsyncGRPOTrainer, before `train()`, on every rank; once each, and None without a run.
+    """Record an AsyncGRPOTrainer; call it before `train()` on every rank. Returns None without a run.
 
-    The run is the given one, else the one of this process, else one that the environment starts, as a trainer.
+    The run is `run`, else this process's run, else one started from the environment, as a trainer.
     """
     if id(trainer) in _hooks:
         return _hooks[id(trainer)]

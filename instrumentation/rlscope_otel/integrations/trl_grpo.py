@@ -1,20 +1,20 @@
-"""TRL's synchronous GRPOTrainer: one worker that generates, scores and trains in turns.
+"""TRL's synchronous GRPOTrainer: one worker that alternately generates, scores and trains.
 
     rlscope_otel.integrations.trl_grpo.instrument(trainer)
     trainer.train()
 
-Recorded, in the role `colocated`: when the worker generated, computed rewards and log-probabilities, trained, evaluated
-and saved; a sample for each completion; a delivery for each use of it, of which there are `num_iterations`; train steps
-with their tokens; the importance ratio where TRL computes one.
+Recorded, with the role `colocated`: when the worker generated, computed rewards and log-probabilities, trained,
+evaluated and saved; a sample for each completion; a delivery for each of its `num_iterations` uses; train steps with
+their tokens; the importance ratio where TRL computes one.
 
-The policy version is the number of optimizer steps behind the weights, since every step changes the very weights that
-generate: each counts as a publication that takes no time. With vLLM, which takes weights only before it generates, the
-loading is an `apply` of that version. All tokens of a generation have one version, exactly (source `engine`). Their
-staleness is the number of optimizer steps since; it grows when one generation feeds several steps
+The policy version is the number of optimizer steps, since every step changes the weights that generate: each counts as
+a publication that takes no time. With vLLM, which gets new weights only before it generates, loading them is an `apply`
+of that version. All tokens of a generation have the same version, exactly (source `engine`). Their staleness is the
+number of optimizer steps since; it grows when one generation feeds several steps
 (`steps_per_generation` above `gradient_accumulation_steps`, or `num_iterations` above 1).
 
-Not known: when each sample of a batch ended (all end with the batch), and engine steps. Tokens that tools returned are
-in no sample. Samples of evaluations are not recorded.
+Not recorded: when each sample of a batch ended (all end with the batch), engine steps, tokens returned by tools, and
+samples of evaluations.
 
 Run with TRL 1.16.0, transformers 5.23.0, one process on CPU, `generate()`. Not run: vLLM, colocated or as a server;
 `use_transformers_continuous_batching`; tools and environments; several processes, DeepSpeed, FSDP, Liger.
@@ -50,7 +50,7 @@ class _Row:
 
 
 class GrpoHook:
-    """One GRPOTrainer under watch."""
+    """One watched GRPOTrainer."""
 
     def __init__(self, trainer: Any, run: Run) -> None:
         self._trainer, self._run = trainer, run
@@ -70,7 +70,7 @@ class GrpoHook:
         self._watch_phases()
 
     def close(self) -> None:
-        """Give the trainer its functions back."""
+        """Restore the trainer's functions."""
         _hooks.pop(id(self._trainer), None)
         self._host.seams.close()
 
@@ -217,9 +217,9 @@ _hooks: dict[int, GrpoHook] = {}
 
 
 def instrument(trainer: Any, run: Run | None = None) -> GrpoHook | None:
-    """Record a GRPOTrainer; once each, and None without a run.
+    """Record a GRPOTrainer. Returns None without a run.
 
-    The run is the given one, else the one of this process, else one that the environment starts, as `colocated`.
+    The run is `run`, else this process's run, else one started from the environment, as `colocated`.
     """
     if id(trainer) in _hooks:
         return _hooks[id(trainer)]

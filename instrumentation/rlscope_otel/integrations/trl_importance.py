@@ -1,12 +1,12 @@
-"""How far the trainer's policy has moved from the one that sampled, token by token: TRL's own ratio, by staleness.
+"""The importance ratio of each token between the trainer's policy and the one that sampled it, by token staleness.
 
 w = exp(log-probability now - log-probability when sampled), the ratio whose clipped product with the advantage GRPO
-maximises (Schulman et al. 2017, section 3, https://arxiv.org/abs/1707.06347). TRL averages it over the batch and logs
-that; here its moments are kept by the age of the token. The log-probabilities are the very ones that the loss is made
-of, taken from the model's output on its way to the loss.
+maximises (Schulman et al. 2017, section 3, https://arxiv.org/abs/1707.06347). TRL logs
+its mean over the batch; here its moments are recorded by token staleness. The log-probabilities are those that the loss
+is computed from, taken from the model's output.
 
-A token is fresh when the version that trains on it sampled the whole of its sample, and the trainer's weights are still
-those that it published: with `weight_sync_steps` above 1 only in the first step after a sync.
+A token is fresh if the version that trains on it sampled its whole sample, and the trainer's weights are still those
+that it published: with `weight_sync_steps` above 1, only in the first step after a sync.
 """
 
 from typing import Any, NamedTuple

@@ -1,12 +1,12 @@
-"""The queue between TRL's rollouts and its trainer, seen from the trainer: what was taken, and what became of it.
+"""The queue between TRL's rollouts and its trainer, seen from the trainer: which samples were taken, and their outcome.
 
-TRL decides by a sample's age when it takes it whether to drop it, packs those that it keeps into batches, and trains on
-the batches in their order. So a sample is `trained` with its batch, `dropped_stale` when TRL asks for the next one
-without having kept it, `filtered` when it is longer than a row may be, and `abandoned` when training ends before it.
+When TRL takes a sample, it decides by its staleness whether to drop it, packs the others into batches, and trains on
+the batches in order. So a sample is `trained` with its batch, `dropped_stale` if TRL asks for the next one without
+having kept it, `filtered` if it is longer than a row may be, and `abandoned` if training ends first.
 
 A conversation that forked into several training rows is delivered once, with its first row. A row without a sample's
-number (`trl_rollouts.tag`) comes from a worker that nobody records: it is written here as a sample of its own, with the
-version at which TRL admitted its group (`admission`).
+number (`trl_rollouts.tag`) comes from a worker that is not recorded: it is written here as a sample of its own, with
+the version at which TRL admitted its group (`admission`).
 """
 
 import queue
@@ -86,7 +86,7 @@ class Takings:
             self._kept[id(item["input_ids"])] = taken
 
     def settle(self) -> None:
-        """The row before was not kept: it was too old."""
+        """The previous row was not kept: it was stale."""
         taken, self._undecided = self._undecided, None
         if taken is not None:
             self._deliver(taken, "dropped_stale")

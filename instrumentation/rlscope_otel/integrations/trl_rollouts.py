@@ -1,19 +1,18 @@
 """TRL's rollout worker: the spawned process that sends requests to vLLM, scores the answers and queues them.
 
-`trl_async` has the worker's process begin with `start_loop`, in place of the loop class that it is handed. Recorded, as
+`trl_async` makes the worker's process start with `start_loop` instead of the loop class that it was given. Recorded, as
 a `controller` without GPUs: when it computed rewards, when it waited for tools (`environment`), and when the queue to
 the trainer was full (`backpressure`). Those of several conversations overlap.
 
 A conversation is a sample, each of its requests a segment. Every request carries the sample's name as vLLM's
-`request_id`, and every row that goes to the trainer carries its number and, by version, its tokens: in the row's
-metrics, which are numbers, and which `trl_async` takes out again before TRL logs them.
+`request_id`, and every row that goes to the trainer carries its number and its tokens by version, in the row's metrics;
+`trl_async` removes them again before TRL logs the metrics.
 
-Who writes the samples: an engine that records itself, when the run folder holds the file of a sampler that has not
-stopped at the moment the loop begins; else, or where RLSCOPE_SAMPLES is `framework`, this process. It knows when a
-request was sent and answered and when TRL's `model_version` was seen to change, spreads the tokens evenly over that
-time and says so (`time_join`). A request to an adapter (`NAME-vN`) is of version N from first to last token
-(`segment`); an engine's own record does not know that, so with adapters RLSCOPE_SAMPLES is to be `framework`, for vLLM
-too. A request that TRL sends again after a transport error is a segment more.
+The engine records the samples if the run folder holds the file of a running sampler when the loop starts; otherwise, or
+with RLSCOPE_SAMPLES=framework, this process does. It knows when a request was sent and answered and when TRL's
+`model_version` changed, and spreads the tokens evenly over that time (`time_join`). All tokens of a request to an
+adapter (`NAME-vN`) have version N (`segment`); the engine's own hook does not know that, so with adapters set
+RLSCOPE_SAMPLES=framework, for vLLM too. A request that TRL repeats after a transport error is one more segment.
 
 Run with TRL 1.16.0 and vLLM 0.32.0 on CPU. Not run: tools, environments, adapters, the OpenEnv harness.
 """
@@ -52,7 +51,7 @@ _rollout: ContextVar["_Rollout | None"] = ContextVar("rlscope_rollout", default=
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What the trainer's process tells the rollout worker's."""
+    """What the trainer's process passes to the rollout worker."""
 
     run_dir: str
     worker_id: str
@@ -77,9 +76,9 @@ def sample_id_of(group: int, number: int, prefix: str = "") -> str:
 
 
 def tag(metrics: dict[str, float], number: int, versions: Iterable[VersionRun]) -> None:
-    """Put into a row's metrics what the trainer's hook looks for; for rollout workers whose engine records itself.
+    """Add to a row's metrics what the trainer's hook needs; for rollout workers whose engine records the samples.
 
-    The engine's sample is to be named `sample_id_of(group_id, number)`.
+    The engine's sample must be named `sample_id_of(group_id, number)`.
     """
     metrics[SAMPLE_KEY] = float(number)
     for version, start, end in versions:
@@ -96,12 +95,12 @@ def untag(metrics: dict[str, float]) -> tuple[int | None, dict[int, int]]:
 
 
 def limits_of(worker: Any, most_queued: int | None, group_size: int) -> dict[str, object]:
-    """What holds TRL's rollout worker back, for run.json; of one that is injected, no more than the queue.
+    """The limits of TRL's rollout worker, for run.json; for a custom worker, only the queue.
 
-    TRL bounds the conversations that generate at once, tools and environments included, and no finished one. Those wait
-    for their group, then for its scores, in a line of so many groups besides the one that is scored, then in the queue;
-    no conversation starts once a group finds the line full. worker: before its process begins; most_queued: rows that
-    the queue to the trainer holds, None when it has no end.
+    TRL bounds the conversations that generate at once, tools and environments included, but not the finished ones.
+    Those wait for their group, then for its scores, in a queue of limited length besides the group being scored, then
+    in the queue to the trainer. No conversation starts while a group cannot enter the queue for scores. worker: before
+    its process starts; most_queued: capacity of the queue to the trainer in rows, None if unlimited.
     """
     loop_class, given = getattr(worker, "_loop_cls", None), getattr(worker, "_loop_kwargs", None)
     if not isinstance(loop_class, type) or not isinstance(given, dict):
@@ -120,7 +119,7 @@ def limits_of(worker: Any, most_queued: int | None, group_size: int) -> dict[str
 
 
 def start_loop(loop_class: Any, recording: Recording, **arguments: Any) -> Any:
-    """Make TRL's loop in its process, under watch."""
+    """Create TRL's loop in its process, watched."""
     try:
         run = start_run(
             recording.run_dir, "controller", recording.worker_id, gpu_count=0, gpu_interval_s=0, framework="trl"
@@ -132,7 +131,7 @@ def start_loop(loop_class: Any, recording: Recording, **arguments: Any) -> Any:
 
 
 def engine_records(run_dir: Path) -> bool:
-    """Whether a sampler is recording in the folder. For the start of a worker: it reads files."""
+    """Whether a sampler is recording in the folder. It reads files, so call it only at the start of a worker."""
     for path in (run_dir / "workers").glob("*.json"):
         try:
             worker = json.loads(path.read_text(encoding="utf-8"))
@@ -144,11 +143,11 @@ def engine_records(run_dir: Path) -> bool:
 
 
 class Rollouts:
-    """The rollout loop of this process under watch."""
+    """The watched rollout loop of this process."""
 
     def __init__(self, run: Run, prefix: str = "") -> None:
         if run.run_dir is None:
-            raise SetupError("a rollout worker records only in a run folder")
+            raise SetupError("the rollout worker has no run folder to record in")
         self._run, self._prefix = run, prefix
         self._writes_samples = not (engine_samples_wanted() and engine_records(run.run_dir))
         self._versions = VersionTimes()

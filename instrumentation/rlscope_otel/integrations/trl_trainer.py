@@ -1,8 +1,7 @@
-"""What TRL's trainers share, both being transformers' `Trainer`: optimizer steps, checkpoints, evaluations, config.
+"""Shared by the hooks of TRL's trainers, both a transformers `Trainer`: steps, checkpoints, evaluations, config.
 
-A train step reaches from the first tensors that the hook calls the step's own to the end of `optimizer.step()`; waits
-and generation lie before it. Loss, gradient norm, entropy and clip ratio come from the log, and only where it speaks
-of one step: a window's mean is no step's value.
+A train step lasts from its first tensors to the end of `optimizer.step()`; waits and generation come before it. Loss,
+gradient norm, entropy and clip ratio come from the log, and only if it covers a single step, not a mean over several.
 """
 
 import math
@@ -40,7 +39,7 @@ class _Step:
 
 
 class Host:
-    """One trainer under watch: calls on other trainers of the process are not seen."""
+    """One watched trainer: calls on other trainers of the process are ignored."""
 
     def __init__(self, trainer: Any, run: Run) -> None:
         self.trainer = trainer
@@ -130,13 +129,13 @@ class Steps:
 
 
 def start_trainer_run(role: str, run: Run | None) -> Run:
-    """The given run, else this process's, else one that the environment starts."""
+    """`run`, else this process's run, else one started from the environment."""
     version = getattr(sys.modules.get("trl"), "__version__", None)
     return host_run(role, framework="trl", framework_version=version) if run is None else run
 
 
 def add_config(run: Run, config: Mapping[str, object]) -> None:
-    """Put into run.json what it lacks of these settings; for the start and the end of a training, not for its steps."""
+    """Add these settings to run.json if they are missing. It does I/O: call it at the start or end of training only."""
     known = {name: value for name, value in config.items() if value is not None}
     try:
         if run.run_dir is not None and run.run_id is not None:
@@ -146,7 +145,7 @@ def add_config(run: Run, config: Mapping[str, object]) -> None:
 
 
 def model_facts(model: Any) -> dict[str, object]:
-    """The model as run.json describes it, as far as its configuration says."""
+    """The `model` entry of run.json, as far as the model's configuration has it."""
     config = model.config.get_text_config()
     heads, width = getattr(config, "num_attention_heads", None), getattr(config, "hidden_size", None)
     facts = {

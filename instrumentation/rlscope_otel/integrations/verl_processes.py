@@ -1,4 +1,4 @@
-"""verl's processes as workers of the run: what each Ray actor is started as, and what it knows of verl's settings."""
+"""verl's processes as workers of the run: the role of each Ray actor, and what it reads from verl's settings."""
 
 import os
 import time

@@ -71,7 +71,7 @@ def _drop(queue: Any) -> None:
         return
     size = setting(queue.config, "actor_rollout_ref.rollout.n")
     if size is None:
-        run.faults.note("verl queue", "the settings do not say how many samples a dropped group has: none is recorded")
+        run.faults.note("verl queue", "the settings lack the group size: dropped groups are not recorded")
         return
     for row in range(int(size)):
         run.delivery(row_name(uid, row), "dropped_stale", queued_ns=queued_ns)

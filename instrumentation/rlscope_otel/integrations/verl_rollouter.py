@@ -1,8 +1,8 @@
-"""verl's rollouter: whether it generates, waits at the cap or the full queue, or evaluates.
+"""verl's rollouter: whether it generates, waits at the cap or for a full queue, or evaluates.
 
-It is written down piece by piece, at the latest when new weights come, so that a rollouter that is killed loses only
-the last piece. It waits from the moment when its last task has ended (verl's `idle_start_time`) until new weights, or
-its monitor, let it go on: while some tasks still run, it generates.
+Its states are written one by one, at the latest when new weights arrive, so that a rollouter that is killed loses only
+the last one. It waits from the end of its last task (verl's `idle_start_time`) until new weights, or its monitor, let
+it continue; while some tasks still run, it generates.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The samples of verl's agent loops: every request to a server is one segment, under the version its server tells.
+"""The samples of verl's agent loops: each request to a server is a segment, with the version that the server reports.
 
 `AgentLoopWorker.generate_sequences` runs one task for each row of its batch, in order, so the order in which they start
 is the row. Names travel in a context variable: a request belongs to the agent loop that awaits it.

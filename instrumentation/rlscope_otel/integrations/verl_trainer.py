@@ -1,8 +1,8 @@
 """verl's trainer: what it waits for, its passes, its publications, and which samples each step trains on.
 
-verl drives the ranks from one process, which stands here for all trainer GPUs. Its times are those of its calls to the
-ranks. Of the samples in a step it is told by `addition_process`, which sees each group in the order in which it was
-taken out of the queue, with its rows in the order of the agent loops; later verl reorders the batch.
+verl drives the ranks from one process, which represents all trainer GPUs here; its times are those of its calls to the
+ranks. The samples of a step come from `addition_process`, which gets each group in the order in which it was taken from
+the queue, with its rows in the order of the agent loops; later verl reorders the batch.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
-"""Which version sampled which token, when only times are known: of the request and of the changes of version.
+"""Estimates which version sampled which token, from the times of the request and of the version changes (`time_join`).
 
-An estimate (`time_join`): the tokens of a request are taken to come at even intervals from its start to its end, which
-they do not while it waits in the engine or is paused, and a change of version to happen when it is first seen.
+It assumes that the tokens of a request are evenly spaced from its start to its end, which is wrong while the request
+waits in the engine or is paused, and that a version changes when the change is first observed.
 """
 
 from collections import deque

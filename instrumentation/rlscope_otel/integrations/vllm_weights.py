@@ -1,9 +1,9 @@
-"""The weights of one vLLM engine: which version samples, and when it was taken into use.
+"""The weights of one vLLM engine: which version samples, and when it was loaded.
 
-The version of a token is vLLM's own label at the moment its pass is done, which is what vLLM's `weight_versions` say.
-Where updates come without a label they are counted, and the versions are `time_join`. An update is `paused` when no
-forward pass ran between its first call and its last; tokens of passes that did run are torn, and so are those of an
-engine that labels its versions between the end of an update and its label.
+The version of a token is vLLM's own label when its pass ends, as in vLLM's `weight_versions`. Updates without a label
+are counted, and the version source is `time_join`. An update is `paused` if no forward pass ran between its first and
+its last call. Tokens of passes that did run are torn; so are, in an engine with labels, those sampled between the end
+of an update and its label.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class Update:
     label: str | None = None
     passes_meanwhile: int = 0
     calls_ns: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
-    """When the engine stood still for a call of the update."""
+    """When the engine was paused for a call of the update."""
 
 
 class Weights:
@@ -78,7 +78,7 @@ class Weights:
         self._update = None
 
     def labelled(self, label: object, at_ns: int) -> None:
-        """The engine was told what its weights are called from now on."""
+        """The engine got a new label for its weights."""
         version = self._names.ordinal_of(label)
         if self._update is None and version == self.version:
             return

@@ -1,6 +1,6 @@
-"""What one vLLM engine core is as a worker: its name, its GPUs, what it holds, and the model, from vLLM's own config.
+"""Describes one vLLM engine core as a worker: name, GPUs, KV cache capacity and model, from vLLM's own config.
 
-What a version of vLLM does not say is left out.
+What a version of vLLM does not report is left out.
 """
 
 import importlib.metadata

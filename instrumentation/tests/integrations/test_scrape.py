@@ -294,4 +294,4 @@ def test_an_interval_that_cannot_be_kept_is_refused(interval: str, capsys: pytes
 
 def test_without_a_run_folder_the_command_says_so(endpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert scrape.main(["--url", endpoint, "--interval-s", "0.05"]) == 1
-    assert "give --run-dir, or set RLSCOPE_RUN_DIR" in capsys.readouterr().err
+    assert "pass --run-dir or set RLSCOPE_RUN_DIR" in capsys.readouterr().err

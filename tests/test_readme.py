@@ -1,0 +1,144 @@
+"""README keeps its word: its code runs, and its commands, figures and quoted verdict are the real ones."""
+
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+import typer.main
+
+from rlscope.analysis.result import Bottleneck
+from rlscope.cli import app
+from rlscope.pipeline import analyze
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+TRAINER, SAMPLER = re.findall(r"```python\n(.*?)```", README.partition("## Record a run")[2], re.DOTALL)
+
+
+class Batch(list[Any]):
+    tokens = 24
+
+
+def host() -> dict[str, Any]:
+    """What the trainer and the sampler of the snippets have already, for a run of two steps."""
+    sample = SimpleNamespace(id="step3/17", queued_ns=None, reward=1.0)
+    queue = SimpleNamespace(get_batch=lambda: Batch([sample]), put=lambda response: None, qsize=lambda: 1)
+    engine = SimpleNamespace(step=lambda: None, load=lambda weights: None)
+    done = {"train": lambda batch: 0.5, "publish": lambda model: None, "range": lambda steps: range(2)}
+    return {"queue": queue, "engine": engine, "version": 0, "model": None, "weights": None, "response": None, **done}
+
+
+def record(snippet: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run folder that a snippet of README has written, started in a working folder."""
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    for name, value in {"RUN_DIR": "runs/monday", "ROLE": "sampler", "WORKER_ID": "sampler-0"}.items():
+        monkeypatch.setenv(f"RLSCOPE_{name}", value)
+    names = host()
+    exec("import rlscope_otel\n" + snippet, names)
+    assert names["run"].stop()
+    return folder / "runs" / "monday"
+
+
+def test_the_snippets_record_both_sides_of_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(SAMPLER, tmp_path, monkeypatch)
+    analysis = analyze(record(TRAINER, tmp_path, monkeypatch))
+    states = {(state.role, state.state, state.reason) for state in analysis.ledger.states}
+    assert {("trainer", "waiting_for_samples", "samples"), ("sampler", "no_requests", "backpressure")} <= states
+    assert analysis.answers["delivery_outcomes"]["outcome"].to_list() == ["trained"]
+    assert analysis.answers["queue_depth"]["queue"].to_list() == ["samples"]
+    assert json.loads((tmp_path / "runs" / "monday" / "run.json").read_text())["config"] == {
+        "samples_per_step": 512,
+        "max_staleness": 4,
+        "queue_capacity_samples": 1024,
+    }
+
+
+def test_folders_of_separate_nodes_can_be_copied_into_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sampled = record(SAMPLER, tmp_path / "one", monkeypatch)
+    trained = record(TRAINER, tmp_path / "other", monkeypatch)
+    both = tmp_path / "both"
+    for folder in (sampled, trained):  # The trainer's run.json is the one that stays.
+        shutil.copytree(folder, both, dirs_exist_ok=True)
+    analysis = analyze(both)
+    assert {state.role for state in analysis.ledger.states} == {"sampler", "trainer"}
+    assert not analysis.data_quality.skipped_files and not analysis.data_quality.workers_without_end
+    assert "max_staleness" in json.loads((both / "run.json").read_text())["config"]
+
+
+def test_the_quoted_verdict_is_that_of_the_recorded_run() -> None:
+    verdict = json.loads((ROOT / "tests" / "golden" / "vllm_trl.json").read_text())["verdict"]
+    quoted = " ".join(README.split())
+    for part in ("headline", "why", "next"):
+        assert verdict[part] in quoted
+
+
+def test_the_table_of_verdicts_has_every_verdict() -> None:
+    table = README.partition("| verdict |")[2].partition("\n\n")[0]
+    named = [
+        name
+        for line in table.splitlines()
+        for name in re.findall(r"`(\w+)`", line.split("|")[1] if "|" in line else "")
+    ]
+    assert sorted(named) == sorted(get_args(Bottleneck))
+
+
+@pytest.mark.parametrize("line", re.findall(r"^rlscope .*", README, re.MULTILINE))
+def test_every_command_and_option_exists(line: str) -> None:
+    commands: Mapping[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for name, arguments in re.findall(r"rlscope ([a-z-]+)([^|&#]*)", line):
+        known = {option for parameter in commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"(?<!\S)--?[a-z][a-z-]*", arguments)) <= known
+
+
+def test_every_name_of_the_python_api_exists() -> None:
+    import rlscope
+
+    (code,) = re.findall(r"```python\nimport rlscope\n(.*?)```", README, re.DOTALL)
+    called, asked = set(re.findall(r"rlscope\.(\w+)\(", code)), set(re.findall(r"\ba\.(\w+)", code))
+    assert called and called <= set(rlscope.__all__)
+    assert asked and asked <= set(dir(rlscope.Analysis))
+
+
+def figures(name: str) -> str:
+    return (ROOT / "benchmarks" / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", ("pipeline_overhead", "vllm_overhead", "trl_overhead"))
+def test_the_overhead_is_what_the_benchmarks_measured(name: str) -> None:
+    quoted = {line.split("|")[2].strip() for line in README.splitlines() if f"`benchmarks/{name}.txt`" in line}
+    shares = re.findall(r"([\d.]+) of the (?:pass|step)", figures(name))
+    assert quoted == {f"{float(share):.1%}" for share in shares} != set()
+
+
+def test_the_largest_run_and_its_cost_are_what_the_benchmark_measured() -> None:
+    measured, words = figures("analysis_speed"), " ".join(README.split())
+    samples, steps = re.findall(r"([\d,]+) (?:samples|engine_steps)", measured)
+    assert f"{samples} samples and {steps} engine steps" in words
+    wall_s, page_s = (
+        re.search(rf"^{what} +wall_s +([\d.]+)", measured, re.MULTILINE) for what in ("analysis", "drawing the page")
+    )
+    peak_gb = re.search(r"^and page +peak GB +([\d.]+)", measured, re.MULTILINE)
+    assert wall_s and page_s and peak_gb
+    assert (
+        f"{float(wall_s[1]):.1f} s and {float(peak_gb[1]):.1f} GB of memory, and {float(page_s[1]):.1f} s more" in words
+    )
+    (disk_mb,) = re.findall(r"([\d.]+) MB of engine steps per GPU-hour", figures("capture_cost"))
+    assert f"{disk_mb} MB on disk per GPU-hour" in words
+
+
+def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
+    words = " ".join(README.split())
+    ((pairs, error, covered),) = re.findall(
+        r"(\d+) transfers: median \|error\| ([\d.]+%).*in the 90 ?% interval (\d+%)", figures("real_transfer")
+    )
+    assert f"throughput is {error} over {pairs} pairs, and {covered} of the 90% intervals" in words
+    ((median, worst),) = re.findall(
+        r"every other layout, noisy +\d+ +([\d.]+)% +[\d.]+% +([\d.]+%)", figures("prediction_error")
+    )
+    assert f"the median error is {float(median):.1f}%" in words and f"more than {worst[:-2]}%" in words

@@ -26,7 +26,7 @@ from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Forecast, Preemption
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.whatif import what_if
+from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import analyze
 
 FIGURES = Path(__file__).with_suffix(".txt")

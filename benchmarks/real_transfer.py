@@ -28,7 +28,7 @@ from rlscope.analysis.result import Analysis
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.model.forecast.whatif import what_if
+from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import analyze
 
 REPOSITORY = Path(__file__).parents[1]

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.plan import PlanResult
     from rlscope.model.forecast.recommend import Recommendation
     from rlscope.model.forecast.result import ModelResult, NoModelResult
-    from rlscope.model.forecast.whatif import Obstacle, WhatIf
+    from rlscope.model.forecast.what_if import Obstacle, WhatIf
     from rlscope.planning.schema import PlanFile
     from rlscope.reports.page.html import Charts
     from rlscope.trace.query import Argument
 
 Folder: TypeAlias = str | PathLike[str]
 Progress: TypeAlias = Callable[[str], None]
-"""Is told what is being done, in a few words."""
+"""Called with what is being done, in a few words."""
 PAGE_NAME: Final = "report.html"
 """Of the page, in the run's folder."""
 CheckForm = Literal["text", "json", "markdown", "junit", "github"]
@@ -262,7 +262,7 @@ class Analysis:
         range or GPUs that make no layout.
         """
         from rlscope.model.forecast.result import NoModelResult
-        from rlscope.model.forecast.whatif import what_if
+        from rlscope.model.forecast.what_if import what_if
 
         change = _change(changes)
         if isinstance(self.model, NoModelResult):
@@ -396,7 +396,7 @@ class CheckReport:
 
     @property
     def outcomes(self) -> "tuple[RuleOutcome, ...]":
-        """What each rule came to, in the order of the rules; one with no judged_ticks says nothing of the run."""
+        """What each rule came to, in the order of the rules; one with no judged_ticks had too little data."""
         return self.result.outcomes
 
     def failed(self, fail_on: "Severity" = "critical") -> bool:
@@ -445,7 +445,7 @@ def analyze(
 
     max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
     gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
-    same model with another number of trainer GPUs, which say how training scales. progress: is told what is being done.
+    same model with another number of trainer GPUs, which say how training scales. progress: called with each stage.
     Raises RunFolderError for a folder that is not a run, AnalysisError for one of `also` that cannot be compared, and
     ArgumentError for a number out of range.
     """

@@ -70,7 +70,7 @@ def in_unit(value: float | None, unit: str) -> str:
 
 
 def percent(ratio: float | None) -> str:
-    """A ratio (0..1) as per cent: 62.3%; a ratio above 0 that rounds to 0 is <0.1%.
+    """A ratio (0..1) as a percentage: 62.3%; a ratio above 0 that rounds to 0 is <0.1%.
 
     A negative ratio is a difference, −2.8%; one that rounds to 0 is rounding error and written as 0%.
     """
@@ -84,7 +84,7 @@ def percent(ratio: float | None) -> str:
 
 
 def signed_percent(ratio: float | None) -> str:
-    """A signed change as per cent: +10.0%, −2.8%, +115%; one that rounds to 0 is "about 0%"."""
+    """A signed change as a percentage: +10.0%, −2.8%, +115%; one that rounds to 0 is "about 0%"."""
     if finite(ratio) is None or ratio is None:
         return NO_DATA
     if ratio and abs(ratio) < 0.0005:

@@ -16,7 +16,7 @@ CAPTURE = sorted((ROOT / "instrumentation" / "rlscope_otel").rglob("*.py"))
 MODULES = [*ANALYSIS, *CAPTURE]
 
 LAYERS = (
-    {"errors", "format", "source"},
+    {"errors", "format", "input_file"},
     {"trace", "model"},
     {"analysis"},
     {"diagnose", "planning"},

@@ -17,7 +17,7 @@ from rlscope.alerts.config import built_in_rules
 from rlscope.analysis.result import Analysis
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.whatif import what_if
+from rlscope.model.forecast.what_if import what_if
 from rlscope.pipeline import analyze, check
 from rlscope.reports.documents.analysis import analysis_document, as_document
 from rlscope.reports.documents.check import check_document

@@ -18,7 +18,7 @@ from rlscope.alerts.receiver import ReceiverTable, receivers_of
 from rlscope.alerts.types import WHOLE_RUN, Direction, Reduction, Rule, RuleKind, RuleSet, RuleWindow
 from rlscope.analysis.result import SEVERITIES
 from rlscope.errors import RuleError
-from rlscope.source import FileKind, Place, Source, did_you_mean, json_schema, parse_source, read_source
+from rlscope.input_file import FileKind, Place, Source, did_you_mean, json_schema, parse_source, read_source
 
 DEFAULT_WINDOW: Final = RuleWindow(300_000_000_000)
 """Five minutes: several steps of most runs, and what Prometheus' own examples take."""

@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 from rlscope.alerts.durations import DURATION_SCHEMA, parse_duration
 from rlscope.analysis.result import Severity
 from rlscope.errors import SecretError
-from rlscope.source import Place, Source
+from rlscope.input_file import Place, Source
 
 
 @dataclass(frozen=True, slots=True)

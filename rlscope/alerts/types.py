@@ -36,7 +36,7 @@ class Rule:
 
     name: str
     metric: str | None
-    """A name of `metrics.METRICS`; None for a rule with its own SQL."""
+    """A name of `metrics.METRICS`; None for a rule with ad-hoc SQL."""
     sql: str | None
     """A SELECT of the user's with the columns at_ns and value; None for a rule with a metric."""
     direction: Direction

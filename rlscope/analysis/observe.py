@@ -406,6 +406,6 @@ def _same(folder: Path, name: str, own: object, other: object) -> None:
         raise AnalysisError.of(
             folder,
             found=f"{name} = {other!r}",
-            expected=f"{own!r}, as in the run that is analysed: its trainers say nothing of others",
+            expected=f"{own!r}, as in the run that is analysed: the trainers of another model do not compare",
             next_step=_ELSEWHERE,
         )

@@ -59,7 +59,7 @@ class Calibration:
 
     system: System
     draws: tuple[System, ...]
-    """Systems that the run leaves possible, equally likely."""
+    """Posterior draws of the system, equally likely."""
     layout: Layout
     """The run's own."""
     synchronous: bool

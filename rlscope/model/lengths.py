@@ -294,7 +294,7 @@ def law_of_mean(mean_tokens: float, cv_ratio: float, cap_tokens: int | None) -> 
 
 
 def law_of_percentiles(percentiles: Mapping[float, float], cap_tokens: int | None) -> LengthLaw:
-    """The lognormal law through two percentiles, tokens by per cent, or nearest to more of them in log length.
+    """The lognormal law through two percentiles, tokens by percentile, or nearest to more of them in log length.
 
     ValueError: fewer than two, per cents that are not between 0 and 100, lengths that do not grow with them, or a
     length that is not below the cap, where all that is known of it is that it was cut.

@@ -18,6 +18,7 @@ import polars as pl
 
 from rlscope.analysis.observe import UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
+from rlscope.input_file import did_you_mean
 from rlscope.model.decode.posterior import SHARPNESS
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, plan_layouts
@@ -38,7 +39,6 @@ from rlscope.model.system import Admission, Granularity, Layout, Workload, possi
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.planning.schema import Guess, PlanFile, read_plan
-from rlscope.source import did_you_mean
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import Run, open_run
 

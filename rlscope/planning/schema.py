@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, T
 from pydantic_core import CoreSchema, core_schema
 
 from rlscope.errors import RlscopeError
-from rlscope.source import FileKind, Source, json_schema, read_source
+from rlscope.input_file import FileKind, Source, json_schema, read_source
 
 EXAMPLE: Final = Path(__file__).with_name("example.toml")
 """A complete plan, every key explained; it can be planned as it is."""

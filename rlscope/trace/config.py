@@ -1,4 +1,4 @@
-"""What the run was told to do: the `config` of run.json, typed. Every entry may be missing."""
+"""The settings of the run: the `config` of run.json, typed. Every entry may be missing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from rlscope.source import describe, json_schema
+from rlscope.input_file import describe, json_schema
 
 Dispatch = Literal["least_loaded", "pulled"]
 FullQueue = Literal["wait", "drop_oldest"]

@@ -10,7 +10,7 @@ from rlscope.alerts.config import RULE_FILE, built_in_rules, example, load_rules
 from rlscope.alerts.durations import parse_duration, parse_window, write_duration, write_window
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleWindow
 from rlscope.errors import RuleError
-from rlscope.source import parse_source
+from rlscope.input_file import parse_source
 
 S = 1_000_000_000
 STALE = Rule(

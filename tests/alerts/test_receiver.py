@@ -13,7 +13,7 @@ from rlscope.alerts.receiver import (
     receivers_of,
 )
 from rlscope.errors import RuleError, SecretError
-from rlscope.source import parse_source
+from rlscope.input_file import parse_source
 
 HUSH = "T0SECRETSECRETSECRET"
 

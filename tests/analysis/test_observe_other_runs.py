@@ -19,7 +19,7 @@ from rlscope.errors import AnalysisError, RunFolderError
 from rlscope.model.forecast import recommend
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
-from rlscope.model.forecast.whatif import what_if
+from rlscope.model.forecast.what_if import what_if
 from rlscope.model.observed import OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity

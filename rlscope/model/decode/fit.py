@@ -31,7 +31,7 @@ _FLAT_ELASTICITY: Final = 0.2
 hinge, for p = 2."""
 _FOLDS: Final = 4
 _FEWEST_CELLS_TO_JUDGE: Final = 8
-"""Cells below which leaving a quarter out says nothing of the form."""
+"""Cells below which leaving a quarter out does not test the form."""
 _DENSE_FORMS: Final[tuple[Form, ...]] = ("pnorm", "softplus", "sigmoid")
 _AS_GOOD: Final = 1.25
 _AS_GOOD_ERROR: Final = 0.005
@@ -68,7 +68,7 @@ class CurveFit:
     curve: DecodeCurve
     """The one nearest to the median of the draws at every batch size."""
     draws: tuple[DecodeCurve, ...]
-    """Curves that passes and hardware leave possible, equally likely."""
+    """Posterior draws of the curve, equally likely."""
     parameters: Mapping[str, float]
     """Of the curve, by name; `residual` is the log deviation of cells from it, besides what was expected."""
     visited: Visited | None

@@ -155,7 +155,7 @@ class Cells(NamedTuple):
 
 
 def gather(points: DecodePoints, least_pass_s: float | None = None) -> Cells:
-    """Leave out what says nothing of decoding, and average the rest within cells.
+    """Leave out what does not measure decoding, and average the rest within cells.
 
     least_pass_s: seconds below which no pass can be, where it is known. Outlying are measurements further than 3.5
     robust deviations from their cell's median (Iglewicz and Hoaglin 1993). A cell's times are means over what is

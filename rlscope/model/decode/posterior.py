@@ -61,7 +61,7 @@ _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
 _ROW_NOISE: Final = LogNormal(0.1, 1.0)
-"""Log deviation of one measurement of a pass: some per cent on a GPU of one's own, a multiple on a shared host."""
+"""Log deviation of one measurement of a pass: a few percent on a dedicated GPU, a multiple on a shared host."""
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
 """How far a curve of the right form is from the mean of a cell: 1 to 3% in the table of measured kernels."""
 SHARPNESS: Final = LogNormal(2.0, 0.4)

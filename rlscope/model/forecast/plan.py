@@ -92,7 +92,7 @@ class PlanResult:
     """Whether to leave the present layout; None where there is none, or nothing to compare it with."""
     bound: WorkBound
     synchronous: SynchronousStep | None
-    """All GPUs do both in turns; None where no engine fits."""
+    """Synchronous: every GPU samples and then trains; None where no engine fits."""
     kv_running: float
     """Requests that the KV cache of an engine holds safely."""
     unknown_costs: tuple[UnknownCost, ...]

@@ -159,7 +159,7 @@ def planned_system(plan: PlanInputs, deviations: Deviations) -> System:
 
 
 def drawn_systems(plan: PlanInputs, count: int = DRAWS) -> tuple[System, ...]:
-    """Systems that the plan leaves possible, equally likely."""
+    """Prior draws of the system, equally likely."""
     rows = np.random.default_rng(_SEED).standard_normal((count, len(UNKNOWNS)))
     return tuple(planned_system(plan, dict(zip(UNKNOWNS, row.tolist(), strict=True))) for row in rows)
 

@@ -1,4 +1,4 @@
-"""Which layout to use next: how much faster it is, how sure that is, and when to keep the current one.
+"""The recommended layout: how much faster it is, how sure that is, and when to keep the current one.
 
 Draws are compared pairwise: within a draw both layouts run the same system, so shared errors cancel. A change is
 recommended when it gains at least 5% and at least 90% of the draws agree; else the run keeps its layout, and the

@@ -46,7 +46,7 @@ _SEED: Final = 20_260_101
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the model is told besides what the run shows: limits, scheduling, prior, and the user's constraints."""
+    """What the model takes as given beside the run: limits, scheduling, prior, and the user's constraints."""
 
     admission: Admission
     settings: Settings

@@ -72,12 +72,12 @@ class Sensitivity:
 
     quantity: SensitivityQuantity
     gain_ratio: Spread | None
-    """Of trained tokens per second, for one per cent; None where the quantity is not recorded. Below 0 where better by
+    """Of trained tokens per second, for 1%; None where the quantity is not recorded. Below 0 where better by
     name is worse by rate: shorter responses."""
     silence: Silence | None
     """Why the gain is 0 or unknown."""
     is_rough: bool
-    """Whether the closed forms err in the rate of the layout that is run, by several per cent."""
+    """Whether the closed forms err in the rate of the layout that is run, by several percent."""
 
 
 @dataclass(frozen=True, slots=True)

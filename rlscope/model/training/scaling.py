@@ -172,7 +172,7 @@ class _OwnSteps(NamedTuple):
 
 
 class ScalingPosterior(NamedTuple):
-    """What steps elsewhere leave possible; one entry per draw, the first with medians."""
+    """Posterior draws given the steps of other runs; one entry per draw, the first with medians."""
 
     exponents: Reals
     line: Line

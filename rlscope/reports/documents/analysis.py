@@ -1,4 +1,4 @@
-"""The analysis as a JSON document: the facts of the run here, what the model says of it in `model.py`.
+"""The analysis as a JSON document: the facts of the run here, the results of the model in `model.py`.
 
 Numbers are as measured, in the unit that their name ends in; what is not known is null, and NaN never appears.
 """
@@ -306,7 +306,7 @@ class AnalysisDocument(Document):
     eta: TimeToFinishJson
     """How long the rest of the run takes."""
     sensitivity: tuple[SensitivityJson, ...] | None
-    """What 1% of each quantity buys, the largest change first; null where the model says nothing of the run."""
+    """Throughput change per 1% of each quantity, the largest first; null where the model could not be fitted."""
     model: ModelJson
     """What else the model says."""
     findings: tuple[FindingJson, ...]

@@ -182,7 +182,7 @@ def sentence(rule: Rule, alert: Alert) -> str:
 
 
 def unjudged(report: RuleReport) -> tuple[RuleOutcome, ...]:
-    """The rules that say nothing of this run."""
+    """The rules that had too little data in this run."""
     return tuple(outcome for outcome in report.outcomes if not outcome.judged_ticks)
 
 

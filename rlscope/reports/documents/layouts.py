@@ -45,7 +45,7 @@ class LayoutJson(Document):
 
 
 class ModelledLayoutJson(LayoutJson):
-    """A layout with what the model says of it."""
+    """A layout with what the model forecasts for it."""
 
     tokens_per_s: Figure
     """Trained response tokens per second, modelled: the median of the posterior draws."""
@@ -232,7 +232,7 @@ def candidates_of(model: ModelResult) -> tuple[CandidateJson, ...]:
 
 
 def step_seconds(calibration: Calibration, forecast: Forecast, beside: Forecast | None = None) -> float | None:
-    """Seconds of an optimizer step at the rate that is said of the layout; None where it cannot run."""
+    """Seconds of an optimizer step at the rate forecast for the layout; None where it cannot run."""
     rate = advice.rate_of(forecast, beside)
     return None if rate is None else forecast.step_seconds(rate.median, calibration.steps_per_version)
 

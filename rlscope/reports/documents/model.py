@@ -1,6 +1,6 @@
 """The model's parts of the analysis document: rate, decode pass, recommendation, time to finish, and what else it says.
 
-Where the model says nothing of a run, every key is there and null, and `recommendation.why` says what is missing.
+If the model could not be fitted to a run, every key is there and null, and `recommendation.why` says what is missing.
 """
 
 from collections.abc import Mapping
@@ -205,10 +205,10 @@ class PreemptionsJson(Document):
 
 
 class ModelJson(Document):
-    """What else the model says; every key is null where it says nothing of the run."""
+    """What else the model says; every key is null where it could not be fitted."""
 
     synchronous: bool | None = None
-    """Whether the run is synchronous: samplers and trainers take turns."""
+    """Whether the run is synchronous: samplers and trainers wait for each other at every step."""
     calibrated_steps: int | None = None
     """Optimizer steps that the prediction is calibrated on."""
     judged_steps: int | None = None

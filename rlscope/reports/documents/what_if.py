@@ -1,4 +1,4 @@
-"""The answer to a what-if as a JSON document, and what one per cent of each quantity buys.
+"""The answer to a what-if as a JSON document, and the throughput change per 1% of each quantity.
 
 `now` and `predicted` have one shape; all figures of both are the model's.
 """
@@ -12,7 +12,7 @@ from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
-from rlscope.model.forecast.whatif import Obstacle, WhatIf
+from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents import Document, Figure
 from rlscope.reports.documents.layouts import (
@@ -85,10 +85,10 @@ class QuantityJson(Document):
 
 
 class SensitivityJson(GainJson, QuantityJson):
-    """What 1% of one quantity buys: its gains are changes of the trained tokens per second."""
+    """Sensitivity to one quantity: the change of the trained tokens per second when it improves by 1%."""
 
     silence: Silence | None
-    """Why the quantity buys nothing, or why that is not known; null if it buys something."""
+    """Why the quantity changes nothing, or why that is unknown; null if it changes the throughput."""
     is_rough: bool
     """Whether the formulas hold only roughly for the layout in use."""
 
@@ -122,7 +122,7 @@ class WhatIfDocument(GainJson, ComparisonJson):
     training_scaling: TrainingScalingJson
     """How training scales with the number of trainer GPUs."""
     sensitivity: tuple[SensitivityJson, ...]
-    """What 1% of each quantity buys in the run as it is, the largest change first."""
+    """Throughput change per 1% of each quantity in the run as it is, the largest first."""
 
 
 def _asked(change: Change) -> AskedJson:
@@ -176,7 +176,7 @@ def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:
 
 
 def sensitivities_json(sensitivities: Sequence[Sensitivity]) -> tuple[SensitivityJson, ...]:
-    """What one per cent of each quantity buys, in the order given."""
+    """The sensitivity to each quantity, in the order given."""
     return tuple(
         SensitivityJson(
             quantity=each.quantity,

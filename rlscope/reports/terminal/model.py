@@ -13,7 +13,7 @@ from rlscope import format as fmt
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.plan import PlanResult
 from rlscope.model.forecast.result import ModelResult, NoModelResult
-from rlscope.model.forecast.whatif import WhatIf
+from rlscope.model.forecast.what_if import WhatIf
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words

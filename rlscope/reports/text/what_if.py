@@ -9,7 +9,7 @@ from rlscope import format as fmt
 from rlscope.model.forecast.change import update_seconds
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
-from rlscope.model.forecast.whatif import Obstacle, WhatIf
+from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents.layouts import step_seconds
 from rlscope.reports.text import advice

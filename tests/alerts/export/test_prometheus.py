@@ -17,7 +17,7 @@ from rlscope.alerts.export import dashboard as dashboard_text
 from rlscope.alerts.export.prometheus import Expressed, Inexpressible, as_rule_file, express
 from rlscope.alerts.metrics import METRICS, Metric
 from rlscope.alerts.types import Rule, RuleSet, RuleWindow
-from rlscope.source import parse_source
+from rlscope.input_file import parse_source
 
 PROMTOOL = shutil.which("promtool")
 needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is missing: apt-get install prometheus")

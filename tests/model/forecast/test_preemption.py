@@ -7,7 +7,7 @@ import pytest
 
 from rlscope.model.forecast.layouts import Preemption, preemption_seen, preemption_simulated
 from rlscope.model.forecast.result import ModelConfig, model_run
-from rlscope.model.forecast.whatif import Change, what_if
+from rlscope.model.forecast.what_if import Change, what_if
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Settings, Simulated, simulate
 from rlscope.model.system import Admission, Granularity, Layout, System

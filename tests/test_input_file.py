@@ -7,7 +7,7 @@ import pytest
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from rlscope.errors import RlscopeError
-from rlscope.source import FileKind, Place, describe, dotted, json_schema, parse_source
+from rlscope.input_file import FileKind, Place, describe, dotted, json_schema, parse_source
 
 KIND = FileKind("a menu", "`menu --example` prints one.", advice={"drinks": "Ask the bar."})
 TOML = '''\

@@ -21,7 +21,7 @@ from rlscope.model.forecast.change import (
 )
 from rlscope.model.forecast.layouts import drawn_rates
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
-from rlscope.model.forecast.whatif import WhatIf, asked_layouts, what_if
+from rlscope.model.forecast.what_if import WhatIf, asked_layouts, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload

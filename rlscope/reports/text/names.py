@@ -142,8 +142,8 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
         "Rollout scheduling is assumed: the config states neither dispatch nor queue_policy."
     ),
     ModelWarning.AHEAD_CONTRADICTED: (
-        "The trainers prefetched another number of batches than the model assumes: forecast staleness is too high or too"
-        " low by as many steps. The query batches_ahead counts them."
+        "The trainers prefetched another number of batches than the model assumes: forecast staleness is too high or"
+        " too low by as many steps. The query batches_ahead counts them."
     ),
     ModelWarning.SAME_TRAINERS: "it has as many trainer GPUs as this run, so it says nothing about scaling.",
     ModelWarning.MODEL_NOT_RECORDED: "the two runs do not both record their model: it is assumed to be the same.",

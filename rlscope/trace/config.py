@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rlscope.input_file import describe, json_schema
-
-Dispatch = Literal["least_loaded", "pulled"]
-FullQueue = Literal["wait", "drop_oldest"]
-QueueOrder = Literal["fifo", "oldest_first"]
+from rlscope.model.policies import Dispatch, QueueOrder, QueuePolicy
 
 _Whole = Annotated[int, Field(strict=True, ge=-(2**63), le=2**63 - 1)]
 _Number = Annotated[float, Field(strict=True)]
@@ -71,7 +68,7 @@ class RunConfig:
         ),
     ] = None
     queue_policy: Annotated[
-        FullQueue | None,
+        QueuePolicy | None,
         Field(
             description="what happens when the queue is full: wait, finished groups wait to enter; drop_oldest, the"
             " oldest group is dropped"

@@ -213,7 +213,7 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     # And beside the advice, which every format shows.
     assert advice.why_beside_rows(said).endswith(remarks(said)[-1])
     assert "Training scaling" not in advice.why_beside_rows(model())
-    assert remarks(model())[-1].startswith("Training scaling is assumed: as the number of trainer GPUs to the ")
+    assert remarks(model())[-1].startswith("Training scaling is assumed: rate ~ (trainer GPUs)^")
 
 
 def test_runs_that_differ_in_more_than_their_gpus_are_said_to() -> None:

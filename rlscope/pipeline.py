@@ -27,7 +27,7 @@ from rlscope.trace.query import Grid, ask, make_grid
 from rlscope.trace.store import Run, open_run
 
 Progress = Callable[[str], None]
-"""Is told what is being done, in a few words."""
+"""Called with what is being done, in a few words."""
 _Read = TypeVar("_Read")
 
 QUESTIONS: Final = (

@@ -24,7 +24,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline
 
 import numpy as np
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -91,7 +91,7 @@ def predict(model: ModelResult, asked: Setting) -> Spread | None:
     return None if drawn is None else Spread.of(drawn)
 
 
-def transfers(analyses: Sequence[tuple[Setting, Analysis]]) -> list[Transfer]:
+def transfers(analyses: Sequence[tuple[Setting, AnalysisResult]]) -> list[Transfer]:
     """Every setting from every other of which the model says something."""
     found: list[Transfer] = []
     for (seen, analysis), (asked, truth) in permutations(analyses, 2):
@@ -104,7 +104,7 @@ def transfers(analyses: Sequence[tuple[Setting, Analysis]]) -> list[Transfer]:
     return found
 
 
-def report(analyses: Sequence[tuple[Setting, Analysis]], found: Sequence[Transfer]) -> list[str]:
+def report(analyses: Sequence[tuple[Setting, AnalysisResult]], found: Sequence[Transfer]) -> list[str]:
     """One line a setting, the errors, one line a transfer."""
     errors = np.array([each.error_ratio for each in found])
     covered = np.mean([each.predicted.low <= each.achieved <= each.predicted.high for each in found])
@@ -122,7 +122,7 @@ def report(analyses: Sequence[tuple[Setting, Analysis]], found: Sequence[Transfe
     ]
 
 
-def _own_line(analysis: Analysis) -> str:
+def _own_line(analysis: AnalysisResult) -> str:
     steady, model = analysis.throughput.steady_tokens_per_s, analysis.model
     rate = "no steady stretch" if steady is None else f"{steady:6.0f}"
     if isinstance(model, NoModelResult):
@@ -141,7 +141,7 @@ def main() -> None:
     steps = parser.parse_args().steps
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
-        analyses: list[tuple[Setting, Analysis]] = []
+        analyses: list[tuple[Setting, AnalysisResult]] = []
         for index, setting in enumerate(SETTINGS):
             record(setting, Path(scratch) / str(index), steps)
             analyses.append((setting, analyze(Path(scratch) / str(index))))

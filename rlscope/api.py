@@ -445,9 +445,9 @@ def analyze(
 
     max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
     gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
-    same model with another number of trainer GPUs, which say how training scales. progress: called with each stage.
-    Raises RunFolderError for a folder that is not a run, AnalysisError for one of `also` that cannot be compared, and
-    ArgumentError for a number out of range.
+    same model with another number of trainer GPUs, which say how training scales. progress: called with what is being
+    done. Raises RunFolderError for a folder that is not a run, AnalysisError for one of `also` that cannot be compared,
+    and ArgumentError for a number out of range.
     """
     from rlscope.analysis.result import Constraints
     from rlscope.pipeline import analyze as analyze_folder

@@ -18,13 +18,13 @@ from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval
 from rlscope.analysis.data_quality import assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
-from rlscope.analysis.result import NO_CONSTRAINTS, Analysis, Constraints, Severity
+from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Severity
 from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
 from rlscope.errors import UnreadableDataError
 from rlscope.trace.query import Grid, ask, make_grid
-from rlscope.trace.store import Run, open_run
+from rlscope.trace.store import OpenRun, open_run
 
 Progress = Callable[[str], None]
 """Called with what is being done, in a few words."""
@@ -81,7 +81,7 @@ def say_nothing(_doing: str) -> None:
 
 def analyze(
     folder: Path | str, *, progress: Progress = say_nothing, constraints: Constraints = NO_CONSTRAINTS
-) -> Analysis:
+) -> AnalysisResult:
     """Analyse the run in a folder; constraints are what the user asks of a layout.
 
     Raises RunFolderError for a folder that is not a run, AnalysisError for another run of the constraints that cannot
@@ -90,7 +90,9 @@ def analyze(
     return _read(folder, lambda run: analyze_run(run, progress, constraints), progress)
 
 
-def analyze_run(run: Run, progress: Progress = say_nothing, constraints: Constraints = NO_CONSTRAINTS) -> Analysis:
+def analyze_run(
+    run: OpenRun, progress: Progress = say_nothing, constraints: Constraints = NO_CONSTRAINTS
+) -> AnalysisResult:
     """Analyse an open run. Raises AnalysisError for another run of the constraints that cannot be compared."""
     # Slow to import, and `check` does without.
     from rlscope.analysis.advise import advise
@@ -113,7 +115,7 @@ def analyze_run(run: Run, progress: Progress = say_nothing, constraints: Constra
     alerts = evaluate_rules(run, built_in_rules()).alerts
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
     efficiency = None if isinstance(model, NoModelResult) else model.efficiency
-    return Analysis(
+    return AnalysisResult(
         run=facts,
         verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, dropped),
         throughput=measure_throughput(facts, answers),
@@ -127,7 +129,7 @@ def analyze_run(run: Run, progress: Progress = say_nothing, constraints: Constra
     )
 
 
-def focused_grid(run: Run) -> Grid:
+def focused_grid(run: OpenRun) -> Grid:
     """The grid of a run, with buckets that begin and end with the stretch that is judged."""
     from rlscope.analysis.run_facts import steady_window
 
@@ -137,7 +139,7 @@ def focused_grid(run: Run) -> Grid:
     return make_grid(run, *judged_interval(steady_window(steps), steps, whole))
 
 
-def _ask_all(run: Run, grid: Grid, progress: Progress) -> dict[str, pl.DataFrame]:
+def _ask_all(run: OpenRun, grid: Grid, progress: Progress) -> dict[str, pl.DataFrame]:
     arguments = asdict(grid)
     answers: dict[str, pl.DataFrame] = {}
     for name in QUESTIONS:
@@ -170,7 +172,7 @@ def failed(report: RuleReport, fail_on: Severity) -> bool:
     return report.reaches(fail_on)
 
 
-def _residual_ratio(run: Run) -> float | None:
+def _residual_ratio(run: OpenRun) -> float | None:
     """What the model's prediction of the trained tokens per second leaves unexplained; None without a prediction."""
     from rlscope.model.forecast.result import NoModelResult
 
@@ -180,7 +182,7 @@ def _residual_ratio(run: Run) -> float | None:
     return next((each.residual_ratio for each in model.prediction.compared if each.quantity == "tokens_per_s"), None)
 
 
-def _read(folder: Path | str, use: Callable[[Run], _Read], progress: Progress = say_nothing) -> _Read:
+def _read(folder: Path | str, use: Callable[[OpenRun], _Read], progress: Progress = say_nothing) -> _Read:
     """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first."""
     try:
         with open_run(Path(folder)) as run:

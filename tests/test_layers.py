@@ -81,6 +81,14 @@ def test_libraries_stay_where_they_belong(path: Path) -> None:
         assert allowed is None or any(where == a or where.startswith(f"{a}/") for a in allowed), f"{where}: {name}"
 
 
+def test_a_command_computes_nothing_itself() -> None:
+    """It parses, calls the front door and prints; rules, watch and queries have one package to call."""
+    computing = {"pipeline", "analysis", "model", "diagnose", "reports.documents", "reports.page", "trace.store"}
+    for path in (ROOT / "rlscope" / "cli").glob("*.py"):
+        used = {name.removeprefix("rlscope.") for name in imports(path) if name.startswith("rlscope.")}
+        assert not {name for name in used for each in computing if f"{name}.".startswith(f"{each}.")}, path.name
+
+
 def test_the_analysis_takes_nothing_of_the_capture_but_its_schema() -> None:
     taken = {name for path in ANALYSIS for name in imports(path) if name.startswith("rlscope_otel")}
     assert {name for name in taken if not name.startswith("rlscope_otel.schema")} == set()

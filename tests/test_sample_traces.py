@@ -14,7 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from rlscope.alerts.config import built_in_rules
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import what_if
@@ -36,7 +36,7 @@ _LAYOUT: Final = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
 
 
 @cache
-def analysed(trace: Path) -> Analysis:
+def analysed(trace: Path) -> AnalysisResult:
     return analyze(trace)
 
 

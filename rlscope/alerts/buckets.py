@@ -13,7 +13,7 @@ import polars as pl
 from rlscope.alerts.types import RuleSet
 from rlscope.errors import QueryError, RuleError
 from rlscope.trace.query import Argument, ask, ask_own
-from rlscope.trace.store import Run
+from rlscope.trace.store import OpenRun
 
 Family = Literal["states", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
 FAMILIES: Final[tuple[Family, ...]] = (
@@ -98,7 +98,7 @@ class Parts:
     """The results of SQL rules by rule name: bucket, at_ns, value."""
 
 
-def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) -> dict[Family, pl.DataFrame]:
+def gather(run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int) -> dict[Family, pl.DataFrame]:
     """The buckets of an open run up to end_ns, as far as it has rows."""
     arguments: dict[str, Argument] = {
         "origin_ns": ticks.origin_ns,
@@ -112,7 +112,7 @@ def gather(run: Run, ticks: Ticks, families: Collection[Family], end_ns: int) ->
     return {family: _part(run, family, steps, arguments, ticks) for family in FAMILIES if family in families}
 
 
-def worker_lives(run: Run) -> tuple[WorkerLife, ...]:
+def worker_lives(run: OpenRun) -> tuple[WorkerLife, ...]:
     """When each worker started and when its last data arrived, from worker_extents."""
     return tuple(
         WorkerLife(row["worker_id"], row["role"], row["start_ns"], row["end_ns"], row["has_end"])
@@ -120,18 +120,18 @@ def worker_lives(run: Run) -> tuple[WorkerLife, ...]:
     )
 
 
-def kv_capacities(run: Run) -> dict[str, int]:
+def kv_capacities(run: OpenRun) -> dict[str, int]:
     """KV-cache capacity of each engine in tokens, from worker_devices."""
     devices = ask(run, "worker_devices").filter(pl.col("kv_capacity_tokens") > 0)
     return dict(devices.select("worker_id", "kv_capacity_tokens").iter_rows())
 
 
-def _rows_disjoint(run: Run, families: Collection[Family]) -> bool:
+def _rows_disjoint(run: OpenRun, families: Collection[Family]) -> bool:
     return "states" in families and bool(ask(run, "engine_row_order")["rows_disjoint"][0])
 
 
 def _part(
-    run: Run, family: Family, steps: pl.DataFrame, arguments: Mapping[str, Argument], ticks: Ticks
+    run: OpenRun, family: Family, steps: pl.DataFrame, arguments: Mapping[str, Argument], ticks: Ticks
 ) -> pl.DataFrame:
     if family in _OF_BUCKETS:
         return _bucketed(ask(run, _OF_BUCKETS[family], arguments), "bucket_start_ns", ticks)
@@ -149,12 +149,12 @@ def _bucketed(rows: pl.DataFrame, column: str, ticks: Ticks) -> pl.DataFrame:
     return rows.with_columns(bucket).filter(pl.col("bucket") >= 0)
 
 
-def own_answers(run: Run, rules: RuleSet, ticks: Ticks) -> Mapping[str, pl.DataFrame]:
+def own_answers(run: OpenRun, rules: RuleSet, ticks: Ticks) -> Mapping[str, pl.DataFrame]:
     """The results of the SQL rules by name, with the bucket of each row. Raises RuleError if one fails."""
     return {rule.name: _answer(run, rule.name, rule.sql, ticks) for rule in rules.rules if rule.sql is not None}
 
 
-def _answer(run: Run, name: str, sql: str, ticks: Ticks) -> pl.DataFrame:
+def _answer(run: OpenRun, name: str, sql: str, ticks: Ticks) -> pl.DataFrame:
     try:
         answer = ask_own(run, sql)
     except QueryError as error:

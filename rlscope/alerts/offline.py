@@ -21,7 +21,7 @@ from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import Rule, RuleSet
 from rlscope.analysis.result import Alert, Severity, at_least
 from rlscope.trace.query import ask
-from rlscope.trace.store import Run
+from rlscope.trace.store import OpenRun
 
 MOST_TICKS: Final = 500_000
 """Two months at a tick every 10 s. Clocks that jump can make a run look a century long."""
@@ -62,7 +62,7 @@ class RuleReport:
         return any(at_least(alert.severity, severity) for alert in self.alerts)
 
 
-def evaluate_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
+def evaluate_rules(run: OpenRun, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
     """Evaluate every tick of a run, up to the first at or after its end.
 
     residual_ratio: the share of the trained rate that the model's prediction does not explain, if a rule needs it.
@@ -88,7 +88,7 @@ def evaluate_rules(run: Run, rules: RuleSet, residual_ratio: float | None = None
     return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
 
 
-def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:
+def whole_timeline(run: OpenRun, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:
     """The whole run as one timeline, with the rows that the rules need."""
     workers = worker_lives(run)
     ticks, _, end_ns = _span(run, rules, workers)
@@ -114,7 +114,7 @@ def whole_timeline(run: Run, rules: RuleSet, residual_ratio: float | None = None
     )
 
 
-def _span(run: Run, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:
+def _span(run: OpenRun, rules: RuleSet, workers: Sequence[WorkerLife]) -> tuple[Ticks, int, int]:
     """The ticks of a run, its start and end."""
     start_ns = min((worker.start_ns for worker in workers), default=0)
     end_ns = max((worker.last_ns for worker in workers), default=start_ns)
@@ -129,7 +129,7 @@ def _too_long(ticks: Ticks, end_ns: int) -> str:
     )
 
 
-def step_ends(run: Run) -> tuple[int, ...]:
+def step_ends(run: OpenRun) -> tuple[int, ...]:
     """The ends of the optimizer steps, ascending, UTC epoch."""
     return tuple(ask(run, "training_steps")["end_ns"].sort())
 
@@ -140,6 +140,6 @@ def families_of(rules: RuleSet) -> tuple[Family, ...]:
     return tuple(family for family in FAMILIES if family in needed)
 
 
-def _notes(run: Run) -> tuple[str, ...]:
+def _notes(run: OpenRun) -> tuple[str, ...]:
     skipped = tuple(f"skipped {file.path}: {file.why}" for file in run.skipped_files)
     return (*skipped, *run.gaps)

@@ -21,7 +21,7 @@ from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import Grid, ask
-from rlscope.trace.store import Run
+from rlscope.trace.store import OpenRun
 
 _DROPPED_RATIO: Final = 0.001
 """Of the delivered tokens: a cap that drops less than this is kept by other means than dropping."""
@@ -35,7 +35,7 @@ _LEAST_PREFETCHED: Final = 0.05
 
 
 def advise(
-    run: Run,
+    run: OpenRun,
     facts: RunFacts,
     grid: Grid,
     answers: Mapping[str, pl.DataFrame],
@@ -59,7 +59,9 @@ def advise(
         return NoModelResult(str(error))
 
 
-def _observe(run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval) -> Observed:
+def _observe(
+    run: OpenRun, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
+) -> Observed:
     arguments = asdict(replace(grid, from_ns=stretch.start_ns, to_ns=stretch.end_ns))
     asked = {name: ask(run, name, arguments) for name in ASKED_OF_A_STRETCH}
     timeline = answers["ledger_timeline"]
@@ -67,7 +69,7 @@ def _observe(run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.Dat
 
 
 def _halves(
-    run: Run, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
+    run: OpenRun, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
 ) -> tuple[Observed, Observed] | None:
     """The stretch cut at the end of its middle step; None where it is too short to be cut."""
     ends_ns = answers["training_steps"].filter(pl.col("end_ns").is_between(*stretch, closed="right"))["end_ns"].sort()

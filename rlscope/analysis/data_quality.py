@@ -7,7 +7,7 @@ from typing import Final
 import polars as pl
 
 from rlscope.trace.files import SkippedFile
-from rlscope.trace.store import Run
+from rlscope.trace.store import OpenRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ _WHAT_IS_LOST: Final[Mapping[str, str]] = {
 }
 
 
-def assess_quality(run: Run, answers: Mapping[str, pl.DataFrame]) -> DataQuality:
+def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQuality:
     """Gather what is missing from the run itself and the answers about faults, clocks, extents and sampled engines."""
     extents = answers["worker_extents"]
     empty = tuple(f"{table}: no rows; {lost}" for table, lost in _WHAT_IS_LOST.items() if not run.row_counts[table])

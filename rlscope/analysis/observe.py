@@ -20,7 +20,7 @@ from rlscope.model.observed import Delivered, Observed, OtherRun, PassCosts, Pre
 from rlscope.model.warnings import ModelWarning
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask
-from rlscope.trace.store import Run, open_run
+from rlscope.trace.store import OpenRun, open_run
 
 ASKED_OF_A_STRETCH: Final = (
     "pass_costs",
@@ -287,7 +287,7 @@ def _mean(values: pl.Series) -> float | None:
     return float(found) if found is not None else None  # type: ignore[arg-type]  # a column of floats
 
 
-def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
+def read_other_runs(run: OpenRun, folders: Sequence[Path], progress: Callable[[str], None]) -> tuple[OtherRun, ...]:
     """The train steps of the runs in other folders. Raises RunFolderError for a folder that is no run, AnalysisError
     for one that is given twice, has other trainers, no steady train steps, or some that cannot be read.
     """
@@ -307,7 +307,7 @@ def read_other_runs(run: Run, folders: Sequence[Path], progress: Callable[[str],
     return tuple(found)
 
 
-def _read(run: Run, folder: Path) -> OtherRun:
+def _read(run: OpenRun, folder: Path) -> OtherRun:
     try:
         with open_run(folder) as other:
             return _other_run(run, other, folder)
@@ -316,14 +316,14 @@ def _read(run: Run, folder: Path) -> OtherRun:
             return _other_run(run, other, folder)
 
 
-def _other_run(run: Run, other: Run, folder: Path) -> OtherRun:
+def _other_run(run: OpenRun, other: OpenRun, folder: Path) -> OtherRun:
     _refuse_a_part(other, folder)
     warnings = _compare(_trainers(run), _trainers(other), folder)
     training = _training(other, folder)
     return OtherRun(other.run_id, training.gpus, training.steps, warnings)
 
 
-def _refuse_a_part(other: Run, folder: Path) -> None:
+def _refuse_a_part(other: OpenRun, folder: Path) -> None:
     lost = [file.path for file in other.skipped_files if file.path.startswith(_TELLING)]
     if lost:
         raise AnalysisError.of(
@@ -334,7 +334,7 @@ def _refuse_a_part(other: Run, folder: Path) -> None:
         )
 
 
-def _training(other: Run, folder: Path) -> ObservedTraining:
+def _training(other: OpenRun, folder: Path) -> ObservedTraining:
     answers = {name: ask(other, name) for name in ("training_steps", "trainer_steps")}
     window = steady_window(answers["training_steps"])
     if window is None:
@@ -367,7 +367,7 @@ class _Trainers(NamedTuple):
     """Settings of the user's own that are about training."""
 
 
-def _trainers(run: Run) -> _Trainers:
+def _trainers(run: OpenRun) -> _Trainers:
     devices = ask(run, "worker_devices").filter(pl.col("role").is_in(["trainer", "colocated"]))["device_name"]
     config = run.config
     facts = {

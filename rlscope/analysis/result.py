@@ -267,6 +267,3 @@ class AnalysisResult:
     """What the run should have done, and the recommended layout; or why there is no model of the run."""
     alerts: tuple[Alert, ...] = ()
     """The stretches in which a built-in alert rule fired, in the order in which they began."""
-
-
-Analysis = AnalysisResult

@@ -8,10 +8,10 @@ import polars as pl
 
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
-from rlscope.trace.store import Run
+from rlscope.trace.store import OpenRun
 
 
-def gather_facts(run: Run, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
+def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
     """The facts from worker_extents, training_steps and token_staleness."""
     extents, steps = answers["worker_extents"], answers["training_steps"]
     gpus = {role: most_gpus(extents.filter(role=role)) for role in ("trainer", "sampler", "colocated")}

@@ -40,7 +40,7 @@ from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
 from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
 from rlscope.planning.schema import Guess, PlanFile, read_plan
 from rlscope.trace.query import Argument, ask
-from rlscope.trace.store import Run, open_run
+from rlscope.trace.store import OpenRun, open_run
 
 _DENSE: Final = ("parameters", "layers", "attention_heads", "head_dim")
 _MIXTURE: Final = ("experts", "experts_per_token", "active_parameters")
@@ -160,7 +160,7 @@ def _recorded(file: PlanFile, name: str) -> PlannedLengths:
     return PlannedLengths(_capped(file, seen.lengths), prompt_tokens)
 
 
-def _ask_lengths(run: Run) -> Mapping[str, pl.DataFrame]:
+def _ask_lengths(run: OpenRun) -> Mapping[str, pl.DataFrame]:
     window = steady_window(ask(run, "training_steps"))
     stretch = (0, _ALL_NS) if window is None else (window.start_ns, window.end_ns)
     arguments: dict[str, Argument] = {"from_ns": stretch[0], "to_ns": stretch[1], "most_groups": _MOST_GROUPS}

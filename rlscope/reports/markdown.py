@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import findings
 from rlscope.reports.text.brief import Brief, RolePart, brief_of
@@ -19,7 +19,7 @@ _MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
 _ZERO_WIDTH_SPACE: Final = "\u200b"
 
 
-def as_markdown(analysis: Analysis) -> str:
+def as_markdown(analysis: AnalysisResult) -> str:
     """The whole text, without a newline at its end."""
     brief = brief_of(analysis)
     return "\n".join(
@@ -69,14 +69,14 @@ def _layout(brief: Brief) -> Iterator[str]:
     yield ""
 
 
-def _preemptions(analysis: Analysis) -> Iterator[str]:
+def _preemptions(analysis: AnalysisResult) -> Iterator[str]:
     sentence = preemption_sentence(analysis.model) if isinstance(analysis.model, ModelResult) else None
     if sentence is not None:
         yield f"**KV cache:** {plain_words(sentence)}"
         yield ""
 
 
-def _found(analysis: Analysis) -> Iterator[str]:
+def _found(analysis: AnalysisResult) -> Iterator[str]:
     rows = [
         (each.severity, findings.title(each), "" if each.cost_gpu_s is None else fmt.gpu_time(each.cost_gpu_s))
         for each in analysis.findings
@@ -84,7 +84,7 @@ def _found(analysis: Analysis) -> Iterator[str]:
     yield from table(("severity", "finding", "GPU time"), rows)
 
 
-def _fired(analysis: Analysis) -> Iterator[str]:
+def _fired(analysis: AnalysisResult) -> Iterator[str]:
     fired = fired_rules(analysis)
     if fired:
         yield f"#### {TITLE}"

@@ -11,14 +11,14 @@ import polars as pl
 from rlscope.errors import OutputError, QueryError
 from rlscope.trace.query import Argument, ask, standard_arguments
 from rlscope.trace.questions import Question, find_question, questions
-from rlscope.trace.store import Run
+from rlscope.trace.store import OpenRun
 
 NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 _AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bins"})
 """Lengths and counts, which questions divide by."""
 
 
-def answer(run: Run, name: str, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> pl.DataFrame:
+def answer(run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> pl.DataFrame:
     """The table that answers the question `name`; arguments replace those that every question is asked with.
 
     Raises QueryError, UnreadableDataError.

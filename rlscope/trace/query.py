@@ -15,7 +15,7 @@ from duckdb import DuckDBPyConnection, StatementType
 
 from rlscope.errors import QueryError, UnreadableDataError
 from rlscope.trace.questions import Question, find_question, questions
-from rlscope.trace.store import KeptAnswers, Run
+from rlscope.trace.store import KeptAnswers, OpenRun
 
 Argument = int | float | str | bool
 
@@ -60,7 +60,7 @@ class Grid:
     most_versions: int = 400
 
 
-def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:
+def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:
     """A grid over the whole run in which the stretch [from_ns, to_ns) is a whole number of buckets, to a microsecond.
 
     The buckets are about as long as BUCKETS of them need, or as the stretch where that is shorter, down to
@@ -85,13 +85,13 @@ def make_grid(run: Run, from_ns: int, to_ns: int) -> Grid:
     )
 
 
-def standard_arguments(run: Run) -> dict[str, Argument]:
+def standard_arguments(run: OpenRun) -> dict[str, Argument]:
     """Default arguments of every question: the stretch is the whole run."""
     extents = ask(run, "worker_extents")
     return asdict(make_grid(run, min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)))
 
 
-def ask(run: Run, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:
+def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS) -> pl.DataFrame:
     """The answer to a question of queries/, with the columns of its header; arguments that it has no use for are left.
 
     Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
@@ -126,7 +126,7 @@ def keep_inputs(
         kept[needed.name] = given
 
 
-def ask_own(run: Run, sql: str) -> pl.DataFrame:
+def ask_own(run: OpenRun, sql: str) -> pl.DataFrame:
     """The answer to the user's own SELECT. Raises QueryError for anything else, or SQL that DuckDB refuses."""
     try:
         kinds = _statement_kinds(run.connection, sql)

@@ -54,7 +54,7 @@ WORKERS: Final = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class OpenRun:
     """An open run: its connection, and everything about it that is not a table."""
 
     folder: Path
@@ -74,7 +74,7 @@ class Run:
 
 
 @contextmanager
-def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
+def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
     """Open a run folder; the connection closes with the block.
 
     read_all reads every file whole first, so that one damaged inside is skipped too; it costs one full read.
@@ -99,7 +99,7 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
             connection.from_arrow(_workers_table(workers)).create_view("workers")
             _create_macros(connection, folder)
             _lock_down(connection, Path(scratch), folder)
-            yield Run(
+            yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,
                 created_ns=manifest.created_ns,
@@ -118,7 +118,7 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[Run]:
 @contextmanager
 def open_rows(
     folder: Path, manifest: RunManifest, workers: Sequence[Mapping[str, object]], rows: Mapping[str, pa.Table]
-) -> Generator[Run]:
+) -> Generator[OpenRun]:
     """Open rows that are held in memory as if they were the whole run; a table that is not given is empty.
 
     workers are the documents of their files, rows in the contract's schema. Nothing of the folder is read.
@@ -136,7 +136,7 @@ def open_rows(
             _lock_down(connection, Path(scratch), folder)
             counts = {table: held.num_rows for table, held in rows.items()}
             dropped = _dropped_rows(documents)
-            yield Run(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
+            yield OpenRun(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
         finally:
             connection.close()
 

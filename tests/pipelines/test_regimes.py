@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.pipelines.pipeline_process import Ended, run
 
@@ -49,7 +49,7 @@ REGIMES = {
 class Recorded:
     regime: str
     ended: Ended
-    analysis: Analysis
+    analysis: AnalysisResult
 
     def waits(self, role: str) -> set[str | None]:
         return {state.state for state in self.analysis.ledger.states if state.role == role} | {

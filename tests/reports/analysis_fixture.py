@@ -9,7 +9,7 @@ import polars as pl
 
 from rlscope.analysis.data_quality import ClockOffset, DataQuality
 from rlscope.analysis.result import (
-    Analysis,
+    AnalysisResult,
     Finding,
     Ledger,
     LedgerState,
@@ -59,14 +59,14 @@ NO_ROWS: dict[str, pl.DataFrame] = {
 
 def full_analysis(
     engines: int = 4, engine_prefix: str = "sampler-", run_id: str = "grpo-math-7b-2026-11-21"
-) -> Analysis:
+) -> AnalysisResult:
     """A plausible run: trainers wait for samples, engines are underfilled, one engine straggles."""
     rng = random.Random(7)
     workers = [f"{engine_prefix}{n}" for n in range(engines)]
     timeline = _timeline(rng, engines)
     histogram = ((0, 410_000), (1, 2_950_000), (2, 4_120_000), (3, 2_380_000), (4, 1_020_000), (5, 164_000), (6, 9_000))
     window = SteadyWindow(_at(180), _at(1_150), 24, 221)
-    return Analysis(
+    return AnalysisResult(
         run=RunFacts(run_id, STARTED_NS, float(DURATION_S), 2 + engines, 2, engines, 0, STEPS, 30_720, 11_053_000, 4,
                      window, "the longest stretch in which the step time stays within 10% of its median"),
         verdict=Verdict("samplers", (Loss("samplers", 892.4, 0.46), Loss("weight_updates", 96.1, 0.017),
@@ -84,9 +84,9 @@ def full_analysis(
     )  # fmt: skip
 
 
-def empty_analysis() -> Analysis:
+def empty_analysis() -> AnalysisResult:
     """A run of which nothing is known but that it began."""
-    return Analysis(
+    return AnalysisResult(
         run=RunFacts("empty", STARTED_NS, 0.0, 0, 0, 0, 0, 0, 0, 0, None, None, "no training step was recorded"),
         verdict=Verdict("unknown", (), "no worker wrote anything", STARTED_NS, STARTED_NS),
         throughput=Throughput(None, None, None),
@@ -98,12 +98,12 @@ def empty_analysis() -> Analysis:
     )
 
 
-def without_frames() -> Analysis:
+def without_frames() -> AnalysisResult:
     """The full facts, and not one frame to draw."""
     return replace(full_analysis(), answers={})
 
 
-def hostile_analysis() -> Analysis:
+def hostile_analysis() -> AnalysisResult:
     """Every string that a run can supply tries to leave its place on the page."""
     analysis = full_analysis(engine_prefix=HOSTILE, run_id=HOSTILE)
     quality = replace(

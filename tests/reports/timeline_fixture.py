@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import polars as pl
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from tests.reports.analysis_fixture import DURATION_S, STARTED_NS, full_analysis
 
 LANES = 64
@@ -19,7 +19,7 @@ _SCHEMA = {
 } | {"waiting_ratio": pl.Float64, "share_ratio": pl.Float64}
 
 
-def timeline_analysis(workers: int = 5, *, prefix: str = "sampler-", updates: int = 30) -> Analysis:
+def timeline_analysis(workers: int = 5, *, prefix: str = "sampler-", updates: int = 30) -> AnalysisResult:
     """The full analysis of the other fixture, and what a timeline needs: a trainer and so many samplers less one."""
     names = ["trainer-0", *(f"{prefix}{n}" for n in range(workers - 1))]
     alone = workers <= LANES

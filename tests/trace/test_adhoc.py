@@ -8,12 +8,12 @@ import pytest
 
 from rlscope.errors import QueryError
 from rlscope.trace.query import ask_own
-from rlscope.trace.store import Run, open_run
+from rlscope.trace.store import OpenRun, open_run
 from tests.trace_folder import engine_row, train_row, worker, write_run
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path: Path) -> Iterator[OpenRun]:
     (tmp_path / "secret.csv").write_text("a,b\n1,2\n")
     write_run(tmp_path / "other", [worker("t9")], train_steps=[train_row("t9", 0, 1)])
     folder = write_run(
@@ -38,14 +38,14 @@ def run(tmp_path: Path) -> Iterator[Run]:
         ("DESCRIBE SELECT step FROM train_steps", [("step", "BIGINT", "YES", None, None, None)]),
     ],
 )
-def test_a_select_is_answered(run: Run, sql: str, rows: list[tuple[object, ...]]) -> None:
+def test_a_select_is_answered(run: OpenRun, sql: str, rows: list[tuple[object, ...]]) -> None:
     assert ask_own(run, sql).rows() == rows
 
 
 @pytest.mark.parametrize(
     "sql", ["EXPLAIN SELECT step FROM train_steps", "explain analyze\nSELECT step FROM train_steps"]
 )
-def test_a_plan_is_explained(run: Run, sql: str) -> None:
+def test_a_plan_is_explained(run: OpenRun, sql: str) -> None:
     assert ask_own(run, sql).columns == ["explain_key", "explain_value"]
 
 
@@ -64,7 +64,7 @@ def test_a_plan_is_explained(run: Run, sql: str) -> None:
         "EXPLAIN ANALYZE SELECT * FROM read_csv('/etc/passwd')",
     ],
 )
-def test_nothing_outside_the_run_can_be_read(run: Run, sql: str) -> None:
+def test_nothing_outside_the_run_can_be_read(run: OpenRun, sql: str) -> None:
     with pytest.raises(QueryError, match="SQL error"):
         ask_own(run, sql.format(parent=run.folder.parent))
 
@@ -94,7 +94,7 @@ def test_nothing_outside_the_run_can_be_read(run: Run, sql: str) -> None:
         (";", "nothing"),
     ],
 )
-def test_anything_but_one_select_is_refused_by_name(run: Run, sql: str, found: str) -> None:
+def test_anything_but_one_select_is_refused_by_name(run: OpenRun, sql: str, found: str) -> None:
     before = sorted(run.folder.rglob("*"))
     with pytest.raises(QueryError) as error:
         ask_own(run, sql.format(folder=run.folder))
@@ -119,7 +119,7 @@ def test_anything_but_one_select_is_refused_by_name(run: Run, sql: str, found: s
         "EXPLAIN ANALYZE SELECT 1; COPY workers TO '{folder}/x.csv'",
     ],
 )
-def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrapped(run: Run, sql: str) -> None:
+def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrapped(run: OpenRun, sql: str) -> None:
     with pytest.raises(QueryError):
         ask_own(run, sql.format(folder=run.folder))
     assert not (run.folder / "x.csv").exists()
@@ -138,13 +138,13 @@ def test_a_statement_that_would_change_something_changes_nothing_when_it_is_wrap
         ("SELECT INTERVAL 1 DAY", "interval"),
     ],
 )
-def test_sql_that_duckdb_refuses_is_a_message(run: Run, sql: str, why: str) -> None:
+def test_sql_that_duckdb_refuses_is_a_message(run: OpenRun, sql: str, why: str) -> None:
     with pytest.raises(QueryError, match=why) as error:
         ask_own(run, sql)
     assert str(error.value).startswith("SQL error: ")
 
 
-def test_the_variables_of_the_program_are_no_tables(run: Run) -> None:
+def test_the_variables_of_the_program_are_no_tables(run: OpenRun) -> None:
     hidden = pl.DataFrame({"password": ["x"]})
     assert len(hidden) == 1
     for name in ("hidden", "pl", "run", "sql", "statements"):

@@ -10,7 +10,7 @@ import altair as alt
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, RunFacts
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts.encoding import (
     FROM,
     SHADE,
@@ -100,7 +100,7 @@ def updates_in(marks: pl.DataFrame | None, lanes: pl.DataFrame, started_ns: int)
     )  # fmt: skip
 
 
-def update_moments(analysis: Analysis) -> list[float]:
+def update_moments(analysis: AnalysisResult) -> list[float]:
     """Times of weight publications, in seconds since the run started, at most one per drawn stretch."""
     run, marks = analysis.run, analysis.answers.get("weight_marks")
     if marks is None or marks.is_empty() or run.duration_s <= 0:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, WithJsonSchema
 
 from rlscope.analysis.result import (
-    Analysis,
+    AnalysisResult,
     Bottleneck,
     EvidenceValue,
     Finding,
@@ -317,12 +317,12 @@ class AnalysisDocument(Document):
     """What the analysis could not see."""
 
 
-def as_document(analysis: Analysis) -> dict[str, Json]:
+def as_document(analysis: AnalysisResult) -> dict[str, Json]:
     """The whole analysis, ready for `json.dumps(..., allow_nan=False)`."""
     return analysis_document(analysis).as_dict()
 
 
-def analysis_document(analysis: Analysis) -> AnalysisDocument:
+def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
     """The whole analysis."""
     model = analysis.model
     return AnalysisDocument(
@@ -371,7 +371,7 @@ def _window(window: SteadyWindow, reason: str) -> WindowJson:
     )
 
 
-def _verdict(analysis: Analysis) -> VerdictJson:
+def _verdict(analysis: AnalysisResult) -> VerdictJson:
     verdict = analysis.verdict
     return VerdictJson(
         bottleneck=verdict.bottleneck,

@@ -17,7 +17,7 @@ import vl_convert
 from markupsafe import Markup
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, RunFacts
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts.encoding import Chart, spec
 from rlscope.reports.charts.series import drawable
 from rlscope.reports.charts.timeline import update_moments
@@ -120,14 +120,14 @@ class Drawn(NamedTuple):
         return Markup("<!--picture {}-->").format(self.anchor)
 
 
-def drawn(figure: Figure, analysis: Analysis) -> Drawn:
+def drawn(figure: Figure, analysis: AnalysisResult) -> Drawn:
     """The figure with the run's data."""
     frame = analysis.answers.get(figure.frame)
     anchor = "figure-" + figure.frame.replace("_", "-")
     return drawn_frame(figure, anchor, frame, analysis.run, updates_s=update_moments(analysis))
 
 
-def drawn_all(figures: Sequence[Figure], analysis: Analysis) -> list[Drawn]:
+def drawn_all(figures: Sequence[Figure], analysis: AnalysisResult) -> list[Drawn]:
     """The figures with the run's data."""
     return [drawn(figure, analysis) for figure in figures]
 

@@ -19,7 +19,7 @@ import vl_convert
 from markupsafe import Markup
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts.encoding import Chart, standalone
 from rlscope.reports.page.figure import WIDTH_PX, Drawn, still
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
@@ -64,13 +64,13 @@ class FirstScreen(NamedTuple):
     facts: list[Fact]
 
 
-def first_screen(analysis: Analysis) -> FirstScreen:
+def first_screen(analysis: AnalysisResult) -> FirstScreen:
     """Make the first screen."""
     brief = brief_of(analysis)
     return FirstScreen(brief, [brief.achieved, *_facts(analysis)])
 
 
-def _facts(analysis: Analysis) -> list[Fact]:
+def _facts(analysis: AnalysisResult) -> list[Fact]:
     run, tokens = analysis.run, analysis.staleness.tokens
     cap = "no cap" if run.max_staleness is None else f"cap {run.max_staleness}"
     sides = [(run.trainer_gpus, "train"), (run.sampler_gpus, "sample"), (run.colocated_gpus, "colocated")]
@@ -123,7 +123,7 @@ class _Picture(NamedTuple):
     still: Markup | None
 
 
-def render(analysis: Analysis) -> str:
+def render(analysis: AnalysisResult) -> str:
     """The page as one string of at most PAGE_MAX_BYTES."""
     page = _page(analysis)
     figures = [figure for made in page.sections for figure in figures_in(made.words)]
@@ -161,7 +161,7 @@ def content_policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _page(analysis: Analysis) -> _Page:
+def _page(analysis: AnalysisResult) -> _Page:
     run, scripts = analysis.run, _scripts()
     made = [_Made(section, section.make(analysis)) for section in SECTIONS]
     return _Page(
@@ -209,7 +209,7 @@ def _hash(script: str) -> str:
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
-def card(analysis: Analysis) -> str:
+def card(analysis: AnalysisResult) -> str:
     """The first screen of the page: verdict, GPU time by role, recommended layout, and the facts beside them."""
     return filled("card.html", first=first_screen(analysis), version=metadata.version("rlscope"))
 
@@ -220,7 +220,7 @@ class Charts:
     Which there are depends on the run: a chart without data is not among them. Nothing is drawn before it is asked for.
     """
 
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: AnalysisResult) -> None:
         self._analysis = analysis
         self._known: Mapping[str, Drawn] | None = None
 

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import vl_convert
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.errors import RlscopeError
 from rlscope.format import printable
 from rlscope.reports.page.templating import filled
@@ -73,7 +73,7 @@ class _Picture(NamedTuple):
     run: str
 
 
-def as_svg(analysis: Analysis) -> str:
+def as_svg(analysis: AnalysisResult) -> str:
     """The picture as SVG, with strings from the run escaped."""
     brief = brief_of(analysis)
     choice = brief.choice
@@ -95,7 +95,7 @@ def as_svg(analysis: Analysis) -> str:
     return filled("verdict.svg", picture=picture)
 
 
-def as_png(analysis: Analysis) -> bytes:
+def as_png(analysis: AnalysisResult) -> bytes:
     """The picture as PNG at twice its size. Raises RlscopeError without a usable font."""
     if not _has_font():
         raise RlscopeError.of(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.sections.alerts import alerts_section
 from rlscope.reports.sections.configuration import configuration_section
 from rlscope.reports.sections.data_quality import data_quality_section
@@ -35,7 +35,7 @@ class Section(NamedTuple):
     title: str
     short: str
     """The title in the navigation."""
-    make: Callable[[Analysis], NamedTuple]
+    make: Callable[[AnalysisResult], NamedTuple]
     """Makes its words and figures, `section` in the template."""
     questions: tuple[str, ...] = ()
     """The queries behind its facts and tables, besides those of its figures."""

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.text.rules import NONE_FIRED, FiredRule, fired_rules
 
 
@@ -14,6 +14,6 @@ class AlertsSection(NamedTuple):
     """Shown if nothing fired."""
 
 
-def alerts_section(analysis: Analysis) -> AlertsSection:
+def alerts_section(analysis: AnalysisResult) -> AlertsSection:
     """Make the section."""
     return AlertsSection(fired_rules(analysis), NONE_FIRED)

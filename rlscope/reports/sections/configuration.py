@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, cast
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 
 ROWS_MAX: Final = 200
 _TEXT_MAX: Final = 400
@@ -22,7 +22,7 @@ class ConfigurationSection(NamedTuple):
     """How many settings are not shown; empty if all are."""
 
 
-def configuration_section(analysis: Analysis) -> ConfigurationSection:
+def configuration_section(analysis: AnalysisResult) -> ConfigurationSection:
     """Make the section."""
     run = analysis.run
     settings = sorted(_flat(run.settings))

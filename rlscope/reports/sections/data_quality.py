@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import NO_GAPS
 
@@ -14,6 +14,6 @@ class DataQualitySection(NamedTuple):
     none: str = NO_GAPS
 
 
-def data_quality_section(analysis: Analysis) -> DataQualitySection:
+def data_quality_section(analysis: AnalysisResult) -> DataQualitySection:
     """Make the section."""
     return DataQualitySection(verdict_words.gap_lines(analysis))

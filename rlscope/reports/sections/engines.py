@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
@@ -30,7 +30,7 @@ class EnginesSection(NamedTuple):
     """Replaces a chart of zeros; empty if a request waited or it is unknown."""
 
 
-def engines_section(analysis: Analysis) -> EnginesSection:
+def engines_section(analysis: AnalysisResult) -> EnginesSection:
     """Make the section."""
     frame = analysis.answers.get("batch_size")
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
@@ -54,7 +54,7 @@ def _emptiest(frame: pl.DataFrame) -> list[str]:
     return list(means.sort("running", "worker_id")["worker_id"])
 
 
-def _efficient_running(analysis: Analysis) -> int | None:
+def _efficient_running(analysis: AnalysisResult) -> int | None:
     """The smallest efficient batch in requests; None if the model has none."""
     model = analysis.model
     if not isinstance(model, ModelResult) or model.efficiency is None:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, Finding, RunFacts
+from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.reports.text import findings
 from rlscope.reports.text.verdict import no_findings
 
@@ -28,7 +28,7 @@ class FindingsSection(NamedTuple):
     """Shown without findings."""
 
 
-def findings_section(analysis: Analysis) -> FindingsSection:
+def findings_section(analysis: AnalysisResult) -> FindingsSection:
     """Make the section."""
     found = [_words(number, each, analysis.run) for number, each in enumerate(analysis.findings, 1)]
     return FindingsSection(found, no_findings(analysis))

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import gap_frame
@@ -26,7 +26,7 @@ class GapSection(NamedTuple):
     compared: tuple[model_words.ComparedRow, ...] = ()
 
 
-def gap_section(analysis: Analysis) -> GapSection:
+def gap_section(analysis: AnalysisResult) -> GapSection:
     """Make the section."""
     result = analysis.model
     if not isinstance(result, ModelResult):

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.text.states import STATES, State
 
 
@@ -12,6 +12,6 @@ class GlossarySection(NamedTuple):
     states: tuple[State, ...]
 
 
-def glossary_section(_analysis: Analysis) -> GlossarySection:
+def glossary_section(_analysis: AnalysisResult) -> GlossarySection:
     """Make the section, the same for every run."""
     return GlossarySection(STATES)

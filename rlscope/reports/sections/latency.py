@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts import sampling
@@ -18,7 +18,7 @@ class LatencySection(NamedTuple):
     figures: list[Drawn]
 
 
-def latency_section(analysis: Analysis) -> LatencySection:
+def latency_section(analysis: AnalysisResult) -> LatencySection:
     """Make the section: the fitted curve if there is one, and each engine's times if there are several engines."""
     result = analysis.model
     measured = drawn(_MEASURED, analysis)

@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from rlscope.analysis.observe import ASKED_OF_A_STRETCH
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import model as charts
 from rlscope.reports.charts.model_frames import frontier_frame, sweep_frame
@@ -25,7 +25,7 @@ class LayoutsSection(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def layouts_section(analysis: Analysis) -> LayoutsSection:
+def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
     """Make the section."""
     result = analysis.model
     if not isinstance(result, ModelResult):

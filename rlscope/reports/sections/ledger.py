@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, LedgerState
+from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
@@ -46,7 +46,7 @@ class LedgerSection(NamedTuple):
     timelines: list[Drawn]
 
 
-def ledger_section(analysis: Analysis) -> LedgerSection:
+def ledger_section(analysis: AnalysisResult) -> LedgerSection:
     """Make the section."""
     return LedgerSection(
         total=_total(analysis),
@@ -57,7 +57,7 @@ def ledger_section(analysis: Analysis) -> LedgerSection:
     )
 
 
-def _total(analysis: Analysis) -> Drawn:
+def _total(analysis: AnalysisResult) -> Drawn:
     """The ledger as one bar per role."""
     schema = {
         "role": pl.String,
@@ -71,7 +71,7 @@ def _total(analysis: Analysis) -> Drawn:
     return drawn_frame(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
 
 
-def _timelines(analysis: Analysis) -> list[Drawn]:
+def _timelines(analysis: AnalysisResult) -> list[Drawn]:
     """The ledger of every role over time."""
     frame = analysis.answers.get("ledger_timeline")
     roles = [] if frame is None or frame.is_empty() else sorted(frame["role"].unique(), key=role_order)

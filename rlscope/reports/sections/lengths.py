@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, RunFacts
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts import lengths, sampling
 from rlscope.reports.charts.lengths import TRAINED
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
@@ -116,7 +116,7 @@ class LengthsSection(NamedTuple):
     outcomes: Drawn
 
 
-def lengths_section(analysis: Analysis) -> LengthsSection:
+def lengths_section(analysis: AnalysisResult) -> LengthsSection:
     """Make the section."""
     answers, run = analysis.answers, analysis.run
     mirrored = mirrored_frame(answers)
@@ -132,7 +132,7 @@ def lengths_section(analysis: Analysis) -> LengthsSection:
     )
 
 
-def _facts(analysis: Analysis) -> list[Fact]:
+def _facts(analysis: AnalysisResult) -> list[Fact]:
     frame = analysis.answers.get("token_balance")
     if frame is None or frame.is_empty():
         return []
@@ -142,7 +142,7 @@ def _facts(analysis: Analysis) -> list[Fact]:
     ]
 
 
-def _with_cap(figure: Figure, analysis: Analysis) -> Figure:
+def _with_cap(figure: Figure, analysis: AnalysisResult) -> Figure:
     """The figure with the cap in its caption."""
     cap = stated_cap_tokens(analysis.run)
     text = "The run has no cap." if cap is None else f"The cap is {fmt.count(cap)} tokens."

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.page.figure import Drawn
 from rlscope.trace.questions import macros_sql, questions
 
@@ -28,7 +28,7 @@ class QueriesSection(NamedTuple):
     macros: str
 
 
-def queries_section(analysis: Analysis, uses: Mapping[str, Sequence[str]]) -> QueriesSection:
+def queries_section(analysis: AnalysisResult, uses: Mapping[str, Sequence[str]]) -> QueriesSection:
     """Make the section; `uses` gives the titles of the figures and sections that use each query."""
     known = questions()
     asked = [name for name in known if name in uses or name in analysis.answers]

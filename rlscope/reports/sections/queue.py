@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import queue, sampling
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
 
@@ -58,7 +58,7 @@ class QueueSection(NamedTuple):
     updates: Drawn
 
 
-def queue_section(analysis: Analysis) -> QueueSection:
+def queue_section(analysis: AnalysisResult) -> QueueSection:
     """Make the section."""
     answers = analysis.answers
     counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")

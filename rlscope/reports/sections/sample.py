@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import strips
 from rlscope.reports.charts.strips import GENERATED, HANDED_ON, QUEUED, SHADES, TAKEN
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
@@ -131,7 +131,7 @@ class SampleSection(NamedTuple):
     timeline: Drawn | None
 
 
-def sample_section(analysis: Analysis) -> SampleSection:
+def sample_section(analysis: AnalysisResult) -> SampleSection:
     """Make the section."""
     frame, run = analysis.answers.get("sample_strips"), analysis.run
     chosen = sample_traces(frame, run.started_ns)

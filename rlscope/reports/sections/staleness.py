@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import staleness
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
 from rlscope.reports.text.brief import Fact
@@ -84,7 +84,7 @@ class StalenessSection(NamedTuple):
     price_figures: list[Drawn]
 
 
-def staleness_section(analysis: Analysis) -> StalenessSection:
+def staleness_section(analysis: AnalysisResult) -> StalenessSection:
     """Make the section."""
     answers, run = analysis.answers, analysis.run
     effective = effective_share_of_all(answers.get("version_moments"))
@@ -99,7 +99,7 @@ def staleness_section(analysis: Analysis) -> StalenessSection:
     )
 
 
-def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
+def _facts(analysis: AnalysisResult, effective: float | None) -> list[Fact]:
     ages, cap = analysis.staleness, analysis.run.max_staleness
     over = "the run has no cap" if cap is None else fmt.tokens(ages.over_cap_tokens)
     facts = [
@@ -119,7 +119,7 @@ def _facts(analysis: Analysis, effective: float | None) -> list[Fact]:
     return facts
 
 
-def _version_sources(analysis: Analysis) -> str:
+def _version_sources(analysis: AnalysisResult) -> str:
     sources = analysis.staleness.version_source_tokens
     total = sum(sources.values())
     return ", ".join(f"{source.replace('_', ' ')} ({fmt.percent(n / total)})" for source, n in sources.items() if n)
@@ -133,7 +133,7 @@ def _price(effective: float) -> str:
     )
 
 
-def _price_figures(analysis: Analysis) -> list[Drawn]:
+def _price_figures(analysis: AnalysisResult) -> list[Drawn]:
     frame = analysis.answers["version_moments"]
     return [
         drawn_frame(_EFFECTIVE, "figure-effective-share", frame, analysis.run),

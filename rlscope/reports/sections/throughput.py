@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import training
 from rlscope.reports.page.figure import Drawn, Figure, drawn_all
 from rlscope.reports.text import verdict as verdict_words
@@ -18,12 +18,12 @@ class ThroughputSection(NamedTuple):
     figures: list[Drawn]
 
 
-def throughput_section(analysis: Analysis) -> ThroughputSection:
+def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
     """Make the section."""
     return ThroughputSection(_facts(analysis), verdict_words.window_sentence(analysis), drawn_all(_FIGURES, analysis))
 
 
-def _facts(analysis: Analysis) -> list[Fact]:
+def _facts(analysis: AnalysisResult) -> list[Fact]:
     rates, run = analysis.throughput, analysis.run
     return [
         Fact("Trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s), "measured"),

@@ -11,7 +11,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.alerts.evaluate import written
-from rlscope.analysis.result import Analysis, RunFacts, Severity
+from rlscope.analysis.result import AnalysisResult, RunFacts, Severity
 from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import lanes_of, placed, shown_first, states_of_view, updates_in, worker_timeline
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
@@ -47,7 +47,7 @@ class Firings(NamedTuple):
         return max(0, self.all["row"].n_unique() - ROWS_MAX)
 
 
-def firings_in(analysis: Analysis, stretch_s: tuple[float, float]) -> Firings:
+def firings_in(analysis: AnalysisResult, stretch_s: tuple[float, float]) -> Firings:
     """The firings that overlap a stretch, in seconds since the run started; the most severe rules first."""
     rows, found = dict[str, int](), list[tuple[int, Severity, str, float, float, str]]()
     for rule, alert in fired_built_in(analysis):
@@ -66,7 +66,7 @@ def lanes_and_firings(lanes: pl.DataFrame, firings: Firings) -> pl.DataFrame:
     return pl.concat([lanes, rows], how="diagonal")
 
 
-def _since_start(analysis: Analysis, instant_ns: int | None) -> float:
+def _since_start(analysis: AnalysisResult, instant_ns: int | None) -> float:
     """Clipped to the run: an evaluation may come just after its end. None is the end of the run."""
     run = analysis.run
     return run.duration_s if instant_ns is None else min((instant_ns - run.started_ns) / 1e9, run.duration_s)
@@ -96,7 +96,7 @@ class WorkersSection(NamedTuple):
     """Of the whole run, the initial zoom of all charts over time."""
 
 
-def workers_section(analysis: Analysis) -> WorkersSection:
+def workers_section(analysis: AnalysisResult) -> WorkersSection:
     """Make the section, the whole run first."""
     frame = analysis.answers.get("worker_timeline")
     if frame is None or frame.is_empty():
@@ -117,7 +117,7 @@ _HOW_TO_READ: Final = (
 _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
 
 
-def _choice(view: str, frame: pl.DataFrame, analysis: Analysis) -> WorkersView:
+def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> WorkersView:
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
     table = lanes_of(states)

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, Finding, LedgerState
+from rlscope.analysis.result import AnalysisResult, Finding, LedgerState
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.terminal.model import model_sections
@@ -36,7 +36,7 @@ _KIND_STYLES: dict[Kind, str] = {
 _SEVERITY_STYLES = {"critical": "bold red", "warning": "yellow", "info": "cyan"}
 
 
-def print_card(analysis: Analysis, console: Console) -> None:
+def print_card(analysis: AnalysisResult, console: Console) -> None:
     """Print the whole analysis."""
     width = min(console.width, _WIDTH_MAX)
     blocks: list[RenderableType] = [_verdict(analysis)]
@@ -56,7 +56,7 @@ def print_card(analysis: Analysis, console: Console) -> None:
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
 
-def _verdict(analysis: Analysis) -> Panel:
+def _verdict(analysis: AnalysisResult) -> Panel:
     run = analysis.run
     body = Table.grid(padding=(0, 2))
     body.add_column(no_wrap=True, style="dim")
@@ -88,7 +88,7 @@ def _verdict(analysis: Analysis) -> Panel:
     )
 
 
-def _add_next(body: Table, analysis: Analysis) -> None:
+def _add_next(body: Table, analysis: AnalysisResult) -> None:
     """The next step, with the layout if it is kept, or the gain if it changes."""
     model = analysis.model
     if isinstance(model, ModelResult) and not model.recommendation.changes:
@@ -110,7 +110,7 @@ def _gaps(lines: Sequence[str]) -> Panel:
     )
 
 
-def _ledger(analysis: Analysis, width: int) -> RenderableType:
+def _ledger(analysis: AnalysisResult, width: int) -> RenderableType:
     ledger = analysis.ledger
     if not ledger.states:
         return Text(f"{fmt.NO_DATA}: no worker with a GPU recorded anything.")
@@ -155,7 +155,7 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
     return table
 
 
-def _throughput(analysis: Analysis) -> list[tuple[str, str]]:
+def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
     rates, run = analysis.throughput, analysis.run
     return [
         ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s)),
@@ -169,7 +169,7 @@ def _throughput(analysis: Analysis) -> list[tuple[str, str]]:
     ]
 
 
-def _staleness(analysis: Analysis, width: int) -> RenderableType:
+def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
     staleness, cap = analysis.staleness, analysis.run.max_staleness
     tokens, samples = staleness.tokens, staleness.samples
     if tokens is None:
@@ -193,7 +193,7 @@ def _staleness(analysis: Analysis, width: int) -> RenderableType:
     return Group(facts, Text(""), _histogram(tokens.histogram, cap, 40 if width >= 100 else 24))
 
 
-def _over_cap(analysis: Analysis) -> str:
+def _over_cap(analysis: AnalysisResult) -> str:
     cap = analysis.run.max_staleness
     return "the run has no cap" if cap is None else f"{fmt.tokens(analysis.staleness.over_cap_tokens)} (cap {cap})"
 
@@ -224,7 +224,7 @@ def _folded(histogram: Sequence[tuple[int, int]], rows_max: int = 10) -> list[tu
     return [*rows, (tail[0][0], tail[-1][0], sum(count for _, count in tail))] if tail else rows
 
 
-def _findings(analysis: Analysis) -> RenderableType:
+def _findings(analysis: AnalysisResult) -> RenderableType:
     if not analysis.findings:
         return Text(verdict_words.no_findings(analysis))
     return Group(*(_finding(finding) for finding in analysis.findings))
@@ -239,7 +239,7 @@ def _finding(finding: Finding) -> RenderableType:
     return Group(head, Padding(words, (0, 0, 0, 9)))
 
 
-def _alerts(analysis: Analysis) -> RenderableType:
+def _alerts(analysis: AnalysisResult) -> RenderableType:
     lines: list[RenderableType] = []
     for alert in fired_rules(analysis):
         head = Text(f"{alert.severity:<9}", style=_SEVERITY_STYLES[alert.severity])

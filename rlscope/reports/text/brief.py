@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.result import Analysis, LedgerState, Loss, RunFacts
+from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.holdout import Compared
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
@@ -102,7 +102,7 @@ class Brief(NamedTuple):
     """Data quality in one line."""
 
 
-def brief_of(analysis: Analysis) -> Brief:
+def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
     known = isinstance(result, ModelResult)
@@ -145,7 +145,7 @@ def _money(gpu_s: float, run: RunFacts) -> str:
     return fmt.money(gpu_s, run.gpu_hour_price, run.currency)
 
 
-def _roles(analysis: Analysis) -> list[RoleBar]:
+def _roles(analysis: AnalysisResult) -> list[RoleBar]:
     states = [state for state in analysis.ledger.states if state.gpu_ns > 0]
     return [
         _role(role, [state for state in states if state.role == role], analysis.run)
@@ -170,7 +170,7 @@ def _part(state: LedgerState) -> RolePart:
     )
 
 
-def _causes(analysis: Analysis) -> list[Cause]:
+def _causes(analysis: AnalysisResult) -> list[Cause]:
     lost = [loss for loss in analysis.verdict.losses if loss.gpu_s > 0]
     return [_cause(loss, analysis.run) for loss in lost[:CAUSES_SHOWN]]
 
@@ -214,7 +214,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
     return [(name, ["–", value]) for name, value in rows]
 
 
-def _achieved(analysis: Analysis) -> Fact:
+def _achieved(analysis: AnalysisResult) -> Fact:
     """Measured throughput of the held-out steps beside its prediction; of the steady stretch if there is none."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "

@@ -10,7 +10,7 @@ from rlscope.alerts.durations import write_duration
 from rlscope.alerts.evaluate import condition, evidence, written
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
-from rlscope.analysis.result import SEVERITIES, Alert, Analysis
+from rlscope.analysis.result import SEVERITIES, Alert, AnalysisResult
 
 TITLE: Final = "Alerts, built-in rules"
 """The heading in an analysis, which evaluates only the built-in rules."""
@@ -29,13 +29,13 @@ class FiredRule(NamedTuple):
     """Empty for a metric without a cost."""
 
 
-def fired_rules(analysis: Analysis) -> list[FiredRule]:
+def fired_rules(analysis: AnalysisResult) -> list[FiredRule]:
     """Every alert of an analysed run."""
     start_ns = analysis.run.started_ns
     return in_words(fired_built_in(analysis), start_ns, start_ns + round(analysis.run.duration_s * 1e9))
 
 
-def fired_built_in(analysis: Analysis) -> list[tuple[Rule, Alert]]:
+def fired_built_in(analysis: AnalysisResult) -> list[tuple[Rule, Alert]]:
     """The alerts of an analysed run with their rules, highest severity first, then by time."""
     rules = {rule.name: rule for rule in built_in_rules().rules}
     return gravest_first((rules[alert.rule], alert) for alert in analysis.alerts)

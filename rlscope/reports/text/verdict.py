@@ -5,7 +5,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
-from rlscope.analysis.result import Analysis, Bottleneck, Finding, Loss
+from rlscope.analysis.result import AnalysisResult, Bottleneck, Finding, Loss
 from rlscope.model.forecast.recommend import Reason
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice, findings
@@ -135,7 +135,7 @@ def verdict_label(bottleneck: Bottleneck) -> str:
     return label if bottleneck in ("balanced", "unknown") else f"Bottleneck: {label.lower()}"
 
 
-def headline(analysis: Analysis) -> str:
+def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
     words, loss = _WORDS[analysis.verdict.bottleneck], _main_loss(analysis)
     if loss is None:
@@ -143,7 +143,7 @@ def headline(analysis: Analysis) -> str:
     return words.headline.format(share=fmt.percent(loss.side_share_ratio), gpu_time=fmt.gpu_time(loss.gpu_s))
 
 
-def why(analysis: Analysis) -> str:
+def why(analysis: AnalysisResult) -> str:
     """The losses behind the verdict, and the part of the run they were measured over."""
     verdict = analysis.verdict
     if verdict.bottleneck == "unknown":
@@ -171,12 +171,12 @@ def side_words(loss: Loss) -> str:
     return _WORDS[loss.cause].side
 
 
-def alarm(analysis: Analysis) -> str | None:
+def alarm(analysis: AnalysisResult) -> str | None:
     """Why the run's results are invalid; None if no finding says so."""
     return next((_ALARMS[finding.rule] for finding in analysis.findings if finding.rule in _ALARMS), None)
 
 
-def next_step(analysis: Analysis) -> str:
+def next_step(analysis: AnalysisResult) -> str:
     """What to change first, and how to check the effect."""
     words = _WORDS[analysis.verdict.bottleneck]
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
@@ -205,21 +205,21 @@ def _modelled_step(model: ModelResult, bottleneck: Bottleneck) -> str:
     return step if first is None else f"{step} Before changing the layout, {first}."
 
 
-def cheapest_finding(analysis: Analysis) -> Finding | None:
+def cheapest_finding(analysis: AnalysisResult) -> Finding | None:
     """The finding to fix before changing the layout; None if no finding explains the bottleneck."""
     found = {finding.rule: finding for finding in analysis.findings}
     rules = _WORDS[analysis.verdict.bottleneck].rules
     return next((found[rule] for rule in rules if rule in found), None)
 
 
-def no_findings(analysis: Analysis) -> str:
+def no_findings(analysis: AnalysisResult) -> str:
     """What to say if nothing was found: that, or that there was not enough data to look."""
     if analysis.verdict.bottleneck == "unknown":
         return "No findings: the run has too little data to judge."
     return "No findings. A check whose data was not recorded is skipped."
 
 
-def gap_lines(analysis: Analysis) -> list[str]:
+def gap_lines(analysis: AnalysisResult) -> list[str]:
     """Everything missing from the data, one sentence each; empty if nothing is."""
     quality = analysis.data_quality
     lines = [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
@@ -234,7 +234,7 @@ def gap_lines(analysis: Analysis) -> list[str]:
     return [*lines, *(gap if gap.endswith(".") else f"{gap}." for gap in quality.gaps)]
 
 
-def window_sentence(analysis: Analysis) -> str:
+def window_sentence(analysis: AnalysisResult) -> str:
     """The steps of the steady stretch, and why these."""
     run, window = analysis.run, analysis.run.window
     reason = _sentence(run.window_reason) if run.window_reason else ""
@@ -264,7 +264,7 @@ def _sampled_sentence(engine: SampledEngine) -> str:
     )
 
 
-def _main_loss(analysis: Analysis) -> Loss | None:
+def _main_loss(analysis: AnalysisResult) -> Loss | None:
     verdict = analysis.verdict
     return next((loss for loss in verdict.losses if loss.cause == verdict.bottleneck), None)
 
@@ -274,7 +274,7 @@ def _briefly(loss: Loss) -> str:
     return f"{_WORDS[loss.cause].cause}, {fmt.gpu_time(loss.gpu_s)} ({share} of {_WORDS[loss.cause].side})"
 
 
-def stretch(analysis: Analysis) -> str:
+def stretch(analysis: AnalysisResult) -> str:
     """The part of the run that the verdict covers, as the start of a sentence."""
     window, verdict = analysis.run.window, analysis.verdict
     if window and (window.start_ns, window.end_ns) == (verdict.start_ns, verdict.end_ns):

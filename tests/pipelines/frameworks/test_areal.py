@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 
 pytestmark = pytest.mark.frameworks
@@ -26,7 +26,7 @@ TIME_LIMIT_S = 300
 @dataclass(frozen=True, slots=True)
 class Recorded:
     run_dir: Path
-    analysis: Analysis
+    analysis: AnalysisResult
     counted: dict[str, Any]
 
     def rows(self, table: str) -> list[dict[str, Any]]:

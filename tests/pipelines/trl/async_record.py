@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.pipelines.trl.processes import run_module
 
@@ -23,7 +23,7 @@ class Recorded:
         return json.loads((self.run_dir / "pipeline_summary.json").read_text())
 
     @cached_property
-    def analysis(self) -> Analysis:
+    def analysis(self) -> AnalysisResult:
         return analyze(self.run_dir)
 
     def rows(self, table: str) -> list[dict[str, Any]]:

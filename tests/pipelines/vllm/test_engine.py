@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.pipeline import analyze
 from tests.pipelines.vllm.programs import run_program
 
@@ -20,7 +20,7 @@ class Recorded:
     passes: list[dict[str, Any]]
     samples: dict[str, dict[str, Any]]
     updates: list[dict[str, Any]]
-    analysis: Analysis
+    analysis: AnalysisResult
 
 
 @pytest.fixture(scope="module", params=["calm", "pressure"])

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
@@ -33,11 +33,11 @@ def synchronous_model() -> ModelResult:
     return model_run(replace(run, staleness=((0, run.delivered.trained_tokens),)), None, QUESTION)
 
 
-def with_model(model: ModelResult | NoModelResult) -> Analysis:
+def with_model(model: ModelResult | NoModelResult) -> AnalysisResult:
     return replace(full_analysis(), model=model)
 
 
-ANALYSES: dict[str, Callable[[], Analysis]] = {
+ANALYSES: dict[str, Callable[[], AnalysisResult]] = {
     "a model result": lambda: with_model(changing_model()),
     "a short stretch": lambda: with_model(short_model()),
     "synchronous": lambda: with_model(synchronous_model()),

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from docs.generate import DOCS, DOCUMENTS, PAGES
-from rlscope.analysis.result import Analysis
+from rlscope.analysis.result import AnalysisResult
 from rlscope.cli import app
 from rlscope.planning.schema import EXAMPLE
 from rlscope.reports.documents.analysis import ClockOffsetJson, analysis_document
@@ -51,7 +51,7 @@ def test_every_key_is_required_and_no_other_is_allowed(name: str) -> None:
 
 
 @pytest.mark.parametrize("make", [*ANALYSES.values(), hostile_analysis], ids=[*ANALYSES, "hostile"])
-def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[], Analysis]) -> None:
+def test_an_analysis_fits_its_schema_whatever_the_model_can_say(make: Callable[[], AnalysisResult]) -> None:
     assert faults("analysis", json.loads(analysis_document(make()).as_json())) == []
 
 

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from rlscope.alerts.config import built_in_rules
 from rlscope.alerts.offline import RuleOutcome, RuleReport
-from rlscope.analysis.result import Alert, Analysis
+from rlscope.analysis.result import Alert, AnalysisResult
 from rlscope.reports.documents import check
 from rlscope.reports.documents.analysis import as_document
 from rlscope.reports.markdown import as_markdown
@@ -28,7 +28,7 @@ FIRED = replace(
 )  # fmt: skip
 
 
-def card(analysis: Analysis) -> str:
+def card(analysis: AnalysisResult) -> str:
     console = Console(width=100, file=io.StringIO())
     with console.capture() as captured:
         print_card(analysis, console)

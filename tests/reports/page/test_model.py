@@ -133,7 +133,7 @@ def test_the_frontier_goes_by_the_rates_that_are_drawn():
     made = changing_model()
     today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
     first, second = [each for each in made.forecasts.others if each.excluded is None][:2]
-    # A median of 190, but of today's 200 the usual gain makes 220.
+    # Its own median is 190, but 200 of the current layout times its median gain is 220.
     faster = replace(first, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
     slower = replace(second, staleness=first.staleness, drawn_tokens_per_s=np.full(3, 195.0))
     asked = replace(made, forecasts=replace(made.forecasts, today=today, others=(slower, faster)))

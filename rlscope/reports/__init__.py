@@ -1,1 +1,1 @@
-"""Words and pictures for an analysis: the terminal card, the JSON document and the page all render the same facts."""
+"""Reports of an analysis: terminal card, JSON documents, Markdown, page and picture, all from the same facts."""

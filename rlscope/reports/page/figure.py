@@ -26,7 +26,7 @@ from rlscope.reports.text.states import reason_label, state_of
 from rlscope.trace.questions import questions
 
 WIDTH_PX: Final = 760
-# Measured where the page is made, shown where it is read: a common family, and whatever the reader has.
+# Text is measured when the page is made and drawn by the reader's viewer, hence common fonts.
 _FONT: Final = "DejaVu Sans, Liberation Sans, Arial, sans-serif"
 _WORDS_OF_MARKS: Final = re.compile(
     r'(<(?:path|text|line|rect|g)[^>]*?) aria-label="[^"]*" role="graphics-symbol" aria-roledescription="[^"]*"'

@@ -50,7 +50,7 @@ _FITTED: Final = Figure(
 )  # fmt: skip
 _MEASURED: Final = Figure(
     "Forward pass time by batch size, per engine",
-    "Where the curve is flat, a larger batch costs almost no time; where it rises linearly, it does. Healthy: all "
-    "engines on the same curve.",
+    "Flat: a larger batch costs almost no time. Rising: each additional request adds time. Healthy: all engines on the "
+    "same curve.",
     "pass_latency", "pass_mean_s", sampling.pass_latency, "no engine wrote engine steps",
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""What the commands print for people: the verdict card, the model, a run that is watched."""
+"""Terminal output of the commands: the verdict card, model results, and the watch view."""

@@ -69,7 +69,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
     _add_next(body, analysis)
     brief = brief_of(analysis)
     body.add_row("GPU time", plain(brief.spent))
-    body.add_row("Trained", plain(f"{brief.achieved.value}, {brief.achieved.note}"))
+    body.add_row(brief.achieved.name, plain(f"{brief.achieved.value}, {brief.achieved.note}"))
     about = (
         run.run_id,
         fmt.duration(run.duration_s),

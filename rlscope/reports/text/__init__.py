@@ -1,1 +1,1 @@
-"""The words of every format: each sentence is made once, here, and printed, drawn or written elsewhere."""
+"""The sentences that all formats share; nothing is printed or drawn here."""

@@ -219,14 +219,14 @@ def _achieved(analysis: AnalysisResult) -> Fact:
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "
     if not isinstance(result, ModelResult):
-        return Fact("Trained, steady stretch", rate, f"{measured}no prediction")
+        return Fact("Trained", rate, f"{measured}no prediction")
     compared = model_words.compared_rows(result)
     if result.prediction is None or not compared:
-        return Fact("Trained, steady stretch", rate, f"{measured}too few steady steps to test a prediction")
+        return Fact("Trained", rate, f"{measured}too few steady steps to test a prediction")
     heldout, row = result.prediction, compared[0]
     achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
     words = f"measured over the last {steps} steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
-    return Fact("Trained, held-out steps", achieved, words)
+    return Fact("Trained", achieved, words)
 
 
 def _agreement(compared: Compared) -> str:

@@ -132,7 +132,7 @@ def test_every_finding_is_there_with_its_remedy_and_a_link(full):
         assert f"#finding-{number}" in full.links and f"finding-{number}" in full.ids
 
 
-def test_an_alarm_stands_before_the_headline(full):
+def test_an_alarm_comes_before_the_headline(full):
     wrong = Finding("weights_not_applied", "critical", None, {"gap": 0.5}, None, None)
     text = Page(render(replace(full_analysis(), findings=(wrong,)))).text
     assert text.index("The samplers do not run the trained policy") < text.index("Trainers wait for samples")
@@ -184,7 +184,7 @@ def test_a_missing_frame_says_why_there_is_no_picture():
     assert "No data: no queue depth was recorded." in page.text
 
 
-def test_the_gaps_stand_before_the_ledger(full):
+def test_the_gaps_come_before_the_ledger(full):
     assert full.text.index("The data has 5 gaps") < full.text.index("Where the GPU time went")
     whole = Page(render(empty_analysis())).text
     assert "The data has" not in whole and NO_GAPS in whole
@@ -200,7 +200,7 @@ def test_a_state_has_one_colour_in_every_chart(full):
     assert len(colors) > 10
 
 
-def test_no_chart_has_more_marks_than_a_page_can_bear():
+def test_no_chart_has_too_many_marks_for_a_page():
     for spec in Page(render(full_analysis(engines=64))).specs:
         for rows in spec.get("datasets", {}).values():
             assert len(rows) <= 5_000
@@ -223,7 +223,7 @@ def test_coarsening_keeps_sums_and_maxima():
     assert rows["bucket_start_s"][0] == 0 and rows["bucket_end_s"][-1] == buckets
 
 
-def test_a_value_that_is_no_number_is_left_out_of_the_picture():
+def test_nan_is_left_out_of_the_charts():
     analysis = full_analysis()
     broken = analysis.answers["throughput"].with_columns(trained_tokens_per_s=pl.lit(float("nan")))
     page = Page(render(type(analysis)(**{f: getattr(analysis, f) for f in analysis.__slots__ if f != "answers"},

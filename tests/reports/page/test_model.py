@@ -46,13 +46,13 @@ def specs_of(page):
     return {spec["name"]: spec for spec in page.specs}
 
 
-def test_the_advice_stands_beside_the_verdict_before_everything_else(page):
+def test_the_recommendation_is_beside_the_verdict_before_everything_else(page):
     advised = advice.change_words(changing_model())
     assert page.text.index("Recommended layout") < page.text.index(advised, page.text.index("Recommended layout"))
     assert page.text.index("Recommended layout") < page.text.index("Where the GPU time went")
 
 
-def test_today_s_layout_and_the_recommended_one_stand_side_by_side_with_gain_and_interval():
+def test_the_current_and_the_recommended_layout_are_side_by_side_with_gain_and_interval():
     html = render(with_model(changing_model()))
     rows = dict(re.findall(r'<tr><th scope="row">([^<]*)</th>(<td>[^<]*</td><td>[^<]*</td>)</tr>', html))
     cells = {name: tuple(re.findall("<td>(.*?)</td>", row)) for name, row in rows.items()}
@@ -86,7 +86,7 @@ def test_no_chart_of_the_model_has_more_than_a_few_hundred_marks(make):
         assert 0 < max(len(rows) for rows in specs[name]["datasets"].values()) <= 300
 
 
-def test_the_bars_of_the_gap_join_and_end_at_what_was_achieved():
+def test_the_bars_of_the_gap_join_and_end_at_the_measured_throughput():
     frame, gap = model_frames.gap_frame(changing_model()), changing_model().gap
     left, lost = frame["left_tokens_per_s"].to_list(), frame["lost_tokens_per_s"].to_list()
     assert left[0] == gap.bound_tokens_per_s and left[-1] == gap.achieved_tokens_per_s
@@ -95,7 +95,7 @@ def test_the_bars_of_the_gap_join_and_end_at_what_was_achieved():
     assert left[-2] == pytest.approx(left[-1], rel=1e-5)
 
 
-def test_the_sweep_goes_over_the_splits_with_today_and_the_recommended_layout_named():
+def test_the_sweep_goes_over_the_splits_with_the_current_and_the_recommended_layout_marked():
     frame = model_frames.sweep_frame(changing_model())
     assert model_frames.is_over_splits(frame)
     assert set(frame["trainer_gpus"]) == set(range(1, 8))
@@ -113,7 +113,7 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
     assert set(frame.filter(~pl.col("series").str.starts_with("infeasible"))["series"]) == {"2 : 6"}
 
 
-def test_layouts_that_are_out_of_the_question_are_there_with_their_reason():
+def test_infeasible_layouts_are_there_with_their_reason():
     frame = model_frames.frontier_frame(changing_model())
     out = frame.filter(pl.col("series").str.starts_with("infeasible: "))
     assert set(out["series"]) == {"infeasible: tokens older than the cap"}
@@ -133,7 +133,7 @@ def test_the_frontier_goes_by_the_rates_that_are_drawn():
     made = changing_model()
     today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
     first, second = [each for each in made.forecasts.others if each.excluded is None][:2]
-    # A median of 190, but of today's 200 the usual gain makes 220.
+    # Its own median is 190, but 200 of the current layout times its median gain is 220.
     faster = replace(first, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
     slower = replace(second, staleness=first.staleness, drawn_tokens_per_s=np.full(3, 195.0))
     asked = replace(made, forecasts=replace(made.forecasts, today=today, others=(slower, faster)))
@@ -141,7 +141,7 @@ def test_the_frontier_goes_by_the_rates_that_are_drawn():
     assert frontier["tokens_per_s"].max() == pytest.approx(220.0)
 
 
-def test_many_layouts_are_thinned_but_the_named_ones_stay():
+def test_many_layouts_are_thinned_but_the_marked_ones_stay():
     made = changing_model()
     others = tuple(
         replace(each, layout=replace(each.layout, trainer_gpus=gpus))
@@ -175,7 +175,7 @@ def test_the_curve_has_the_measured_cells_its_interval_and_both_operating_points
         (["assumed", "assumed", "assumed"], [(1.0, 3.0)]),
     ],
 )
-def test_what_the_run_did_not_visit_is_shaded(grades, stretches):
+def test_extrapolated_stretches_are_shaded(grades, stretches):
     frame = pl.DataFrame({"kind": ["fitted"] * 3, "running": [1.0, 2.0, 3.0], "grade": grades})
     assert model_frames.beyond_visited(frame).rows() == stretches
 
@@ -195,7 +195,7 @@ def test_figures_of_the_page_are_those_of_the_document(page):
     assert advised["headline"] == advice.headline(changing_model())
 
 
-def test_the_page_says_what_one_per_cent_of_every_quantity_buys(page):
+def test_the_page_has_every_sensitivity(page):
     rows = model_words.sensitivity_rows(changing_model())
     assert len(rows) == 12
     for row in rows:
@@ -204,7 +204,7 @@ def test_the_page_says_what_one_per_cent_of_every_quantity_buys(page):
 
 
 @pytest.mark.parametrize("reason", ["no steady stretch: 3 steps are too few", HOSTILE])
-def test_without_an_model_page_card_and_document_say_why_and_draw_nothing(reason):
+def test_without_a_model_result_page_card_and_document_say_why_and_draw_nothing(reason):
     said = NoModelResult(reason)
     html = render(with_model(said))
     page = Page(html)
@@ -247,7 +247,7 @@ def test_the_gaps_bars_of_the_card_step_down_from_the_bound(width):
     assert ends[-1] < ends[0]
 
 
-def test_a_value_that_is_no_number_is_left_out_of_document_and_pictures():
+def test_nan_is_left_out_of_document_and_charts():
     made = changing_model()
     odd = replace(made.forecasts.others[-1], tokens_per_s=float("nan"), drawn_tokens_per_s=None)
     said = replace(made, forecasts=replace(made.forecasts, others=(*made.forecasts.others[:-1], odd)))

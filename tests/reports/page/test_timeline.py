@@ -170,7 +170,7 @@ FIRED = (
 )
 
 
-def test_what_fired_has_a_row_a_rule_the_gravest_first_and_ends_with_the_run():
+def test_alerts_have_a_row_per_rule_the_most_severe_first_and_end_with_the_run():
     firings = firings_in(replace(timeline_analysis(), alerts=FIRED), (0, DURATION_S))
     assert firings.all.rows() == [
         (0, "critical", "worker_silent", DURATION_S - 50, DURATION_S, "1 min 10 s"),

@@ -115,7 +115,7 @@ def test_a_remedy_that_moves_no_gpu_is_kept_while_the_layout_is_unsure(bottlenec
     assert step.startswith(remedy.partition(" First check")[0]) and "Before changing the layout, " in step
 
 
-def test_a_layout_that_would_bring_nothing_is_no_gain():
+def test_a_layout_without_a_gain_is_no_faster():
     none = with_reason("best_already", gain_ratio=Spread(0.0, 0.0, 0.0))
     assert advice.why(none).endswith("running requests per engine) is no faster.")
 
@@ -127,7 +127,7 @@ def test_the_next_step_holds_no_figure_of_the_gain():
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
-def test_what_is_least_known_comes_with_what_to_measure(doubt):
+def test_the_largest_uncertainty_comes_with_what_to_measure(doubt):
     made = with_reason("unsure", uncertainties=(GainUncertainty(doubt, 0.1),))
     assert "Largest uncertainty: " in advice.why(made)
     assert advice.measure_first(made) in advice.why(made)
@@ -187,7 +187,7 @@ def test_points_are_the_difference_of_two_shares():
 
 
 @pytest.mark.parametrize("make", [changing_model, short_model])
-def test_the_losses_add_up_to_what_lies_between_the_bound_and_what_was_achieved(make):
+def test_the_losses_add_up_to_the_gap_between_bound_and_measured_throughput(make):
     gap, rows = make().gap, model_words.loss_rows(make())
     lost = sum(row.lost_tokens_per_s for row in rows)
     assert gap.bound_tokens_per_s - lost == pytest.approx(gap.achieved_tokens_per_s, rel=1e-5)
@@ -239,7 +239,7 @@ def test_a_stretch_too_short_compares_nothing_and_says_so():
     assert names.WARNINGS[ModelWarning.SHORT_STRETCH] in model_words.remarks(short_model())
 
 
-def test_the_rows_of_today_and_next_agree_with_the_recommendation():
+def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     made = changing_model()
     today, best = advice.chosen_rows(made)
     assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
@@ -298,7 +298,7 @@ def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_ar
     assert all(each.excluded for each in asked.forecasts.others if each.staleness.sample_p95 > 6)
 
 
-def test_the_rate_beside_a_gain_is_todays_times_that_gain():
+def test_the_rate_beside_a_gain_is_the_current_rate_times_that_gain():
     made = changing_model()
     today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
     other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
@@ -310,7 +310,7 @@ def test_the_rate_beside_a_gain_is_todays_times_that_gain():
     assert advice.rate_of(other, replace(today, tokens_per_s=None)) == advice.rate_of(other)
 
 
-def test_the_rows_of_the_layouts_stand_by_gain():
+def test_the_rows_of_the_layouts_are_sorted_by_gain():
     made = changing_model()
     rates = iter(np.linspace(0.9, 1.1, 5))
     drawn = made.forecasts.today.drawn_tokens_per_s

@@ -172,7 +172,7 @@ def test_the_answer_says_how_sure_it_is_and_what_it_rests_on(answer: tuple[PlanF
 def test_where_no_layout_can_be_used_the_answer_says_why_and_what_is_left(tmp_path: Path) -> None:
     text = " ".join(shown(plan_ahead(write(tmp_path, PLAN), 0), 120).replace("│", " ").split())
     assert "No layout of these 6 GPUs is feasible." in text
-    assert "Reasons: tokens older than the cap (5 splits)." in text
+    assert "Reasons: staleness above the cap (5 splits)." in text
     assert "The least stale layout is" in text
     assert "with a staleness of 0." in text
     assert "Uncertainties" not in text

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """The engines over time: running requests, waiting requests and KV cache in use, on one time axis.
 
 One line per engine up to LINES_MAX. With more engines: a band, their median, and lines for a few of them.

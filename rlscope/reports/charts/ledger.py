@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """GPU time by state: per role, and over time."""
 
 import altair as alt

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Response lengths: all samples, trained against untrained samples, and the longest sample per group."""
 
 from typing import Final

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Charts of the model result: lost throughput, other layouts, and forward pass time."""
 
 from typing import Final, Literal

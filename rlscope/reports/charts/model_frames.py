@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Frames of a model result for its charts, with few enough rows to draw and to read."""
 
 from collections.abc import Sequence

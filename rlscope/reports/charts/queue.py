@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Queue waits, and weight updates from publication to the last engine."""
 
 from typing import Final

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """The samplers: forward pass time, queue depth, and delivery outcomes."""
 
 from typing import Final

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Frames prepared for charts: seconds since the run started instead of epochs, few enough rows, few enough digits.
 
 A frame that is too long is aggregated, never truncated or sampled: rows are merged over equal stretches of time or

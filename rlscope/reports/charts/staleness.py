@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Staleness of the trained tokens: over time, whole run, by where it arises, and its cost."""
 
 from typing import Any, Final

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Single samples: the policy versions of their tokens, and their stages over time."""
 
 from typing import Final

@@ -6,9 +6,6 @@ colours, so it follows light and dark mode. It has no tooltips; the table below 
 
 import json
 import re
-
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 

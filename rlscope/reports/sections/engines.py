@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """Running requests, waiting requests and KV cache of the engines over time."""
 
 from functools import partial

@@ -1,5 +1,3 @@
-# Polars names numpy in its signatures, and numpy is not installed: hence the unknown member types.
-# pyright: reportUnknownMemberType=false
 """GPU time by role and state, for the whole run and over time."""
 
 from collections.abc import Iterator, Sequence

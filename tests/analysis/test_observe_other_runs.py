@@ -208,7 +208,7 @@ def test_the_report_says_from_how_many_runs_the_scaling_is_measured() -> None:
     assert remarks(said)[-1].startswith(
         "Training scaling is measured from 3 runs with 2, 4 and 6 trainer GPUs: rate ~ (trainer GPUs)^0.9"
     )
-    assert "(90% between 0.9" in remarks(said)[-1]
+    assert "(90% interval 0.9" in remarks(said)[-1]
     assert f"with-2: {WARNINGS[ModelWarning.SAME_TRAINERS]}" in remarks(said)
     # And beside the advice, which every format shows.
     assert advice.why_beside_rows(said).endswith(remarks(said)[-1])

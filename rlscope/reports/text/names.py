@@ -175,7 +175,7 @@ def scaling_sentence(model: ModelResult) -> str:
     """How the trainers' rate grows with their number, and whether that was measured or assumed."""
     training = model.calibration.training
     middle, low, high = (fmt.significant(each, 2) for each in scaling_exponent(training))
-    power = f"{middle} (90% between {low} and {high})"
+    power = f"{middle} (90% interval {low} to {high})"
     if not training.scaling_seen_at:
         return (
             f"Training scaling is assumed: rate ~ (trainer GPUs)^{power}. A run with another number of trainer GPUs, "

@@ -116,7 +116,7 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
 def test_infeasible_layouts_are_there_with_their_reason():
     frame = model_frames.frontier_frame(changing_model())
     out = frame.filter(pl.col("series").str.starts_with("infeasible: "))
-    assert set(out["series"]) == {"infeasible: tokens older than the cap"}
+    assert set(out["series"]) == {"infeasible: staleness above the cap"}
     assert out["sample_staleness_p95"].min() > 8
 
 

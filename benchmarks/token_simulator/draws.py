@@ -35,23 +35,27 @@ def pass_noise(passes: Passes, seed: int, engine: int) -> Iterator[float]:
 
 def slowness(world: World, engine: int) -> float:
     """How many times longer the passes of that engine take; the same at every layout and seed."""
-    return float(np.exp(stream(0, world.name, engine).normal(0.0, world.engine_speed_sd)))
+    own = float(np.exp(stream(0, world.name, engine).normal(0.0, world.engine_speed_sd)))
+    return own * world.slow_engine_factor if engine == 0 else own
 
 
 def groups(world: World, seed: int) -> Iterator[Group]:
-    """Groups with their requests, for ever; version and times are not set, and lengths have not grown yet."""
+    """What is started as one, for ever; version and times are not set, and lengths have not grown yet."""
     random = stream(seed, "responses")
     number = 0
     while True:
         for lengths, prompt_tokens, pauses in _block(world, random):
-            group = Group(f"g{number}", admitted_version=0)
+            units = len(lengths) // world.rollouts.unit_samples
+            made = [Group(f"g{number}", admitted_version=0) for _ in range(units)]
             for member, (length, pause) in enumerate(zip(lengths, pauses, strict=True)):
-                request = Request(group, member, prompt_tokens, length, is_capped=False, submitted_s=0.0)
+                unit = made[member // world.rollouts.unit_samples]
+                request = Request(unit, member, prompt_tokens, length, is_capped=False, submitted_s=0.0)
                 request.pause_s = pause
-                group.requests.append(request)
-            group.unfinished = len(group.requests)
+                unit.requests.append(request)
             number += 1
-            yield group
+            for unit in made:
+                unit.unfinished = len(unit.requests)
+            yield from made
 
 
 def grow(world: World, request: Request, version: int) -> None:

@@ -6,14 +6,23 @@ The rules are those of `examples/pipeline_rl`, written anew:
   does not count as started;
 - a full queue makes engines wait, or loses its oldest group;
 - whoever stands still looks again whenever something changes.
+
+What is called a group here is what is started, queued and taken as one: with `delivery="sample"`, one sample.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from .agenda import Agenda
 from .requests import Group
-from .world import World
+from .world import QueueOrder, World
+
+_ORDERS: Final[Mapping[QueueOrder, Callable[[Group], tuple[float, ...]]]] = {
+    "oldest_first": lambda group: (group.oldest_version, group.queued_s),
+    "fifo": lambda group: (group.queued_s,),
+    "lifo": lambda group: (-group.queued_s,),
+}
 
 
 class Exchange:
@@ -26,6 +35,8 @@ class Exchange:
         """Last version published."""
         self.admitted_samples = 0
         self.taken_samples = 0
+        self.trained_samples = 0
+        """Of those taken: trained on, or thrown away."""
         self.discarded_samples = 0
         self.generating: Counter[int] = Counter()
         """Groups that still generate, by the version that they were admitted under."""
@@ -39,12 +50,12 @@ class Exchange:
     @property
     def depth_samples(self) -> int:
         """Samples in the queue."""
-        return len(self.queue) * self._rollouts.group_size
+        return len(self.queue) * self._rollouts.unit_samples
 
     def has_room(self) -> bool:
         """Whether the queue takes a group more without losing one or making its engine wait."""
         capacity = self._limits.queue_capacity_samples
-        return capacity is None or self.depth_samples + self._rollouts.group_size <= capacity
+        return capacity is None or self.depth_samples + self._rollouts.unit_samples <= capacity
 
     def blocked_by(self, engine_version: int) -> str | None:
         """Why an engine that holds that version may not start a group, as a wait reason; None when it may."""
@@ -57,7 +68,7 @@ class Exchange:
     def admit(self, group: Group, engine_version: int) -> None:
         """Count the group as started."""
         group.admitted_version = engine_version
-        self.admitted_samples += self._rollouts.group_size
+        self.admitted_samples += self._rollouts.unit_samples
         self.generating[engine_version] += 1
         self.unqueued[engine_version] += 1
 
@@ -78,9 +89,9 @@ class Exchange:
         self.announce(now_s)
         return True
 
-    def take_oldest(self, now_s: float, count: int) -> list[Group]:
-        """Remove up to `count` groups, those with the oldest tokens first, then by arrival."""
-        self.queue.sort(key=lambda group: (group.oldest_version, group.queued_s))
+    def take(self, now_s: float, count: int) -> list[Group]:
+        """Remove up to `count` groups in the queue's order."""
+        self.queue.sort(key=_ORDERS[self._limits.queue_order])
         taken, self.queue = self.queue[:count], self.queue[count:]
         self._note_taken(now_s, taken)
         return taken
@@ -96,6 +107,12 @@ class Exchange:
     def discard(self, group: Group) -> None:
         """A group that was taken is not trained on."""
         self.discarded_samples += len(group.requests)
+        self.trained_samples += len(group.requests)
+
+    def trained(self, now_s: float, groups: Sequence[Group]) -> None:
+        """The step of groups that were taken has ended."""
+        self.trained_samples += sum(len(group.requests) for group in groups)
+        self.announce(now_s)
 
     def oldest_generating(self) -> int | None:
         """Oldest version under which a group that still generates was admitted."""
@@ -117,9 +134,10 @@ class Exchange:
             look(now_s)
 
     def _is_within_limits(self, engine_version: int) -> bool:
-        admitted = self.admitted_samples + self._rollouts.group_size
+        admitted = self.admitted_samples + self._rollouts.unit_samples
         most = self._limits.max_in_flight_samples
-        if most is not None and admitted - self.taken_samples > most:
+        left = self.trained_samples if self._limits.in_flight_until_trained else self.taken_samples
+        if most is not None and admitted - left > most:
             return False
         if self._limits.staleness_policy != "admission" or self._limits.max_staleness is None:
             return True
@@ -127,12 +145,15 @@ class Exchange:
         return admitted <= publications * self._rollouts.samples_per_step + self.discarded_samples
 
     def _note_taken(self, now_s: float, groups: Sequence[Group]) -> None:
-        self.taken_samples += len(groups) * self._rollouts.group_size
+        self.taken_samples += len(groups) * self._rollouts.unit_samples
         for group in groups:
             group.taken_s = now_s
         if groups:
             self.announce(now_s)
 
     def _evict_oldest(self, now_s: float) -> None:
-        for group in self.take_oldest(now_s, 1):
+        self.queue.sort(key=_ORDERS["oldest_first"])
+        evicted, self.queue = self.queue[:1], self.queue[1:]
+        self._note_taken(now_s, evicted)
+        for group in evicted:
             self.on_eviction(group)

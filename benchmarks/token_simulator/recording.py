@@ -173,8 +173,7 @@ class Recording:
             "max_in_flight_samples": limits.max_in_flight_samples,
             "queue_capacity_samples": limits.queue_capacity_samples,
             "queue_policy": limits.full_queue,
-            "queue_order": "oldest_first",
-            "dispatch": "pulled",
+            **(self._scheduling() if world.states_scheduling else {}),
             "batches_ahead": world.training.batches_ahead,
             "max_output_tokens": world.responses.cap_tokens,
             "max_running_per_engine": self._layout.running_per_engine,
@@ -185,6 +184,12 @@ class Recording:
         }
         identity = {"format": schema.FORMAT_NAME, "version": schema.FORMAT_VERSION, "run_id": world.name}
         return {**identity, "created_ns": ORIGIN_NS, "config": config}
+
+    def _scheduling(self) -> dict[str, object]:
+        """A queue that takes the newest first has no name in the format."""
+        order = self._world.limits.queue_order
+        dispatch = "pulled" if self._world.rollouts.delivery == "group" else None
+        return {"queue_order": None if order == "lifo" else order, "dispatch": dispatch}
 
     def _worker(self, worker_id: str, end_s: float) -> dict[str, object]:
         is_engine, is_relay = worker_id in self.engines, worker_id == RELAY

@@ -60,7 +60,7 @@ class Trainer:
             self.recording.thrown_away(group, outcome)
 
     def _await_batch(self, now_s: float) -> None:
-        groups = self._world.rollouts.samples_per_step // self._world.rollouts.group_size
+        groups = self._world.rollouts.samples_per_step // self._world.rollouts.unit_samples
         wanted = groups * (1 + self._world.training.batches_ahead)
         while len(self._held) < wanted:
             self._drop_stale(now_s)
@@ -68,7 +68,7 @@ class Trainer:
             reason = self._unready(missing)
             if reason is not None:
                 return self._wait(now_s, reason)
-            for group in self._exchange.take_oldest(now_s, missing):
+            for group in self._exchange.take(now_s, missing):
                 if next(self._is_flat):
                     self.throw_away(group, "filtered")
                 else:
@@ -119,6 +119,7 @@ class Trainer:
         if self.recording is not None:
             version_out = version + 1 if publishes else version
             self.recording.train_step(len(self.step_ends_s), start_s, now_s, version, version_out, self._batch)
+        self._exchange.trained(now_s, self._batch)
         self._batch = []
         if not publishes:
             return self._end_publication(now_s)

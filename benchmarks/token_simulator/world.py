@@ -10,6 +10,8 @@ from typing import Literal
 
 StalenessPolicy = Literal["none", "drop", "publication_waits", "admission"]
 FullQueue = Literal["wait", "drop_oldest"]
+Delivery = Literal["group", "sample"]
+QueueOrder = Literal["oldest_first", "fifo", "lifo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,13 @@ class Rollouts:
     """Share of the samples that leave the engine once, in mid-response, to wait for an environment."""
     environment_s: float = 0.0
     """Mean of that wait, exponentially distributed. The sample keeps its slot and its KV."""
+    delivery: Delivery = "group"
+    """What is started, queued and taken as one: a whole group on one engine, or each sample by itself on any."""
+
+    @property
+    def unit_samples(self) -> int:
+        """Samples that are started, queued and taken as one."""
+        return self.group_size if self.delivery == "group" else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,9 @@ class Limits:
     staleness_policy: StalenessPolicy = "none"
     """How the cap is kept; see `gate.py` and `trainer.py`."""
     max_in_flight_samples: int | None = None
+    in_flight_until_trained: bool = False
+    """Whether samples count against that limit until their step ends, and not only until they are taken."""
+    queue_order: QueueOrder = "oldest_first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +149,16 @@ class World:
     """Of one engine."""
     engine_speed_sd: float = 0.0
     """Standard deviation of the logarithm of the engines' speeds; an engine has one speed at every layout."""
+    slow_engine_factor: float = 1.0
+    """How many times longer the passes of the first engine take."""
     startup_s: float = 1.0
     most_passes_per_row: int = 1
     """Like passes that a row of `engine_steps` may hold."""
     device_name: str | None = None
     model: Mapping[str, object] | None = None
     """What run.json says of the model."""
+    states_scheduling: bool = True
+    """Whether run.json says how rollouts are dispatched and queued; README's hooks alone do not."""
 
 
 @dataclass(frozen=True, slots=True)

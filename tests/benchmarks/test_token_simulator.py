@@ -1,9 +1,11 @@
 """The simulator that predictions are held to: runs made by hand, conservation, closed forms, what its traces say."""
 
 import ast
+import json
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import correlation
 from typing import NamedTuple
@@ -72,6 +74,14 @@ VARIANTS = {
     "few in flight, some filtered": (
         replace(SMALL, limits=Limits(max_in_flight_samples=40), rollouts=Rollouts(32, 4, filtered_ratio=0.3)),
         Layout(4, 4, 16),
+    ),
+    "samples by themselves, newest first": (
+        replace(SMALL, limits=Limits(queue_order="lifo"), rollouts=Rollouts(32, 4, delivery="sample")),
+        Layout(4, 4, 8),
+    ),
+    "in flight until trained": (
+        replace(SMALL, limits=Limits(max_in_flight_samples=64, in_flight_until_trained=True)),
+        Layout(3, 5, 8),
     ),
     "the cache overflows": (replace(SMALL, kv_capacity_tokens=400), Layout(5, 3, 16)),
     "environments": (
@@ -454,3 +464,38 @@ def test_no_other_split_is_better_than_the_best_one() -> None:
     world, best, _ = BEST_ALREADY
     rates = {n: true_tokens_per_s(world, Layout(n, 8 - n, best.running_per_engine), steps=20) for n in (2, 3, 4)}
     assert rates[best.trainer_gpus] > 1.05 * max(rate for n, rate in rates.items() if n != best.trainer_gpus)
+
+
+def test_samples_delivered_by_themselves_share_the_lengths_of_their_group_and_are_units_of_one() -> None:
+    alone = replace(SMALL, rollouts=Rollouts(32, 4, delivery="sample"))
+    units, whole = (list(islice(groups(world, 0), count)) for world, count in ((alone, 32), (SMALL, 8)))
+    assert {len(unit.requests) for unit in units} == {1}
+    members = [(unit.group_id, request.member, request.length_tokens) for unit in units for request in unit.requests]
+    assert members == [(g.group_id, request.member, request.length_tokens) for g in whole for request in g.requests]
+
+
+def test_a_limit_that_counts_what_is_trained_on_holds_engines_longer() -> None:
+    limits = [Limits(max_in_flight_samples=64, in_flight_until_trained=until) for until in (False, True)]
+    outcomes = [simulate_world(replace(SMALL, limits=each), Layout(1, 7, 8), 10, 0) for each in limits]
+    waits_s = [sum(outcome.engine_waits_s.values()) for outcome in outcomes]
+    assert waits_s[1] > waits_s[0]
+
+
+@pytest.mark.parametrize(("order", "newest_first"), [("fifo", False), ("lifo", True)])
+def test_the_queue_s_order_decides_how_old_trained_tokens_are(order: str, newest_first: bool) -> None:
+    # Trainers are the bottleneck: last in, first out leaves the oldest lying.
+    worlds = [replace(SMALL, limits=Limits(queue_order=each)) for each in ("oldest_first", order)]  # type: ignore[arg-type]
+    ages = [simulate_world(world, Layout(1, 7, 8), 12, 0).staleness_tokens for world in worlds]
+    means = [sum(age * tokens for age, tokens in each.items()) / sum(each.values()) for each in ages]
+    assert (means[1] < 0.9 * means[0]) is newest_first
+
+
+def test_the_first_engine_alone_is_slower_by_its_factor() -> None:
+    slow = replace(SMALL, slow_engine_factor=1.5)
+    assert [slowness(slow, engine) for engine in range(3)] == [1.5, 1.0, 1.0]
+
+
+def test_a_run_that_does_not_state_its_scheduling_leaves_it_out(tmp_path: Path) -> None:
+    simulate_world(replace(SMALL, states_scheduling=False), BALANCED, 3, 0, tmp_path)
+    config = json.loads((tmp_path / "run.json").read_text())["config"]
+    assert not {"queue_order", "dispatch"} & set(config)

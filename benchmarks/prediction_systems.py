@@ -36,7 +36,12 @@ class System:
 
 def systems() -> list[System]:
     """All of them; the same list every time."""
-    return [_system(index, np.random.default_rng([_SEED, index])) for index in range(SYSTEMS)]
+    return [system_of(index, _SEED) for index in range(SYSTEMS)]
+
+
+def system_of(index: int, seed: int) -> System:
+    """One system drawn with a seed; the index chooses what limits it and is part of its name."""
+    return _system(index, np.random.default_rng([seed, index]))
 
 
 def quiet_twins(of: list[System]) -> list[System]:

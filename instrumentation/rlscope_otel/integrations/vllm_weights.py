@@ -131,7 +131,7 @@ class Weights:
         return self._update
 
     def _record_calls(self, update: Update) -> None:
-        """The engine generates between the calls of an update, and stands still in each."""
+        """The engine generates between the calls of an update, and is idle during each."""
         for start_ns, end_ns in update.calls_ns:
             self._run.activity("weight_update").between(start_ns, end_ns)
 

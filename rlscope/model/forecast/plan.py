@@ -41,7 +41,7 @@ from rlscope.model.forecast.plan_prior import (
     is_unsure,
     planned_system,
 )
-from rlscope.model.forecast.recommend import Recommendation, recommend
+from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.simulated import corrected, is_doubtful
 from rlscope.model.system import Granularity, Layout, possible_layouts
 
@@ -116,7 +116,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
     advice = None
     if present is not None and best is not None and present.drawn_tokens_per_s is not None:
         others = tuple(each for each in candidates if each is not present)
-        advice = recommend(calibration, Forecasts(present, others), long_enough=True)
+        advice = recommend(calibration, Forecasts(present, others), Grounds(long_enough=True, capped=True))
         best = advice.best if advice.changes else present
     system = calibration.system
     return PlanResult(

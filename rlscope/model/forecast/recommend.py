@@ -1,10 +1,10 @@
-"""The recommended layout: how much faster it is, how sure that is, and when to keep the current one.
+"""The recommended layout: the fastest one that the evidence carries, how much faster it is, and how sure that is.
 
-Draws are compared pairwise: within a draw both layouts run the same system, so shared errors cancel. A change is
-recommended when it gains at least 5% and at least 90% of the draws agree; else the run keeps its layout, and the
-largest uncertainty is named. A recommended change must also hold when the decode curve takes another form that fits
-about as well, and when training scales as the ends of its draws. Not covered: the cost of the change itself, learning
-per token, which staleness lowers, and parameters of another form away from its most probable ones.
+Draws are compared pairwise: within a draw both layouts run the same system, so shared errors cancel. A layout is sure
+when at least 90% of the draws gain 5% or more with it, whatever the lengths drift by. Of the sure ones the fastest is
+recommended: a faster one that is unsure hides none of them. Without a cap on staleness a layout may not be much staler
+than the run is today; a faster one that is staler is named beside it. Not covered: the cost of the change itself, and
+learning per token, which staleness lowers.
 """
 
 import math
@@ -16,53 +16,62 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.arrays import Reals
-from rlscope.model.calibration import Calibration, engine_of
-from rlscope.model.decode.fit import forms_as_good
-from rlscope.model.decode.measurements import Grade, prefill_points
-from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, rates_of
+from rlscope.model.calibration import Calibration
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, StalenessForecast, rates_of
 from rlscope.model.numerics.changepoints import Drift
-from rlscope.model.observed import Observed
-from rlscope.model.system import Engine, Layout, System, Trainer
-from rlscope.model.training.step_time import at_pace_of, trainer_step
+from rlscope.model.system import Layout, System
+from rlscope.model.training.step_time import at_pace_of
 
+Advice = Literal["change", "probe", "keep", "unknown"]
+"""change: to a layout that is sure to be faster. probe: try one that may well be. keep: none is faster by 5%.
+unknown: the model cannot speak of other layouts."""
 Reason = Literal[
     "worthwhile",
-    "too_short",
+    "unsure",
+    "lengths_drift",
     "best_already",
     "small_gain",
-    "unsure",
     "updates_bind",
     "environment_binds",
     "no_other_layout",
-    "lengths_drift",
-    "forms_disagree",
+    "too_short",
+    "not_replayed",
 ]
-"""worthwhile: change. too_short: the stretch has too few steps to hold the model to. best_already: no other layout
-is faster. small_gain: none is faster by WORTHWHILE_RATIO. unsure: one may be, or may be slower than today's.
-updates_bind, environment_binds: the run does not wait for GPUs. no_other_layout: granularity, memory and
-staleness leave none. lengths_drift: responses grow or shrink by more than the interval of the gain covers.
-forms_disagree: another form of the model that fits as well predicts that today's layout is faster. An `assumed`
-forecast of a run that was measured is unsure, however large its gain."""
+"""worthwhile: change. unsure: another layout is likely faster, and less than SURE_RATIO of the draws agree.
+lengths_drift: they would agree if responses did not grow or shrink. best_already: no other layout is faster.
+small_gain: none is faster by WORTHWHILE_RATIO. updates_bind, environment_binds: none is, since the run does not wait
+for GPUs. no_other_layout: granularity, memory and staleness leave none. too_short: another layout is likely faster, and
+the stretch has too few steps to hold the model to. not_replayed: the model does not reproduce the run that it was
+fitted to."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
-Contradiction = Literal["decode_form", "training_form"]
-"""decode_form: another form of the decode curve predicts that today's layout is faster. training_form: another scaling
-of training does."""
 
+ADVICE: Final[Mapping[Reason, Advice]] = {
+    "worthwhile": "change",
+    "unsure": "probe",
+    "lengths_drift": "probe",
+    "best_already": "keep",
+    "small_gain": "keep",
+    "updates_bind": "keep",
+    "environment_binds": "keep",
+    "no_other_layout": "keep",
+    "too_short": "probe",
+    "not_replayed": "unknown",
+}
 WORTHWHILE_RATIO: Final = 0.05
 """Below 5% the restart and the next change of lengths cost more than the gain."""
+SURE_RATIO: Final = 0.90
+"""Share of the draws that must gain WORTHWHILE_RATIO or more."""
+STALER_RATIO: Final = 1.5
+"""95th percentile of staleness over today's that a run without a cap is not asked to exceed."""
+FEW_VERSIONS: Final = 4
+"""So stale a run may become whatever it is today: off-policy corrections hold that far."""
 _DRAWS_OF_A_SOURCE: Final = 60
 """Enough to rank three spreads."""
 _EQUAL_RATIO: Final = 0.01
 """Layouts within a hundredth of the fastest are as fast: the rest of what is known of them decides."""
 _GRADES: Final[tuple[Grade, ...]] = ("measured", "interpolated", "extrapolated", "assumed")
-SURE_RATIO: Final = 0.90
-"""Share of the draws in which the change must be for the better."""
-_PERFECT: Final = 1.0
-"""Exponent with which every trainer GPU trains as many tokens as today."""
-_ENDS: Final = (0.05, 0.95)
-"""Quantiles of the draws, by how fast they train in the layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,54 +83,105 @@ class GainUncertainty:
     """Half of the width of the 90% interval of the gain when this alone is unknown."""
 
 
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """What a recommendation rests on besides the forecasts."""
+
+    long_enough: bool
+    """Whether the stretch has enough steps to show how well the model predicts it."""
+    replayed: bool = True
+    """Whether the model reproduces the run that it was fitted to."""
+    lengths: Drift | None = None
+    """How response lengths drift over the stretch; None: not known to."""
+    own_staleness_p95: int | None = None
+    """Of today's samples, measured, in versions; None where nothing was measured."""
+    capped: bool = False
+    """Whether a staleness cap decides how stale a layout may be."""
+
+    @property
+    def drift_log(self) -> float:
+        """Log of what a gain may move by until the next stretch.
+
+        Its lengths are then longer by the whole drift of this one, and a gain moves at most in proportion to them: own
+        reasoning, for passes and steps whose time grows at most in proportion to the tokens.
+        """
+        drifts = self.lengths is not None and self.lengths.drifts
+        return abs(math.log1p(self.lengths.change_ratio)) if drifts and self.lengths else 0.0
+
+    def affords(self, staleness: StalenessForecast | None) -> bool:
+        """Whether samples are fresh enough to be recommended; None: they grow staler for ever."""
+        if self.capped or staleness is None:
+            return self.capped
+        own = self.own_staleness_p95
+        return own is None or staleness.sample_p95 <= max(STALER_RATIO * own, FEW_VERSIONS)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Recommendation:
     """What to do, and why."""
 
     reason: Reason
     best: Forecast
-    """The layout to change to; where the run stays, the best of the others, or today's where there is none."""
+    """The layout to change to, or to try; where the run stays, the best of the others, or today's without one."""
     gain_ratio: Spread
     """Trained tokens per second of `best` over today's, less 1."""
     better_probability: float
     """Share of the draws in which `best` is faster than today's layout."""
+    worthwhile_probability: float
+    """Share of the draws in which it gains WORTHWHILE_RATIO or more."""
     best_probability: float
     """Share of the draws in which it is the fastest of all that were drawn."""
     regret_ratio: float
     """Gain forgone by staying, against the fastest layout of each draw, mean over draws."""
     uncertainties: tuple[GainUncertainty, ...]
     """Largest first."""
+    staler: Forecast | None = None
+    """A layout that is surely faster than `best` by WORTHWHILE_RATIO, and staler than a change may be."""
+    untried: Forecast | None = None
+    """A layout that is likely faster than a recommended one by WORTHWHILE_RATIO, and not surely faster than today's."""
+
+    @property
+    def advice(self) -> Advice:
+        """What to do."""
+        return ADVICE[self.reason]
 
     @property
     def changes(self) -> bool:
         """Whether to change the layout."""
-        return self.reason == "worthwhile"
+        return self.advice == "change"
 
 
-def recommend(
-    calibration: Calibration, forecasts: Forecasts, *, long_enough: bool, lengths: Drift | None = None
-) -> Recommendation:
-    """Choose among the forecasts; long_enough: whether the stretch shows how well the model predicts it.
-
-    lengths: how response lengths drift over the stretch; None: not known to.
-    """
-    today, rivals = forecasts.today, forecasts.rivals
-    best = _best_of(rivals) if rivals else today
-    gains = _gains(best, today)
-    fastest = _fastest(forecasts)
-    gain_ratio = Spread.of(gains)
-    reason = _reason(today, rivals, gain_ratio, float((gains > 0.0).mean()), long_enough)
-    if reason == "worthwhile":
-        reason = _objection(calibration, best, gain_ratio, lengths) or reason
+def recommend(calibration: Calibration, forecasts: Forecasts, grounds: Grounds) -> Recommendation:
+    """Choose among the forecasts."""
+    today = forecasts.today
+    affordable = [each for each in forecasts.rivals if grounds.affords(each.staleness)]
+    too_stale = [each for each in forecasts.rivals if each not in affordable and is_sure(each, today, 0.0)]
+    sure = [each for each in affordable if is_sure(each, today, grounds.drift_log)]
+    best = best_of(sure or affordable or [today])
+    gains, fastest = gains_over(best, today), _fastest(forecasts)
     return Recommendation(
-        reason=reason,
+        reason=_reason(best, today, grounds, sure=bool(sure)),
         best=best,
-        gain_ratio=gain_ratio,
+        gain_ratio=Spread.of(gains),
         better_probability=float((gains > 0.0).mean()),
+        worthwhile_probability=worthwhile_probability(best, today),
         best_probability=float((_drawn(best) >= fastest).mean()),
         regret_ratio=float((fastest / _drawn(today)).mean() - 1.0),
         uncertainties=_uncertainties(calibration, best.layout) if best is not today else (),
+        staler=_faster(best, too_stale),
+        untried=_faster(best, affordable) if sure else None,
     )
+
+
+def is_sure(forecast: Forecast, today: Forecast, drift_log: float) -> bool:
+    """Whether enough of the draws gain enough; drift_log: what the gain's log may still move by."""
+    return worthwhile_probability(forecast, today, drift_log) >= SURE_RATIO
+
+
+def worthwhile_probability(forecast: Forecast, today: Forecast, drift_log: float = 0.0) -> float:
+    """Share of the draws, 0..1, that gain WORTHWHILE_RATIO, or more where the gain's log may still move."""
+    least = math.expm1(math.log1p(WORTHWHILE_RATIO) + drift_log)
+    return float((gains_over(forecast, today) >= least).mean())
 
 
 def fastest_probabilities(forecasts: Forecasts) -> Mapping[Layout, float]:
@@ -130,16 +190,21 @@ def fastest_probabilities(forecasts: Forecasts) -> Mapping[Layout, float]:
     return {each.layout: float((_drawn(each) >= fastest).mean()) for each in (forecasts.today, *forecasts.rivals)}
 
 
+def gains_over(forecast: Forecast, today: Forecast) -> Reals:
+    """Gain of a layout over another in every draw: the ratio of their rates, less 1."""
+    return _drawn(forecast) / _drawn(today) - 1.0
+
+
+def best_of(forecasts: Sequence[Forecast]) -> Forecast:
+    """The fastest by its median; of those that are as fast, the surest, then the least stale, then the smallest."""
+    most = max(map(_median_rate, forecasts))
+    equals = [each for each in forecasts if _median_rate(each) >= (1.0 - _EQUAL_RATIO) * most]
+    return min(equals, key=_trouble)
+
+
 def _fastest(forecasts: Forecasts) -> Reals:
     """The rate of the fastest layout of each draw."""
     return np.stack([_drawn(each) for each in (forecasts.today, *forecasts.rivals)]).max(axis=0)
-
-
-def _best_of(rivals: Sequence[Forecast]) -> Forecast:
-    """The fastest by its median; of those that are as fast, the surest, then the least stale, then the smallest."""
-    most = max(map(_median_rate, rivals))
-    equals = [each for each in rivals if _median_rate(each) >= (1.0 - _EQUAL_RATIO) * most]
-    return min(equals, key=_trouble)
 
 
 def _trouble(forecast: Forecast) -> tuple[int, int, int]:
@@ -148,38 +213,36 @@ def _trouble(forecast: Forecast) -> tuple[int, int, int]:
     return (grade, staleness, forecast.layout.running_per_engine)
 
 
-def _reason(
-    today: Forecast, rivals: Sequence[Forecast], gain_ratio: Spread, better_probability: float, long_enough: bool
-) -> Reason:
-    if not rivals:
+def _faster(best: Forecast, others: Sequence[Forecast]) -> Forecast | None:
+    """The best of the others, where it is faster than the one chosen by what a change is worth."""
+    if not others:
+        return None
+    other = best_of(others)
+    return other if _median_rate(other) >= (1.0 + WORTHWHILE_RATIO) * _median_rate(best) else None
+
+
+def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
+    if best is today:
         return "no_other_layout"
+    if not grounds.replayed:
+        return "not_replayed"
+    gain_ratio = Spread.of(gains_over(best, today))
+    if sure or gain_ratio.median >= WORTHWHILE_RATIO:
+        return _worthwhile_reason(best, today, grounds, sure=sure)
     regime = today.state.regime if today.state else None
     if regime == "weight_updates":
         return "updates_bind"
     if regime == "environment":
         return "environment_binds"
-    if gain_ratio.median >= WORTHWHILE_RATIO and better_probability >= SURE_RATIO:
-        return "worthwhile" if long_enough else "too_short"
-    if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO:
-        return "best_already"
-    return "small_gain" if gain_ratio.high < WORTHWHILE_RATIO else "unsure"
+    return "best_already" if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO else "small_gain"
 
 
-def _objection(calibration: Calibration, best: Forecast, gain_ratio: Spread, lengths: Drift | None) -> Reason | None:
-    """Why a gain that is sure by the draws is not, all the same: they hold lengths and the kind of the curve fixed."""
-    if lengths is not None and lengths.drifts and not _covers(gain_ratio, lengths):
-        return "lengths_drift"
-    return "unsure" if calibration.curve.visited is not None and best.grade == "assumed" else None
-
-
-def _covers(gain_ratio: Spread, lengths: Drift) -> bool:
-    """Whether the gain's interval is as wide as a gain may move by the next stretch.
-
-    Its lengths are then longer by the whole drift of this one, and a gain moves at most in proportion to them: own
-    reasoning, for passes and steps whose time grows at most in proportion to the tokens.
-    """
-    half_width = (math.log1p(gain_ratio.high) - math.log1p(gain_ratio.low)) / 2.0
-    return abs(math.log1p(lengths.change_ratio)) <= half_width
+def _worthwhile_reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
+    if not grounds.long_enough:
+        return "too_short"
+    if sure:
+        return "worthwhile"
+    return "lengths_drift" if is_sure(best, today, 0.0) else "unsure"
 
 
 def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncertainty, ...]:
@@ -205,10 +268,6 @@ def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[Syst
     return rates[:, 1] / rates[:, 0] - 1.0
 
 
-def _gains(best: Forecast, today: Forecast) -> Reals:
-    return _drawn(best) / _drawn(today) - 1.0
-
-
 def _median_rate(forecast: Forecast) -> float:
     return float(np.median(_drawn(forecast)))
 
@@ -217,51 +276,3 @@ def _drawn(forecast: Forecast) -> Reals:
     if forecast.drawn_tokens_per_s is None:
         raise ValueError(f"{forecast.layout} was not drawn")
     return forecast.drawn_tokens_per_s
-
-
-def contradiction(
-    calibration: Calibration, observed: Observed, prior: HardwarePrior | None, advice: Recommendation
-) -> Contradiction | None:
-    """The part of the model of which another form says that the advised layout is no faster than today's.
-
-    observed: the stretch that was calibrated on. None where every form agrees.
-    """
-    layout, own = advice.best.layout, calibration.system.engine
-    moved = _moved_ratio(calibration, layout, advice.gain_ratio.median)
-    curves = forms_as_good(calibration.curve, prior, prefill_points(observed.passes))
-    engines = [engine_of(observed, curve) for curve in curves]
-    trainers = _trainers(calibration, layout)
-    tried: Mapping[Contradiction, tuple[Sequence[Engine], Sequence[Trainer]]] = {
-        "training_form": ([own], trainers),
-        "decode_form": (engines, [calibration.system.trainer, *trainers]),
-    }
-    for part, (of_engines, of_trainers) in tried.items():
-        gains = [_gain(calibration, layout, engine, each) for engine in of_engines for each in of_trainers]
-        if any(gain * moved <= 1.0 for gain in gains):
-            return part
-    return None
-
-
-def _trainers(calibration: Calibration, layout: Layout) -> list[Trainer]:
-    """As fast as the best estimate today; each exponent with the overhead of its draw, which it goes with."""
-    system = calibration.system
-    workload, update = system.workload, system.update
-    drawn = [at_pace_of(draw.trainer, system.trainer, workload) for draw in calibration.draws]
-    drawn.sort(key=lambda each: float(trainer_step(each, workload, update, layout.trainer_gpus).compute_s))
-    ends = [drawn[round(end * (len(drawn) - 1))] for end in _ENDS]
-    seen = calibration.training.scaling_seen_at
-    return ends if seen else [replace(system.trainer, scaling_exponent=_PERFECT), *ends]
-
-
-def _moved_ratio(calibration: Calibration, layout: Layout, gain_ratio: float) -> float:
-    """The forecast gain of the layout over that of the closed form with the best estimate."""
-    system = calibration.system
-    plain = _gain(calibration, layout, system.engine, system.trainer)
-    return (1.0 + gain_ratio) / plain if plain else 1.0
-
-
-def _gain(calibration: Calibration, layout: Layout, engine: Engine, trainer: Trainer) -> float:
-    """The layout's rate over today's; 0 where either cannot run."""
-    system = replace(calibration.system, engine=engine, trainer=trainer)
-    today, other = rates_of(calibration, system, (calibration.layout, layout)).tolist()
-    return other / today if today else 0.0

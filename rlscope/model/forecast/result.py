@@ -5,7 +5,8 @@ checked against the run, on its first half alone. The rest of the run is taken t
 Not covered: checkpoints and restarts still to come, and the time that a change of layout takes.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -14,6 +15,7 @@ from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.prior import HardwarePrior
+from rlscope.model.forecast.actions import Ranking, rank_actions
 from rlscope.model.forecast.gap import BatchEfficiency, Gap, batch_efficiency, explain_gap
 from rlscope.model.forecast.holdout import Prediction, compare, level_log_sd
 from rlscope.model.forecast.layouts import (
@@ -24,7 +26,7 @@ from rlscope.model.forecast.layouts import (
     forecast_layouts,
     preemption_seen,
 )
-from rlscope.model.forecast.recommend import Recommendation, contradiction, recommend
+from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
@@ -66,6 +68,8 @@ class ModelConfig:
     """Batches of an optimizer step that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
     """Runs of the same model and trainers, which say how training scales."""
+    lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """GPU-seconds of the stretch lost to each cause, measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +105,8 @@ class ModelResult:
     simulated_layouts: int
     """Layouts whose forecast is the event simulator's."""
     recommendation: Recommendation
+    ranking: Ranking
+    """Everything that would make the run faster, and the causes that it loses its rate to."""
     synchronous_tokens_per_s: float | None
     """Of a synchronous run whose GPUs do both; None where no engine fits."""
     efficiency: BatchEfficiency | None
@@ -144,9 +150,11 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
     judged = correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
-    recommendation = recommend(calibration, judged.forecasts, long_enough=halves is not None, lengths=lengths)
-    if recommendation.changes and contradiction(calibration, whole, model_config.prior, recommendation):
-        recommendation = replace(recommendation, reason="forms_disagree")
+    grounds = _grounds(judged.forecasts, model_config, lengths, long_enough=halves is not None)
+    recommendation = recommend(calibration, judged.forecasts, grounds)
+    ranking = rank_actions(
+        calibration, whole, judged.forecasts, recommendation, grounds, model_config.settings, model_config.lost_gpu_s
+    )
     return ModelResult(
         model_config=model_config,
         calibration=calibration,
@@ -155,6 +163,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         forecasts=judged.forecasts,
         simulated_layouts=judged.simulated_layouts,
         recommendation=recommendation,
+        ranking=ranking,
         synchronous_tokens_per_s=_colocated_rate(calibration),
         efficiency=batch_efficiency(calibration, whole),
         sensitivities=sensitivities(calibration, model_config.granularity),
@@ -183,6 +192,16 @@ def time_to_finish(
             today.high / (1.0 + gain_ratio.low),
         )
     return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
+
+
+def _grounds(forecasts: Forecasts, model_config: ModelConfig, lengths: Drift | None, *, long_enough: bool) -> Grounds:
+    staleness = forecasts.today.staleness
+    return Grounds(
+        long_enough=long_enough,
+        lengths=lengths,
+        own_staleness_p95=None if staleness is None else staleness.sample_p95,
+        capped=model_config.most_staleness is not None or model_config.admission.max_staleness is not None,
+    )
 
 
 def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:

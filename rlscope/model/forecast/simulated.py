@@ -148,13 +148,14 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
         return forecast
     ratio = simulated.trained_tokens_per_s / forecast.tokens_per_s
     drawn = forecast.drawn_tokens_per_s
-    ages = simulated.staleness
-    staleness = StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max)
+    staleness = staleness_simulated(simulated)
     too_stale = most_staleness is not None and staleness.sample_p95 > most_staleness
     return replace(
         forecast,
         tokens_per_s=simulated.trained_tokens_per_s,
-        drawn_tokens_per_s=None if drawn is None or too_stale else drawn * ratio * _noise(simulated, drawn.size),
+        drawn_tokens_per_s=None
+        if drawn is None or too_stale
+        else drawn * ratio * simulation_noise(simulated, drawn.size),
         staleness=staleness,
         pace=None if forecast.pace is None else timing_of_simulated(simulated, forecast.pace.regime),
         excluded="too_stale" if too_stale else None,
@@ -162,7 +163,13 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
     )
 
 
-def _noise(simulated: Simulated, draws: int) -> Reals:
+def staleness_simulated(simulated: Simulated) -> StalenessForecast:
+    """Staleness of a simulated run."""
+    ages = simulated.staleness
+    return StalenessForecast(ages.tokens.mean, ages.samples.percentile(STALE_QUANTILE), ages.samples.max)
+
+
+def simulation_noise(simulated: Simulated, draws: int) -> Reals:
     """What a simulation of so few steps leaves open: factors around 1, one per draw."""
     rng = np.random.default_rng(_SEED)
     rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)

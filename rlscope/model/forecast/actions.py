@@ -1,0 +1,435 @@
+"""Everything that would make the run faster, in one ranking: what each action brings, and to which cause it belongs.
+
+An action is a layout, a limit moved by a step, a cost removed, or a side made a tenth faster; each alone is put into
+the calibrated system and solved again, draw by draw, by the event simulator where the closed forms cannot be trusted.
+A cause costs what its removal alone would bring, or the best action against it: so the verdict, which names the largest
+cause, and the advice, which names the first action, are read from one ranking. Not covered: two actions together, what
+they cost, and learning per token.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.arrays import Reals
+from rlscope.model.calibration import Calibration
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
+from rlscope.model.forecast.gap import speed_without_stragglers
+from rlscope.model.forecast.layouts import (
+    Forecast,
+    Forecasts,
+    Spread,
+    StalenessForecast,
+    StalenessLaws,
+    drawn_rates,
+    rates_of,
+    staleness_of,
+)
+from rlscope.model.forecast.recommend import SURE_RATIO, WORTHWHILE_RATIO, Grounds, Recommendation, gains_over
+from rlscope.model.forecast.simulated import is_doubtful, simulated_run, simulation_noise, staleness_simulated
+from rlscope.model.observed import Observed
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Layout, System
+
+Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep"]
+"""What the run loses its rate to. samplers, trainers: that side is too slow. staleness_cap: any limit on what is in
+flight or how stale it may be. lockstep: sampling and training take turns."""
+ActionKind = Literal["change", "probe", "fix"]
+"""change: a setting, at least 90% likely to bring 5% or more. probe: a setting that is worth a try, and less sure. fix:
+not a setting; its gain is that of all of the cost removed, or of a side a tenth faster."""
+ActionWhat = Literal[
+    "layout",
+    "running_limit",
+    "asynchronous",
+    "staleness_cap",
+    "in_flight_limit",
+    "running_samples_limit",
+    "queue_capacity",
+    "publish_every",
+    "weight_updates",
+    "environment",
+    "slow_engines",
+    "trainer_speed",
+    "forward_speed",
+]
+"""What an action changes. layout: the split of the GPUs, with the running requests of an engine. asynchronous: the
+split too, where it differs. trainer_speed, forward_speed: a side made a tenth faster, by whatever means."""
+
+_SPEEDS: Final = frozenset({"trainer_speed", "forward_speed"})
+_DRAWS: Final = 60
+"""Three of them lie beyond each end of the interval."""
+_FASTER: Final = 1.1
+"""A side made so much faster: about what a few days of work on it can bring."""
+_TIE_RATIO: Final = 0.02
+"""Of the rate: causes that differ by less are told apart neither by the model nor by two runs."""
+_TWICE: Final = 2.0
+"""How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
+it from a limit on what is in flight, which a side that takes no time never meets."""
+_REMOVED_ERROR: Final = 0.05
+"""Log deviation of what a removal brings when every parameter is known: that of the closed forms, today's rate and the
+other, of which half is in common."""
+_SEED: Final = 4
+_LIMIT_FACTOR: Final = 2
+"""A limit is moved by a doubling: by less it may bind again at once."""
+_UPDATES_APART: Final = 2
+"""Optimizer steps of a version: the first step away from one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Action:
+    """One thing to do, alone."""
+
+    kind: ActionKind
+    what: ActionWhat
+    cause: Cause
+    """What it is against."""
+    before: Layout | float | None
+    """The setting as it is; None where there is none."""
+    after: Layout | float | None
+    """As it would be; None: removed."""
+    gain_ratio: Spread
+    """Of trained tokens per second over today's, less 1."""
+    worthwhile_probability: float
+    """Share of the draws, 0..1, in which it brings 5% or more."""
+    gains: Reals
+    """Of every draw."""
+    staleness: StalenessForecast | None
+    """With it; None where the queue grows for ever."""
+    grade: Grade | None
+    """How near its decode passes are to what the run visited."""
+    is_staler: bool = False
+    """Whether it raises staleness beyond what is recommended without being asked."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CauseLoss:
+    """What one cause costs the run."""
+
+    cause: Cause
+    gain_ratio: Spread
+    """Of trained tokens per second over today's, less 1, were it gone; or by the best action against it, if more."""
+    gains: Reals
+    """Of every draw."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ranking:
+    """All actions that bring something, and the causes that they are against."""
+
+    actions: tuple[Action, ...] = ()
+    """Worth WORTHWHILE_RATIO or more: the recommended one first, then by what they bring."""
+    losses: tuple[CauseLoss, ...] = ()
+    """The largest first; of causes that are tied with the largest, the one that cost most GPU time as measured."""
+
+    @property
+    def first(self) -> Action | None:
+        """What to do first; None where nothing brings WORTHWHILE_RATIO."""
+        return self.actions[0] if self.actions else None
+
+    @property
+    def cause(self) -> Cause | None:
+        """The cause that costs most; None where none costs WORTHWHILE_RATIO: the run is balanced."""
+        return self.losses[0].cause if self.losses and _is_worth_naming(self.losses[0]) else None
+
+    @property
+    def tied_with(self) -> tuple[Cause, ...]:
+        """Causes that cost as much as the largest, as far as the model can tell."""
+        return _tied(self.losses)[1:] if self.cause else ()
+
+
+def _is_worth_naming(loss: CauseLoss) -> bool:
+    return loss.gain_ratio.median >= WORTHWHILE_RATIO
+
+
+def _tied(losses: Sequence[CauseLoss]) -> tuple[Cause, ...]:
+    """The causes of the largest loss and of those that are hardly smaller, or smaller in few of the draws."""
+    largest = max(losses, key=lambda each: each.gain_ratio.median)
+
+    def is_tied(loss: CauseLoss) -> bool:
+        behind = largest.gains - loss.gains
+        return bool(np.median(behind) <= _TIE_RATIO or (behind > 0.0).mean() < SURE_RATIO)
+
+    return tuple(each.cause for each in losses if each is largest or (_is_worth_naming(each) and is_tied(each)))
+
+
+def rank_actions(
+    calibration: Calibration,
+    observed: Observed,
+    forecasts: Forecasts,
+    recommendation: Recommendation,
+    grounds: Grounds,
+    settings: Settings,
+    lost_gpu_s: Mapping[str, float],
+) -> Ranking:
+    """Everything that can be done about the run, ranked; nothing where the model does not reproduce the run.
+
+    lost_gpu_s: GPU-seconds that each cause cost, measured.
+    """
+    if not grounds.replayed:
+        return Ranking()
+    bench = _Bench(calibration, forecasts.today, grounds, settings)
+    actions = [*_layout_actions(calibration, forecasts, recommendation), *bench.actions(observed)]
+    losses = _losses(bench.removals(), actions, lost_gpu_s)
+    return Ranking(_listed(actions, losses), losses)
+
+
+def _losses(
+    removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
+) -> tuple[CauseLoss, ...]:
+    """Of each cause what its removal brings, or the best action against it, whichever brings more."""
+    gains = dict(removed)
+    for action in actions:
+        known, found = gains.get(action.cause), action.gains[:_DRAWS]
+        if known is None or np.median(found) > np.median(known):
+            gains[action.cause] = found
+    losses = [CauseLoss(cause, Spread.of(each), each) for cause, each in gains.items() if np.median(each) > 0.0]
+    losses.sort(key=lambda each: -each.gain_ratio.median)
+    # Of what the model cannot tell apart, what was measured decides.
+    tied = _tied(losses) if losses else ()
+    first = sorted((each for each in losses if each.cause in tied), key=lambda each: -lost_gpu_s.get(each.cause, 0.0))
+    return (*first, *(each for each in losses if each.cause not in tied))
+
+
+def _listed(actions: Sequence[Action], losses: Sequence[CauseLoss]) -> tuple[Action, ...]:
+    """What is worth doing: changes that are sure and fresh enough, what is against the largest cause, the rest."""
+    worth = [each for each in actions if each.gain_ratio.median >= WORTHWHILE_RATIO]
+    by_setting = {each.cause for each in worth if each.kind != "fix"}
+    # A side is made faster by work; where a setting does as much, that is not worth a line.
+    worth = [each for each in worth if each.what not in _SPEEDS or each.cause not in by_setting]
+    largest = losses[0].cause if losses else None
+
+    def rank(action: Action) -> tuple[bool, bool, bool, float]:
+        is_sure = action.kind == "change" and not action.is_staler
+        return (not is_sure, action.is_staler, action.cause != largest, -action.gain_ratio.median)
+
+    return tuple(sorted(worth, key=rank))
+
+
+def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
+    """The recommended layout, one that is staler, and one to try."""
+    if recommendation.advice not in ("change", "probe"):
+        return
+    today, best = forecasts.today, recommendation.best
+    chosen: list[tuple[Forecast, ActionKind, bool]] = []
+    if best is not today:
+        chosen.append((best, "change" if recommendation.changes else "probe", False))
+    if recommendation.staler is not None:
+        chosen.append((recommendation.staler, "change", True))
+    if recommendation.untried is not None:
+        chosen.append((recommendation.untried, "probe", False))
+    for forecast, kind, is_staler in chosen:
+        gains = gains_over(forecast, today)
+        yield Action(
+            kind=kind,
+            what=_what(calibration, forecast.layout),
+            cause=_cause_of(calibration, forecast.layout),
+            before=today.layout,
+            after=forecast.layout,
+            gain_ratio=Spread.of(gains),
+            worthwhile_probability=float((gains >= WORTHWHILE_RATIO).mean()),
+            gains=gains,
+            staleness=forecast.staleness,
+            grade=forecast.grade,
+            is_staler=is_staler,
+        )
+
+
+def _what(calibration: Calibration, layout: Layout) -> ActionWhat:
+    if calibration.synchronous:
+        return "asynchronous"
+    return "running_limit" if layout.trainer_gpus == calibration.layout.trainer_gpus else "layout"
+
+
+def _cause_of(calibration: Calibration, layout: Layout) -> Cause:
+    """The side that a layout makes faster: it gets the GPUs, or its engines run more requests."""
+    if calibration.synchronous:
+        return "lockstep"
+    return "trainers" if layout.trainer_gpus > calibration.layout.trainer_gpus else "samplers"
+
+
+class _Bench:
+    """Today's layout, solved again with one thing changed."""
+
+    def __init__(self, calibration: Calibration, today: Forecast, grounds: Grounds, settings: Settings) -> None:
+        # What all layouts share cancels in a gain.
+        self._calibration = replace(calibration, draws=calibration.draws[:_DRAWS], level_log_sd=0.0)
+        self._grounds, self._settings = grounds, settings
+        self._today, self._layout = today, calibration.layout
+        closed = float(rates_of(calibration, calibration.system, (calibration.layout,))[0])
+        self._simulates = not calibration.synchronous and is_doubtful(calibration, calibration.layout)
+        self._rates = drawn_rates(self._calibration, (calibration.layout,))[:, 0]
+        if self._simulates and today.tokens_per_s:
+            self._rates = self._rates * (today.tokens_per_s / closed)
+
+    def actions(self, observed: Observed) -> Iterator[Action]:
+        """Every action on today's layout that brings something."""
+        for tried in (*self._fixes(observed), *self._limits()):
+            if tried is not None and tried.gain_ratio.median > 0.0:
+                yield tried
+
+    def removals(self) -> dict[Cause, Reals]:
+        """Gains of every draw were a cause gone: a side of twice the speed, no limit, no taking turns."""
+        system = self._calibration.system
+        changes: dict[Cause, Callable[[System], System]] = {
+            "samplers": lambda each: with_forward_speed(each, _TWICE),
+            "trainers": lambda each: replace(each, trainer=with_trainer_speed(each.trainer, _TWICE)),
+        }
+        if not self._calibration.synchronous and _has_limits(system.admission):
+            changes["staleness_cap"] = _without_limits
+        solved = {cause: self._solve(change) for cause, change in changes.items()}
+        found = {cause: gains for cause, (gains, _) in ((one, each) for one, each in solved.items() if each)}
+        if self._calibration.synchronous:
+            asked = replace(self._calibration, synchronous=False)
+            found["lockstep"] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
+        rng = np.random.default_rng(_SEED)
+        noise = {cause: rng.standard_normal(gains.size) for cause, gains in found.items()}
+        return {
+            cause: (1.0 + gains) * np.exp(_REMOVED_ERROR * (noise[cause] - np.median(noise[cause]))) - 1.0
+            for cause, gains in found.items()
+        }
+
+    def _changed(self, change: Callable[[System], System]) -> Calibration:
+        calibration = self._calibration
+        return replace(
+            calibration, system=change(calibration.system), draws=tuple(change(draw) for draw in calibration.draws)
+        )
+
+    def _fixes(self, observed: Observed) -> Iterator[Action | None]:
+        system = self._calibration.system
+        if update_seconds(system.update) or not system.update.kv_kept:
+            yield self._fix("weight_updates", "weight_updates", update_seconds(system.update), _without_updates)
+        if system.workload.environment_s:
+            yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
+        keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
+        if keeping_up > 1.0:
+            yield self._fix("slow_engines", "samplers", None, lambda each: with_forward_speed(each, keeping_up))
+        yield self._fix("forward_speed", "samplers", 1.0, lambda each: with_forward_speed(each, _FASTER), _FASTER)
+        yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
+
+    def _limits(self) -> Iterator[Action | None]:
+        if self._calibration.synchronous:
+            return
+        admission = self._calibration.system.admission
+        cap, queue = admission.max_staleness, admission.queue_capacity_samples
+        if cap is not None:
+            yield self._limit("staleness_cap", cap, cap + 1, lambda each: replace(each, max_staleness=cap + 1))
+        if admission.max_in_flight_samples is not None:
+            most = _LIMIT_FACTOR * admission.max_in_flight_samples
+            yield self._limit(
+                "in_flight_limit",
+                admission.max_in_flight_samples,
+                most,
+                lambda each: replace(each, max_in_flight_samples=most),
+            )
+        if admission.max_running_samples is not None:
+            running = _LIMIT_FACTOR * admission.max_running_samples
+            yield self._limit(
+                "running_samples_limit",
+                admission.max_running_samples,
+                running,
+                lambda each: replace(each, max_running_samples=running),
+            )
+        if queue is not None:
+            longer = _LIMIT_FACTOR * queue
+            yield self._limit(
+                "queue_capacity", queue, longer, lambda each: replace(each, queue_capacity_samples=longer), "trainers"
+            )
+
+    def _fix(
+        self,
+        what: ActionWhat,
+        cause: Cause,
+        before: float | None,
+        change: Callable[[System], System],
+        after: float | None = None,
+    ) -> Action | None:
+        solved = self._solve(change)
+        return None if solved is None else self._action("fix", what, cause, (before, after), solved)
+
+    def _limit(
+        self,
+        what: ActionWhat,
+        before: int,
+        after: int,
+        change: Callable[[Admission], Admission],
+        cause: Cause = "staleness_cap",
+    ) -> Action | None:
+        solved = self._solve(lambda system: replace(system, admission=change(system.admission)))
+        return None if solved is None else self._action("change", what, cause, (before, after), solved)
+
+    def _action(
+        self,
+        kind: ActionKind,
+        what: ActionWhat,
+        cause: Cause,
+        setting: tuple[float | None, float | None],
+        solved: tuple[Reals, StalenessForecast | None],
+    ) -> Action:
+        gains, staleness = solved
+        likely = float((gains >= WORTHWHILE_RATIO).mean())
+        is_sure = self._grounds.long_enough and self._grounds.replayed and likely >= SURE_RATIO
+        return Action(
+            kind="probe" if kind == "change" and not is_sure else kind,
+            what=what,
+            cause=cause,
+            before=setting[0],
+            after=setting[1],
+            gain_ratio=Spread.of(gains),
+            worthwhile_probability=likely,
+            gains=gains,
+            staleness=staleness,
+            grade=self._today.grade,
+            is_staler=kind == "change" and not self._grounds.affords(staleness),
+        )
+
+    def _solve(self, change: Callable[[System], System]) -> tuple[Reals, StalenessForecast | None] | None:
+        """Gains over today's rate, and staleness; None where it cannot run so."""
+        calibration, layout, asked = self._calibration, self._layout, self._changed(change)
+        closed = float(rates_of(asked, asked.system, (layout,))[0])
+        if not closed:
+            return None
+        rates = drawn_rates(asked, (layout,))[:, 0]
+        if calibration.synchronous:
+            return rates / self._rates - 1.0, self._today.staleness
+        state = steady_states(asked.system, (layout,))[0]
+        staleness = None if isinstance(state, Refused) else staleness_of(state, StalenessLaws.of(asked.system))
+        if self._simulates or is_doubtful(asked, layout):
+            simulated = simulated_run(asked, layout, self._settings)
+            if simulated is not None:
+                rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
+                staleness = staleness_simulated(simulated)
+        return rates / self._rates - 1.0, staleness
+
+
+def _without_updates(system: System) -> System:
+    return replace(system, update=replace(scaled_update(system.update, 0.0), kv_kept=True))
+
+
+def _without_environment(system: System) -> System:
+    return replace(system, workload=replace(system.workload, environment_s=0.0, environment_waits_s=()))
+
+
+def _has_limits(admission: Admission) -> bool:
+    limits = (admission.max_staleness, admission.max_in_flight_samples, admission.max_running_samples)
+    return any(limit is not None for limit in limits)
+
+
+def _without_limits(system: System) -> System:
+    """With nothing that keeps samples from starting or drops them, but the places and the queue."""
+    free = replace(
+        system.admission,
+        max_staleness=None,
+        staleness_policy="admission",
+        max_in_flight_samples=None,
+        max_running_samples=None,
+    )
+    return replace(system, admission=free)
+
+
+def _with_faster_trainers(system: System) -> System:
+    return replace(system, trainer=with_trainer_speed(system.trainer, _FASTER))

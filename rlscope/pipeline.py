@@ -14,7 +14,7 @@ from rlscope.alerts.config import built_in_rules, load_rules, one_off
 from rlscope.alerts.metrics import RESIDUAL
 from rlscope.alerts.offline import RuleReport, evaluate_rules
 from rlscope.alerts.types import RuleSet
-from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval
+from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.data_quality import assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
@@ -109,15 +109,17 @@ def analyze_run(
     answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
     staleness = summarise_staleness(answers, run.config.max_staleness)
     quality = assess_quality(run, answers)
+    judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
+    losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     progress("fitting the model")
-    model = advise(run, facts, grid, answers, constraints, others)
+    model = advise(run, facts, grid, answers, constraints, others, {each.cause: each.gpu_s for each in losses})
     progress("evaluating the built-in alert rules")
     alerts = evaluate_rules(run, built_in_rules()).alerts
-    judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
+    ranking = None if isinstance(model, NoModelResult) else model.ranking
     efficiency = None if isinstance(model, NoModelResult) else model.efficiency
     return AnalysisResult(
         run=facts,
-        verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, dropped),
+        verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, losses, ranking),
         throughput=measure_throughput(facts, answers),
         ledger=split_decoding(ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=staleness,

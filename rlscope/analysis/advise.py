@@ -5,6 +5,7 @@ A run that the model can say nothing about is no error: `NoModelResult` says wha
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Final
 
 import polars as pl
@@ -41,10 +42,12 @@ def advise(
     answers: Mapping[str, pl.DataFrame],
     constraints: Constraints,
     others: tuple[OtherRun, ...] = (),
+    lost_gpu_s: Mapping[str, float] = MappingProxyType({}),
 ) -> ModelResult | NoModelResult:
     """What the model says about the run.
 
-    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `constraints.also`.
+    answers: of the questions of an analysis, with `ledger_timeline` made of the ledger; others: of `constraints.also`;
+    lost_gpu_s: GPU-seconds of the stretch lost to each cause.
     """
     window = facts.window
     if window is None:
@@ -53,7 +56,9 @@ def advise(
     try:
         whole = _observe(run, facts, grid, answers, stretch)
         halves = _halves(run, facts, grid, answers, stretch)
-        model_config = replace(_model_config(run.config, facts, whole, constraints), others=others)
+        model_config = replace(
+            _model_config(run.config, facts, whole, constraints), others=others, lost_gpu_s=lost_gpu_s
+        )
         return model_run(whole, halves, model_config)
     except (UnobservableError, UncalibratableError) as error:
         return NoModelResult(str(error))

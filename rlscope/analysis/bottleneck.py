@@ -1,15 +1,20 @@
-"""The verdict: the one cause that most of the lost GPU-seconds wait for. Wording is the report's.
+"""The verdict: the one cause that costs the run most. Wording is the report's.
 
-Losses are taken over the steady window of the run, or from the end of its first step to the end of its last.
+Where the model reproduces the run, the cause is the one whose removal would bring most, read from its ranking of causes
+and actions. Elsewhere it is the one that most of the lost GPU-seconds wait for, taken over the steady window of the
+run, or from the end of its first step to the end of its last.
 - samplers: trainers wait for samples.
-- trainers: samplers are held back (full queue, barrier, nothing to generate), or generate what is dropped as stale.
+- trainers: samplers are held back (full queue, nothing to generate), or generate what is dropped as stale.
+- lockstep: each side waits while the other works.
 - staleness_cap, weight_updates, environment: what either side waits for.
-- balanced: neither side loses more than BALANCED_SHARE_RATIO of its GPU-seconds.
+- balanced: by the ranking, nothing brings 5%; without one, neither side loses more than BALANCED_SHARE_RATIO of its
+  GPU-seconds.
 - unknown: too little data.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
@@ -17,6 +22,11 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import GENERATING, IDLE_STATES
 from rlscope.analysis.result import Bottleneck, Loss, RunFacts, SteadyWindow, Verdict
 
+if TYPE_CHECKING:
+    from rlscope.model.forecast.actions import Ranking
+
+# Closer than two stretches of one run.
+_TIE_RATIO: Final = 0.90
 # One GPU in ten: below this no change of layout pays for itself.
 BALANCED_SHARE_RATIO: Final = 0.10
 # With more than half of a side unexplained, whatever is explained may be the smaller part.
@@ -34,23 +44,47 @@ _UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weig
 
 
 def judge(
-    run: RunFacts, timeline: pl.DataFrame, bucket_ns: int, interval: Interval, dropped_tokens_ratio: float
+    run: RunFacts,
+    timeline: pl.DataFrame,
+    bucket_ns: int,
+    interval: Interval,
+    losses: tuple[Loss, ...],
+    ranking: "Ranking | None" = None,
 ) -> Verdict:
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
     bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
-    dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped as stale.
+    losses: of `measure_losses`; ranking: of the model, None or empty where it does not explain the run.
     """
     inside = interval.clip(timeline, bucket_ns)
-    losses = _losses(inside, dropped_tokens_ratio)
     unknown_reason = _unknown_reason(run, inside)
-    bottleneck: Bottleneck = "unknown"
-    if unknown_reason is None and _is_balanced(inside, losses):
-        bottleneck = "balanced"
-    elif unknown_reason is None:
-        unknown_reason = _uncovered_reason(inside, losses[0])
-        bottleneck = losses[0].cause if unknown_reason is None else "unknown"
-    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns)
+    bottleneck: Bottleneck = "balanced"
+    tied: tuple[Bottleneck, ...] = ()
+    if ranking is not None and ranking.losses:
+        losses = _priced(losses, ranking)
+        bottleneck, tied = ranking.cause or "balanced", ranking.tied_with
+    elif not _is_balanced(inside, losses):
+        unknown_reason = unknown_reason or _uncovered_reason(inside, losses[0])
+        bottleneck, tied = losses[0].cause, _tied(losses)
+    if unknown_reason is not None:
+        bottleneck, tied = "unknown", ()
+    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied)
+
+
+def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
+    """With what the removal of each cause would bring; in the order of the ranking, those that it lacks last."""
+    measured = {loss.cause: loss for loss in losses}
+    ranked = [
+        replace(measured.get(each.cause, Loss(each.cause, 0.0, 0.0)), gain_ratio=each.gain_ratio)
+        for each in ranking.losses
+    ]
+    named = {loss.cause for loss in ranked}
+    return (*ranked, *(loss for loss in losses if loss.cause not in named))
+
+
+def _tied(losses: tuple[Loss, ...]) -> tuple[Bottleneck, ...]:
+    """Causes that lost hardly less GPU time than the largest."""
+    return tuple(loss.cause for loss in losses[1:] if loss.gpu_s >= _TIE_RATIO * losses[0].gpu_s > 0.0)
 
 
 def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
@@ -72,41 +106,54 @@ def dropped_ratio(outcomes: pl.DataFrame) -> float:
     return int(dropped["tokens"].sum()) / tokens if tokens else 0.0
 
 
-def _losses(inside: pl.DataFrame, dropped_tokens_ratio: float) -> tuple[Loss, ...]:
+def measure_losses(
+    timeline: pl.DataFrame, bucket_ns: int, interval: Interval, dropped_tokens_ratio: float
+) -> tuple[Loss, ...]:
+    """GPU-seconds lost to each cause in the interval, the largest first; timeline and bucket_ns as for `judge`.
+
+    dropped_tokens_ratio is the share of the tokens taken in the interval that were dropped as stale.
+    """
+    inside = interval.clip(timeline, bucket_ns)
     state, reason = pl.col("state"), pl.col("reason")
     trainer_gpu_s = _side_gpu_s(inside, "trainers")
     sampler_gpu_s = _side_gpu_s(inside, "samplers")
     both_gpu_s = float(inside["gpu_s"].sum())
+    waiting_gpu_s = _gpu_s(inside, state == "waiting_for_samples")
+    turns_ratio = _turns_ratio(inside, waiting_gpu_s, trainer_gpu_s, sampler_gpu_s)
     held_back_gpu_s = _gpu_s(inside, (state == "no_requests") & reason.is_in(_HELD_BACK))
     dropped_gpu_s = dropped_tokens_ratio * _gpu_s(inside, state.is_in(GENERATING) & (pl.col("role") != "trainer"))
+    capped = (state == "waiting_for_staleness_cap") | (reason == "staleness_cap")
+    updating = state.is_in(_UPDATING) | ((state == "waiting") & (reason == "weights"))
     found: tuple[tuple[Bottleneck, float, float], ...] = (
-        ("samplers", _gpu_s(inside, state == "waiting_for_samples"), trainer_gpu_s),
-        ("trainers", held_back_gpu_s + dropped_gpu_s, sampler_gpu_s),
-        (
-            "staleness_cap",
-            _gpu_s(inside, (state == "waiting_for_staleness_cap") | (reason == "staleness_cap")),
-            both_gpu_s,
-        ),
-        (
-            "weight_updates",
-            _gpu_s(inside, state.is_in(_UPDATING) | ((state == "waiting") & (reason == "weights"))),
-            both_gpu_s,
-        ),
+        ("lockstep", turns_ratio * (trainer_gpu_s + sampler_gpu_s), both_gpu_s),
+        ("samplers", waiting_gpu_s - turns_ratio * trainer_gpu_s, trainer_gpu_s),
+        ("trainers", held_back_gpu_s + dropped_gpu_s - turns_ratio * sampler_gpu_s, sampler_gpu_s),
+        ("staleness_cap", _gpu_s(inside, capped), both_gpu_s),
+        ("weight_updates", _gpu_s(inside, updating), both_gpu_s),
         ("environment", _gpu_s(inside, reason == "environment"), both_gpu_s),
     )
     losses = [Loss(cause, gpu_s, gpu_s / side_gpu_s if side_gpu_s else 0.0) for cause, gpu_s, side_gpu_s in found]
     return tuple(sorted(losses, key=lambda loss: -loss.gpu_s))
 
 
+def _turns_ratio(inside: pl.DataFrame, waiting_gpu_s: float, trainer_gpu_s: float, sampler_gpu_s: float) -> float:
+    """Share of either side's time that taking turns costs; 0 where they overlap nearly always, as the finding says."""
+    if not trainer_gpu_s or not sampler_gpu_s:
+        return 0.0
+    barrier_gpu_s = _gpu_s(inside, (pl.col("state") == "no_requests") & (pl.col("reason") == "barrier"))
+    both_ratio = min(barrier_gpu_s / sampler_gpu_s, waiting_gpu_s / trainer_gpu_s)
+    return both_ratio if both_ratio >= BALANCED_SHARE_RATIO else 0.0
+
+
 def _is_balanced(inside: pl.DataFrame, losses: tuple[Loss, ...]) -> bool:
     """Whether idle and updating states of each side, and generation that is dropped, stay within the threshold."""
     idle = pl.col("state").is_in((*IDLE_STATES, *_UPDATING))
-    held_back = {loss.cause: loss for loss in losses}["trainers"]
+    trainers = {loss.cause: loss for loss in losses}["trainers"]
     for side, roles in _SIDES.items():
         lost_gpu_s = _gpu_s(inside, idle & pl.col("role").is_in(roles))
         if lost_gpu_s > BALANCED_SHARE_RATIO * _side_gpu_s(inside, side):
             return False
-    return held_back.side_share_ratio <= BALANCED_SHARE_RATIO
+    return trainers.side_share_ratio <= BALANCED_SHARE_RATIO
 
 
 def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:

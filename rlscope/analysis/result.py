@@ -16,6 +16,7 @@ import polars as pl
 from rlscope.analysis.data_quality import DataQuality
 
 if TYPE_CHECKING:
+    from rlscope.model.forecast.layouts import Spread
     from rlscope.model.forecast.result import ModelResult, NoModelResult
 
 
@@ -94,7 +95,9 @@ class Finding:
     end_ns: int | None
 
 
-Bottleneck = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
+Bottleneck = Literal[
+    "samplers", "trainers", "lockstep", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +145,14 @@ class Loss:
     gpu_s: float
     side_share_ratio: float
     """gpu_s over the GPU-seconds of the side that lost them, 0..1."""
+    gain_ratio: "Spread | None" = None
+    """Of trained tokens per second over today's, less 1, were the cause gone, modelled; None where the model does not
+    say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The one word, and the losses it was chosen from, largest first."""
+    """The one word, and the losses it was chosen from: by what their removal would bring, else by GPU-seconds."""
 
     bottleneck: Bottleneck
     losses: tuple[Loss, ...]
@@ -154,6 +160,13 @@ class Verdict:
     """Set when the bottleneck is unknown: what is missing."""
     start_ns: int
     end_ns: int
+    tied_with: tuple[Bottleneck, ...] = ()
+    """Other causes that cost as much, as far as can be told."""
+
+    @property
+    def cause(self) -> Bottleneck | None:
+        """The bottleneck where it is a cause; None where the run is balanced, or nothing is known."""
+        return None if self.bottleneck in ("balanced", "unknown") else self.bottleneck
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,8 +174,22 @@ def rank_actions(
         return Ranking()
     bench = _Bench(calibration, forecasts.today, grounds, settings)
     actions = [*_layout_actions(calibration, forecasts, recommendation), *bench.actions(observed)]
-    losses = _losses(bench.removals(), actions, lost_gpu_s)
+    losses = _losses(_measured(bench.removals(), observed, lost_gpu_s), actions, lost_gpu_s)
     return Ranking(_listed(actions, losses), losses)
+
+
+def _measured(
+    removed: Mapping[Cause, Reals], observed: Observed, lost_gpu_s: Mapping[str, float]
+) -> Mapping[Cause, Reals]:
+    """Faster samplers spare the trainers their waits for samples and no more: own reasoning, on what was measured.
+
+    What they would spare besides, such as waits for a limit, is lost to the limit.
+    """
+    waited_gpu_s, trainer_gpu_s = lost_gpu_s.get("samplers"), observed.trainer_gpus * observed.seconds
+    if "samplers" not in removed or waited_gpu_s is None or waited_gpu_s >= trainer_gpu_s:
+        return removed
+    most = waited_gpu_s / (trainer_gpu_s - waited_gpu_s)
+    return {**removed, "samplers": np.minimum(removed["samplers"], most)}
 
 
 def _losses(

@@ -8,7 +8,7 @@ efficient. Not covered: what lifting one limit alone would gain, which the forec
 GPUs that differ within one engine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -23,11 +23,14 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import with_forward_speed
+from rlscope.model.forecast.layouts import Forecasts
 from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
 
 GapCause = Literal[
+    "running_limit",
+    "whole_gpus",
     "layout_imbalance",
     "stragglers",
     "kv_cache",
@@ -41,7 +44,9 @@ GapCause = Literal[
     "underfilled_batches",
     "unexplained",
 ]
-"""layout_imbalance: the split of GPUs, at the batch size that is allowed. stragglers: engines slower than the others.
+"""running_limit: engines may run fewer requests than would be best. whole_gpus: no split into whole engines and trainer
+replicas keeps both sides busy, which no layout of these GPUs changes. layout_imbalance: the split is not the best of
+those. stragglers: engines slower than the others.
 kv_cache: batches that it cannot hold. trainer_phases: checkpoints, evaluation and what is between steps.
 synchronous_steps: one side waits while the other works. tail: waits for the longest sample, of a step in a
 synchronous run, else of a group where samples in flight are capped. underfilled_batches: fewer requests ran than
@@ -76,17 +81,20 @@ class Gap:
     achieved_tokens_per_s: float
 
 
-def explain_gap(calibration: Calibration, observed: Observed, predicted_tokens_per_s: float) -> Gap:
-    """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
+def explain_gap(calibration: Calibration, observed: Observed, forecasts: Forecasts) -> Gap:
+    """Walk from the bound to what was achieved, by way of what the model says of the run's own layout.
 
-    That is the event simulator's where a cap binds, and the synchronous step's where the run is synchronous.
+    That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous. The
+    bound is that of the best of the limits on running requests that were tried; the closed forms of a layout may err
+    to above it, and a run may do better than modelled: it is no less than either.
     """
-    layout = calibration.layout
     free = _freed(calibration, observed)
-    gpus = layout.trainer_gpus + layout.sampler_gpus
-    bound = work_conservation_bound(free, gpus, float(layout.running_per_engine)).trained_tokens_per_s
+    bounds = _bounds(calibration, free, forecasts)
+    reached = [each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.rivals)]
+    bound = max(*bounds.values(), *reached, observed.trained_tokens_per_s)
     left, steps = bound, list[GapStep]()
-    for cause, rate in _rates(calibration, observed, free, predicted_tokens_per_s):
+    own_bound = bounds[calibration.layout.running_per_engine]
+    for cause, rate in _rates(calibration, observed, free, forecasts, own_bound):
         # A limit never helps: where the closed forms differ by rounding, nothing is charged.
         reached = rate if cause == "unexplained" else min(left, rate)
         steps.append(GapStep(cause, left - reached, reached))
@@ -179,19 +187,36 @@ def _freed(calibration: Calibration, observed: Observed) -> System:
     )
 
 
+def _bounds(calibration: Calibration, free: System, forecasts: Forecasts) -> Mapping[int, float]:
+    """Upper bound of the trained tokens per second of all GPUs, by the limit on running requests of an engine."""
+    layouts = [each.layout for each in (forecasts.today, *forecasts.others)]
+    gpus = calibration.layout.trainer_gpus + calibration.layout.sampler_gpus
+    limits = {layout.running_per_engine for layout in layouts}
+    return {limit: work_conservation_bound(free, gpus, float(limit)).trained_tokens_per_s for limit in limits}
+
+
+def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) -> float:
+    """Trained tokens per second of the best split of whole GPUs at today's limit on running requests."""
+    today = calibration.layout
+    alike = {each.layout for each in forecasts.others if each.layout.running_per_engine == today.running_per_engine}
+    return max(_rate(free, layout) for layout in (today, *alike))
+
+
 def _rates(
-    calibration: Calibration, observed: Observed, free: System, predicted_tokens_per_s: float
+    calibration: Calibration, observed: Observed, free: System, forecasts: Forecasts, own_bound: float
 ) -> Iterator[tuple[GapCause, float]]:
     """Each cause, and the rate under it and all before it."""
-    whole, layout = calibration.system, calibration.layout
+    whole, layout, predicted = calibration.system, calibration.layout, forecasts.today.tokens_per_s or 0.0
+    yield "running_limit", own_bound
+    yield "whole_gpus", _whole_rate(calibration, free, forecasts)
     for cause, system in _ever_less_free(whole, free):
         yield cause, _rate(system, layout)
     if calibration.synchronous:
         yield "synchronous_steps", _synchronous_rate(whole, layout)
-        yield "tail", predicted_tokens_per_s
+        yield "tail", predicted
     else:
         yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
-        yield "staleness_cap", predicted_tokens_per_s
+        yield "staleness_cap", predicted
         ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
         # The closed form of admission, whoever keeps the cap: what ran shows the cap already.
         admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))

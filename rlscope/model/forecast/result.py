@@ -159,7 +159,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         model_config=model_config,
         calibration=calibration,
         prediction=prediction,
-        gap=explain_gap(calibration, whole, judged.forecasts.today.tokens_per_s or 0.0),
+        gap=explain_gap(calibration, whole, judged.forecasts),
         forecasts=judged.forecasts,
         simulated_layouts=judged.simulated_layouts,
         recommendation=recommendation,

@@ -175,7 +175,7 @@ def forecast_layouts(
     if calibration.synchronous:
         # The closed form's state is that of an asynchronous run; in a synchronous one every token has its own version.
         today = _synchronous_today(calibration, today)
-    chosen = _worth_drawing(first[1:])
+    chosen = _worth_drawing(first[1:], today.tokens_per_s or 0.0)
     drawn = _draw(calibration, [today, *chosen])
     others = [*drawn[1:], *(each for each in first[1:] if each not in chosen)]
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
@@ -219,11 +219,13 @@ def staleness_of(state: SteadyState, laws: StalenessLaws) -> StalenessForecast |
     )
 
 
-def _worth_drawing(forecasts: Sequence[Forecast]) -> list[Forecast]:
+def _worth_drawing(forecasts: Sequence[Forecast], own_tokens_per_s: float) -> list[Forecast]:
+    """Those that some draw may lift to the top, and those that are faster than today's: the top may be too stale."""
     usable = [each for each in forecasts if each.excluded is None]
     ranked = sorted(usable, key=_rank)[:_MOST_DRAWN]
     best = max((each.tokens_per_s or 0.0 for each in ranked), default=0.0)
-    return [each for each in ranked if (each.tokens_per_s or 0.0) >= _NEAR_BEST_RATIO * best]
+    least = min(_NEAR_BEST_RATIO * best, own_tokens_per_s)
+    return [each for each in ranked if (each.tokens_per_s or 0.0) >= least]
 
 
 def _rank(forecast: Forecast) -> tuple[bool, float]:

@@ -1,7 +1,9 @@
 """Staleness of the trained tokens: sums over the answers of `token_staleness` and related queries."""
 
 from collections.abc import Mapping
+from typing import Final
 
+import numpy as np
 import polars as pl
 
 from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
@@ -23,6 +25,23 @@ def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int 
         over_cap_tokens=over if max_staleness is not None and tokens else None,
         version_source_tokens=dict(answers["version_sources"].select("version_source", "tokens").iter_rows()),
     )
+
+
+_LEAST_AGES: Final = 3
+"""Fewer tell no curve of the effective sample size over the age."""
+
+
+def effective_share_at(moments: pl.DataFrame, staleness: float) -> float | None:
+    """Effective sample size over the number of tokens, 0..1, of tokens of that mean staleness.
+
+    moments: the answer of version_moments, interpolated between ages. None where importance ratios were recorded at
+    fewer than three ages, or at none so high.
+    """
+    known = moments.filter(pl.col("effective_share_ratio").is_not_null()).sort("staleness")
+    if len(known) < _LEAST_AGES or staleness > float(known["staleness"][-1]):
+        return None
+    ages, shares = known["staleness"].to_numpy(), known["effective_share_ratio"].to_numpy()
+    return float(np.interp(staleness, ages, shares))
 
 
 def weighted_quantile(histogram: tuple[tuple[int, int], ...], percent: int) -> int:

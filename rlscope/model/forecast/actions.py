@@ -164,17 +164,13 @@ def rank_actions(
     recommendation: Recommendation,
     grounds: Grounds,
     settings: Settings,
-    lost_gpu_s: Mapping[str, float],
 ) -> Ranking:
-    """Everything that can be done about the run, ranked; nothing where the model does not reproduce the run.
-
-    lost_gpu_s: GPU-seconds that each cause cost, measured.
-    """
+    """Everything that can be done about the run, ranked; nothing where the model does not reproduce the run."""
     if not grounds.replayed:
         return Ranking()
     bench = _Bench(calibration, forecasts.today, grounds, settings)
     actions = [*_layout_actions(calibration, forecasts, recommendation), *bench.actions(observed)]
-    losses = _losses(_measured(bench.removals(), observed, lost_gpu_s), actions, lost_gpu_s)
+    losses = _losses(_measured(bench.removals(), observed, grounds.lost_gpu_s), actions, grounds.lost_gpu_s)
     return Ranking(_listed(actions, losses), losses)
 
 
@@ -278,7 +274,7 @@ class _Bench:
         self._simulates = not calibration.synchronous and is_doubtful(calibration, calibration.layout)
         self._rates = drawn_rates(self._calibration, (calibration.layout,))[:, 0]
         if self._simulates and today.tokens_per_s:
-            self._rates = self._rates * (today.tokens_per_s / closed)
+            self._rates = self._rates * (today.tokens_per_s / grounds.anchor_ratio / closed)
 
     def actions(self, observed: Observed) -> Iterator[Action]:
         """Every action on today's layout that brings something."""

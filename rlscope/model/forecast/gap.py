@@ -81,8 +81,10 @@ class Gap:
     achieved_tokens_per_s: float
 
 
-def explain_gap(calibration: Calibration, observed: Observed, forecasts: Forecasts) -> Gap:
-    """Walk from the bound to what was achieved, by way of what the model says of the run's own layout.
+def explain_gap(
+    calibration: Calibration, observed: Observed, forecasts: Forecasts, predicted_tokens_per_s: float
+) -> Gap:
+    """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
 
     That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous. The
     bound is that of the best of the limits on running requests that were tried; the closed forms of a layout may err
@@ -94,7 +96,8 @@ def explain_gap(calibration: Calibration, observed: Observed, forecasts: Forecas
     bound = max(*bounds.values(), *reached, observed.trained_tokens_per_s)
     left, steps = bound, list[GapStep]()
     own_bound = bounds[calibration.layout.running_per_engine]
-    for cause, rate in _rates(calibration, observed, free, forecasts, own_bound):
+    whole = _whole_rate(calibration, free, forecasts)
+    for cause, rate in _rates(calibration, observed, free, (own_bound, whole), predicted_tokens_per_s):
         # A limit never helps: where the closed forms differ by rounding, nothing is charged.
         reached = rate if cause == "unexplained" else min(left, rate)
         steps.append(GapStep(cause, left - reached, reached))
@@ -203,20 +206,23 @@ def _whole_rate(calibration: Calibration, free: System, forecasts: Forecasts) ->
 
 
 def _rates(
-    calibration: Calibration, observed: Observed, free: System, forecasts: Forecasts, own_bound: float
+    calibration: Calibration, observed: Observed, free: System, best: tuple[float, float], predicted_tokens_per_s: float
 ) -> Iterator[tuple[GapCause, float]]:
-    """Each cause, and the rate under it and all before it."""
-    whole, layout, predicted = calibration.system, calibration.layout, forecasts.today.tokens_per_s or 0.0
-    yield "running_limit", own_bound
-    yield "whole_gpus", _whole_rate(calibration, free, forecasts)
+    """Each cause, and the rate under it and all before it.
+
+    best: of any split at today's limit on running requests, and of any split of whole GPUs.
+    """
+    whole, layout = calibration.system, calibration.layout
+    yield "running_limit", best[0]
+    yield "whole_gpus", best[1]
     for cause, system in _ever_less_free(whole, free):
         yield cause, _rate(system, layout)
     if calibration.synchronous:
         yield "synchronous_steps", _synchronous_rate(whole, layout)
-        yield "tail", predicted
+        yield "tail", predicted_tokens_per_s
     else:
         yield "tail", _rate(replace(whole, admission=_uncapped(whole.admission)), layout)
-        yield "staleness_cap", predicted
+        yield "staleness_cap", predicted_tokens_per_s
         ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
         # The closed form of admission, whoever keeps the cap: what ran shows the cap already.
         admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))

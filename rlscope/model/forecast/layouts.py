@@ -181,6 +181,22 @@ def forecast_layouts(
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
 
 
+def anchored_forecasts(forecasts: Forecasts, ratio: float) -> Forecasts:
+    """Every rate times a ratio, every step so much shorter: what was measured sets the level, the model the gains."""
+    today, *others = (_anchored(each, ratio) for each in (forecasts.today, *forecasts.others))
+    return Forecasts(today, tuple(others))
+
+
+def _anchored(forecast: Forecast, ratio: float) -> Forecast:
+    rate, drawn, pace = forecast.tokens_per_s, forecast.drawn_tokens_per_s, forecast.pace
+    return replace(
+        forecast,
+        tokens_per_s=None if rate is None else rate * ratio,
+        drawn_tokens_per_s=None if drawn is None else drawn * ratio,
+        pace=None if pace is None else replace(pace, step_s=pace.step_s / ratio),
+    )
+
+
 def _synchronous_today(calibration: Calibration, today: Forecast) -> Forecast:
     step = split_step(calibration.system, calibration.layout)
     pace = None if step is None else timing_of_step(step, calibration.layout)

@@ -10,7 +10,7 @@ learning per token, which staleness lowers.
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -97,6 +97,10 @@ class Grounds:
     """Of today's samples, measured, in versions; None where nothing was measured."""
     capped: bool = False
     """Whether a staleness cap decides how stale a layout may be."""
+    anchor_ratio: float = 1.0
+    """Today's rate as measured over the modelled one; the forecasts are multiplied by it."""
+    lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
+    """GPU-seconds of the stretch lost to each cause, measured."""
 
     @property
     def drift_log(self) -> float:

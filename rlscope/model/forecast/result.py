@@ -23,6 +23,7 @@ from rlscope.model.forecast.layouts import (
     Forecasts,
     Preemption,
     Spread,
+    anchored_forecasts,
     forecast_layouts,
     preemption_seen,
 )
@@ -102,6 +103,9 @@ class ModelResult:
     """None where the stretch is too short to hold a part of it out."""
     gap: Gap
     forecasts: Forecasts
+    """Their rates are the modelled gains over the measured rate."""
+    anchor_ratio: float
+    """Measured rate over the modelled one, which every forecast was multiplied by."""
     simulated_layouts: int
     """Layouts whose forecast is the event simulator's."""
     recommendation: Recommendation
@@ -149,18 +153,21 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     if not forecasts.today.tokens_per_s:
         raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
     judged = correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
+    anchor = whole.trained_tokens_per_s / (judged.forecasts.today.tokens_per_s or whole.trained_tokens_per_s)
+    anchored = anchored_forecasts(judged.forecasts, anchor)
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
-    grounds = _grounds(judged.forecasts, model_config, lengths, long_enough=halves is not None)
-    recommendation = recommend(calibration, judged.forecasts, grounds)
-    ranking = rank_actions(
-        calibration, whole, judged.forecasts, recommendation, grounds, model_config.settings, model_config.lost_gpu_s
+    grounds = replace(
+        _grounds(anchored, model_config), long_enough=halves is not None, lengths=lengths, anchor_ratio=anchor
     )
+    recommendation = recommend(calibration, anchored, grounds)
+    ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.settings)
     return ModelResult(
         model_config=model_config,
         calibration=calibration,
         prediction=prediction,
-        gap=explain_gap(calibration, whole, judged.forecasts),
-        forecasts=judged.forecasts,
+        gap=explain_gap(calibration, whole, anchored, judged.forecasts.today.tokens_per_s or 0.0),
+        forecasts=anchored,
+        anchor_ratio=anchor,
         simulated_layouts=judged.simulated_layouts,
         recommendation=recommendation,
         ranking=ranking,
@@ -194,13 +201,13 @@ def time_to_finish(
     return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
 
 
-def _grounds(forecasts: Forecasts, model_config: ModelConfig, lengths: Drift | None, *, long_enough: bool) -> Grounds:
-    staleness = forecasts.today.staleness
+def _grounds(forecasts: Forecasts, model_config: ModelConfig) -> Grounds:
+    staleness, admission = forecasts.today.staleness, model_config.admission
     return Grounds(
-        long_enough=long_enough,
-        lengths=lengths,
+        long_enough=True,
         own_staleness_p95=None if staleness is None else staleness.sample_p95,
-        capped=model_config.most_staleness is not None or model_config.admission.max_staleness is not None,
+        capped=model_config.most_staleness is not None or admission.max_staleness is not None,
+        lost_gpu_s=model_config.lost_gpu_s,
     )
 
 

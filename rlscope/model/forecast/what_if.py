@@ -17,7 +17,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
-from rlscope.model.forecast.layouts import Forecast, Spread, forecast_layouts
+from rlscope.model.forecast.layouts import Forecast, Spread, anchored_forecasts, forecast_layouts
 from rlscope.model.forecast.result import ModelConfig, ModelResult
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
@@ -66,7 +66,9 @@ def what_if(model: ModelResult, change: Change) -> WhatIf:
         if obstacle
         else correct_by_simulation(asked, forecast_layouts(asked, ()), model.model_config.settings, None)
     )
-    predicted = judged.forecasts.today if judged else Forecast(asked.layout, None, None, None, None, None, None)
+    predicted = Forecast(asked.layout, None, None, None, None, None, None)
+    if judged is not None:
+        predicted = anchored_forecasts(judged.forecasts, model.anchor_ratio).today
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
     warnings = warnings_of(change, calibration.system, unseen, model.model_config.new_cap_policy)

@@ -15,9 +15,8 @@ from rich.text import Text
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, LedgerState
 from rlscope.format import bulleted, plain
-from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.terminal.model import model_sections
-from rlscope.reports.text import advice, findings
+from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import NO_GAPS, brief_of
 from rlscope.reports.text.rules import TITLE, fired_rules
@@ -89,14 +88,10 @@ def _verdict(analysis: AnalysisResult) -> Panel:
 
 
 def _add_next(body: Table, analysis: AnalysisResult) -> None:
-    """The next step, with the layout if it is kept, or the gain if it changes."""
-    model = analysis.model
-    if isinstance(model, ModelResult) and not model.recommendation.changes:
-        body.add_row("Layout", Text(f"{advice.headline(model)}."))
+    """The first action, and those after it."""
     body.add_row("Next", plain(verdict_words.next_step(analysis)))
-    if isinstance(model, ModelResult) and model.recommendation.changes:
-        gain = advice.gain_words(model.recommendation.gain_ratio)
-        body.add_row("Gain", Text(f"{gain} modelled throughput in the recommended layout."))
+    for line in verdict_words.then_steps(analysis):
+        body.add_row("Then", plain(line))
 
 
 def _gaps(lines: Sequence[str]) -> Panel:

@@ -8,7 +8,7 @@ from rlscope.model.forecast.layouts import Forecast, Spread
 from rlscope.model.forecast.recommend import Recommendation, UncertaintySource
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelResult
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE
-from rlscope.model.system import Layout
+from rlscope.reports.text.actions import gain_words, layout_words
 from rlscope.reports.text.names import REASONS, layout_remark, scaling_sentence
 
 CURRENT: Final = "current"
@@ -38,10 +38,16 @@ class LayoutRow(NamedTuple):
 
 def headline(model: ModelResult) -> str:
     """The recommendation as one short sentence, without a full stop."""
-    advice = model.recommendation
-    if advice.changes:
-        return f"{change_words(model)}: modelled throughput {gain_words(advice.gain_ratio)}"
-    return f"Keep {layout_words(model.forecasts.today.layout)}"
+    advised = model.recommendation
+    if advised.advice == "unknown":
+        return "No layout is recommended"
+    if advised.advice == "keep":
+        return f"Keep {layout_words(model.forecasts.today.layout)}"
+    words = change_words(model)
+    words = (
+        words if advised.changes else f"Try {words[0].lower()}{words[1:]} for five minutes".replace("Try use ", "Try ")
+    )
+    return f"{words}: throughput {gain_words(advised.gain_ratio)}"
 
 
 def change_words(model: ModelResult) -> str:
@@ -50,11 +56,16 @@ def change_words(model: ModelResult) -> str:
     return f"Run asynchronously with {words}" if model.calibration.synchronous else f"Use {words}"
 
 
+def kept_because(model: ModelResult) -> str:
+    """Why the layout is kept, as a clause with a full stop."""
+    reason = REASONS[model.recommendation.reason]
+    return reason[0].lower() + reason[1:]
+
+
 def why(model: ModelResult) -> str:
     """The reason, the odds, and what to measure to be surer."""
-    advice = model.recommendation
-    parts = [REASONS[advice.reason]]
-    if advice.best is not model.forecasts.today:
+    parts = [REASONS[model.recommendation.reason]]
+    if model.recommendation.advice in ("change", "probe"):
         parts.append(_odds(model))
     parts += _doubts(model)
     return " ".join(parts)
@@ -62,35 +73,20 @@ def why(model: ModelResult) -> str:
 
 def why_beside_rows(model: ModelResult) -> str:
     """The reason for use beside `chosen_rows`, which hold the odds; with what other runs say about training scaling."""
-    reason = model.recommendation.reason
-    is_open = reason in ("worthwhile", "unsure", "forms_disagree")
+    is_open = model.recommendation.advice in ("change", "probe")
     scaling = [scaling_sentence(model)] if model.others else []
-    return " ".join([REASONS[reason], *(_doubts(model) if is_open else []), *scaling])
+    return " ".join([REASONS[model.recommendation.reason], *(_doubts(model) if is_open else []), *scaling])
 
 
 def measure_first(model: ModelResult) -> str | None:
     """What to measure before changing the layout, as an imperative without a full stop; None if nothing."""
-    advice = model.recommendation
-    if advice.reason == "too_short":
+    advised = model.recommendation
+    if advised.reason == "too_short":
         return f"record at least {STEPS_TO_PREDICT} steady steps and analyse again"
-    if advice.reason not in ("unsure", "forms_disagree"):
+    if advised.advice != "probe":
         return None
-    known = _most_doubtful(advice)
+    known = _most_doubtful(advised)
     return "record more steady steps" if known is None else _measure(known, model)
-
-
-def layout_words(layout: Layout) -> str:
-    """A layout in words."""
-    trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
-    samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
-    running = fmt.counted(layout.running_per_engine, "running request", "running requests")
-    return f"{trainers} and {samplers}, up to {running} per engine"
-
-
-def gain_words(gain_ratio: Spread) -> str:
-    """A gain with its 90% interval, left out if its ends read the same."""
-    median, low, high = map(fmt.signed_percent, gain_ratio)
-    return median if low == high else f"{median} (90% interval {low} to {high})"
 
 
 def gain_text(gain_ratio: Spread | None) -> str:
@@ -120,12 +116,12 @@ def gain_of(model: ModelResult, forecast: Forecast) -> Spread | None:
 
 
 def mark_of(model: ModelResult, forecast: Forecast) -> str:
-    """The mark of a layout: current, recommended, best other, or empty."""
+    """The mark of a layout: current, recommended, to try, best other, or empty."""
     if forecast is model.forecasts.today:
         return CURRENT
     if forecast is not model.recommendation.best:
         return ""
-    return "recommended" if model.recommendation.changes else "best other"
+    return {"change": "recommended", "probe": "to try"}.get(model.recommendation.advice, "best other")
 
 
 def chosen_rows(model: ModelResult) -> list[LayoutRow]:
@@ -134,8 +130,12 @@ def chosen_rows(model: ModelResult) -> list[LayoutRow]:
 
 
 def layout_rows(model: ModelResult, shown: int) -> list[LayoutRow]:
-    """The current layout, the best other one, then the rest by gain, infeasible ones last."""
+    """The current layout, the best other one, then the rest by gain, infeasible ones last; where the layout is kept,
+    the current one alone: what no other brings needs no list.
+    """
     forecasts, best = model.forecasts, model.recommendation.best
+    if model.recommendation.advice not in ("change", "probe"):
+        return [_layout_row(model, forecasts.today)]
     chosen = [forecasts.today, *([best] if best is not forecasts.today else [])]
     if len(chosen) > 1:
         ranked = sorted(forecasts.others, key=lambda each: (each.excluded is not None, -_gain_ratio(model, each)))
@@ -176,33 +176,26 @@ def _layout_row(model: ModelResult, forecast: Forecast) -> LayoutRow:
         rate=fmt.tokens_per_second(None if rate is None else rate.median),
         gain=gain_text(gain),
         staleness=fmt.NO_DATA if forecast.staleness is None else fmt.count(forecast.staleness.sample_p95),
-        remark=layout_remark(forecast),
+        remark="measured" if forecast is model.forecasts.today else layout_remark(forecast),
     )
 
 
 def _odds(model: ModelResult) -> str:
-    advice = model.recommendation
-    odds = fmt.percent(advice.better_probability)
-    if advice.changes:
-        fastest = fmt.percent(advice.best_probability)
-        return f"It is faster in {odds} of posterior draws, and the fastest layout in {fastest}."
-    words = layout_words(advice.best.layout)
-    words += ", asynchronous" if model.calibration.synchronous else ""
-    if not any(advice.gain_ratio):
-        return f"The best other layout ({words}) is no faster."
-    gain = gain_words(advice.gain_ratio)
-    return f"Best other layout: {words}. Its modelled gain is {gain}; it is faster in {odds} of posterior draws."
+    advised = model.recommendation
+    worth = fmt.percent(advised.worthwhile_probability)
+    fastest = fmt.percent(advised.best_probability)
+    return f"It brings 5% or more in {worth} of posterior draws, and is the fastest layout in {fastest}."
 
 
 def _doubts(model: ModelResult) -> list[str]:
     """The largest uncertainty behind the recommendation, and what is extrapolated."""
     advice, lines = model.recommendation, list[str]()
-    known = _most_doubtful(advice) if advice.reason in ("unsure", "forms_disagree", "too_short") else None
+    known = _most_doubtful(advice) if advice.advice == "probe" else None
     if known is not None:
         lines.append(f"Largest uncertainty: {_UNKNOWN[known]}. To reduce it, {_measure(known, model)}.")
     if advice.best.grade == "extrapolated" and advice.best is not model.forecasts.today:
         lines.append("Extrapolated: the run had no batches of this size.")
-    if advice.reason == "unsure" and advice.best.grade == "assumed":
+    if advice.advice in ("change", "probe") and advice.best.grade == "assumed":
         lines.append("The run had one batch size, and its hardware is unknown.")
     return lines
 

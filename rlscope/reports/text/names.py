@@ -16,22 +16,22 @@ from rlscope.model.training.scaling import TrainingRate
 from rlscope.model.warnings import ModelWarning
 
 REASONS: Final[Mapping[Reason, str]] = {
-    "worthwhile": "Worth a restart: at least 90% likely to be faster.",
-    "too_short": (
-        "The steady stretch is too short to check the model on, so nothing is recommended yet. Record at least "
-        f"{STEPS_TO_PREDICT} steady steps and analyse again."
+    "worthwhile": "Worth a restart: at least 90% likely to bring 5% or more.",
+    "unsure": "Likely faster, but less than 90% sure to bring 5%: worth a short try.",
+    "lengths_drift": (
+        "Likely faster, but response lengths drift by more than the gain covers; `rlscope what-if --scale-lengths` "
+        "shows the effect of longer responses."
     ),
     "best_already": "No other layout of these GPUs is faster.",
-    "small_gain": "No other layout is at least 5% faster, and a smaller gain is not worth a restart.",
-    "unsure": "Another layout may be faster, but this run's evidence is too weak.",
-    "updates_bind": "The run waits for weight updates: make them cheaper before moving GPUs.",
-    "environment_binds": "The run waits for the environment: make it faster, or keep more samples in flight.",
-    "lengths_drift": (
-        "Response lengths drift by more than the interval of the gain covers: keep the layout, and analyse again when "
-        "they have settled; `rlscope what-if --scale-lengths` shows the effect of longer responses."
+    "small_gain": "No other layout of these GPUs is likely to bring 5%, and less is not worth a restart.",
+    "updates_bind": "No other layout brings 5%: the run waits for weight updates.",
+    "environment_binds": "No other layout brings 5%: the run waits for the environment.",
+    "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
+    "too_short": (
+        f"Likely faster, but the steady stretch is too short to check the model on: that takes {STEPS_TO_PREDICT} "
+        "steady steps."
     ),
-    "forms_disagree": ("Another form of the model fits the run as well and predicts that today's layout is faster."),
-    "no_other_layout": ("No other layout is possible with this engine size, KV cache and staleness cap."),
+    "not_replayed": "The model does not reproduce this run, so it says nothing about other layouts.",
 }
 QUANTITIES: Final[Mapping[PredictedQuantity, str]] = {
     "tokens_per_s": "trained",
@@ -49,8 +49,14 @@ class CauseWords(NamedTuple):
 
 
 CAUSES: Final[Mapping[GapCause, CauseWords]] = {
+    "running_limit": CauseWords(
+        "limit on running requests", "Engines may run fewer requests at once than the fastest layout does."
+    ),
+    "whole_gpus": CauseWords(
+        "whole GPUs only", "No split into whole engines and trainers keeps both sides busy: no layout removes this."
+    ),
     "layout_imbalance": CauseWords(
-        "split of the GPUs", "One side waits for the other, even with every other loss removed."
+        "split of the GPUs", "Another split of whole GPUs would keep both sides busier at this limit."
     ),
     "stragglers": CauseWords("slow engines", "Engines that take longer than the others for the same passes."),
     "kv_cache": CauseWords("KV cache", "It holds fewer requests than the engines may run."),

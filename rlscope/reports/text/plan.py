@@ -11,6 +11,7 @@ from rlscope.model.forecast.plan_prior import PlanInputs, Unknown
 from rlscope.model.forecast.recommend import WORTHWHILE_RATIO, Reason
 from rlscope.planning.schema import PlanFile
 from rlscope.reports.text import advice
+from rlscope.reports.text.actions import gain_words, layout_words
 from rlscope.reports.text.names import EXCLUSIONS, REASONS, REGIMES
 
 NOTHING_MEASURED = (
@@ -167,7 +168,7 @@ def headline(planned: PlanResult) -> str:
     best = planned.best
     if best is None:
         return f"No layout of these {fmt.counted(planned.plan.gpus, 'GPU', 'GPUs')} is feasible"
-    words = advice.layout_words(best.layout)
+    words = layout_words(best.layout)
     if planned.present is None:
         return f"Start with {words}"
     return f"Keep {words}" if best is planned.present else f"Use {words}"
@@ -249,10 +250,10 @@ def _odds_sentence(planned: PlanResult, best: Forecast) -> str:
     gain = None if second is None else gain_over(best, second)
     if second is None or gain is None:
         return text
-    words = advice.layout_words(second.layout)
+    words = layout_words(second.layout)
     if gain.low < 0.0 < gain.high and abs(gain.median) < WORTHWHILE_RATIO:
-        return f"{text} About as fast: {words}. Gain over that: {advice.gain_words(gain)}."
-    return f"{text} Next best: {words}. Gain over that: {advice.gain_words(gain)}."
+        return f"{text} About as fast: {words}. Gain over that: {gain_words(gain)}."
+    return f"{text} Next best: {words}. Gain over that: {gain_words(gain)}."
 
 
 def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
@@ -290,7 +291,7 @@ def _why_none(planned: PlanResult) -> list[str]:
     if stale:
         least = min(stale, key=lambda each: each.staleness.sample_p95 if each.staleness else 0)
         p95 = fmt.versions(least.staleness.sample_p95 if least.staleness else None)
-        lines.append(f"The least stale layout is {advice.layout_words(least.layout)}, with a staleness p95 of {p95}.")
+        lines.append(f"The least stale layout is {layout_words(least.layout)}, with a staleness p95 of {p95}.")
     if planned.synchronous is not None:
         rate = fmt.tokens_per_second(planned.synchronous.trained_tokens_per_s)
         lines.append(f"A synchronous run on all GPUs would reach {rate} with a staleness of 0.")

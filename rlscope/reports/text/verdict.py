@@ -5,60 +5,57 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
-from rlscope.analysis.result import AnalysisResult, Bottleneck, Finding, Loss
-from rlscope.model.forecast.recommend import Reason
+from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
+from rlscope.model.forecast.actions import Action, Ranking
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import advice, findings
+from rlscope.reports.text import actions, advice, findings
 
 
 class _Words(NamedTuple):
     label: str
     headline: str
-    """{share}: the lost share of that side's GPU time. {gpu_time}: the lost GPU time."""
+    """{share}: the lost share of that side's GPU time."""
     plain_headline: str
-    """The headline if the loss is unknown."""
+    """The headline if hardly any GPU time was recorded as lost: a side can be slow without anybody waiting for it."""
     cause: str
     """The cause of the loss as a noun phrase."""
     side: str
     """The GPU time that the loss is a share of."""
-    next: str
-    rules: tuple[str, ...]
-    """Findings that would explain it and are cheaper to fix than a layout change; cheapest fix first."""
 
 
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.005
+# Smaller losses make no headline.
+_LEAST_HEADLINE_RATIO: Final = 0.05
 
 _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     "samplers": _Words(
         label="Samplers",
         headline="Trainers wait for samples {share} of the time",
-        plain_headline="Trainers wait for samples",
+        plain_headline="Sampling sets the pace of the run",
         cause="trainer waits for samples",
         side="trainer GPU time",
-        next="Speed up sampling: move GPUs from trainers to samplers, or make each engine faster.",
-        rules=("lockstep", "underfilled_engines", "straggling_engine", "long_tail", "weight_update_cost"),
     ),
     "trainers": _Words(
         label="Trainers",
         headline="Samplers lose {share} of their time to waits and dropped samples",
-        plain_headline="Samplers lose time to waits and dropped samples",
+        plain_headline="Training sets the pace of the run",
         cause="sampler waits and dropped samples",
         side="sampler GPU time",
-        next="Make the training step faster, or move GPUs from samplers to trainers.",
-        rules=("lockstep", "weight_update_cost"),
+    ),
+    "lockstep": _Words(
+        label="Lockstep",
+        headline="Sampling and training take turns: waits take {share} of the GPU time",
+        plain_headline="Sampling and training take turns",
+        cause="waits of each side while the other works",
+        side="all GPU time",
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
         headline="GPUs wait for the staleness cap {share} of the time",
-        plain_headline="GPUs wait for the staleness cap",
+        plain_headline="A limit on samples in flight sets the pace of the run",
         cause="waits for the staleness cap",
         side="all GPU time",
-        next=(
-            "Raise the cap if training stays stable with staler tokens. Otherwise shorten the queue, keep fewer "
-            "samples in flight, or shorten responses."
-        ),
-        rules=("long_tail", "overproduction"),
     ),
     "weight_updates": _Words(
         label="Weight updates",
@@ -66,8 +63,6 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         plain_headline="Weight updates are the largest loss",
         cause="weight updates",
         side="all GPU time",
-        next="Publish less often, or make updates cheaper: transfer during generation, apply without draining engines.",
-        rules=(),
     ),
     "environment": _Words(
         label="Environment",
@@ -75,20 +70,13 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         plain_headline="Waiting for the environment is the largest loss",
         cause="waits for the environment",
         side="all GPU time",
-        next=(
-            "Run more environments in parallel, keep more samples in flight so that engines stay busy, or make the "
-            "environment faster."
-        ),
-        rules=("underfilled_engines",),
     ),
     "balanced": _Words(
         label="Balanced",
-        headline="Neither side loses more than 10% of its time",
+        headline="Nothing that rlscope can compute brings 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
-        next="The layout is balanced. To go faster, speed up both sides, or add GPUs in the same ratio.",
-        rules=("underfilled_engines", "straggling_engine", "overproduction"),
     ),
     "unknown": _Words(
         label="No verdict",
@@ -96,29 +84,22 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         plain_headline="Not enough data for a verdict",
         cause="unknown causes",
         side="GPU time",
-        next=(
-            "Record the missing data and analyse again. A verdict needs at least one sampler and one trainer with "
-            "GPUs, and a few tens of training steps."
-        ),
-        rules=(),
     ),
 }
-
-_KEPT: Final[Mapping[Bottleneck, str]] = {
-    "samplers": "Make each engine faster",
-    "trainers": "Make the training step faster",
+_WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
+    "samplers": "Speed up sampling: move GPUs from trainers to samplers, or make each engine faster.",
+    "trainers": "Make the training step faster, or move GPUs from samplers to trainers.",
+    "lockstep": "Let samplers run one step ahead of the trainers.",
+    "staleness_cap": "Raise the cap if training stays stable with staler tokens.",
+    "weight_updates": "Publish less often, or make updates cheaper: transfer while engines generate, and drain none.",
+    "environment": "Run more environments in parallel, or make the environment faster.",
+    "balanced": "To go faster, speed up both sides, or add GPUs in the same ratio.",
+    "unknown": (
+        "Record the missing data and analyse again. A verdict needs at least one sampler and one trainer with GPUs, "
+        "and a few tens of training steps."
+    ),
 }
-"""The next step if the model keeps the layout. The texts of the other bottlenecks never suggest moving GPUs."""
-_KEPT_BECAUSE: Final[Mapping[Reason, str]] = {
-    "best_already": "no other layout of these GPUs is faster",
-    "small_gain": "no other layout of these GPUs is faster by 5%",
-    "no_other_layout": "these GPUs allow no other layout",
-}
-_BINDING: Final[Mapping[Reason, Bottleneck]] = {
-    "updates_bind": "weight_updates",
-    "environment_binds": "environment",
-}
-"""The bottleneck that the model sees in the layout it keeps; it overrides the ledger's."""
+"""The next step where no ranking of actions says what brings how much."""
 
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -137,10 +118,22 @@ def verdict_label(bottleneck: Bottleneck) -> str:
 
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
-    words, loss = _WORDS[analysis.verdict.bottleneck], _main_loss(analysis)
-    if loss is None:
-        return words.plain_headline
-    return words.headline.format(share=fmt.percent(loss.side_share_ratio), gpu_time=fmt.gpu_time(loss.gpu_s))
+    verdict = analysis.verdict
+    words, loss = _WORDS[verdict.bottleneck], _main_loss(analysis)
+    if verdict.bottleneck == "balanced":
+        text = words.headline if ranking_of(analysis) else words.plain_headline
+    elif loss is None or loss.side_share_ratio < _LEAST_HEADLINE_RATIO:
+        text = words.plain_headline
+    else:
+        text = words.headline.format(share=fmt.percent(loss.side_share_ratio))
+    tied = [_WORDS[cause].cause for cause in verdict.tied_with]
+    return f"{text}; tied with {' and '.join(tied)}" if tied else text
+
+
+def ranking_of(analysis: AnalysisResult) -> Ranking | None:
+    """The ranking that the verdict was read from; None where the model says nothing, or does not explain the run."""
+    ranking = analysis.model.ranking if isinstance(analysis.model, ModelResult) else None
+    return ranking if ranking is not None and ranking.losses else None
 
 
 def why(analysis: AnalysisResult) -> str:
@@ -150,7 +143,7 @@ def why(analysis: AnalysisResult) -> str:
         return _sentence(verdict.unknown_reason or "The run has too few training steps")
     losses = [loss for loss in verdict.losses if loss.gpu_s > 0]
     if not losses:
-        return f"{stretch(analysis)}, no GPU time was lost to a known cause."
+        return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
     first, *rest = losses
     words = _WORDS[first.cause]
     text = (
@@ -158,7 +151,26 @@ def why(analysis: AnalysisResult) -> str:
         f"{fmt.percent(first.side_share_ratio)} of {words.side}."
     )
     others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
-    return f"{text} Also lost: {'; '.join(others)}." if others else text
+    return f"{text}{_pace(analysis)} Also lost: {'; '.join(others)}." if others else text + _pace(analysis)
+
+
+_REMOVED: Final[Mapping[Bottleneck, str]] = {
+    "samplers": "Samplers twice as fast",
+    "trainers": "Trainers twice as fast",
+    "lockstep": "Overlapping the two",
+    "staleness_cap": "No limit on staleness and samples in flight",
+    "weight_updates": "Weight updates that cost nothing",
+    "environment": "An environment that costs nothing",
+}
+
+
+def _pace(analysis: AnalysisResult) -> str:
+    """What the removal of the cause would bring, as a sentence after a space; empty where the model does not say."""
+    verdict = analysis.verdict
+    loss = next((each for each in verdict.losses if each.cause == verdict.cause), None)
+    if loss is None or loss.gain_ratio is None:
+        return ""
+    return f" {_REMOVED[loss.cause]} would bring {actions.gain_words(loss.gain_ratio)}."
 
 
 def cause_words(loss: Loss) -> str:
@@ -177,39 +189,52 @@ def alarm(analysis: AnalysisResult) -> str | None:
 
 
 def next_step(analysis: AnalysisResult) -> str:
-    """What to change first, and how to check the effect."""
-    words = _WORDS[analysis.verdict.bottleneck]
+    """What to do first, and what it brings."""
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
-    if analysis.verdict.bottleneck == "unknown":
-        return words.next
-    step = words.next
-    if isinstance(analysis.model, ModelResult):
-        step = _modelled_step(analysis.model, analysis.verdict.bottleneck)
-    cheaper = cheapest_finding(analysis)
-    if cheaper is None:
-        return f"{step} Change one thing at a time and compare the steady throughput."
-    return f"{step} First check “{findings.title(cheaper).lower()}” (below): it may be cheaper to fix."
+    ranking = ranking_of(analysis)
+    if ranking is None or analysis.verdict.bottleneck == "unknown":
+        return _WITHOUT_MODEL[analysis.verdict.bottleneck]
+    first = ranking.first
+    if first is None:
+        return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
+    parts = [f"{actions.what_to_do(first)}: {actions.effect(first)}.", _aside(analysis, first), _kept(analysis, first)]
+    return " ".join(part for part in parts if part)
 
 
-def _modelled_step(model: ModelResult, bottleneck: Bottleneck) -> str:
-    """The next step, consistent with the recommended layout."""
-    reason = model.recommendation.reason
-    if model.recommendation.changes:
-        return f"{advice.change_words(model)}."
-    binding = _BINDING.get(reason) or bottleneck
-    step, because, first = _WORDS[binding].next, _KEPT_BECAUSE.get(reason), advice.measure_first(model)
-    if binding in _KEPT:
-        step = f"{_KEPT[binding]}: {because}." if because else f"{_KEPT[binding]}."
-    return step if first is None else f"{step} Before changing the layout, {first}."
+def _aside(analysis: AnalysisResult, first: Action) -> str:
+    """Why the first action is not against the cause that the verdict names; empty where it is."""
+    verdict = analysis.verdict
+    if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
+        return ""
+    return f"No setting takes {_WORDS[verdict.cause].cause} away; this is what brings most."
 
 
-def cheapest_finding(analysis: AnalysisResult) -> Finding | None:
-    """The finding to fix before changing the layout; None if no finding explains the bottleneck."""
-    found = {finding.rule: finding for finding in analysis.findings}
-    rules = _WORDS[analysis.verdict.bottleneck].rules
-    return next((found[rule] for rule in rules if rule in found), None)
+def _kept(analysis: AnalysisResult, first: Action) -> str:
+    """That the layout is kept, and why; empty where the first action changes it."""
+    if first.kind != "fix" or not isinstance(analysis.model, ModelResult):
+        return ""
+    return f"The layout is kept: {advice.kept_because(analysis.model)}"
+
+
+def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
+    """The next actions after the first, one sentence each."""
+    ranking = ranking_of(analysis)
+    rest = ranking.actions[1 : 1 + shown] if ranking is not None and analysis.verdict.bottleneck != "unknown" else ()
+    own = own_staleness_p95(analysis)
+    lines: list[str] = []
+    for each in rest:
+        fresh = actions.staleness_words(each, own)
+        lines.append(f"{actions.what_to_do(each)}: {actions.effect(each)}{'; ' if fresh else ''}{fresh}.")
+    return lines
+
+
+def own_staleness_p95(analysis: AnalysisResult) -> int | None:
+    """95th percentile of today's staleness of samples, in versions; None where it is not known."""
+    model = analysis.model
+    staleness = model.forecasts.today.staleness if isinstance(model, ModelResult) else None
+    return None if staleness is None else staleness.sample_p95
 
 
 def no_findings(analysis: AnalysisResult) -> str:

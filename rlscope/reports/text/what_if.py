@@ -13,6 +13,7 @@ from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents.layouts import step_seconds
 from rlscope.reports.text import advice
+from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, WARNINGS, other_run_lines, overflow_line, scaling_sentence
 
 
@@ -32,7 +33,7 @@ def headline(answer: WhatIf) -> str:
         return f"Infeasible: {_obstacle(answer.obstacle)}"
     if answer.gain_ratio is None or not any(answer.gain_ratio):
         return "Modelled throughput: no change"
-    return f"Modelled throughput: {advice.gain_words(answer.gain_ratio)}"
+    return f"Modelled throughput: {gain_words(answer.gain_ratio)}"
 
 
 def what_if_rows(answer: WhatIf) -> list[WhatIfRow]:

@@ -1,0 +1,182 @@
+"""Actions in words: what to do, in which setting, what it brings, what it costs, and how to verify it."""
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from rlscope import format as fmt
+from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.analysis.staleness import effective_share_at
+from rlscope.model.forecast.actions import Action, ActionWhat, Cause
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.result import STEPS_TO_PREDICT
+from rlscope.model.system import Layout
+
+Cost = Literal["restart", "engine_restart", "engineering"]
+"""restart: of the run. engine_restart: of the engines. engineering: work on code or machines."""
+
+_COSTS: Final[Mapping[Cost, str]] = {
+    "restart": "a restart",
+    "engine_restart": "a restart of the engines",
+    "engineering": "work on the code or the machines",
+}
+_SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
+    "trl": {
+        "running_limit": "--max-num-seqs",
+        "staleness_cap": "max_staleness",
+        "in_flight_limit": "max_inflight_tasks",
+    },
+    "verl": {
+        "running_limit": "actor_rollout_ref.rollout.max_num_seqs",
+        "publish_every": "async_training.trigger_parameter_sync_step",
+        "layout": "trainer.n_gpus_per_node and rollout.n_gpus_per_node",
+    },
+    "areal": {
+        "running_limit": "max_num_seqs",
+        "staleness_cap": "rollout.max_head_offpolicyness",
+        "running_samples_limit": "rollout.max_concurrent_rollouts",
+    },
+    "prime": {"staleness_cap": "orchestrator.max_off_policy_steps"},
+    "skyrl": {
+        "staleness_cap": "trainer.fully_async.max_staleness_steps",
+        "in_flight_limit": "trainer.fully_async.num_parallel_generation_workers",
+    },
+    "pipelinerl": {"staleness_cap": "finetune.max_lag", "publish_every": "weight_update_interval"},
+    "miles": {"staleness_cap": "--max-weight-staleness", "in_flight_limit": "--async-max-concurrent-samples"},
+    "vllm": {"running_limit": "--max-num-seqs"},
+    "sglang": {"running_limit": "--max-running-requests"},
+}
+"""Names of settings by what is in the name of the framework; the first that fits is used."""
+_RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
+    "running_limit": "max_running_per_engine",
+    "staleness_cap": "max_staleness",
+    "in_flight_limit": "max_in_flight_samples",
+    "running_samples_limit": "max_running_samples",
+    "queue_capacity": "queue_capacity_samples",
+}
+"""Names in run.json, for a framework that is not known."""
+_FIXES: Final[Mapping[ActionWhat, str]] = {
+    "weight_updates": "Make weight updates cheaper: publish less often, transfer while engines generate",
+    "environment": "Make the environment faster, or run more of it in parallel",
+    "slow_engines": "Bring the slow engines up to the speed of the others",
+    "trainer_speed": "Make the training step faster",
+    "forward_speed": "Make each engine faster",
+}
+_TOWARDS: Final[Mapping[Cause, str]] = {
+    "samplers": "more_samples",
+    "lockstep": "more_samples",
+    "trainers": "fewer_samples",
+}
+
+
+def what_to_do(action: Action) -> str:
+    """The action as an imperative, without a full stop."""
+    words = _imperative(action)
+    if action.kind != "probe":
+        return words
+    return f"Try it for five minutes: {words[0].lower()}{words[1:]}"
+
+
+def _imperative(action: Action) -> str:
+    before, after = action.before, action.after
+    if isinstance(after, Layout):
+        return _layout_imperative(action, after)
+    if action.what in _FIXES:
+        return _FIXES[action.what]
+    now, then = fmt.count(int(before or 0)), fmt.count(int(after or 0))
+    return {
+        "staleness_cap": f"Raise the staleness cap from {now} to {fmt.counted(int(after or 0), 'version', 'versions')}",
+        "in_flight_limit": f"Allow {then} samples in flight instead of {now}",
+        "running_samples_limit": f"Allow {then} running samples over all engines instead of {now}",
+        "queue_capacity": f"Let the queue hold {then} samples instead of {now}",
+        "publish_every": f"Publish every {then} optimizer steps instead of every {now}",
+    }[action.what]
+
+
+def _layout_imperative(action: Action, after: Layout) -> str:
+    if action.what == "running_limit" and isinstance(action.before, Layout):
+        now = fmt.count(action.before.running_per_engine)
+        return f"Let each engine run up to {fmt.count(after.running_per_engine)} requests instead of {now}"
+    words = layout_words(after)
+    return f"Run asynchronously with {words}" if action.what == "asynchronous" else f"Use {words}"
+
+
+def layout_words(layout: Layout) -> str:
+    """A layout in words."""
+    trainers = fmt.counted(layout.trainer_gpus, "trainer GPU", "trainer GPUs")
+    samplers = fmt.counted(layout.sampler_gpus, "sampler GPU", "sampler GPUs")
+    running = fmt.counted(layout.running_per_engine, "running request", "running requests")
+    return f"{trainers} and {samplers}, up to {running} per engine"
+
+
+def gain_words(gain_ratio: Spread) -> str:
+    """A gain with its 90% interval, left out if its ends read the same."""
+    median, low, high = map(fmt.signed_percent, gain_ratio)
+    return median if low == high else f"{median} (90% interval {low} to {high})"
+
+
+def effect(action: Action) -> str:
+    """What the action brings, as the end of a sentence that begins with what to do."""
+    gain = gain_words(action.gain_ratio)
+    if action.what in ("trainer_speed", "forward_speed"):
+        return f"10% faster brings {gain} throughput"
+    if action.kind == "fix":
+        return f"{gain} throughput if it cost nothing"
+    return f"{gain} throughput"
+
+
+def staleness_words(action: Action, own_p95: int | None) -> str:
+    """Staleness with the action beside today's; empty where a fix leaves it alone, or where it is not known."""
+    if action.kind == "fix" or action.staleness is None or own_p95 is None:
+        return ""
+    after = action.staleness.sample_p95
+    if after == own_p95:
+        return f"staleness p95 stays {own_p95}"
+    return f"staleness p95 {after} instead of {own_p95}"
+
+
+def setting_of(action: Action, run: RunFacts) -> str | None:
+    """The name of the setting in the run's framework; None where none is known."""
+    framework = str(run.settings.get("framework", "")).lower()
+    for name, settings in _SETTINGS.items():
+        if name in framework and action.what in settings:
+            return settings[action.what]
+    return _RUN_SETTINGS.get(action.what)
+
+
+def cost_of(action: Action) -> Cost:
+    """What it takes."""
+    if action.kind == "fix":
+        return "engineering"
+    return "engine_restart" if action.what == "running_limit" else "restart"
+
+
+def cost_words(action: Action) -> str:
+    """What it takes, in words."""
+    return _COSTS[cost_of(action)]
+
+
+def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
+    """How to see that it holds."""
+    steps = fmt.count(STEPS_TO_PREDICT)
+    if measured_tokens_per_s is None or action.kind == "fix":
+        return f"Record {steps} steady steps with it and compare the steady throughput."
+    median, low, high = (fmt.tokens_per_second(measured_tokens_per_s * (1.0 + gain)) for gain in action.gain_ratio)
+    return f"Record {steps} steady steps with it: {median} ({low} to {high}) is expected."
+
+
+def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | None:
+    """Gain of the rate times the effective sample size at the ages before and after, less 1.
+
+    None where importance ratios were recorded at fewer than three ages, or not as far as the action goes.
+    """
+    tokens, moments = analysis.staleness.tokens, analysis.answers.get("version_moments")
+    if tokens is None or action.staleness is None or moments is None:
+        return None
+    now = effective_share_at(moments, tokens.mean)
+    then = effective_share_at(moments, action.staleness.token_mean)
+    return None if not now or then is None else (1.0 + action.gain_ratio.median) * then / now - 1.0
+
+
+def direction_of(action: Action) -> str | None:
+    """Whether the action makes more samples for the trainers, or fewer; None where neither is its aim."""
+    return _TOWARDS.get(action.cause) if action.kind != "fix" else None

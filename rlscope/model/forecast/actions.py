@@ -171,7 +171,7 @@ def rank_actions(
     bench = _Bench(calibration, forecasts.today, grounds, settings)
     actions = [*_layout_actions(calibration, forecasts, recommendation), *bench.actions(observed)]
     losses = _losses(_measured(bench.removals(), observed, grounds.lost_gpu_s), actions, grounds.lost_gpu_s)
-    return Ranking(_listed(actions, losses), losses)
+    return Ranking(_listed(actions), losses)
 
 
 def _measured(
@@ -205,17 +205,16 @@ def _losses(
     return (*first, *(each for each in losses if each.cause not in tied))
 
 
-def _listed(actions: Sequence[Action], losses: Sequence[CauseLoss]) -> tuple[Action, ...]:
-    """What is worth doing: changes that are sure and fresh enough, what is against the largest cause, the rest."""
+def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
+    """What is worth doing: changes that are sure and fresh enough first, then by what they bring."""
     worth = [each for each in actions if each.gain_ratio.median >= WORTHWHILE_RATIO]
     by_setting = {each.cause for each in worth if each.kind != "fix"}
     # A side is made faster by work; where a setting does as much, that is not worth a line.
     worth = [each for each in worth if each.what not in _SPEEDS or each.cause not in by_setting]
-    largest = losses[0].cause if losses else None
 
-    def rank(action: Action) -> tuple[bool, bool, bool, float]:
+    def rank(action: Action) -> tuple[bool, bool, float]:
         is_sure = action.kind == "change" and not action.is_staler
-        return (not is_sure, action.is_staler, action.cause != largest, -action.gain_ratio.median)
+        return (not is_sure, action.is_staler, -action.gain_ratio.median)
 
     return tuple(sorted(worth, key=rank))
 

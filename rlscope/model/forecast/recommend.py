@@ -32,18 +32,15 @@ Reason = Literal[
     "lengths_drift",
     "best_already",
     "small_gain",
-    "updates_bind",
-    "environment_binds",
     "no_other_layout",
     "too_short",
     "not_replayed",
 ]
 """worthwhile: change. unsure: another layout is likely faster, and less than SURE_RATIO of the draws agree.
 lengths_drift: they would agree if responses did not grow or shrink. best_already: no other layout is faster.
-small_gain: none is faster by WORTHWHILE_RATIO. updates_bind, environment_binds: none is, since the run does not wait
-for GPUs. no_other_layout: granularity, memory and staleness leave none. too_short: another layout is likely faster, and
-the stretch has too few steps to hold the model to. not_replayed: the model does not reproduce the run that it was
-fitted to."""
+small_gain: none is faster by WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness leave none. too_short:
+another layout is likely faster, and the stretch has too few steps to hold the model to. not_replayed: the model does
+not reproduce the run that it was fitted to."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 
@@ -53,8 +50,6 @@ ADVICE: Final[Mapping[Reason, Advice]] = {
     "lengths_drift": "probe",
     "best_already": "keep",
     "small_gain": "keep",
-    "updates_bind": "keep",
-    "environment_binds": "keep",
     "no_other_layout": "keep",
     "too_short": "probe",
     "not_replayed": "unknown",
@@ -233,11 +228,6 @@ def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) ->
     gain_ratio = Spread.of(gains_over(best, today))
     if sure or gain_ratio.median >= WORTHWHILE_RATIO:
         return _worthwhile_reason(best, today, grounds, sure=sure)
-    regime = today.state.regime if today.state else None
-    if regime == "weight_updates":
-        return "updates_bind"
-    if regime == "environment":
-        return "environment_binds"
     return "best_already" if gain_ratio.median <= 0.0 and gain_ratio.high < WORTHWHILE_RATIO else "small_gain"
 
 

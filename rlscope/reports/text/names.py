@@ -24,8 +24,6 @@ REASONS: Final[Mapping[Reason, str]] = {
     ),
     "best_already": "No other layout of these GPUs is faster.",
     "small_gain": "No other layout of these GPUs is likely to bring 5%, and less is not worth a restart.",
-    "updates_bind": "No other layout brings 5%: the run waits for weight updates.",
-    "environment_binds": "No other layout brings 5%: the run waits for the environment.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady stretch is too short to check the model on: that takes {STEPS_TO_PREDICT} "

@@ -154,8 +154,8 @@ class StalenessLaws:
     def of(cls, system: System) -> "StalenessLaws":
         """The laws of a system's lengths."""
         workload = system.workload
-        oldest = oldest_token_law(workload.lengths, workload.group_size)
-        return cls(workload.lengths, oldest, workload.group_size)
+        oldest = oldest_token_law(workload.lengths, workload.unit_samples)
+        return cls(workload.lengths, oldest, workload.unit_samples)
 
 
 def forecast_layouts(
@@ -319,7 +319,7 @@ def _of_state(system: System, state: SteadyState) -> OperatingPoint:
         tokens_per_s=state.trained_tokens_per_s,
         step_s=state.step_s,
         trainer_idle_ratio=state.trainer_idle_ratio,
-        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
+        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.unit_samples),
     )
 
 

@@ -14,7 +14,7 @@ room in the queue. `pulled`: each engine takes whole groups between its passes w
 holds it; it keeps its own finished groups until the queue has room, and starts no new ones meanwhile.
 """
 Delivery = Literal["group", "sample"]
-"""What is queued, taken and dropped as one: a whole group once its last sample is finished, or each sample by itself."""
+"""What is queued, taken and dropped as one: a whole group, once its last sample is finished, or each sample alone."""
 QueueOrder = Literal["fifo", "lifo", "oldest_first"]
 """What the trainer takes first: what was queued first, what was queued last, or what has the oldest token."""
 QueuePolicy = Literal["wait", "drop_oldest"]

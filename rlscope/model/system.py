@@ -124,7 +124,7 @@ class Admission:
     staleness_policy: StalenessPolicy = "admission"
     """How `max_staleness` is kept; without a cap it means nothing."""
     in_flight_until_trained: bool = False
-    """Whether samples count against `max_in_flight_samples` until their step ends; else until the trainer takes them."""
+    """Whether `max_in_flight_samples` counts samples until their step ends, and not until the trainer takes them."""
 
     @property
     def waits_for_cap(self) -> bool:

@@ -25,13 +25,14 @@ from rlscope.model.forecast.layouts import (
     preemption_seen,
 )
 from rlscope.model.forecast.recommend import Recommendation, contradiction, recommend
+from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
-from rlscope.model.policies import StalenessPolicy
+from rlscope.model.policies import Delivery, StalenessPolicy
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
@@ -66,6 +67,20 @@ class ModelConfig:
     """Batches of an optimizer step that the trainers hold besides the one they train on."""
     others: tuple[OtherRun, ...] = ()
     """Runs of the same model and trainers, which say how training scales."""
+    delivery: Delivery = "group"
+    alternatives: tuple[Scheduling, ...] = ()
+    """What else the run's facts allow beside `delivery`, `settings` and `admission`."""
+    scheduling_contradicted: bool = False
+    """Whether the config states another scheduling than the run plainly shows."""
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """The one that the facts suggest first, or, in a result, the one that fits the run best."""
+        return Scheduling(self.delivery, self.settings, self.admission)
+
+    def scheduled(self, scheduling: Scheduling) -> "ModelConfig":
+        """With another scheduling."""
+        return replace(self, delivery=scheduling.delivery, settings=scheduling.settings, admission=scheduling.admission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +131,8 @@ class ModelResult:
     """Of the mean response length over the stretch."""
     others: tuple[OtherRun, ...]
     """Those of the model_config, each with all its warnings."""
+    replay: Replay
+    """Today's layout by the model, beside what was measured; its scheduling is that of the model_config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +153,8 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     """
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, model_config, rng)
+    replay = replay_run(calibration, whole, (model_config.scheduling, *model_config.alternatives))
+    calibration, model_config = scheduled(calibration, replay.scheduling), model_config.scheduled(replay.scheduling)
     prediction = _prediction(halves, model_config, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     layouts = _layouts(calibration, model_config.granularity)
@@ -159,10 +178,11 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         efficiency=batch_efficiency(calibration, whole),
         sensitivities=sensitivities(calibration, model_config.granularity),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
-        warnings=_warnings(whole, halves, lengths, model_config, simulated=judged.simulated_layouts > 0),
+        warnings=_warnings(whole, halves, lengths, model_config, replay, simulated=judged.simulated_layouts > 0),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
+        replay=replay,
     )
 
 
@@ -193,6 +213,7 @@ def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Ge
         rng,
         form=model_config.form,
         prefetched_batches=model_config.prefetched_batches,
+        delivery=model_config.delivery,
         others=model_config.others,
     )
 
@@ -244,6 +265,7 @@ def _warnings(
     halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
     model_config: ModelConfig,
+    replay: Replay,
     *,
     simulated: bool,
 ) -> tuple[ModelWarning, ...]:
@@ -253,6 +275,8 @@ def _warnings(
         ModelWarning.LENGTHS_DRIFT: lengths is not None and lengths.drifts,
         ModelWarning.PERIOD_DRIFTS: periods is not None and periods.drifts,
         ModelWarning.MANNER_ASSUMED: simulated and not model_config.scheduling_stated,
+        ModelWarning.SCHEDULING_CONTRADICTED: model_config.scheduling_contradicted,
+        ModelWarning.NOT_EXPLAINED: not replay.explains,
         ModelWarning.AHEAD_CONTRADICTED: seen is not None
         and abs(seen - model_config.prefetched_batches) > _OTHER_BATCHES,
     }

@@ -1,9 +1,9 @@
 """The queue to the trainer, the limits on starting groups, and the places that stay empty for them. Counts in groups.
 
-A group is in flight from its start until the trainer takes it, or has trained on it where the limit says so, or until it
-is dropped or filtered. Where the staleness
-cap is kept by admission, groups start only up to (version + max_staleness + 1) steps' worth, less what was dropped or
-filtered: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
+A group is in flight from its start until it is dropped or filtered, or until the trainer takes it, or has trained on it
+where the limit counts that too. Where the staleness cap is kept by admission, groups start only up to (version +
+max_staleness + 1) steps' worth, less what was dropped or filtered: the rule of AReaL (Fu et al. 2025), which a sample
+overtaken by shorter ones can exceed.
 """
 
 from dataclasses import dataclass, field

@@ -1,10 +1,10 @@
 """Samples and groups of a simulation, and all that is random about them: lengths, filtering, waits and step times.
 
 Group g holds the samples g * S .. g * S + S - 1. A group is what is queued as one: where samples are delivered one by
-one every sample is a group here, S is 1, and only the lengths still follow the prompts that they belong to. Columns are lists, not arrays: the simulation touches one entry at a
-time, and whole columns are evaluated at the end. Members of a group are as alike as was measured: a Gaussian copula
-whose correlation gives the measured mean of the longest member. Not covered: any other dependence, such as prompts that
-are hard in every epoch.
+one, every sample is a group here, and only the lengths still follow the prompts. Columns are lists, not arrays: the
+simulation touches one entry at a time, and whole columns are evaluated at the end. Members of a group are as alike as
+was measured: a Gaussian copula whose correlation gives the measured mean of the longest member. Not covered: any other
+dependence, such as prompts that are hard in every epoch.
 """
 
 import math

@@ -34,7 +34,13 @@ _TOGETHER_RATIO: Final = 0.95
 take groups all of them; a few that were resumed elsewhere do not make it a router."""
 
 _PLAIN_RATIO: Final = 0.8
-"""Of the samples or pairs that can tell: from here on the run shows it plainly, and up to a fifth plainly not."""
+"""Of the samples or pairs that can tell: from here on the run plainly does so."""
+
+_PLAINLY_NOT_RATIO: Final = 0.2
+"""Of those: up to here it plainly does not."""
+
+_PLAINLY_DROPPED_RATIO: Final = 0.01
+"""Of the delivered tokens: more is no accident, whatever the config states."""
 
 _DISORDER_RATIO: Final = 0.05
 """Of the pairs that can tell, up to which an order is kept: several trainers that take at once swap a few."""
@@ -160,7 +166,7 @@ def _deliveries(config: RunConfig, whole: Observed) -> _Reading:
     alone_ratio, stated = whole.scheduling.queued_alone_ratio, config.delivery
     if whole.group_size == 1:
         return _Reading((stated or "group",))
-    if alone_ratio is not None and not 1.0 - _PLAIN_RATIO < alone_ratio < _PLAIN_RATIO:
+    if alone_ratio is not None and not _PLAINLY_NOT_RATIO < alone_ratio < _PLAIN_RATIO:
         shown: Delivery = "sample" if alone_ratio >= _PLAIN_RATIO else "group"
         return _Reading((shown,), contradicted=stated not in (None, shown))
     return _Reading((stated,)) if stated else _Reading(("group", "sample"))
@@ -172,7 +178,7 @@ def _orders(config: RunConfig, whole: Observed) -> _Reading:
     known = {order: ratio for order, ratio in disorder.items() if ratio is not None}
     fitting = tuple(order for order in ("fifo", "oldest_first", "lifo") if known.get(order, 1.0) <= _DISORDER_RATIO)
     if stated:
-        is_contradicted = bool(fitting) and known.get(stated, 0.0) >= 1.0 - _PLAIN_RATIO
+        is_contradicted = bool(fitting) and known.get(stated, 0.0) >= _PLAINLY_NOT_RATIO
         return _Reading(fitting, contradicted=True) if is_contradicted else _Reading((stated,))
     # Where nothing is left behind when a batch is taken, the order makes no difference.
     return _Reading(fitting or ("fifo",))
@@ -201,20 +207,21 @@ def _admissions(config: RunConfig, whole: Observed) -> _Reading:
 def _policies(config: RunConfig, whole: Observed) -> _Reading:
     """How a cap on staleness is kept: dropped samples, trainers that wait and engines that wait each show one way."""
     stated, cap = config.staleness_policy, config.max_staleness
-    drops = _dropped_ratio(whole) > _DROPPED_RATIO and config.queue_policy != "drop_oldest"
+    dropped_ratio = 0.0 if config.queue_policy == "drop_oldest" else _dropped_ratio(whole)
     if stated is not None:
-        is_contradicted = drops and stated in ("publication_waits", "admission") and cap is not None
+        waits = stated in ("publication_waits", "admission") and cap is not None
+        is_contradicted = waits and dropped_ratio > _PLAINLY_DROPPED_RATIO
         return _Reading(("drop",), contradicted=True) if is_contradicted else _Reading((stated,))
     if not cap:
         return _Reading(("none",))
-    if drops:
+    if dropped_ratio > _DROPPED_RATIO:
         return _Reading(("drop",))
     if (whole.load.wait_staleness_cap_ratio or 0.0) > _WAIT_RATIO:
         return _Reading(("publication_waits",))
     held_s = whole.engine_state_s.get(("no_requests", "staleness_cap"), 0.0)
     if held_s > _WAIT_RATIO * whole.engines * whole.seconds and config.max_in_flight_samples is None:
         return _Reading(("admission",))
-    return _Reading(("drop", "admission", "none"))
+    return _Reading(("none", "drop", "admission"))
 
 
 def _counts_training(config: RunConfig, whole: Observed) -> _Reading:

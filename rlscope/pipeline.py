@@ -44,6 +44,7 @@ QUESTIONS: Final = (
     "version_sources",
     "sample_strips",
     "sample_staleness",
+    "oldest_staleness",
     "batch_size",
     "waiting_requests",
     "kv_use",

@@ -327,7 +327,8 @@ def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s
         full = admission.queue_capacity_samples / samples
         batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
     if admission.max_in_flight_samples is not None:
-        batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
+        left = admission.max_in_flight_samples - in_flight - fleet.untrained(running)
+        batches = np.minimum(batches, left / samples)
     if admission.max_staleness is not None and admission.waits_for_cap:
         batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
     return np.maximum(batches, 0.5)
@@ -367,7 +368,7 @@ def _full_queue_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> R
 def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
     """The offset at which the samples older than the cap are just the surplus."""
     workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
-    law = oldest_token_law(workload.lengths, workload.group_size)
+    law = oldest_token_law(workload.lengths, workload.unit_samples)
     rate = fleet.versions_per_token(running) * levels.environment_s / step_s
 
     def drops_the_surplus(offset: Reals) -> Flags:

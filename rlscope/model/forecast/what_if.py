@@ -178,13 +178,13 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
 def _small_limit(system: System) -> Obstacle | None:
     """The limit that no step could ever pass: it holds fewer whole groups than a step takes."""
     workload, admission = system.workload, system.admission
-    groups = math.ceil(workload.samples_per_step / workload.group_size)
+    groups = math.ceil(workload.samples_per_step / workload.unit_samples)
     limits: Mapping[Obstacle, int | None] = {
         "queue_capacity": admission.queue_capacity_samples,
         "in_flight_cap": admission.max_in_flight_samples,
     }
     for name, limit in limits.items():
-        if limit is not None and limit // workload.group_size < groups:
+        if limit is not None and limit // workload.unit_samples < groups:
             return name
     return None
 

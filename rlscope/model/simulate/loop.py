@@ -127,12 +127,12 @@ class EventLoop:
         self._swaps = not capped and not workload.environment_s
         self._leave_engine = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
-        self.samples = Samples(draws, workload.group_size)
+        self.samples = Samples(draws, workload.unit_samples)
         self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
         pulls = settings.dispatch == "pulled"
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
-        self.gate = Gate(admission, workload.samples_per_step, workload.group_size, self.queue)
+        self.gate = Gate(admission, workload.samples_per_step, workload.unit_samples, self.queue)
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
@@ -141,7 +141,7 @@ class EventLoop:
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
         """Of the next step."""
-        self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
+        self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.unit_samples)
         """Held besides those of the next step when it starts."""
         self._taken: list[int] = []
         """Taken out of the queue, not yet trained on."""
@@ -245,6 +245,7 @@ class EventLoop:
             self._starter.finish(group, self.version, now_s)
         else:
             samples.group_outcome[group] = FILTERED
+            samples.group_left_s[group] = now_s
             self.gate.filtered += 1
         self._note_queued(now_s)
 
@@ -315,6 +316,7 @@ class EventLoop:
             samples.group_outcome[group] = TRAINED
             samples.group_step[group] = step
             samples.group_consumer_version[group] = self.version
+        self.gate.trained += len(self._batch)
         self.step_ends_s.append(now_s)
         self.trainer.publish(now_s)
         if self._cap is None or self._cap.allows(self.version + 1):

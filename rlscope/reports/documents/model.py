@@ -13,7 +13,9 @@ from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import Compared, PredictedQuantity, Prediction
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.recommend import Reason, UncertaintySource, fastest_probabilities
+from rlscope.model.forecast.replay import ObservableName, ObservableUnit, Replay, ReplayMethod, Scheduling
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
+from rlscope.model.policies import Delivery, Dispatch, QueueOrder, QueuePolicy, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents import Document, Figure
 from rlscope.reports.documents.layouts import (
@@ -204,6 +206,72 @@ class PreemptionsJson(Document):
     """How far that forecast is from the decode batches that the run measured."""
 
 
+class ObservableJson(Document):
+    """One quantity of the layout in use, measured over the steady window and replayed by the model."""
+
+    name: ObservableName
+    """The quantity."""
+    unit: ObservableUnit
+    """Unit of both values; a ratio is a share of time, 0 to 1."""
+    measured: Figure
+    """Measured; null if it was not recorded."""
+    replayed: Figure
+    """By the model; null if the method does not know it."""
+    misfit_ratio: Figure
+    """`replayed` over `measured`, less 1; null for shares and versions."""
+    difference: Figure
+    """`replayed` less `measured`."""
+
+
+class SchedulingJson(Document):
+    """How rollouts are scheduled, as the model has it."""
+
+    delivery: Delivery
+    """What is queued as one: whole groups or single samples."""
+    queue_order: QueueOrder
+    """What the trainer takes first."""
+    dispatch: Dispatch
+    """Who gives samples to the engines."""
+    queue_policy: QueuePolicy
+    """What a full queue does."""
+    max_staleness: int | None
+    """Cap on the staleness of the oldest token, in versions; null where none is kept."""
+    staleness_policy: StalenessPolicy | None
+    """How that cap is kept; null where none is."""
+    in_flight_until_trained: bool
+    """Whether a limit in flight counts samples until their training step ends."""
+
+
+class TriedJson(Document):
+    """A scheduling that the facts of the run allow."""
+
+    scheduling: SchedulingJson
+    """The scheduling."""
+    misfit: Figure
+    """Root mean square of the differences, each in its tolerance; null where the model cannot run it."""
+    rate_misfit_ratio: Figure
+    """Replayed over measured trained tokens per second, less 1."""
+
+
+class ReplayJson(Document):
+    """The layout in use as the model has it, beside what was measured over the steady window."""
+
+    explains: bool
+    """Whether the replayed rate is within 10% of the measured one."""
+    rate_misfit_ratio: Figure
+    """Replayed over measured trained tokens per second, less 1."""
+    method: ReplayMethod
+    """How the layout was replayed."""
+    compared: tuple[ObservableJson, ...]
+    """Every quantity."""
+    off: tuple[ObservableName, ...]
+    """Quantities beyond their tolerance, the furthest off first."""
+    scheduling: SchedulingJson
+    """The scheduling that fits the run best; it is used for every layout."""
+    tried: tuple[TriedJson, ...]
+    """Every scheduling that was tried, the one used first."""
+
+
 class ModelJson(Document):
     """What else the model says; every key is null where it could not be fitted."""
 
@@ -231,6 +299,8 @@ class ModelJson(Document):
     """What was assumed because the run does not show it."""
     training_scaling: TrainingScalingJson | None = None
     """How training scales with the number of trainer GPUs."""
+    replay: ReplayJson | None = None
+    """The layout in use as the model has it, beside what was measured."""
 
 
 def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) -> ThroughputJson:
@@ -374,6 +444,39 @@ def model_json(model: ModelResult | NoModelResult) -> ModelJson:
         cautions=model.warnings,
         notes=model.calibration.warnings,
         training_scaling=scaling_json(model),
+        replay=_replay(model.replay),
+    )
+
+
+def _replay(replay: Replay) -> ReplayJson:
+    return ReplayJson(
+        explains=replay.explains,
+        rate_misfit_ratio=replay.rate_misfit_ratio,
+        method=replay.method,
+        compared=tuple(ObservableJson.read(each) for each in replay.compared),
+        off=tuple(each.name for each in replay.off),
+        scheduling=_scheduling(replay.scheduling),
+        tried=tuple(
+            TriedJson(
+                scheduling=_scheduling(each.scheduling),
+                misfit=each.misfit,
+                rate_misfit_ratio=each.rate_misfit_ratio,
+            )
+            for each in replay.tried
+        ),
+    )
+
+
+def _scheduling(scheduling: Scheduling) -> SchedulingJson:
+    settings, admission = scheduling.settings, scheduling.admission
+    return SchedulingJson(
+        delivery=scheduling.delivery,
+        queue_order=settings.queue_order,
+        dispatch=settings.dispatch,
+        queue_policy=admission.queue_policy,
+        max_staleness=admission.max_staleness,
+        staleness_policy=None if admission.max_staleness is None else admission.staleness_policy,
+        in_flight_until_trained=admission.in_flight_until_trained,
     )
 
 

@@ -35,12 +35,13 @@ class TerminalSection(NamedTuple):
 
 
 def model_sections(model: ModelResult | NoModelResult, width: int) -> list[TerminalSection]:
-    """Recommended layout, predicted and measured, losses from the upper bound down, time to finish."""
+    """Recommended layout, predicted, measured and replayed, losses from the upper bound down, time to finish."""
     if isinstance(model, NoModelResult):
         return [TerminalSection(_ADVICE, plain(model_words.no_result_sentence(model)))]
     return [
         TerminalSection(_ADVICE, _advice(model, width)),
         TerminalSection(model_words.PREDICTION_TITLE, _predicted(model)),
+        TerminalSection(model_words.REPLAY_TITLE, _replayed(model)),
         TerminalSection(model_words.GAP_TITLE, _gap(model, width)),
         TerminalSection("Time to finish", _finish(model)),
     ]
@@ -86,6 +87,15 @@ def _predicted(model: ModelResult) -> RenderableType:
         table.add_row(*row)
     sentence = Text(model_words.prediction_sentence(model), style="dim")
     return Group(table, sentence) if model.prediction else sentence
+
+
+def _replayed(model: ModelResult) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("", "measured", "replayed", ""):
+        table.add_column(title, overflow="fold")
+    for row in model_words.short_replay_rows(model):
+        table.add_row(*row)
+    return Group(table, Text(model_words.replay_sentence(model), style="dim"))
 
 
 def _gap(model: ModelResult, width: int) -> RenderableType:

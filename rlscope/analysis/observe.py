@@ -181,16 +181,8 @@ def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[Trai
     """The steps that begin and end in the stretch, counted from the end of the step before."""
     wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
     begins_ns = pl.col("end_ns") - pl.col("period_s") * 1e9
-    inside = (
-        answers["trainer_steps"]
-        .join(wanted, on="step")
-        .filter(
-            (begins_ns >= stretch.start_ns - _ROUNDING_NS)
-            & (pl.col("end_ns") <= stretch.end_ns)
-            & (pl.col("period_s") > 0)
-        )
-        .sort("step")
-    )
+    is_inside = (begins_ns >= stretch.start_ns - _ROUNDING_NS) & (pl.col("end_ns") <= stretch.end_ns)
+    inside = answers["trainer_steps"].join(wanted, on="step").filter(is_inside & (pl.col("period_s") > 0)).sort("step")
     if len(inside) < LEAST_STEPS_OBSERVED:
         raise UnobservableError(
             f"{len(inside)} steps lie in the stretch; {LEAST_STEPS_OBSERVED} are the least that show a spread"

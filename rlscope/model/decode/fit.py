@@ -4,18 +4,19 @@ Predictions use the whole sample: beyond the batches of the run it spreads. Not 
 count as a pass, which the caller decides, and engines that differ.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import gammaln, logsumexp, softmax
 
 from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.numerics.mcmc import SamplerDiagnostics, draw, maximise
+from rlscope.model.numerics.mcmc import LogDensity, SamplerDiagnostics, draw, maximise
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
@@ -26,6 +27,9 @@ _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then 5% of their spread."""
 _WALKERS: Final = 32
 _WALKER_SPREAD: Final = 0.1
+_PROPOSAL_DEGREES: Final = 5.0
+"""Of Student's law that the evidence is integrated with: heavier tails than a posterior of logarithms has."""
+_JITTER: Final = 1e-9
 _FLAT_ELASTICITY: Final = 0.2
 """d log t / d log b at the largest batches visited below which the slope is not seen: the p-norm's value at half of its
 hinge, for p = 2."""
@@ -89,6 +93,8 @@ class CurveFit:
     """How well the sampler mixed; None where the curves were not sampled from a posterior."""
     warnings: tuple[ModelWarning, ...]
     """What the fit could not settle."""
+    form_weights: Mapping[Form, float] = field(default_factory=dict[Form, float])
+    """Share of the draws that each form has, by how well it explains the passes; empty where no form was weighed."""
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
@@ -126,28 +132,30 @@ def fit_decode_curve(
     computed prompts, `running` being the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
-    chosen = form or _choose_form(cells.points, prior)
-    model = _model(chosen, cells.points, prior, prefills)
-    if model is None:
+    forms = (form,) if form else _forms_to_average(cells.points, prior)
+    models = [model for each in forms if (model := _model(each, cells.points, prior, prefills)) is not None]
+    if not models:
         return None
-    typical, diagnostics = _sample(model, cells.points, rng)
-    typical_middle = _middle(model, typical, cells.points)
+    mixture = _mixture([_sample(model, cells.points, rng) for model in models], rng)
+    best = mixture.likeliest
+    typical_middle = _middle(best.model, mixture, cells.points)
     stalls = np.log(cells.stall_ratio)
-    sample, middle = model.scaled(typical, stalls), model.scaled(typical_middle[None, :], stalls)[0]
+    middle = best.model.scaled(typical_middle[None, :], stalls)[0]
     visited = Visited.of(cells.points)
     return CurveFit(
-        form=chosen,
-        curve=model.curve(middle),
-        draws=tuple(model.curve(vector) for vector in sample[:draw_count]),
-        parameters={name: float(column[0]) for name, column in model.named(middle).items()},
+        form=best.model.form,
+        curve=best.model.curve(middle),
+        draws=mixture.curves(draw_count, stalls),
+        parameters={name: float(column[0]) for name, column in best.model.named(middle).items()},
         visited=visited,
         cells=cells.points,
-        mape_ratio=_mape(model, typical_middle, cells.points),
-        held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
+        mape_ratio=_mape(best.model, typical_middle, cells.points),
+        held_out_mape_ratio=_held_out_mape(best.model.form, cells.points, prior),
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
-        sampler=diagnostics,
-        warnings=_warnings(model.curve(middle), visited, cells, prior),
+        sampler=best.sampler,
+        warnings=_warnings(best.model.curve(middle), visited, cells, prior),
+        form_weights=mixture.weights,
     )
 
 
@@ -177,23 +185,84 @@ def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
     return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
 
 
-def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> tuple[Reals, SamplerDiagnostics]:
-    """Vectors from the posterior, in random order, and how well the sampler mixed."""
+class _Sampled(NamedTuple):
+    """The posterior of one form."""
+
+    model: FormModel
+    vectors: Reals
+    """In random order, anchored to the passes."""
+    log_evidence: float
+    sampler: SamplerDiagnostics
+
+
+class _Mixture(NamedTuple):
+    """The posteriors of several forms, and the vectors of each that the draws consist of, in random order."""
+
+    parts: tuple[_Sampled, ...]
+    weights: Mapping[Form, float]
+    chosen: tuple[tuple[int, int], ...]
+    """Of each draw: which part, and which of its vectors."""
+
+    @property
+    def likeliest(self) -> _Sampled:
+        """The part with the most draws."""
+        return max(self.parts, key=lambda part: self.weights[part.model.form])
+
+    def curves(self, count: int, log_factor: float) -> tuple[DecodeCurve, ...]:
+        """The first draws, exp(log_factor) times as high."""
+        scaled = [part.model.scaled(part.vectors, log_factor) for part in self.parts]
+        return tuple(self.parts[part].model.curve(scaled[part][row]) for part, row in self.chosen[:count])
+
+    def pass_s(self, running: Reals, kv_tokens: Reals) -> Reals:
+        """Seconds of each draw's passes, one row a draw."""
+        of_parts = [part.model.pass_s(part.vectors, running, kv_tokens) for part in self.parts]
+        return np.stack([of_parts[part][row] for part, row in self.chosen])
+
+
+def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
+    """As many draws of each form as it is likely given the passes, all forms alike before (Hoeting et al. 1999)."""
+    shares = softmax([part.log_evidence for part in parts])
+    part = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(_SAMPLE) + 0.5) / _SAMPLE)
+    chosen = [(int(number), row) for row, number in enumerate(rng.permutation(part))]
+    weights: dict[Form, float] = {each.model.form: float(share) for each, share in zip(parts, shares, strict=True)}
+    return _Mixture(tuple(parts), weights, tuple(chosen))
+
+
+def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
+    """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
     evidence = PassEvidence.of(cells)
     best = _most_probable(model, cells)
     start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
     start = np.where(np.isfinite(model.least), np.abs(start), start)
-    chain = draw(
-        lambda vectors: model.log_density(vectors, evidence),
-        start,
-        rng,
-        settle=_SETTLE_STEPS,
-        thin=_THIN_STEPS,
-        count=_SAMPLE,
-    )
+
+    def log_density(vectors: Reals) -> Reals:
+        return model.log_density(vectors, evidence)
+
+    chain = draw(log_density, start, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
     anchored = _anchored(model, rng.permutation(chain.vectors), cells)
     level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
-    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored))), chain.diagnostics
+    vectors = model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
+    return _Sampled(model, vectors, _log_evidence(log_density, chain.vectors, rng), chain.diagnostics)
+
+
+def _log_evidence(log_density: LogDensity, vectors: Reals, rng: np.random.Generator) -> float:
+    """Logarithm of the integral of a density, from vectors drawn from it.
+
+    Bridge sampling (Meng and Wong 1996) between the density and Student's law with the mean and the covariance of the
+    vectors, by the geometric bridge.
+    """
+    (count, size), degrees, centre = vectors.shape, _PROPOSAL_DEGREES, vectors.mean(axis=0)
+    factor = np.linalg.cholesky(np.cov(vectors.T) + _JITTER * np.eye(size))
+    constant = gammaln((degrees + size) / 2) - gammaln(degrees / 2) - size / 2 * np.log(degrees * np.pi)
+    constant -= np.log(np.diagonal(factor)).sum()
+
+    def log_law(deviations: Reals) -> Reals:
+        return constant - (degrees + size) / 2 * np.log1p((deviations**2).sum(axis=1) / degrees)
+
+    deviations = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(degrees, (count, 1)) / degrees)
+    up = (log_density(centre + deviations @ factor.T) - log_law(deviations)) / 2
+    down = (log_law(np.linalg.solve(factor, (vectors - centre).T).T) - log_density(vectors)) / 2
+    return float(logsumexp(up) - logsumexp(down))
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
@@ -211,8 +280,8 @@ def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
     return model.scaled(vectors, np.take_along_axis(log_ratio, middle, axis=1)[:, 0])
 
 
-def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
-    """The vector whose curve is nearest to the median of the sample's, in log time, with and without resident KV."""
+def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
+    """The vector whose curve is nearest to the median of the draws', in log time, with and without resident KV."""
     low, high = _MIDDLE_UNSEEN
     context_tokens = _USUAL_CONTEXT_TOKENS
     if len(cells):
@@ -221,7 +290,8 @@ def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
         context_tokens = float(np.median(cells.kv_tokens / cells.running))
     running = np.tile(np.geomspace(low, high, _MIDDLE_POINTS), 2)
     kv_tokens = running * np.repeat([0.0, context_tokens], _MIDDLE_POINTS)
-    median_s = np.median(model.pass_s(sample, running, kv_tokens), axis=0)
+    median_s = np.median(mixture.pass_s(running, kv_tokens), axis=0)
+    sample = mixture.likeliest.vectors
     typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
     def nearness(vectors: Reals) -> Reals:
@@ -256,18 +326,18 @@ def _held_out_mape(form: Form, cells: DecodePoints, prior: HardwarePrior | None)
     return float(np.mean(errors))
 
 
-def _choose_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
-    """By what the model is, else by the error on passes that were left out; the p-norm unless clearly worse."""
+def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None) -> tuple[Form, ...]:
+    """The one of experts by what the model is, or where passes that were left out call for it; else all dense ones."""
     if prior is not None and prior.experts is not None:
-        return "expert_hit"
+        return ("expert_hit",)
     if len(cells) < _FEWEST_CELLS_TO_JUDGE or cells.running.max() < _WIDE_RANGE * cells.running.min():
-        return "pnorm"
+        return _DENSE_FORMS
     model = FormModel("pnorm", prior, Reference.of(cells))
     fitted = _mape(model, _most_probable(model, cells), cells)
     if fitted is None or fitted < _GOOD_FIT:
-        return "pnorm"
+        return _DENSE_FORMS
     pnorm, experts = (_held_out_mape(form, cells, prior) for form in ("pnorm", "expert_hit"))
-    return "expert_hit" if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else "pnorm"
+    return ("expert_hit",) if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else _DENSE_FORMS
 
 
 def _warnings(

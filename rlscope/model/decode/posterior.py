@@ -48,6 +48,9 @@ DRIFT_LOG_SD: Final = 0.1
 """How far that factor moves over one doubling of the rows, as a random walk from the batch that the run measured."""
 CELL_LOG_SD: Final = 0.05
 """Of a cell besides."""
+_BUMP_DEGREES: Final = 4.0
+"""Of Student's law of that error: kernels change with the batch size, by a tenth at some sizes and not at all at most.
+"""
 _DEGREES: Final = 4.0
 """Of Student's law of the whole: prompts of another kind than these are to be outvoted, not to bend the curve."""
 _CELLS_PER_DOUBLING: Final = 2
@@ -55,9 +58,9 @@ _LEAST_SHARE: Final = 0.6
 """Of the time of decode passes over fewer tokens: a pass that takes less did not do the same work. A KV cache read by
 decoding alone, and the sampling of tokens, account for the rest."""
 _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
-    "pnorm": ("hinge", "sharpness"),
-    "softplus": ("hinge", "width", "rise"),
-    "sigmoid": ("hinge", "width", "rise", "step"),
+    "pnorm": ("hinge", "sharpness", "growth"),
+    "softplus": ("hinge", "width", "rise", "growth"),
+    "sigmoid": ("hinge", "width", "rise", "step", "growth"),
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
 _ROW_NOISE: Final = LogNormal(0.1, 1.0)
@@ -75,6 +78,8 @@ _WIDTH: Final = LogNormal(0.3, 0.6)
 _RISE: Final = LogNormal(1.0, 0.3)
 """1: the affine branch goes through the origin, as work for each request does."""
 _STEP_SCALE: Final = 0.2
+_GROWTH_SCALE: Final = 0.02
+"""Scale of a half-normal elasticity of the flat branch."""
 _HINGE_LOG_SCALE: Final = 0.5
 """Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
 between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
@@ -90,7 +95,11 @@ _USUAL: Final[Mapping[str, float]] = {
     "residual": _RESIDUAL.median,
 }
 _OVERHEAD_UNIT_S: Final = 1e-3
-"""The overhead's own unit in the vector, so that all parameters are of the size of 1."""
+_GROWTH_UNIT: Final = 0.02
+_LINEAR_UNITS: Final[Mapping[str, float]] = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0, "growth": _GROWTH_UNIT}
+"""Parameters that are 0 or more and not logarithms in the vector: their unit there, so that all are of the size of 1.
+"""
+_ROOT_2_PI: Final = math.sqrt(2 * math.pi)
 _FARTHEST: Final = 30.0
 """Bound of every parameter: factors of e^30 are numerical accidents."""
 
@@ -159,11 +168,12 @@ class PassEvidence:
         variance = residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance
         distance = self.log_pass_s - np.log(pass_s)
         weight = (1.0 / variance) @ self.members
-        shared = (distance / variance) @ self.members / (weight + 1.0 / self.form_variance)
+        shared = (distance / variance) @ self.members / weight
         own = np.abs(distance - shared @ self.members.T) / np.sqrt(variance)
         huber = np.where(own <= _HUBER, own**2 / 2, _HUBER * (own - _HUBER / 2))
-        cost = shared**2 / self.form_variance + np.log1p(self.form_variance * weight)
-        return -(huber + np.log(variance) / 2).sum(axis=-1) - cost.sum(axis=-1) / 2
+        squared = shared**2 / (self.form_variance + 1.0 / weight)
+        bump = (_BUMP_DEGREES + 1) * np.log1p(squared / _BUMP_DEGREES) + np.log1p(self.form_variance * weight)
+        return -(huber + np.log(variance) / 2).sum(axis=-1) - bump.sum(axis=-1) / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,7 +252,7 @@ class FormModel:
     @property
     def least(self) -> Reals:
         """The smallest value of each parameter."""
-        return np.array([0.0 if name in ("overhead_s", "step") else -np.inf for name in self.names])
+        return np.array([0.0 if name in _LINEAR_UNITS else -np.inf for name in self.names])
 
     @property
     def has_form_prior(self) -> bool:
@@ -282,7 +292,7 @@ class FormModel:
         return np.array([[self._coordinate(name, start) for name in self.names] for start in starts])
 
     def _coordinate(self, name: str, given: Mapping[str, float]) -> float:
-        if name in ("overhead_s", "step"):
+        if name in _LINEAR_UNITS:
             return 0.1
         return math.log(given.get(name, _USUAL.get(name, 1.0)))
 
@@ -305,8 +315,8 @@ class FormModel:
         columns: dict[str, Reals] = {}
         for number, name in enumerate(self.names):
             column = vectors[..., number, None]
-            linear = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0}
-            columns[name] = column * linear[name] if name in linear else np.exp(column)
+            unit = _LINEAR_UNITS.get(name)
+            columns[name] = np.exp(column) if unit is None else column * unit
         return columns
 
     def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
@@ -320,14 +330,15 @@ class FormModel:
         given = {name: float(column[0]) for name, column in self.named(vector).items()}
         ends = (given.get("overhead_s", 0.0), given.get("kv_s_per_token", 0.0))
         if self.form == "pnorm":
-            return PNormCurve(given["flat_s"], given["flat_s"] / given["hinge"], given["sharpness"], *ends)
+            per_request_s = given["flat_s"] / given["hinge"]
+            return PNormCurve(given["flat_s"], per_request_s, given["sharpness"], *ends, growth=given["growth"])
         if self.form == "expert_hit":
             parts = (given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
             return ExpertHitCurve(*parts, *ends)
         hinged = (given["flat_s"], given["hinge"], given["width"], given["rise"])
         if self.form == "softplus":
-            return SoftplusCurve(*hinged, *ends)
-        return SigmoidCurve(*hinged, given["step"], *ends)
+            return SoftplusCurve(*hinged, *ends, growth=given["growth"])
+        return SigmoidCurve(*hinged, given["step"], *ends, growth=given["growth"])
 
     def log_density(self, vectors: Reals, evidence: PassEvidence) -> Reals:
         """Log of prior times likelihood, up to a constant; one value a row of vectors."""
@@ -372,7 +383,8 @@ class FormModel:
             soft, rise = _normal(at["width"], _WIDTH) + _normal(at["rise"], _RISE), at["rise"]
             scale = np.full_like(at["rise"], _HINGE_LOG_SCALE)
         if "step" in at:
-            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2
+            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2 - math.log(_STEP_SCALE * _ROOT_2_PI / 2)
+        soft = soft - (at["growth"] * _GROWTH_UNIT / _GROWTH_SCALE) ** 2 / 2
         if hardware is not None:
             log_slope = at["flat_s"] + rise - at["hinge"]
             return soft + _normal(at["flat_s"], hardware.flat_s) + _normal(log_slope, hardware.per_request_s)
@@ -382,13 +394,14 @@ class FormModel:
 
 
 def _work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
+    if form == "expert_hit":
+        return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+    flat_s, hinge, growth = given["flat_s"], given["hinge"], given["growth"]
     if form == "pnorm":
-        return pnorm_s(running, given["flat_s"], given["hinge"], given["sharpness"])
+        return pnorm_s(running, flat_s, hinge, given["sharpness"], growth)
     if form == "softplus":
-        return softplus_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"])
-    if form == "sigmoid":
-        return sigmoid_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"], given["step"])
-    return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+        return softplus_s(running, flat_s, hinge, given["width"], given["rise"], growth)
+    return sigmoid_s(running, flat_s, hinge, given["width"], given["rise"], given["step"], growth)
 
 
 def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, reference: Reference | None) -> Reals:
@@ -407,7 +420,7 @@ def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, r
 
 
 def _normal(log_value: Reals, expected: LogNormal) -> Reals:
-    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2
+    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2 - math.log(expected.log_sd * _ROOT_2_PI)
 
 
 def _logistic(distance: Reals, scale: Reals | float) -> Reals:

@@ -5,8 +5,9 @@ the KV cache. The equations are also given as functions of arrays, so that a fit
 covered: prefill, and passes that verify drafted tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -70,6 +71,27 @@ def expert_hit_s(
     return flat_s - experts_s * np.expm1(-hit_rate * running) + per_request_s * running
 
 
+class Tilt(NamedTuple):
+    """How a curve departs from its form past the batches that were measured."""
+
+    running: float
+    """Requests of the largest batch that was measured."""
+    elasticity: float
+    """By how much d log t / d log b is higher beyond it than the form has it."""
+
+
+def tilted_s(work_s: Callable[[Numbers], Reals], running: Numbers, tilt: Tilt | None) -> Reals:
+    """The work of a form up to a batch size, and beyond it times a power of the batch over that size.
+
+    Beyond, it stays between flat and proportional. Own choice: no form is known to hold where nothing was measured.
+    """
+    form_s = work_s(running)
+    if tilt is None:
+        return form_s
+    beyond, seen_s = np.maximum(np.asarray(running, dtype=np.float64) / tilt.running, 1.0), work_s(tilt.running)
+    return np.where(beyond > 1.0, np.clip(form_s * beyond**tilt.elasticity, seen_s, seen_s * beyond), form_s)
+
+
 @dataclass(frozen=True, slots=True)
 class PNormCurve:
     """The default: `pnorm_s`, an overhead, and the KV term."""
@@ -84,12 +106,13 @@ class PNormCurve:
     kv_s_per_token: float = 0.0
     growth: float = 0.0
     """Elasticity of the flat branch."""
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
         hinge = self.flat_s / self.per_request_s
         shape = (self.flat_s, hinge, self.sharpness, self.growth)
-        return pnorm_s(_at_least_one_part(running), *shape) + self.overhead_s
+        return tilted_s(lambda b: pnorm_s(_at_least_one_part(b), *shape), running, self.tilt) + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +129,12 @@ class SoftplusCurve:
     kv_s_per_token: float = 0.0
     growth: float = 0.0
     """Elasticity of the flat branch."""
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
         shape = (self.flat_s, self.hinge, self.width_ratio, self.rise_ratio, self.growth)
-        return softplus_s(running, *shape) + self.overhead_s
+        return tilted_s(lambda b: softplus_s(b, *shape), running, self.tilt) + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +153,12 @@ class SigmoidCurve:
     kv_s_per_token: float = 0.0
     growth: float = 0.0
     """Elasticity of the flat branch."""
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
         shape = (self.flat_s, self.hinge, self.width_ratio, self.rise_ratio, self.step_ratio, self.growth)
-        return sigmoid_s(running, *shape) + self.overhead_s
+        return tilted_s(lambda b: sigmoid_s(b, *shape), running, self.tilt) + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +174,15 @@ class ExpertHitCurve:
     per_request_s: float
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
         shape = (self.flat_s, self.experts_s, self.hit_rate, self.per_request_s)
-        return expert_hit_s(running, *shape) + self.overhead_s
+        return tilted_s(lambda b: expert_hit_s(b, *shape), running, self.tilt) + self.overhead_s
+
+
+FormCurve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
 
 
 def _at_least_one_part(running: Numbers) -> Reals:

@@ -4,32 +4,47 @@ Predictions use the whole sample: beyond the batches of the run it spreads. Not 
 count as a pass, which the caller decides, and engines that differ.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
-from scipy.special import gammaln, logsumexp, softmax
+from scipy.special import ndtri, softmax
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import Form
+from rlscope.model.decode.curves import Form, FormCurve, Tilt
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
-from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
+from rlscope.model.decode.posterior import (
+    FORM_ERROR,
+    USUAL_SHAPES,
+    Broad,
+    FormModel,
+    PassEvidence,
+    Reference,
+    ShapePrior,
+    prompt_passes,
+)
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.numerics.mcmc import LogDensity, SamplerDiagnostics, draw, maximise
+from rlscope.model.numerics.mcmc import SamplerDiagnostics, anneal, draw, log_integral, maximise
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
-_SETTLE_STEPS: Final = 400
-"""Burn-in. Whether it was long enough shows in `CurveFit.sampler`, measured on the chain itself."""
+_MOVES: Final = 8
+"""Of every vector at each temperature."""
+_SETTLE_STEPS: Final = 40
+"""Burn-in after the annealing, which leaves copies. Whether it was long enough shows in `CurveFit.sampler`."""
 _THIN_STEPS: Final = 20
+_PARTS: Final = 25
+"""Equally likely parts of the normal law of a size's error."""
 _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then 5% of their spread."""
-_WALKERS: Final = 32
-_WALKER_SPREAD: Final = 0.1
-_PROPOSAL_DEGREES: Final = 5.0
-"""Of Student's law that the evidence is integrated with: heavier tails than a posterior of logarithms has."""
-_JITTER: Final = 1e-9
+_WALKERS: Final = 160
+"""Vectors that are annealed: a mode with a twentieth of the probability has eight of them."""
+_TILT: Final = 0.15
+_TILT_OF_KNOWN: Final = 0.03
+"""Standard deviation of d log t / d log b beyond the batches measured, besides what the draws of all forms leave open:
+where no device is known, and where one is. By leaving out devices and models of the table of measured kernels."""
 _FLAT_ELASTICITY: Final = 0.2
 """d log t / d log b at the largest batches visited below which the slope is not seen: the p-norm's value at half of its
 hinge, for p = 2."""
@@ -52,6 +67,8 @@ _MIDDLE_UNSEEN: Final = (1.0, 1024.0)
 _MIDDLE_POINTS: Final = 24
 _MIDDLE_ERROR: Final = 1e-2
 """Log time; parameters that the curve hardly depends on stay at their median."""
+_MIDDLE_SPREAD: Final = 0.1
+"""Of the spread of the draws, by which the middle may miss their median besides."""
 _USUAL_CONTEXT_TOKENS: Final = 2000.0
 """Where none was seen; the middle hardly depends on it."""
 
@@ -108,8 +125,10 @@ class CurveFit:
         return grade if knows_slope or grade != "extrapolated" else "assumed"
 
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
-        """Seconds of a pass, from the sample of curves."""
-        pass_s = [float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws]
+        """Seconds of a pass, from the sample of curves, each off by what passes of a size are off its form."""
+        pass_s = np.array([float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
+        noise = math.hypot(FORM_ERROR, self.parameters.get("residual", 0.0)) if self.visited is not None else 0.0
+        pass_s = pass_s[:, None] * np.exp(noise * ndtri((np.arange(_PARTS) + 0.5) / _PARTS))
         low, median, high = np.quantile(pass_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
         return PassInterval(float(median), float(low), float(high))
 
@@ -122,6 +141,7 @@ def fit_decode_curve(
     form: Form | None = None,
     draw_count: int = 200,
     prefills: DecodePoints | None = None,
+    shapes: ShapePrior = USUAL_SHAPES,
 ) -> CurveFit | None:
     """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
 
@@ -133,7 +153,7 @@ def fit_decode_curve(
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
     forms = (form,) if form else _forms_to_average(cells.points, prior)
-    models = [model for each in forms if (model := _model(each, cells.points, prior, prefills)) is not None]
+    models = [model for each in forms if (model := _model(each, cells.points, prior, prefills, shapes))]
     if not models:
         return None
     mixture = _mixture([_sample(model, cells.points, rng) for model in models], rng)
@@ -145,7 +165,7 @@ def fit_decode_curve(
     return CurveFit(
         form=best.model.form,
         curve=best.model.curve(middle),
-        draws=mixture.curves(draw_count, stalls),
+        draws=_tilted(mixture.curves(draw_count, stalls), cells.points, prior, rng),
         parameters={name: float(column[0]) for name, column in best.model.named(middle).items()},
         visited=visited,
         cells=cells.points,
@@ -173,10 +193,15 @@ def forms_as_good(fit: CurveFit, prior: HardwarePrior | None, prefills: DecodePo
 
 
 def _model(
-    form: Form, cells: DecodePoints, prior: HardwarePrior | None, prefills: DecodePoints | None
+    form: Form,
+    cells: DecodePoints,
+    prior: HardwarePrior | None,
+    prefills: DecodePoints | None,
+    shapes: ShapePrior = USUAL_SHAPES,
 ) -> FormModel | None:
     reference = Reference.of(cells) if len(cells) else None
-    model = FormModel(form, prior, reference, None if prefills is None else prompt_passes(prefills, cells))
+    prompts = None if prefills is None else prompt_passes(prefills, cells)
+    model = FormModel(form, prior, reference, prompts, shapes)
     return model if reference is not None or model.has_form_prior else None
 
 
@@ -208,7 +233,7 @@ class _Mixture(NamedTuple):
         """The part with the most draws."""
         return max(self.parts, key=lambda part: self.weights[part.model.form])
 
-    def curves(self, count: int, log_factor: float) -> tuple[DecodeCurve, ...]:
+    def curves(self, count: int, log_factor: float) -> tuple[FormCurve, ...]:
         """The first draws, exp(log_factor) times as high."""
         scaled = [part.model.scaled(part.vectors, log_factor) for part in self.parts]
         return tuple(self.parts[part].model.curve(scaled[part][row]) for part, row in self.chosen[:count])
@@ -217,6 +242,17 @@ class _Mixture(NamedTuple):
         """Seconds of each draw's passes, one row a draw."""
         of_parts = [part.model.pass_s(part.vectors, running, kv_tokens) for part in self.parts]
         return np.stack([of_parts[part][row] for part, row in self.chosen])
+
+
+def _tilted(
+    curves: Sequence[FormCurve], cells: DecodePoints, prior: HardwarePrior | None, rng: np.random.Generator
+) -> tuple[DecodeCurve, ...]:
+    """The curves, each with its own departure from the form beyond the largest batch."""
+    if not len(cells):
+        return tuple(curves)
+    spread, largest = _TILT if prior is None else _TILT_OF_KNOWN, float(cells.running.max())
+    tilts = spread * rng.standard_normal(len(curves))
+    return tuple(replace(curve, tilt=Tilt(largest, float(tilt))) for curve, tilt in zip(curves, tilts, strict=True))
 
 
 def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
@@ -231,38 +267,17 @@ def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
 def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
     """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
     evidence = PassEvidence.of(cells)
-    best = _most_probable(model, cells)
-    start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
-    start = np.where(np.isfinite(model.least), np.abs(start), start)
 
     def log_density(vectors: Reals) -> Reals:
         return model.log_density(vectors, evidence)
 
-    chain = draw(log_density, start, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
+    broad = Broad.of(model, _most_probable(model, cells))
+    found = anneal(log_density, broad.log_density, broad.draw(_WALKERS, rng), rng, moves=_MOVES)
+    chain = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
     anchored = _anchored(model, rng.permutation(chain.vectors), cells)
     level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
     vectors = model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
-    return _Sampled(model, vectors, _log_evidence(log_density, chain.vectors, rng), chain.diagnostics)
-
-
-def _log_evidence(log_density: LogDensity, vectors: Reals, rng: np.random.Generator) -> float:
-    """Logarithm of the integral of a density, from vectors drawn from it.
-
-    Bridge sampling (Meng and Wong 1996) between the density and Student's law with the mean and the covariance of the
-    vectors, by the geometric bridge.
-    """
-    (count, size), degrees, centre = vectors.shape, _PROPOSAL_DEGREES, vectors.mean(axis=0)
-    factor = np.linalg.cholesky(np.cov(vectors.T) + _JITTER * np.eye(size))
-    constant = gammaln((degrees + size) / 2) - gammaln(degrees / 2) - size / 2 * np.log(degrees * np.pi)
-    constant -= np.log(np.diagonal(factor)).sum()
-
-    def log_law(deviations: Reals) -> Reals:
-        return constant - (degrees + size) / 2 * np.log1p((deviations**2).sum(axis=1) / degrees)
-
-    deviations = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(degrees, (count, 1)) / degrees)
-    up = (log_density(centre + deviations @ factor.T) - log_law(deviations)) / 2
-    down = (log_law(np.linalg.solve(factor, (vectors - centre).T).T) - log_density(vectors)) / 2
-    return float(logsumexp(up) - logsumexp(down))
+    return _Sampled(model, vectors, log_integral(log_density, chain.vectors, rng), chain.diagnostics)
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
@@ -290,14 +305,15 @@ def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
         context_tokens = float(np.median(cells.kv_tokens / cells.running))
     running = np.tile(np.geomspace(low, high, _MIDDLE_POINTS), 2)
     kv_tokens = running * np.repeat([0.0, context_tokens], _MIDDLE_POINTS)
-    median_s = np.median(mixture.pass_s(running, kv_tokens), axis=0)
+    log_s = np.log(mixture.pass_s(running, kv_tokens))
+    median_s, error = np.exp(np.median(log_s, axis=0)), np.hypot(_MIDDLE_ERROR, _MIDDLE_SPREAD * log_s.std(axis=0))
     sample = mixture.likeliest.vectors
     typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
     def nearness(vectors: Reals) -> Reals:
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
-        near = -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+        near = -((distance / error) ** 2).sum(axis=-1) - (((vectors - typical) / spread) ** 2).sum(axis=-1)
         return np.where(np.isfinite(near), near, -np.inf)
 
     nearest = maximise(nearness, typical[None, :], model.least)
@@ -352,6 +368,6 @@ def _warnings(
         ModelWarning.ONE_BATCH_SIZE: visited.one_batch_size,
         ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: visited.kv_follows_batch,
         ModelWarning.KV_NOT_RECORDED: not cells.knows_kv,
-        ModelWarning.SLOPE_NOT_SEEN: elasticity < _FLAT_ELASTICITY,
+        ModelWarning.SLOPE_NOT_SEEN: not visited.one_batch_size and elasticity < _FLAT_ELASTICITY,
     }
     return tuple(warning for warning, holds in found.items() if holds)

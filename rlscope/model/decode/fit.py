@@ -41,7 +41,7 @@ _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then 5% of their spread."""
 _WALKERS: Final = 160
 """Vectors that are annealed: a mode with a twentieth of the probability has eight of them."""
-_TILT: Final = 0.15
+_TILT: Final = 0.2
 _TILT_OF_KNOWN: Final = 0.03
 """Standard deviation of d log t / d log b beyond the batches measured, besides what the draws of all forms leave open:
 where no device is known, and where one is. By leaving out devices and models of the table of measured kernels."""
@@ -127,10 +127,22 @@ class CurveFit:
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
         """Seconds of a pass, from the sample of curves, each off by what passes of a size are off its form."""
         pass_s = np.array([float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
-        noise = math.hypot(FORM_ERROR, self.parameters.get("residual", 0.0)) if self.visited is not None else 0.0
+        noise = self._log_sd(running, kv_tokens)
         pass_s = pass_s[:, None] * np.exp(noise * ndtri((np.arange(_PARTS) + 0.5) / _PARTS))
         low, median, high = np.quantile(pass_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
         return PassInterval(float(median), float(low), float(high))
+
+    def _log_sd(self, running: float, kv_tokens: float) -> float:
+        """Log deviation of passes from the curve besides its own: seen where the run was, expected elsewhere."""
+        if self.visited is None:
+            return 0.0
+        knows_context = self.visited.context_low_tokens is not None
+        if self.grade(running, kv_tokens if knows_context else None) != "measured":
+            return math.hypot(FORM_ERROR, self.parameters["residual"])
+        cells = self.cells
+        curve_s = self.curve.pass_s(cells.running) + self.curve.kv_s_per_token * np.nan_to_num(cells.kv_tokens)
+        log_ratio = np.log(self.stall_ratio * cells.typical_s / curve_s)
+        return float(np.sqrt(np.average(log_ratio**2, weights=np.sqrt(cells.rows))))
 
 
 def fit_decode_curve(
@@ -308,12 +320,19 @@ def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
     log_s = np.log(mixture.pass_s(running, kv_tokens))
     median_s, error = np.exp(np.median(log_s, axis=0)), np.hypot(_MIDDLE_ERROR, _MIDDLE_SPREAD * log_s.std(axis=0))
     sample = mixture.likeliest.vectors
+    # Where the run was, its passes weigh as much as the median of the draws.
+    weight = _MIDDLE_POINTS * np.sqrt(cells.rows) / max(np.sqrt(cells.rows).sum(), 1.0)
     typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
     def nearness(vectors: Reals) -> Reals:
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
-        near = -((distance / error) ** 2).sum(axis=-1) - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+            missed = np.log(model.pass_s(vectors, cells.running, cells.kv_tokens) / cells.typical_s) / _MIDDLE_ERROR
+        near = (
+            -(missed**2) @ weight
+            - ((distance / error) ** 2).sum(axis=-1)
+            - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+        )
         return np.where(np.isfinite(near), near, -np.inf)
 
     nearest = maximise(nearness, typical[None, :], model.least)

@@ -136,7 +136,7 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
 
 
 class ReadScheduling(NamedTuple):
-    """What the config and the run say of the scheduling of rollouts."""
+    """What the config and the run show about the scheduling of rollouts."""
 
     candidates: tuple[Scheduling, ...]
     """All that they leave open, at least one; the likeliest first."""

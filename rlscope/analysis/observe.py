@@ -86,7 +86,6 @@ def observe(
     """
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
     (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
-    in_flight = answers["samples_in_flight"].row(0, named=True)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
     return Observed(
         *stretch,
@@ -102,8 +101,8 @@ def observe(
         began_samples=int(answers["length_counts"]["samples"].sum()),
         **observe_lengths(answers, config.max_output_tokens)._asdict(),
         group_size=config.group_size or 1,
-        finished_samples=in_flight["finished_segments"],
-        environment_samples=in_flight["environment_mean"],
+        finished_samples=answers["samples_in_flight"].item(0, "finished_segments"),
+        environment_samples=answers["samples_in_flight"].item(0, "environment_mean"),
         delivered=_delivered(answers["judged_outcomes"]),
         apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
         update_delay_s=_mean(updates["publish_to_applied_s"]),
@@ -115,7 +114,7 @@ def observe(
         prefetched_batches=_prefetched(answers["batches_ahead"].item(0, "batches_ahead"), steps),
         preemption_counts=_preemption_counts(answers["preemptions"]),
         scheduling=_scheduling(answers),
-        load=_load(answers, stretch.clip(timeline.filter(role="trainer"), bucket_ns)),
+        load=_load(answers, stretch.clip(timeline, bucket_ns)),
     )
 
 
@@ -318,8 +317,9 @@ def _ratio_of(part: int, rest: int) -> float | None:
     return part / (part + rest) if part + rest >= _FEWEST_QUEUED else None
 
 
-def _load(answers: Mapping[str, pl.DataFrame], trainer_time: pl.DataFrame) -> SeenLoad:
-    """trainer_time: the trainers' ledger of the stretch."""
+def _load(answers: Mapping[str, pl.DataFrame], spent: pl.DataFrame) -> SeenLoad:
+    """spent: the ledger of the stretch."""
+    trainer_time = spent.filter(role="trainer")
     in_flight, queues = answers["samples_in_flight"].row(0, named=True), answers["queue_level"]
     return SeenLoad(
         running_samples=(in_flight["in_flight_mean"] - in_flight["environment_mean"]) or None,

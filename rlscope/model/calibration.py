@@ -103,9 +103,7 @@ def calibrate(
     versions = observed.steps.period_s.size if every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload = replace(
-        _workload(observed, versions), prefetched_batches=prefetched_batches / steps_per_version, delivery=delivery
-    )
+    workload = _workload(observed, versions, prefetched_batches / steps_per_version, delivery)
     update = _update(observed)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
@@ -135,7 +133,7 @@ def _training(observed: Observed, others: Sequence[OtherRun], rng: np.random.Gen
     return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, DRAWS, elsewhere)
 
 
-def _workload(observed: Observed, versions: int) -> Workload:
+def _workload(observed: Observed, versions: int, prefetched_batches: float, delivery: Delivery) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
     finished_per_s = observed.finished_samples / observed.seconds
@@ -153,6 +151,8 @@ def _workload(observed: Observed, versions: int) -> Workload:
         kept_ratio=delivered.trained_tokens / (delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
         environment_waits_s=observed.environment_waits_s,
+        prefetched_batches=prefetched_batches,
+        delivery=delivery,
     )
 
 

@@ -62,7 +62,7 @@ UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
 """In the order in which they are shown."""
 
 MOST_RATE_MISFIT: Final = 0.10
-"""Of the measured rate: a model that is further off at the layout it was fitted to says nothing of another one."""
+"""Of the measured rate: a model that is further off at the layout it was fitted to is not believed about another."""
 _SIZE_RATIO: Final = 0.10
 """Tolerance of a size or a time, in shares of what was measured."""
 _SHARE: Final = 0.05
@@ -219,7 +219,7 @@ def _of_one(
 
 
 def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
-    """Root mean square; the period says nothing that the rate has not said."""
+    """Root mean square; the step period only repeats the rate."""
     misfits = [each.misfit(batch_samples) for each in compared if each.name != "step_s"]
     known = [min(each, _MOST_MISFIT) for each in misfits if each is not None]
     return math.sqrt(sum(each * each for each in known) / len(known)) if known else math.inf

@@ -312,7 +312,8 @@ class _Bench:
         system = self._calibration.system
         if update_seconds(system.update) or not system.update.kv_kept:
             yield self._fix("weight_updates", "weight_updates", update_seconds(system.update), _without_updates)
-        if system.workload.environment_s:
+        # Where no environment was recorded, the time is that of clients between two samples.
+        if system.workload.environment_s and observed.environment_samples:
             yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
         keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
         if keeping_up > 1.0:

@@ -166,7 +166,7 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     calibration = _calibrated(whole, model_config, rng)
     replay = replay_run(calibration, whole, (model_config.scheduling, *model_config.alternatives))
     calibration, model_config = scheduled(calibration, replay.scheduling), model_config.scheduled(replay.scheduling)
-    prediction = _prediction(halves, model_config, rng)
+    prediction = _prediction(halves, model_config, replay.scheduling, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     layouts = _layouts(calibration, model_config.granularity)
     forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
@@ -263,12 +263,15 @@ def _safe_batch(system: System) -> float | None:
 
 
 def _prediction(
-    halves: tuple[Observed, Observed] | None, model_config: ModelConfig, rng: np.random.Generator
+    halves: tuple[Observed, Observed] | None,
+    model_config: ModelConfig,
+    scheduling: Scheduling,
+    rng: np.random.Generator,
 ) -> Prediction | None:
     if halves is None:
         return None
     first, rest = halves
-    return compare(_calibrated(first, model_config, rng), rest, model_config.settings, rng)
+    return compare(scheduled(_calibrated(first, model_config, rng), scheduling), rest, model_config.settings, rng)
 
 
 def _colocated_rate(calibration: Calibration) -> float | None:

@@ -100,7 +100,7 @@ def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proporti
     assert 8e-2 < high <= 0.1 * 1.06
     # The curves themselves stay between flat and proportional; the sigmoid dips a little before its hinge.
     pass_s = [float(curve.pass_s(320.0)) for curve in fit.draws]
-    assert 0.98e-2 <= min(pass_s) and max(pass_s) <= 0.1 * 1.02
+    assert min(pass_s) >= 0.98e-2 and max(pass_s) <= 0.1 * 1.02
 
 
 def test_a_resident_token_has_a_price_where_it_alone_varies() -> None:

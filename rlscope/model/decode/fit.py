@@ -16,7 +16,6 @@ from rlscope.model.arrays import Reals
 from rlscope.model.decode.curves import Form, FormCurve, Tilt
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
 from rlscope.model.decode.posterior import (
-    FORM_ERROR,
     USUAL_SHAPES,
     Broad,
     FormModel,
@@ -42,7 +41,7 @@ _SAMPLE: Final = 480
 _WALKERS: Final = 160
 """Vectors that are annealed: a mode with a twentieth of the probability has eight of them."""
 _TILT: Final = 0.2
-_TILT_OF_KNOWN: Final = 0.03
+_TILT_OF_KNOWN: Final = 0.08
 """Standard deviation of d log t / d log b beyond the batches measured, besides what the draws of all forms leave open:
 where no device is known, and where one is. By leaving out devices and models of the table of measured kernels."""
 _FLAT_ELASTICITY: Final = 0.2
@@ -138,7 +137,7 @@ class CurveFit:
             return 0.0
         knows_context = self.visited.context_low_tokens is not None
         if self.grade(running, kv_tokens if knows_context else None) != "measured":
-            return math.hypot(FORM_ERROR, self.parameters["residual"])
+            return math.hypot(self.parameters["form_error"], self.parameters["residual"])
         cells = self.cells
         curve_s = self.curve.pass_s(cells.running) + self.curve.kv_s_per_token * np.nan_to_num(cells.kv_tokens)
         log_ratio = np.log(self.stall_ratio * cells.typical_s / curve_s)

@@ -38,10 +38,11 @@ from rlscope.model.decode.prior import HardwarePrior, LogNormal
 
 _HUBER: Final = 1.345
 """Residuals, in deviations, beyond which their weight falls: 95% as efficient as least squares (Huber 1964)."""
-FORM_ERROR: Final = 0.03
+FORM_ERROR: Final = LogNormal(0.02, 1.0)
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
-measured ones are 1 to 3% off. Smaller values let bumps at small batches bend the curve far beyond them."""
-_BUMP_DEGREES: Final = 2.0
+measured ones are 1 to 3% off. The run's own is learned: passes on a smooth line are followed closely, and bumps at
+small batches do not bend the curve far beyond them."""
+_BUMP_DEGREES: Final = 4.0
 """Of Student's law of that error: a kernel may be a tenth slower from one size to the next."""
 FACTOR_LOG_SD: Final = 0.3
 """Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
@@ -73,11 +74,13 @@ _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
 _LEVEL_LOG_SD: Final = 2.0
 """Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
 _STEP_SCALE: Final = 0.2
-_HINGE_LOG_SCALE: Final = 1.5
+_HINGE_LOG_SCALE: Final = 1.0
 """Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
 between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
-_LISTED_RATIO: Final = 0.5
+_LISTED_RATIO: Final = 0.3
+"""Where no device is known, how likely its hinge is that of a listed GPU."""
 _LISTED_HINGE: Final = LogNormal(200.0, 0.7)
+"""Operations over bytes per second of the listed devices: 37 to 420, mostly 150 to 300."""
 _PART_LOG_SD: Final = 1.5
 """Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
 _HIT_RATE: Final = LogNormal(0.06, 1.0)
@@ -86,6 +89,7 @@ _USUAL: Final[Mapping[str, float]] = {
     "sharpness": SHARPNESS.median,
     "width": 0.5,
     "hit_rate": _HIT_RATE.median,
+    "form_error": FORM_ERROR.median,
     "row_noise": _ROW_NOISE.median,
     "residual": _RESIDUAL.median,
 }
@@ -159,8 +163,8 @@ class PassEvidence:
     """Of log time: error of the batch size."""
     members: Reals
     """Cells by batch size, one row a cell and one column a size: 1 where it is the cell's."""
-    form_variance: Reals
-    """Of log time: error of the form at each of those sizes, which all cells of a size share."""
+    sharing: Reals
+    """How many of those sizes are within one doubling, and have one error of the form together."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "PassEvidence":
@@ -176,16 +180,15 @@ class PassEvidence:
         doubling = sizes // BATCH_CELLS_PER_DOUBLING
         sharing = (doubling[:, None] == doubling[None, :]).sum(axis=1)
         members = np.eye(len(sizes))[size]
-        variance = FORM_ERROR**2 * sharing
-        return cls(
-            cells.running, cells.kv_tokens, np.log(cells.typical_s), cells.rows, known_variance, members, variance
-        )
+        log_pass_s = np.log(cells.typical_s)
+        return cls(cells.running, cells.kv_tokens, log_pass_s, cells.rows, known_variance, members, sharing)
 
-    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals) -> Reals:
+    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals, form_error: Reals) -> Reals:
         """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
 
         pass_s: seconds, a row for each curve; residual: log deviation of cells besides what is known; row_noise: log
-        deviation of one measurement, of which a cell averages as many as it has rows. One of each a row.
+        deviation of one measurement, of which a cell averages as many as it has rows; form_error: log deviation of the
+        form over a doubling. One of each a row.
 
         The form's error d at a size with cells of weights w is what their weighted mean is off, with the variance
         var d + 1 / sum(w) (random effects, Laird and Ware 1982), by Student's law: one size that is much slower than
@@ -197,8 +200,9 @@ class PassEvidence:
         shared = (distance / variance) @ self.members / weight
         own = np.abs(distance - shared @ self.members.T) / np.sqrt(variance)
         huber = np.where(own <= _HUBER, own**2 / 2, _HUBER * (own - _HUBER / 2))
-        squared = shared**2 / (self.form_variance + 1.0 / weight)
-        bump = (_BUMP_DEGREES + 1) * np.log1p(squared / _BUMP_DEGREES) + np.log1p(self.form_variance * weight)
+        form_variance = form_error[:, None] ** 2 * self.sharing
+        squared = shared**2 / (form_variance + 1.0 / weight)
+        bump = (_BUMP_DEGREES + 1) * np.log1p(squared / _BUMP_DEGREES) + np.log1p(form_variance * weight)
         return -(huber + np.log(variance) / 2).sum(axis=-1) - bump.sum(axis=-1) / 2
 
 
@@ -274,7 +278,7 @@ class FormModel:
         """The vector's parameters, in order."""
         overhead = () if self.prior is None else ("overhead_s",)
         kv = ("kv_s_per_token",) if self._has_kv else ()
-        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "row_noise", "residual")
+        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "form_error", "row_noise", "residual")
 
     @property
     def least(self) -> Reals:
@@ -373,7 +377,7 @@ class FormModel:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
             log_density = self.log_prior(vectors) + evidence.log_likelihood(
-                pass_s, np.exp(vectors[:, -1]), np.exp(vectors[:, -2])
+                pass_s, *(np.exp(vectors[:, place]) for place in (-1, -2, -3))
             )
         return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
 
@@ -381,6 +385,7 @@ class FormModel:
         """Log density of what was expected, up to a constant."""
         at = {name: vectors[..., number] for number, name in enumerate(self.names)}
         noise = _normal(at["residual"], _RESIDUAL) + _normal(at["row_noise"], _ROW_NOISE)
+        noise = noise + _normal(at["form_error"], FORM_ERROR)
         total = noise + self._log_shape(at)
         if self.prior is not None:
             scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S

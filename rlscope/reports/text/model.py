@@ -270,10 +270,15 @@ def baseline_sentence(model: ModelResult) -> str:
 
 
 def batch_sentence(model: ModelResult) -> str | None:
-    """How much decoding time small batches lost; None if unknown."""
+    """How much decoding time small batches lost, or why that is unknown; None where nothing decoded."""
     efficiency = model.efficiency
     if efficiency is None:
-        return None
+        curve = model.calibration.curve
+        if curve.visited is None:
+            return None
+        if ModelWarning.ONE_BATCH_SIZE in curve.warnings:
+            return "The run had one batch size: where batches become efficient is unknown."
+        return "The run's batches were too small to show where batches become efficient."
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
     text = f"Batches are efficient from {fmt.counted(efficiency.efficient_running, 'request', 'requests')} up"
     if wasted_ratio <= 0.0:

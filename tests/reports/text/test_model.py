@@ -286,8 +286,21 @@ def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
     assert model_words.batch_sentence(efficient).endswith(": all decoding time was in efficient batches.")
-    assert model_words.batch_sentence(replace(made, efficiency=None)) is None
     assert "% of decoding time." in model_words.batch_sentence(made)
+
+
+@pytest.mark.parametrize(
+    ("warnings", "said"),
+    [
+        ((ModelWarning.ONE_BATCH_SIZE,), "The run had one batch size: where batches become efficient is unknown."),
+        ((), "The run's batches were too small to show where batches become efficient."),
+    ],
+)
+def test_efficient_batches_that_the_run_does_not_show_are_said_to_be_unknown(warnings, said):
+    made = changing_model()
+    curve = replace(made.calibration.curve, warnings=warnings)
+    unknown = replace(made, efficiency=None, calibration=replace(made.calibration, curve=curve))
+    assert model_words.batch_sentence(unknown) == said
 
 
 def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():

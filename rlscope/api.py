@@ -399,11 +399,14 @@ class CheckReport:
         """What each rule came to, in the order of the rules; one with no judged_ticks had too little data."""
         return self.result.outcomes
 
-    def failed(self, fail_on: "Severity" = "critical") -> bool:
-        """Whether a rule of that severity or higher fired. Raises ArgumentError for an unknown severity."""
-        from rlscope.pipeline import failed
+    @property
+    def findings(self) -> "tuple[Finding, ...] | None":
+        """What is wrong with the run, the most expensive first; None unless `check` was given fail_on_finding."""
+        return self.result.findings
 
-        return failed(self.result, _severity(fail_on))
+    def failed(self, fail_on: "Severity" = "critical") -> bool:
+        """Whether a rule of that severity or higher fired, or a finding fails. Raises ArgumentError."""
+        return self.result.fails(_severity(fail_on))
 
     def to_text(self, form: CheckForm = "text", fail_on: "Severity" = "critical") -> str:
         """The report for a terminal, or as JSON, Markdown, JUnit XML, or workflow commands of GitHub Actions.
@@ -412,14 +415,7 @@ class CheckReport:
         """
         from rlscope.reports.documents import check
 
-        forms = {
-            "text": check.as_text,
-            "json": check.as_json,
-            "markdown": check.as_markdown,
-            "junit": check.as_junit,
-            "github": check.as_github,
-        }
-        return forms[_one_of("form", form, tuple(forms))](self.result, _severity(fail_on))
+        return check.FORMS[_one_of("form", form, tuple(check.FORMS))](self.result, _severity(fail_on))
 
     def __repr__(self) -> str:
         fired = sum(bool(outcome.alerts) for outcome in self.outcomes)
@@ -497,18 +493,25 @@ def plan(path: Folder, max_staleness: int | None = None) -> PlanAnswer:
     return PlanAnswer(*plan_ahead(Path(path), max_staleness))
 
 
-def check(path: Folder, rules: Folder | None = None, fail_if: str | Sequence[str] = ()) -> CheckReport:
+def check(
+    path: Folder,
+    rules: Folder | None = None,
+    fail_if: str | Sequence[str] = (),
+    fail_on_finding: "Severity | None" = None,
+) -> CheckReport:
     """Evaluate alert rules over the whole run in a folder.
 
     rules: a file of rules, TOML or YAML; None: the built-in rules. fail_if: further critical rules over the whole run,
-    each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. Raises RunFolderError for a
-    folder that is not a run, RuleError for rules that cannot be used.
+    each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
+    finding of that severity or higher; None: look for none. Raises RunFolderError for a folder that is not a run,
+    RuleError for rules that cannot be used, ArgumentError.
     """
-    from rlscope.pipeline import check as check_folder
-    from rlscope.pipeline import rules_to_check
+    from rlscope import pipeline
 
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
-    return CheckReport(check_folder(Path(path), rules_to_check(None if rules is None else Path(rules), one_offs)))
+    chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
+    severity = fail_on_finding and _severity(fail_on_finding, "fail_on_finding")
+    return CheckReport(pipeline.check(Path(path), chosen, severity))
 
 
 def report(
@@ -571,10 +574,10 @@ def _check_argument(name: str, value: object, limits: Limits, kind: type[Argumen
         raise kind.of(name, found=repr(value), expected=expected, next_step="Leave it out for the default.")
 
 
-def _severity(name: "Severity") -> "Severity":
+def _severity(name: "Severity", argument: str = "fail_on") -> "Severity":
     from rlscope.analysis.result import SEVERITIES
 
-    return _one_of("fail_on", name, SEVERITIES)
+    return _one_of(argument, name, SEVERITIES)
 
 
 def _one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:

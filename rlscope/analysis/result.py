@@ -63,6 +63,9 @@ class Alert:
     """The value furthest beyond the threshold while it fired."""
     evidence: int = 0
     """What the value was counted from when the condition last held, in the metric's unit of evidence."""
+    judged_over_s: float | None = None
+    """The length of the run after warm-up, where it is shorter than the rule's window and was judged once, as a whole:
+    start_ns and held_since_ns are then where it begins. None for a rule that was judged at its ticks."""
 
     @property
     def fingerprint(self) -> str:

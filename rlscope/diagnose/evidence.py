@@ -44,8 +44,8 @@ class Evidence:
 
 
 Towards = Literal["more_samples", "fewer_samples", "fresher"]
-"""more_samples: samples reach the trainers faster, or more are in flight. fewer_samples: trainers use samples up faster,
-or fewer are made. fresher: fewer are in flight, so that they are trained on sooner."""
+"""more_samples: samples reach the trainers faster, or more are in flight. fewer_samples: trainers use samples up
+faster, or fewer are made. fresher: fewer are in flight, so that they are trained on sooner."""
 
 
 @dataclass(frozen=True, slots=True)

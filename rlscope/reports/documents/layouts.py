@@ -203,7 +203,7 @@ def candidate_json(
 
 
 def candidate_of_run_json(model: ModelResult, forecast: Forecast, odds: Mapping[Layout, float]) -> CandidateJson:
-    """A layout with its gain over the run's own, where a gain is advised; odds: of being the fastest, of those drawn."""
+    """A layout with its gain over the run's own, where a gain is advised; odds: of being the fastest of all drawn."""
     today, is_open = model.forecasts.today, model.recommendation.advice in ("change", "probe")
     gain = NO_GAIN if forecast is today else advice.gain_of(model, forecast) if is_open else None
     return candidate_json(model.calibration, forecast, today, gain, odds)

@@ -4,6 +4,7 @@ If the model could not be fitted to a run, every key is there and null, and `rec
 """
 
 from collections.abc import Mapping
+
 from rlscope.analysis.result import RunFacts, Throughput
 from rlscope.model.decode.curves import Form
 from rlscope.model.decode.measurements import Grade
@@ -105,8 +106,8 @@ class AdviceJson(Document):
     """Which layout to use, and why."""
 
     action: Advice
-    """change: to a layout that is at least 90% likely to bring 5% or more. probe: try one that may. keep: none is likely
-    to bring 5%. unknown: nothing can be recommended."""
+    """change: to a layout that is at least 90% likely to bring 5% or more. probe: try one that may. keep: none is
+    likely to bring 5%. unknown: nothing can be recommended."""
     why: str
     """Why, how sure that is, and what would make it surer; what is missing where the action is unknown."""
     reason: Reason | None
@@ -144,8 +145,8 @@ class RecommendationJson(AdviceJson):
     doubts: tuple[UncertaintyJson, ...]
     """Where the uncertainty of the gain comes from, the largest source first."""
     candidates: tuple[CandidateJson, ...]
-    """Every layout that was looked at, the fastest first, those that cannot be used last. Gains of others are null where
-    the action is keep or unknown: none is likely to bring 5%, or none is known."""
+    """Every layout that was looked at, the fastest first, those that cannot be used last. Where the action is keep or
+    unknown, the gains of the others are null: none is likely to bring 5%, or none is known."""
 
 
 class HoursJson(Document):

@@ -91,7 +91,8 @@ def _imperative(action: Action) -> str:
         return _layout_imperative(action, after)
     if action.what in _FIXES:
         return _FIXES[action.what]
-    now, then = fmt.count(int(before or 0)), fmt.count(int(after or 0))
+    before = 0 if isinstance(before, Layout) or before is None else before
+    now, then = fmt.count(int(before)), fmt.count(int(after or 0))
     return {
         "staleness_cap": f"Raise the staleness cap from {now} to {fmt.counted(int(after or 0), 'version', 'versions')}",
         "in_flight_limit": f"Allow {then} samples in flight instead of {now}",

@@ -11,6 +11,8 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import findings
+from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, RolePart, brief_of
 from rlscope.reports.text.names import preemption_sentence
 from rlscope.reports.text.rules import TITLE, FiredRule, fired_rules
@@ -25,6 +27,7 @@ def as_markdown(analysis: AnalysisResult) -> str:
     return "\n".join(
         (
             *_verdict(brief),
+            *_actions(brief),
             *_gpu_time(brief),
             *_layout(brief),
             *_preemptions(analysis),
@@ -45,6 +48,14 @@ def _verdict(brief: Brief) -> Iterator[str]:
     yield ""
     yield f"**Next:** {plain_words(brief.next_step)}"
     yield ""
+
+
+def _actions(brief: Brief) -> Iterator[str]:
+    if brief.actions:
+        yield f"#### {ACTIONS_TITLE}"
+        yield ""
+    rows = [(f"{number}.", *row) for number, row in enumerate(brief.actions, 1)]
+    yield from table(("", *COLUMNS), rows)
 
 
 def _gpu_time(brief: Brief) -> Iterator[str]:

@@ -58,7 +58,7 @@ class PlanDocument(Document):
 
     model_config = ConfigDict(title="rlscope plan --json")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     """Version of this contract."""
     recommendation: AdviceJson
     """The layout to start with; where the plan names the layout in use, whether to leave it."""
@@ -120,6 +120,7 @@ def _recommendation(planned: PlanResult) -> AdviceJson:
         best=None if best is None else _candidate(planned, best),
         alternative=None if other is None or other is present else _candidate(planned, other),
         probability_better=None if advised is None else advised.better_probability,
+        probability_worthwhile=None if advised is None else advised.worthwhile_probability,
         regret_ratio=None if advised is None else advised.regret_ratio,
     )
 

@@ -48,8 +48,10 @@ def model_sections(model: ModelResult | NoModelResult, width: int) -> list[Termi
 
 
 def _advice(model: ModelResult, width: int) -> RenderableType:
+    # A change or a probe is the first line of the table of actions.
+    is_ranked = model.recommendation.advice in ("change", "probe")
     return Group(
-        Text(advice.headline(model), style="bold"),
+        *([] if is_ranked else [Text(advice.headline(model), style="bold")]),
         Text(advice.why(model)),
         Text(""),
         _layouts(model, with_intervals=width >= _WIDE),

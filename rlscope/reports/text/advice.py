@@ -97,15 +97,15 @@ def gain_text(gain_ratio: Spread | None) -> str:
 def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:
     """Trained tokens per second: median and interval of the draws, or the best estimate alone without draws.
 
-    beside: the layout that a gain is shown against. The median is then that layout's median times one plus the gain:
-    a median of quotients is not the quotient of medians, and the shown rate and gain would disagree.
+    beside: the layout that a gain is shown against. The median is then that layout's own rate, which is the measured
+    one for the layout of a run, times one plus the gain: a median of quotients is not the quotient of medians, and the
+    shown rate and gain would disagree.
     """
     own = _own_rate(forecast)
     gain = None if beside is None else _gain_between(beside, forecast)
-    base = None if beside is None else _own_rate(beside)
-    if own is None or gain is None or base is None:
+    if own is None or beside is None or not beside.tokens_per_s or (gain is None and forecast is not beside):
         return own
-    median = base.median * (1.0 + gain.median)
+    median = beside.tokens_per_s * (1.0 + (gain.median if gain else 0.0))
     is_drawn = forecast.drawn_tokens_per_s is not None
     return Spread(median, min(own.low, median), max(own.high, median)) if is_drawn else Spread(median, median, median)
 

@@ -13,6 +13,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 
 
@@ -86,6 +87,8 @@ class Brief(NamedTuple):
     """No bottleneck was found; `why` then says what data is missing."""
     why: str
     next_step: str
+    actions: list[ActionRow]
+    """What to do, in order; empty where nothing is ranked."""
     spent: str
     """GPU time of the whole run, with its price if run.json has one."""
     roles: list[RoleBar]
@@ -115,6 +118,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         is_unknown=analysis.verdict.bottleneck == "unknown",
         why=verdict_words.why(analysis),
         next_step=verdict_words.next_step(analysis),
+        actions=verdict_words.action_rows(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),
         roles=_roles(analysis),
         stretch=verdict_words.stretch(analysis),

@@ -193,10 +193,9 @@ def next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
-    ranking = ranking_of(analysis)
-    if ranking is None or analysis.verdict.bottleneck == "unknown":
+    if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
         return _WITHOUT_MODEL[analysis.verdict.bottleneck]
-    first = ranking.first
+    first = first_action(analysis)
     if first is None:
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
     parts = [f"{actions.what_to_do(first)}: {actions.effect(first)}.", _aside(analysis, first), _kept(analysis, first)]
@@ -220,14 +219,31 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
     """The next actions after the first, one sentence each."""
-    ranking = ranking_of(analysis)
-    rest = ranking.actions[1 : 1 + shown] if ranking is not None and analysis.verdict.bottleneck != "unknown" else ()
+    rest = actions_of(analysis)[1 : 1 + shown]
     own = own_staleness_p95(analysis)
     lines: list[str] = []
     for each in rest:
         fresh = actions.staleness_words(each, own)
         lines.append(f"{actions.what_to_do(each)}: {actions.effect(each)}{'; ' if fresh else ''}{fresh}.")
     return lines
+
+
+def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
+    """What the run is told to do, in order; nothing while its results are invalid or the verdict is unknown."""
+    ranking = ranking_of(analysis)
+    is_open = alarm(analysis) is None and analysis.verdict.bottleneck != "unknown"
+    return ranking.actions if ranking is not None and is_open else ()
+
+
+def first_action(analysis: AnalysisResult) -> Action | None:
+    """What the run is told to do first; None where nothing is ranked."""
+    return next(iter(actions_of(analysis)), None)
+
+
+def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
+    """What to do, in order, as the rows of a table."""
+    own = own_staleness_p95(analysis)
+    return [actions.action_row(each, analysis, own) for each in actions_of(analysis)]
 
 
 def own_staleness_p95(analysis: AnalysisResult) -> int | None:

@@ -38,9 +38,9 @@ Reason = Literal[
 ]
 """worthwhile: change. unsure: another layout is likely faster, and less than SURE_RATIO of the draws agree.
 lengths_drift: they would agree if responses did not grow or shrink. best_already: no other layout is faster.
-small_gain: none is faster by WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness leave none. too_short:
-another layout is likely faster, and the stretch has too few steps to hold the model to. not_replayed: the model does
-not reproduce the run that it was fitted to."""
+small_gain: none is faster by WORTHWHILE_RATIO. no_other_layout: granularity, memory and staleness leave none.
+too_short: another layout is likely faster, and the stretch has too few steps to hold the model to. not_replayed: the
+model does not reproduce the run that it was fitted to."""
 UncertaintySource = Literal["decode_curve", "trainer_rate", "trainer_scaling"]
 """What the spread of the gain comes from."""
 

@@ -2,12 +2,15 @@
 
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval
+from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.result import RunFacts, SteadyWindow, Verdict
+from rlscope.analysis.result import Loss, RunFacts, SteadyWindow, Verdict
+from rlscope.model.forecast.actions import Cause, CauseLoss, Ranking
+from rlscope.model.forecast.layouts import Spread
 
 SECOND = 10**9
 FACTS: dict[str, Any] = {
@@ -52,14 +55,31 @@ def filled(*lost: State) -> list[State]:
     return [*lost, ("trainer", "train", None, 100.0 - trainer), ("sampler", "decoding", None, 100.0 - sampler)]
 
 
-def judged(states: pl.DataFrame, dropped_tokens_ratio: float = 0.0, **changes: Any) -> Verdict:
+JUDGED = Interval(10 * SECOND, 100 * SECOND)
+
+
+def judged(
+    states: pl.DataFrame, dropped_tokens_ratio: float = 0.0, ranking: Ranking | None = None, **changes: Any
+) -> Verdict:
     """Buckets of ten seconds, judged from second 10 to second 100."""
-    interval = Interval(10 * SECOND, 100 * SECOND)
-    return judge(run_facts(**changes), states, 10 * SECOND, interval, dropped_tokens_ratio)
+    losses = measure_losses(states, 10 * SECOND, JUDGED, dropped_tokens_ratio)
+    return judge(run_facts(**changes), states, 10 * SECOND, JUDGED, losses, ranking)
+
+
+def lost_to(states: list[State], dropped_tokens_ratio: float = 0.0) -> dict[str, float]:
+    """GPU-seconds by cause, without those that cost nothing."""
+    losses = measure_losses(timeline(states), 10 * SECOND, JUDGED, dropped_tokens_ratio)
+    return {loss.cause: pytest.approx(loss.gpu_s) for loss in losses if loss.gpu_s}
+
+
+def ranking_of(gains: dict[Cause, float]) -> Ranking:
+    """A ranking in which each cause costs as much in every draw."""
+    losses = [CauseLoss(cause, Spread(gain, gain, gain), np.full(20, gain)) for cause, gain in gains.items()]
+    return Ranking((), tuple(losses))
 
 
 def word(states: list[State], dropped_tokens_ratio: float = 0.0, **changes: Any) -> str:
-    return judged(timeline(states), dropped_tokens_ratio, **changes).bottleneck
+    return judged(timeline(states), dropped_tokens_ratio, None, **changes).bottleneck
 
 
 @pytest.mark.parametrize(
@@ -96,6 +116,7 @@ def test_the_dearest_loss_names_the_bottleneck_and_all_are_listed_dearest_first(
         ("samplers", 20.0, 0.2),
         ("weight_updates", 10.0, 0.05),
         ("trainers", 5.0, 0.05),
+        ("lockstep", 0.0, 0.0),
         ("environment", 0.0, 0.0),
     ]
 
@@ -195,3 +216,107 @@ def test_a_side_of_which_half_is_unexplained_is_still_judged() -> None:
 
 def test_a_known_verdict_has_no_reason_to_be_unknown() -> None:
     assert judged(timeline(BUSY)).unknown_reason is None
+
+
+def turns(waits_gpu_s: float, barrier_gpu_s: float) -> list[State]:
+    """Trainers that wait for samples, and samplers that wait at the barrier, each of 100 GPU-seconds."""
+    return filled(
+        ("trainer", "waiting_for_samples", "samples", waits_gpu_s), ("sampler", "no_requests", "barrier", barrier_gpu_s)
+    )
+
+
+@pytest.mark.parametrize(
+    ("waits_gpu_s", "barrier_gpu_s", "lost"),
+    [
+        (40.0, 40.0, {"lockstep": 80.0}),
+        (40.0, 60.0, {"lockstep": 80.0, "trainers": 20.0}),
+        (60.0, 40.0, {"lockstep": 80.0, "samplers": 20.0}),
+        (40.0, 10.0, {"lockstep": 20.0, "samplers": 30.0}),
+        (40.0, 9.9, {"samplers": 40.0, "trainers": 9.9}),
+        (9.9, 40.0, {"samplers": 9.9, "trainers": 40.0}),
+    ],
+    ids=["alike", "samplers wait longer", "trainers wait longer", "on the threshold", "below it", "below it, trainers"],
+)
+def test_what_both_sides_wait_for_each_other_is_lost_to_lockstep_and_the_rest_to_the_slower_side(
+    waits_gpu_s: float, barrier_gpu_s: float, lost: dict[str, float]
+) -> None:
+    assert lost_to(turns(waits_gpu_s, barrier_gpu_s)) == lost
+
+
+@pytest.mark.parametrize("trainers", [1, 4])
+@pytest.mark.parametrize(("waits", "barrier"), [(0.5, 0.3), (0.3, 0.5), (0.5, 0.05), (0.0, 0.5)])
+def test_no_gpu_second_is_lost_to_two_causes(waits: float, barrier: float, trainers: int) -> None:
+    states: list[State] = [
+        ("trainer", "waiting_for_samples", "samples", trainers * 100.0 * waits),
+        ("trainer", "train", None, trainers * 100.0 * (1.0 - waits)),
+        ("sampler", "no_requests", "barrier", 100.0 * barrier),
+        ("sampler", "no_requests", "backpressure", 10.0),
+        ("sampler", "applying_weights", None, 5.0),
+        ("sampler", "decoding", None, 85.0 - 100.0 * barrier),
+    ]
+    losses = measure_losses(timeline(states), 10 * SECOND, JUDGED, 0.0)
+    assert sum(loss.gpu_s for loss in losses) == pytest.approx(100.0 * (trainers * waits + barrier) + 15.0)
+    assert all(loss.gpu_s >= 0.0 for loss in losses)
+
+
+def test_a_synchronous_run_without_a_model_is_in_lockstep() -> None:
+    assert word(turns(50.0, 40.0)) == "lockstep"
+
+
+@pytest.mark.parametrize(
+    ("second_gpu_s", "tied"), [(18.0, ("weight_updates",)), (17.9, ()), (20.0, ("weight_updates",))]
+)
+def test_without_a_ranking_causes_within_a_tenth_of_the_largest_are_tied_with_it(
+    second_gpu_s: float, tied: tuple[str, ...]
+) -> None:
+    states = filled(
+        ("trainer", "waiting_for_samples", "samples", 20.0), ("sampler", "applying_weights", None, second_gpu_s)
+    )
+    verdict = judged(timeline(states))
+    assert (verdict.bottleneck, verdict.tied_with) == ("samplers", tied)
+
+
+def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() -> None:
+    waits = timeline(filled(("trainer", "waiting_for_samples", "samples", 40.0)))
+    verdict = judged(waits, ranking=ranking_of({"weight_updates": 0.30, "samplers": 0.10}))
+    assert verdict.bottleneck == "weight_updates"
+    assert [loss.cause for loss in verdict.losses[:2]] == ["weight_updates", "samplers"]
+    assert verdict.losses[1] == Loss("samplers", 40.0, 0.4, Spread(0.10, 0.10, 0.10))
+    # Those that the ranking lacks follow, as measured.
+    assert [loss.gain_ratio for loss in verdict.losses[2:]] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("gains", "bottleneck", "tied"),
+    [
+        ({"samplers": 0.05}, "samplers", ()),
+        ({"samplers": 0.0499}, "balanced", ()),
+        ({"samplers": 0.30, "trainers": 0.28}, "samplers", ("trainers",)),
+        ({"samplers": 0.30, "trainers": 0.2799}, "samplers", ()),
+        ({"samplers": 0.06, "trainers": 0.0499}, "samplers", ()),
+    ],
+    ids=["worth 5%", "a little less", "a tie", "no tie", "a tie that is worth nothing"],
+)
+def test_the_ranking_says_balanced_below_5_percent_and_names_ties(
+    gains: dict[Cause, float], bottleneck: str, tied: tuple[str, ...]
+) -> None:
+    waits = timeline(filled(("trainer", "waiting_for_samples", "samples", 40.0)))
+    verdict = judged(waits, ranking=ranking_of(gains))
+    assert (verdict.bottleneck, verdict.tied_with) == (bottleneck, tied)
+
+
+def test_an_empty_ranking_leaves_the_word_to_what_was_measured() -> None:
+    waits = timeline(filled(("trainer", "waiting_for_samples", "samples", 40.0)))
+    assert judged(waits, ranking=Ranking()).bottleneck == "samplers"
+
+
+def test_too_little_data_is_unknown_whatever_the_ranking_says() -> None:
+    states = timeline(filled(("sampler", "unattributed", None, 51.0)))
+    verdict = judged(states, ranking=ranking_of({"samplers": 0.50, "trainers": 0.49}))
+    assert (verdict.bottleneck, verdict.tied_with, verdict.cause) == ("unknown", (), None)
+    assert verdict.unknown_reason == "nothing explains 51% of the samplers' GPU-seconds"
+
+
+@pytest.mark.parametrize(("word_said", "cause"), [("samplers", "samplers"), ("balanced", None), ("unknown", None)])
+def test_a_verdict_names_a_cause_unless_it_is_balanced_or_unknown(word_said: Any, cause: str | None) -> None:
+    assert Verdict(word_said, (), None, 0, 1).cause == cause

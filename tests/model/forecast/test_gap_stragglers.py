@@ -8,8 +8,9 @@ import pytest
 from rlscope.model.calibration import calibrate
 from rlscope.model.decode.curves import PNormCurve
 from rlscope.model.forecast.gap import engine_slowness, explain_gap, speed_without_stragglers
+from rlscope.model.forecast.layouts import forecast_layouts
 from rlscope.model.observed import PassCosts
-from rlscope.model.system import Admission
+from rlscope.model.system import Admission, Granularity, possible_layouts
 from tests.model.known_run import observed, steady
 
 CURVE = PNormCurve(flat_s=0.01, per_request_s=1e-4, sharpness=2.0, kv_s_per_token=1e-6)
@@ -77,7 +78,8 @@ def test_the_gap_charges_a_slow_engine_where_the_samplers_set_the_pace():
         calibration = calibrate(each, Admission(), None, np.random.default_rng(1))
         # Enough trainers that samplers are the slower side.
         calibration = replace(calibration, layout=replace(calibration.layout, trainer_gpus=16))
-        gap = explain_gap(calibration, each, steady().trained_tokens_per_s)
+        forecasts = forecast_layouts(calibration, possible_layouts(22, Granularity(1), (64,)))
+        gap = explain_gap(calibration, each, forecasts, steady().trained_tokens_per_s)
         lost[each is straggling] = {step.cause: step.lost_tokens_per_s for step in gap.steps}["stragglers"]
     assert lost[False] == 0.0
     assert lost[True] > 0.0

@@ -48,6 +48,13 @@ class Workload:
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
     prefetched_batches: float = 0.0
     """Batches that the trainers hold besides the one they train on: a step starts once they are taken."""
+    batches_per_version: int = 1
+    """Equal batches that the trainers take one after the other, and train on, between two publications."""
+
+    @property
+    def samples_per_batch(self) -> float:
+        """Samples that the trainers take at a time."""
+        return self.samples_per_step / self.batches_per_version
 
 
 @dataclass(frozen=True, slots=True)

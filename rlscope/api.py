@@ -372,6 +372,11 @@ class PlanAnswer:
         """The layout to start with, with its predicted rates (tokens/s); None where no layout can be used."""
         return self.result.best
 
+    @property
+    def asked(self) -> "Forecast | None":
+        """The layout that was asked about; None without one. Its rates are None where it cannot run."""
+        return self.result.asked
+
     def to_json(self) -> str:
         """The answer as JSON, the document of `rlscope plan --json`."""
         from rlscope.reports.documents.plan import plan_document
@@ -487,17 +492,23 @@ def what_if(
     return run.what_if(**changes)
 
 
-def plan(path: Folder, max_staleness: int | None = None) -> PlanAnswer:
+def plan(
+    path: Folder, max_staleness: int | None = None, *, layout: str | None = None, running: int | None = None
+) -> PlanAnswer:
     """The layout to start a run with, from a plan in TOML; `rlscope plan --example` prints one.
 
-    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. Raises RlscopeError for a plan
-    that cannot be read or that contradicts itself, with its line, and ArgumentError for a number out of range.
+    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. layout: a layout to forecast
+    beside the recommended one, as "16:48" trainer and sampler GPUs; running: requests that an engine of it may run at
+    once, None: as many as suit it. Raises RlscopeError for a plan that cannot be read or that contradicts itself, with
+    its line, and ArgumentError for a number out of range or GPUs that make no such layout.
     """
     from rlscope.planning.build import plan_ahead
 
     if max_staleness is not None:
         Limits(0).check("max_staleness", max_staleness)
-    return PlanAnswer(*plan_ahead(Path(path), max_staleness))
+    if running is not None:
+        Limits(1).check("running", running)
+    return PlanAnswer(*plan_ahead(Path(path), max_staleness, layout, running))
 
 
 def check(path: Folder, rules: Folder | None = None, fail_if: str | Sequence[str] = ()) -> CheckReport:

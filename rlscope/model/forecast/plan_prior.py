@@ -8,7 +8,7 @@ such as shares that the same software lowers together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -133,6 +133,17 @@ class PlanInputs:
     """Versions that no recommended layout's 95th percentile of samples may exceed."""
     present: Layout | None
     """A layout that is in use already; None: nothing runs yet."""
+    asked: "AskedLayout | None" = None
+    """A layout to forecast beside the best one, whether or not it can be used."""
+
+
+class AskedLayout(NamedTuple):
+    """A split of the GPUs, all of them or some."""
+
+    trainer_gpus: int
+    sampler_gpus: int
+    running_per_engine: int | None
+    """None: the limit that suits the split."""
 
 
 class UnplannableError(Exception):

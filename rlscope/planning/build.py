@@ -40,7 +40,13 @@ from rlscope.model.lengths import LengthLaw, law_of_mean, law_of_percentiles
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
-from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
+from rlscope.model.training.step_time import (
+    LIKELY_MFU_RATIO,
+    LIKELY_MFU_SD,
+    LIKELY_ROUTING_LOG_SD,
+    TrainedModel,
+    expert_routing_s_per_token,
+)
 from rlscope.planning.schema import Guess, PlanFile, read_plan
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import OpenRun, open_run
@@ -56,6 +62,8 @@ class Decoder:
     shape: ModelShape
     attention_width: int
     """Heads times their dimension."""
+    hidden_size: int
+    """Values of a token between layers; heads times their dimension where neither config nor plan says."""
 
 
 def decoder_of(file: PlanFile) -> Decoder:
@@ -79,9 +87,10 @@ def decoder_of(file: PlanFile) -> Decoder:
     }
     shape = replace(shape, **{name: value for name, value in stated.items() if value is not None})
     _refuse_contradictions(file, shape)
+    width = 0 if counted is None else counted.attention_width
     if model.attention_heads is not None and shape.head_dim is not None:
-        return Decoder(shape, model.attention_heads * shape.head_dim)
-    return Decoder(shape, 0 if counted is None else counted.attention_width)
+        width = model.attention_heads * shape.head_dim
+    return Decoder(shape, width, model.hidden_size or (width if counted is None else counted.hidden_size))
 
 
 def _parameters_of_config(file: PlanFile, name: str) -> Counted:
@@ -402,12 +411,21 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
             recomputes_activations=given.recompute_activations,
             extra_forward_passes=given.extra_forward_passes,
         ),
+        routing_s_per_token=None if given.mfu_ratio is not None else _routing(decoder),
         at_gpus=given.rate_at_gpus or half,
         scaling_exponent=PRIOR_EXPONENT if exponent is None else exponent,
         scaling_exponent_sd=PRIOR_EXPONENT_SD if sd is None else sd,
         overhead_s=given.step_overhead_s,
         state_bytes=(MASTER_STATE_BYTES if state_bytes is None else state_bytes) * (shape.parameters or 0),
     )
+
+
+def _routing(decoder: Decoder) -> LogNormal | None:
+    shape = decoder.shape
+    if not shape.layers or not shape.experts_per_token:
+        return None
+    seconds = expert_routing_s_per_token(shape.layers, shape.experts_per_token, decoder.hidden_size)
+    return LogNormal(seconds, LIKELY_ROUTING_LOG_SD)
 
 
 def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:

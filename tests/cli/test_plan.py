@@ -17,7 +17,7 @@ from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
 from rlscope.reports.documents.plan import plan_document
 from rlscope.reports.terminal.model import print_plan
-from rlscope.reports.text.plan import why
+from rlscope.reports.text.plan import assumption_lines, why
 from tests.planning.small_plan import SMALL_PLAN
 
 PLAN = f"""\
@@ -246,3 +246,12 @@ def test_whole_nodes_belong_to_one_side_of_a_layout(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="found 4 trainer GPUs; expected a multiple of 8, in whole nodes of 8"):
         rlscope.plan(plan, layout="4:8", running=8)
     assert rlscope.plan(plan, layout="8:7", running=8).asked is not None
+
+
+@pytest.mark.parametrize(("gpus", "is_said"), [(8, False), (9, True)])
+def test_engines_larger_than_a_node_are_said_to_be_slower_than_modelled(
+    tmp_path: Path, gpus: int, is_said: bool
+) -> None:
+    plan = write(tmp_path, PLAN.replace("total = 6", f"total = 32\ngpus_per_engine = {gpus}"))
+    lines = assumption_lines(rlscope.plan(plan).result)
+    assert any(f"Engines of {gpus} GPUs span nodes" in line for line in lines) == is_said

@@ -18,12 +18,22 @@ NOTHING_MEASURED = (
     "`rlscope analyze`."
 )
 
+_NODE_GPUS: Final = 8
+"""Of a usual node. Published runs with larger engines took two to nine times as long as planned
+(`benchmarks/published_steps.txt`)."""
+
 
 def assumption_lines(planned: PlanResult) -> list[str]:
     """Device, model, lengths, decoding, training and weight updates, as the plan gives them."""
     plan = planned.plan
     lines = [_device(plan), _model(planned), _lengths(plan), _decoding(plan), _training(planned), _updates(planned)]
-    return [*lines, "Engines are equally fast, response lengths do not change, and communication between GPUs is free."]
+    lines.append("Engines are equally fast, response lengths do not change, and communication between GPUs is free.")
+    if plan.granularity.gpus_per_engine > _NODE_GPUS:
+        lines.append(
+            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, whose latency is not counted: expect passes "
+            "several times slower, and state `pass_overhead_s` once measured."
+        )
+    return lines
 
 
 def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
@@ -82,6 +92,8 @@ def _decoding(plan: PlanInputs) -> str:
 def _training(planned: PlanResult) -> str:
     guess, trainer = planned.plan.training, planned.calibration.system.trainer
     by = "as stated" if guess.tokens_per_gpu_s is not None else f"MFU {fmt.percent(guess.mfu_ratio.median)}"
+    if guess.tokens_per_gpu_s is None and guess.routing_s_per_token is not None:
+        by += f" plus {fmt.duration(guess.routing_s_per_token.median)} of expert routing per token"
     seen = fmt.counted(trainer.seen_gpus, "GPU", "GPUs")
     power = fmt.significant(guess.scaling_exponent)
     power += f" ± {fmt.significant(guess.scaling_exponent_sd)}" if guess.scaling_exponent_sd else ""
@@ -126,6 +138,7 @@ UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
     "curve_shape": UnknownWords("speed of medium batches", "time an engine at several batch sizes"),
     "prefill": UnknownWords("speed of prefill", "time an engine on prompts only"),
     "training_rate": UnknownWords("training speed", "time a few training steps on synthetic samples"),
+    "expert_routing": UnknownWords("cost of expert routing", "time a few training steps on synthetic samples"),
     "trainer_scaling": UnknownWords("scaling of training", "time training steps on two numbers of GPUs"),
     "weight_update": UnknownWords("time of a weight update", "time one publication of weights"),
     "lengths": UnknownWords("response lengths", "sample a few hundred responses"),

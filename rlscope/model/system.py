@@ -49,11 +49,18 @@ class Workload:
     prefetched_batches: float = 0.0
     """Batches that the trainers hold besides the one they train on: a step starts once they are taken."""
     delivery: Delivery = "group"
+    batches_per_version: int = 1
+    """Equal batches that the trainers take one after the other, and train on, between two publications."""
 
     @property
     def unit_samples(self) -> int:
         """Samples that are queued, taken and dropped as one."""
         return self.group_size if self.delivery == "group" else 1
+
+    @property
+    def samples_per_batch(self) -> float:
+        """Samples that the trainers take at a time."""
+        return self.samples_per_step / self.batches_per_version
 
 
 @dataclass(frozen=True, slots=True)

@@ -165,9 +165,7 @@ def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
     except UncalibratableError as error:
         model = NoModelResult(str(error))
     ranking = None if isinstance(model, NoModelResult) else model.ranking
-    return Told(
-        drawn, run, model, judge(_facts(drawn, run, simulated), states, run.end_ns, interval, losses, ranking)
-    )
+    return Told(drawn, run, model, judge(_facts(drawn, run, simulated), states, run.end_ns, interval, losses, ranking))
 
 
 def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfig:

@@ -97,9 +97,10 @@ class SamplerFleet:
         """From taking a batch to the first token of the version that its step makes, in periods.
 
         In time that the engines generate: a pause for new weights makes no tokens, so none is older for it. The lag
-        spans as many pauses of earlier versions as it has whole periods.
+        spans as many pauses of earlier versions as it has whole periods. Where trainers take several batches for a
+        version, it is that of the last.
         """
-        lag_s = self.trainers.work_s + self.system.update.delay_s
+        lag_s = self.trainers.work_s / self.system.workload.batches_per_version + self.system.update.delay_s
         stall_s = self.sampling.stall_s(running)
         return (lag_s - np.floor(lag_s / step_s) * stall_s) / (step_s - stall_s)
 
@@ -117,8 +118,12 @@ class SamplerFleet:
 
     def mean_queued(self) -> float:
         """Samples in the queue, on average, when the trainers wait for them."""
-        admission = self.system.admission
-        most = (self.sampling.samples_per_step, admission.queue_capacity_samples, admission.max_in_flight_samples)
+        admission, batches = self.system.admission, self.system.workload.batches_per_version
+        most = (
+            self.sampling.samples_per_step / batches,
+            admission.queue_capacity_samples,
+            admission.max_in_flight_samples,
+        )
         return _MEAN_QUEUED * min(samples for samples in most if samples is not None)
 
 
@@ -218,13 +223,16 @@ def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
 def _exceeds_admission(fleet: SamplerFleet, cap: int) -> Condition:
     """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
     while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). Prefetched batches count.
+    Of k batches that make a version only the one they work on is gone: (k - 1) / (2 k) steps' worth more is in flight
+    on average, and 1 / k more while they wait (own derivation).
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
+    batches = fleet.system.workload.batches_per_version
     spare_versions = cap - fleet.system.workload.prefetched_batches
 
     def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
-        waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
+        waiting_ratio = (1.0 - fleet.trainers.total_s / step_s + (batches - 1) / 2) / batches
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
         in_flight = tail_ratio * running * fleet.engines + outside + fleet.mean_queued()
         return in_flight > (spare_versions + waiting_ratio) * samples

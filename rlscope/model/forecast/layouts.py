@@ -413,8 +413,10 @@ def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: f
     return prompts_s * recomputed_tokens / (computed_tokens - recomputed_tokens) / (observed.engines * observed.seconds)
 
 
-def preemption_simulated(simulated: Simulated, system: System) -> Preemption:
-    """What a simulated layout loses, in steady state."""
+def preemption_simulated(simulated: Simulated, system: System) -> Preemption | None:
+    """What a simulated layout loses, in steady state; None where it generated nothing in what was measured."""
+    if not simulated.generated_tokens:
+        return None
     seconds, engine = simulated.engine_seconds, system.engine
     known = system.update.kv_kept and engine.prefill_tokens_per_s is not None
     samples = simulated.generated_tokens / system.workload.lengths.mean_tokens

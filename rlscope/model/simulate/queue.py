@@ -148,9 +148,17 @@ class GroupQueue:
 class Gate:
     """Counts in groups."""
 
-    def __init__(self, admission: Admission, samples_per_step: int, group_size: int, queue: GroupQueue) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        samples_per_step: int,
+        group_size: int,
+        queue: GroupQueue,
+        batches_per_version: int = 1,
+    ) -> None:
         self._queue = queue
         self._samples_per_step, self._group_size = samples_per_step, group_size
+        self._batches_per_version = batches_per_version
         in_flight = admission.max_in_flight_samples
         self._most_in_flight = None if in_flight is None else in_flight // group_size
         self._counts_training = admission.in_flight_until_trained
@@ -172,14 +180,14 @@ class Gate:
         """Groups that the cap in flight has let go of, besides those dropped or filtered."""
         return self.trained if self._counts_training else self.taken
 
-    def groups_of(self, step: int) -> int:
-        """Groups that a step trains on, the first being 1: where a step is no whole number of groups, the mean is."""
-        return self._groups_until(step) - self._groups_until(step - 1)
+    def groups_of(self, batch: int) -> int:
+        """Groups of a batch, the first being 1: where one is no whole number of groups, the mean is."""
+        return self._groups_until(batch) - self._groups_until(batch - 1)
 
     def hold(self) -> Hold | None:
         """What keeps the next group from starting; None where it may.
 
-        A limit on what is in flight that binds while a whole step's worth is queued costs nothing: the trainer is
+        A limit on what is in flight that binds while a whole batch is queued costs nothing: the trainer is
         behind, and that is backpressure.
         """
         queue = self._queue
@@ -188,13 +196,15 @@ class Gate:
         started = self.started - self.filtered - queue.dropped + 1
         is_held = self._most_in_flight is not None and started - self.out_of_flight > self._most_in_flight
         if self._max_versions_ahead is not None and not is_held:
-            is_held = started > self._groups_until(self.version + self._max_versions_ahead + 1)
+            allowed_versions = self.version + self._max_versions_ahead + 1
+            is_held = started > self._groups_until(allowed_versions * self._batches_per_version)
         if not is_held:
             return None
-        return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"
+        queued = len(queue) * self._group_size * self._batches_per_version
+        return "backpressure" if queued >= self._samples_per_step else "staleness_cap"
 
-    def _groups_until(self, step: int) -> int:
-        return step * self._samples_per_step // self._group_size
+    def _groups_until(self, batch: int) -> int:
+        return batch * self._samples_per_step // (self._group_size * self._batches_per_version)
 
 
 def _nothing() -> dict[HoldCause, float]:

@@ -40,7 +40,7 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     slowness = settings.engine_slowness
     if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")
-    batch = math.ceil(workload.samples_per_step / workload.unit_samples)
+    batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
     limits = {
         "the queue's capacity": admission.queue_capacity_samples,
         "max_in_flight_samples": admission.max_in_flight_samples,

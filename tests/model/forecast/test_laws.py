@@ -1,10 +1,8 @@
 """One ranking, one answer: what must hold of the verdict, the advice and the bound of any run, on 300 generated ones."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-import numpy as np
 import pytest
 
 from rlscope.analysis.data_quality import DataQuality

@@ -18,7 +18,14 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
+from rlscope.model.forecast.change import (
+    Change,
+    changed_systems,
+    scaled_update,
+    update_seconds,
+    with_forward_speed,
+    with_trainer_speed,
+)
 from rlscope.model.forecast.gap import speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
@@ -76,8 +83,6 @@ other, of which half is in common."""
 _SEED: Final = 4
 _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
-_UPDATES_APART: Final = 2
-"""Optimizer steps of a version: the first step away from one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -344,11 +349,23 @@ class _Bench:
                 running,
                 lambda each: replace(each, max_running_samples=running),
             )
+        yield from self._publications()
         if queue is not None:
             longer = _LIMIT_FACTOR * queue
             yield self._limit(
                 "queue_capacity", queue, longer, lambda each: replace(each, queue_capacity_samples=longer), "trainers"
             )
+
+    def _publications(self) -> Iterator[Action | None]:
+        """Publish half as often: each version then costs as much, and there are half as many."""
+        if not update_seconds(self._calibration.system.update):
+            return
+        now = self._calibration.steps_per_version
+        rarer = Change(steps_per_version=max(2, round(_LIMIT_FACTOR * now)))
+        solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0])
+        if solved is not None:
+            setting = (now, float(rarer.steps_per_version or 0))
+            yield self._action("change", "publish_every", "weight_updates", setting, solved)
 
     def _fix(
         self,

@@ -190,9 +190,12 @@ def replay_run(calibration: Calibration, observed: Observed, candidates: Sequenc
 
 
 def _best(found: Sequence[Replay]) -> Replay:
-    """The one with the least misfit, or one that comes before it and is about as good."""
-    least = min(each.tried[0].misfit for each in found)
-    return next(each for each in found if each.tried[0].misfit <= least + _ABOUT_AS_GOOD)
+    """The one with the least misfit, or one that comes before it and is about as good; of those that explain the run,
+    if any do: the rate is what the advice rests on.
+    """
+    fitting = [each for each in found if each.explains] or found
+    least = min(each.tried[0].misfit for each in fitting)
+    return next(each for each in fitting if each.tried[0].misfit <= least + _ABOUT_AS_GOOD)
 
 
 def _with_turnaround(calibration: Calibration, observed: Observed, replay: Replay) -> Replay | None:

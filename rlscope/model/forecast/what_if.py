@@ -69,7 +69,8 @@ def forecast_change(
 ) -> WhatIf:
     """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout with the same calibration.
 
-    anchor_ratio: what the rates of `now` were multiplied by, so that they are at the measured level. Raises ImpossibleChangeError for GPUs that make no layout, for more samples of a version than can be simulated, and
+    anchor_ratio: what the rates of `now` were multiplied by, so that they are at the measured level.
+    Raises ImpossibleChangeError for GPUs that make no layout, for more samples of a version than can be simulated, and
     for one limit given in two ways.
     """
     if change.max_in_flight_samples is not None and change.max_in_flight_groups is not None:

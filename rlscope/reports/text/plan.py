@@ -31,8 +31,8 @@ def assumption_lines(planned: PlanResult) -> list[str]:
     lines.append("Engines are equally fast, response lengths do not change, and communication between GPUs is free.")
     if plan.granularity.gpus_per_engine > _NODE_GPUS:
         lines.append(
-            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, whose latency is not counted: expect passes "
-            "several times slower, and state `pass_overhead_s` once measured."
+            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, whose latency is not counted: expect "
+            "passes several times slower, and state `pass_overhead_s` once measured."
         )
     return lines
 

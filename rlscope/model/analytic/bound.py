@@ -38,8 +38,12 @@ def work_conservation_bound(system: System, gpus: int, running: float | None = N
     def imbalance_s(trainer_gpus: float) -> float:
         return _train_s(system, trainer_gpus) - _sample_s(sampling, gpus - trainer_gpus, batch)
 
-    trainer_gpus = root(imbalance_s, 0.0, float(gpus), tolerance=1e-300)
-    step_s = _train_s(system, trainer_gpus)
+    if imbalance_s(0.0) <= 0.0:
+        # Trainers that hardly need GPUs: the samplers are the slower side even with all of them.
+        trainer_gpus, step_s = 0.0, _sample_s(sampling, float(gpus), batch)
+    else:
+        trainer_gpus = root(imbalance_s, 0.0, float(gpus), tolerance=1e-300)
+        step_s = _train_s(system, trainer_gpus)
     return WorkBound(trainer_gpus, step_s, system.workload.samples_per_step * sampling.mean_tokens / step_s)
 
 

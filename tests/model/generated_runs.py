@@ -1,0 +1,338 @@
+"""Runs of many kinds, drawn from a seed: a small system with its limits and rollout scheduling is simulated, and what
+its hooks would have recorded of it is written down.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import polars as pl
+
+from rlscope.analysis.bottleneck import judge, measure_losses
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.result import Loss, RunFacts, Verdict
+from rlscope.model.calibration import UncalibratableError
+from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
+from rlscope.model.lengths import LengthLaw
+from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
+from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
+from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdate, Workload
+
+DEFAULTS: Final = Settings()
+SHORT_STEPS: Final = 16
+"""Too few to hold a part of them out."""
+_STEPS: Final = 44
+_PASSES: Final = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A run as it truly is."""
+
+    kind: str
+    system: System
+    layout: Layout
+    settings: Settings = DEFAULTS
+    steps: int = _STEPS
+    one_batch: bool = False
+    """Whether its engines ran one batch size only."""
+    most_staleness: int | None = None
+    """What its user asks."""
+
+    @property
+    def synchronous(self) -> bool:
+        return self.settings.publication == "drained"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """What is said of it."""
+
+    drawn: Drawn
+    observed: Observed
+    model: ModelResult | NoModelResult
+    verdict: Verdict
+
+
+def _admission(rng: np.random.Generator, batch: int) -> Mapping[str, Callable[[], Admission]]:
+    """By kind; the limits are drawn in batches of a step."""
+
+    def batches(least: float, most: float) -> int:
+        return round(batch * rng.uniform(least, most))
+
+    def version_cap() -> int:
+        return int(rng.integers(1, 4))
+
+    return {
+        "a queue that fills": lambda: Admission(batches(1.0, 2.0)),
+        "a roomy queue": lambda: Admission(batches(3.0, 6.0)),
+        "no limit": Admission,
+        "a queue that loses its oldest": lambda: Admission(batches(1.5, 3.0), "drop_oldest"),
+        "a limit in flight": lambda: Admission(max_in_flight_samples=batches(1.2, 4.0)),
+        "a limit on running samples": lambda: Admission(batches(2.0, 4.0), max_running_samples=batches(0.3, 3.0)),
+        "a cap by admission": lambda: Admission(batches(2.0, 4.0), max_staleness=version_cap()),
+        "a cap that drops": lambda: Admission(batches(2.0, 4.0), max_staleness=version_cap(), staleness_policy="drop"),
+        "a cap that publications wait for": lambda: Admission(
+            batches(2.0, 4.0), max_staleness=version_cap(), staleness_policy="publication_waits"
+        ),
+    }
+
+
+def _draw(rng: np.random.Generator) -> Drawn:
+    group_size = int(rng.choice([1, 1, 2, 4, 8]))
+    batch = group_size * int(rng.integers(4, 40 // group_size + 5))
+    engine_gpus = int(rng.choice([1, 1, 1, 2]))
+    gpus = int(rng.integers(1 + engine_gpus, 17))
+    engines = int(rng.integers(1, (gpus - 1) // engine_gpus + 1))
+    running = int(rng.choice([2, 4, 8, 16]))
+    layout = Layout(gpus - engines * engine_gpus, engines * engine_gpus, running)
+    mean_tokens = rng.uniform(15.0, 60.0)
+    lengths = LengthLaw.lognormal(mean_tokens, rng.uniform(0.2, 1.0), cap_tokens=round(mean_tokens * 6))
+    curve = PNormCurve(
+        flat_s=0.02, per_request_s=0.02 / rng.choice([3.0, 10.0, 40.0]), sharpness=2.0, kv_s_per_token=1e-6
+    )
+    # How many times as many tokens the trainers could take as the engines can make.
+    made_per_s = engines * running / float(curve.pass_s(float(running)))
+    widest = 3.0 if rng.random() < 0.8 else 1.05
+    speed = float(np.exp(rng.uniform(-np.log(widest), np.log(widest))))
+    step_s = batch * lengths.mean_tokens / (made_per_s * min(1.0, speed))
+    update = WeightUpdate()
+    if widest > 2.0 and rng.random() < 0.6:
+        parts = rng.uniform(0.0, 0.2, 3) * step_s
+        update = WeightUpdate(*parts)
+    environment_s = rng.uniform(0.1, 3.0) * mean_tokens * float(curve.pass_s(1.0)) if rng.random() < 0.2 else 0.0
+    system = System(
+        Workload(lengths, 20.0, group_size, batch, trained_prompt_tokens=20.0, environment_s=environment_s),
+        Engine(engine_gpus, curve, 10**6),
+        Trainer(made_per_s * speed * (1.0 + 20.0 / mean_tokens) / layout.trainer_gpus, layout.trainer_gpus),
+        update,
+    )
+    slowness = None
+    if engines >= 3 and rng.random() < 0.15:
+        slowness = (float(rng.choice([1.3, 2.0])), *[1.0] * (engines - 1))
+    settings = Settings(
+        queue_order=rng.choice(["fifo", "oldest_first"]),
+        dispatch=rng.choice(["least_loaded", "pulled"]),
+        engine_slowness=slowness,
+        step_noise=float(rng.choice([0.0, 0.03, 0.1])),
+    )
+    kinds = _admission(rng, batch)
+    kind = rng.choice([*kinds, "synchronous"])
+    drawn = Drawn(
+        kind=str(kind),
+        system=system,
+        layout=layout,
+        settings=settings,
+        steps=SHORT_STEPS if rng.random() < 0.15 else _STEPS,
+        one_batch=rng.random() < 0.15,
+        most_staleness=int(rng.integers(1, 4)) if rng.random() < 0.1 else None,
+    )
+    if kind == "synchronous":
+        # One step's samples are all that runs: none is of another version.
+        return replace(
+            drawn,
+            system=replace(system, admission=Admission(max_staleness=0)),
+            settings=replace(settings, publication="drained"),
+        )
+    return replace(drawn, system=replace(system, admission=kinds[str(kind)]()))
+
+
+def drawn_run(seed: int) -> tuple[Drawn, Simulated]:
+    """A run that can run; the same for a seed."""
+    rng = np.random.default_rng([seed, 13])
+    while True:
+        drawn = _draw(rng)
+        try:
+            return drawn, simulate(drawn.system, drawn.layout, steps=drawn.steps, seed=seed, settings=drawn.settings)
+        except (ValueError, NeverTrains):
+            # Limits under which no step ever starts.
+            continue
+
+
+def told(seed: int) -> Told:
+    """What is said of a generated run."""
+    drawn, simulated = drawn_run(seed)
+    return told_of(drawn, simulated, seed)
+
+
+def told_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Told:
+    """What the model and the verdict say of it."""
+    run = observed_of(drawn, simulated, seed)
+    states, interval = timeline_of(drawn, simulated), Interval(0, run.end_ns)
+    losses = measure_losses(states, run.end_ns, interval, _dropped_ratio(simulated))
+    try:
+        model = model_run(run, _halves(run), _config(drawn, run, losses))
+    except UncalibratableError as error:
+        model = NoModelResult(str(error))
+    ranking = None if isinstance(model, NoModelResult) else model.ranking
+    return Told(drawn, run, model, judge(_facts(drawn, run, simulated), states, run.end_ns, interval, losses, ranking))
+
+
+def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfig:
+    settings = replace(drawn.settings, publication="in_flight", engine_slowness=None, step_noise=0.0)
+    return ModelConfig(
+        admission=Admission() if drawn.synchronous else drawn.system.admission,
+        settings=settings,
+        form=None,
+        prior=None,
+        granularity=Granularity(drawn.system.engine.gpus),
+        most_staleness=drawn.most_staleness,
+        remaining_steps=100,
+        gpu_hour_price=None,
+        lost_gpu_s={loss.cause: loss.gpu_s for loss in losses},
+    )
+
+
+def _facts(drawn: Drawn, run: Observed, simulated: Simulated) -> RunFacts:
+    return RunFacts(
+        run_id=drawn.kind,
+        started_ns=0,
+        duration_s=run.seconds,
+        n_gpus=drawn.layout.trainer_gpus + drawn.layout.sampler_gpus,
+        trainer_gpus=drawn.layout.trainer_gpus,
+        sampler_gpus=drawn.layout.sampler_gpus,
+        colocated_gpus=0,
+        steps=simulated.steps,
+        samples_trained=run.began_samples,
+        tokens_trained=run.delivered.trained_tokens,
+        max_staleness=drawn.system.admission.max_staleness,
+        window=None,
+        window_reason="",
+    )
+
+
+def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
+    """What the hooks would have recorded of it; times of single steps vary by two hundredths, unless they wait less."""
+    rng, steps, system = np.random.default_rng([seed, 14]), simulated.steps, drawn.system
+    trainers, engines = simulated.trainer_seconds, simulated.engine_seconds
+    period_s = np.array(simulated.step_periods_s)
+    work_s, publish_s = (trainers.train_s + trainers.phases_s) / steps, trainers.publish_s / steps
+    response_tokens = np.array(simulated.step_trained_tokens)
+    samples = np.full(steps, system.workload.samples_per_step)
+    prompts = np.rint(samples * system.workload.trained_prompt_tokens).astype(np.int64)
+    tokens = response_tokens + prompts
+    noisy_s = work_s * tokens / tokens.mean() * np.exp(0.02 * rng.standard_normal(steps))
+    train_s = np.minimum(noisy_s, np.maximum(period_s - publish_s, 1e-6))
+    outside = system.workload.environment_s * float(samples.sum()) / simulated.seconds
+    paused_s = engines.weight_update_s
+    return Observed(
+        start_ns=0,
+        end_ns=round(simulated.seconds * 1e9),
+        trainer_gpus=drawn.layout.trainer_gpus,
+        engines=simulated.engines,
+        gpus_per_engine=system.engine.gpus,
+        max_running=drawn.layout.running_per_engine,
+        kv_capacity_tokens=None,
+        device_name=None,
+        steps=TrainerSteps(
+            period_s=period_s,
+            train_s=train_s,
+            logprobs_s=np.zeros(steps),
+            publish_s=np.full(steps, publish_s),
+            other_s=np.zeros(steps),
+            wait_s=np.maximum(period_s - train_s - publish_s, 0.0),
+            samples=samples,
+            tokens=tokens,
+            response_tokens=response_tokens,
+            published=np.ones(steps, dtype=np.int64),
+        ),
+        passes=_passes(drawn, simulated, rng),
+        engine_state_s={
+            ("decoding", None): engines.decode_s,
+            ("applying_weights", None): paused_s,
+            **{("no_requests", reason): seconds for reason, seconds in engines.idle_s.items()},
+        },
+        lengths=system.workload.lengths,
+        began_samples=int(samples.sum()),
+        prompt_tokens=system.workload.prompt_tokens,
+        group_size=system.workload.group_size,
+        finished_samples=int(samples.sum()),
+        environment_samples=outside,
+        delivered=Delivered(int(response_tokens.sum()), round(_dropped_ratio(simulated) * response_tokens.sum()), 0),
+        apply_s=system.update.engine_pause_s,
+        update_delay_s=system.update.engine_pause_s + system.update.delay_s,
+        kv_kept=True,
+        staleness=simulated.staleness.tokens.counts,
+    )
+
+
+def _passes(drawn: Drawn, simulated: Simulated, rng: np.random.Generator) -> PassCosts:
+    """Batches about the mean that ran; most passes are of that one."""
+    limit, mean = drawn.layout.running_per_engine, max(1, round(simulated.generated_tokens / simulated.passes))
+    shares = (1.0,) if drawn.one_batch else (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+    batches = sorted({int(np.clip(round(mean * share), 1, limit)) for share in shares})
+    slowness = drawn.settings.engine_slowness or (1.0,) * simulated.engines
+    rows = [(engine, running) for engine in range(simulated.engines) for running in batches]
+    engine, running = (np.array(column) for column in zip(*rows, strict=True))
+    passes = np.where(running == mean, _PASSES, _PASSES // 100)
+    kv_tokens = running * (drawn.system.workload.prompt_tokens + drawn.system.workload.lengths.mean_tokens / 2.0)
+    curve = drawn.system.engine.curve
+    pass_s = (curve.pass_s(running.astype(np.float64)) + curve.kv_s_per_token * kv_tokens) * np.array(slowness)[engine]
+    noisy_s = pass_s * np.exp(0.002 * rng.standard_normal(running.size))
+    return PassCosts(
+        engine=engine,
+        running=running,
+        kv_tokens=kv_tokens,
+        prefills=np.zeros(running.size, dtype=np.bool_),
+        rows=passes,
+        passes=passes,
+        busy_s=passes * noisy_s,
+        between_s=np.zeros(running.size),
+        pass_p50_s=noisy_s,
+        decode_tokens=passes * running,
+        prefill_tokens=np.zeros(running.size, dtype=np.int64),
+    )
+
+
+def timeline_of(drawn: Drawn, simulated: Simulated) -> pl.DataFrame:
+    """GPU-seconds by side, state and reason, in one bucket."""
+    trainers, engines, gpus = simulated.trainer_seconds, simulated.engine_seconds, drawn.layout.trainer_gpus
+    held = {"weight_updates": "barrier"} | ({"staleness_cap": "barrier"} if drawn.synchronous else {})
+    states = [
+        ("trainer", "train", None, gpus * (trainers.train_s + trainers.phases_s)),
+        ("trainer", "publishing_weights", None, gpus * trainers.publish_s),
+        ("trainer", "waiting_for_samples", "samples", gpus * trainers.wait_samples_s),
+        ("trainer", "waiting_for_staleness_cap", "staleness_cap", gpus * trainers.wait_staleness_cap_s),
+    ]
+    of_engine = drawn.system.engine.gpus
+    states += [
+        ("sampler", "decoding", None, of_engine * (engines.decode_s + engines.prefill_s + engines.recompute_s)),
+        ("sampler", "applying_weights", None, of_engine * engines.weight_update_s),
+        *(
+            ("sampler", "no_requests", held.get(reason, reason), of_engine * seconds)
+            for reason, seconds in engines.idle_s.items()
+        ),
+    ]
+    rows = [(role, state, reason, 0, gpu_s) for role, state, reason, gpu_s in states]
+    names = {"role": pl.String, "state": pl.String, "reason": pl.String, "bucket_start_ns": pl.Int64, "gpu_s": float}
+    return pl.DataFrame(rows, schema=names, orient="row")
+
+
+def _dropped_ratio(simulated: Simulated) -> float:
+    ledger = simulated.ledger
+    return ledger.dropped / max(1, ledger.dropped + ledger.trained)
+
+
+def _halves(run: Observed) -> tuple[Observed, Observed] | None:
+    steps = run.steps.period_s.size
+    if steps < STEPS_TO_PREDICT:
+        return None
+    return _part(run, slice(0, steps // 2)), _part(run, slice(steps // 2, steps))
+
+
+def _part(run: Observed, which: slice) -> Observed:
+    """So many of its steps."""
+    names = TrainerSteps.__dataclass_fields__
+    steps = TrainerSteps(**{name: getattr(run.steps, name)[which] for name in names})
+    share = float(steps.period_s.sum() / run.steps.period_s.sum())
+    samples = int(steps.samples.sum())
+    return replace(
+        run,
+        end_ns=round(float(steps.period_s.sum()) * 1e9),
+        steps=steps,
+        began_samples=samples,
+        finished_samples=samples,
+        engine_state_s={state: share * seconds for state, seconds in run.engine_state_s.items()},
+    )

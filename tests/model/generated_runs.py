@@ -20,9 +20,10 @@ from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdate, Workload
 
+DEFAULTS: Final = Settings()
 SHORT_STEPS: Final = 16
 """Too few to hold a part of them out."""
-_STEPS: Final = 50
+_STEPS: Final = 44
 _PASSES: Final = 20_000
 
 
@@ -33,7 +34,7 @@ class Drawn:
     kind: str
     system: System
     layout: Layout
-    settings: Settings = Settings()
+    settings: Settings = DEFAULTS
     steps: int = _STEPS
     one_batch: bool = False
     """Whether its engines ran one batch size only."""
@@ -94,10 +95,11 @@ def _draw(rng: np.random.Generator) -> Drawn:
     )
     # How many times as many tokens the trainers could take as the engines can make.
     made_per_s = engines * running / float(curve.pass_s(float(running)))
-    speed = float(np.exp(rng.uniform(np.log(0.3), np.log(3.0))))
+    widest = 3.0 if rng.random() < 0.8 else 1.05
+    speed = float(np.exp(rng.uniform(-np.log(widest), np.log(widest))))
     step_s = batch * lengths.mean_tokens / (made_per_s * min(1.0, speed))
     update = WeightUpdate()
-    if rng.random() < 0.6:
+    if widest > 2.0 and rng.random() < 0.6:
         parts = rng.uniform(0.0, 0.2, 3) * step_s
         update = WeightUpdate(*parts)
     environment_s = rng.uniform(0.1, 3.0) * mean_tokens * float(curve.pass_s(1.0)) if rng.random() < 0.2 else 0.0

@@ -137,6 +137,11 @@ class Ranking:
         return self.actions[0] if self.actions else None
 
     @property
+    def setting_gain_ratio(self) -> float:
+        """The largest gain of a setting: no work on code or machines; 0 where none brings WORTHWHILE_RATIO."""
+        return max((each.gain_ratio.median for each in self.actions if each.kind != "fix"), default=0.0)
+
+    @property
     def cause(self) -> Cause | None:
         """The cause that costs most; None where none costs WORTHWHILE_RATIO: the run is balanced."""
         return self.losses[0].cause if self.losses and _is_worth_naming(self.losses[0]) else None
@@ -174,7 +179,10 @@ def rank_actions(
     if not grounds.replayed:
         return Ranking()
     bench = _Bench(calibration, forecasts.today, grounds, settings)
-    actions = [*_layout_actions(calibration, forecasts, recommendation), *bench.actions(observed)]
+    layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
+    actions = [*layouts, *bench.actions(observed)]
+    if calibration.synchronous and all(each.is_staler for each in layouts):
+        actions.append(bench.overlapped())
     losses = _losses(_measured(bench.removals(), observed, grounds.lost_gpu_s), actions, grounds.lost_gpu_s)
     return Ranking(_listed(actions), losses)
 
@@ -197,12 +205,12 @@ def _losses(
     removed: Mapping[Cause, Reals], actions: Sequence[Action], lost_gpu_s: Mapping[str, float]
 ) -> tuple[CauseLoss, ...]:
     """Of each cause what its removal brings, or the best action against it, whichever brings more."""
-    gains = dict(removed)
+    found = {cause: CauseLoss(cause, Spread.of(gains), gains) for cause, gains in removed.items()}
     for action in actions:
-        known, found = gains.get(action.cause), action.gains[:_DRAWS]
-        if known is None or np.median(found) > np.median(known):
-            gains[action.cause] = found
-    losses = [CauseLoss(cause, Spread.of(each), each) for cause, each in gains.items() if np.median(each) > 0.0]
+        known = found.get(action.cause)
+        if known is None or action.gain_ratio.median > known.gain_ratio.median:
+            found[action.cause] = CauseLoss(action.cause, action.gain_ratio, action.gains[:_DRAWS])
+    losses = [each for each in found.values() if each.gain_ratio.median > 0.0]
     losses.sort(key=lambda each: -each.gain_ratio.median)
     # Of what the model cannot tell apart, what was measured decides.
     tied = _tied(losses) if losses else ()
@@ -226,11 +234,9 @@ def _listed(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 def _layout_actions(calibration: Calibration, forecasts: Forecasts, recommendation: Recommendation) -> Iterator[Action]:
     """The recommended layout, one that is staler, and one to try."""
-    if recommendation.advice not in ("change", "probe"):
-        return
     today, best = forecasts.today, recommendation.best
     chosen: list[tuple[Forecast, ActionKind, bool]] = []
-    if best is not today:
+    if recommendation.advice in ("change", "probe"):
         chosen.append((best, "change" if recommendation.changes else "probe", False))
     if recommendation.staler is not None:
         chosen.append((recommendation.staler, "change", True))
@@ -285,6 +291,18 @@ class _Bench:
         for tried in (*self._fixes(observed), *self._limits()):
             if tried is not None and tried.gain_ratio.median > 0.0:
                 yield tried
+
+    def overlapped(self) -> Action:
+        """A synchronous run's own split, with samplers that run a step ahead of the trainers."""
+        layout, batch = self._layout, self._calibration.system.workload.samples_per_step
+        ahead = Admission(queue_capacity_samples=batch, max_in_flight_samples=2 * batch)
+        asked = self._changed(lambda system: replace(system, admission=ahead))
+        asked = replace(asked, synchronous=False)
+        rates, state = drawn_rates(asked, (layout,))[:, 0], steady_states(asked.system, (layout,))[0]
+        staleness = None if isinstance(state, Refused) else staleness_of(state, StalenessLaws.of(asked.system))
+        return self._action(
+            "change", "asynchronous", "lockstep", (layout, layout), (rates / self._rates - 1.0, staleness)
+        )
 
     def removals(self) -> dict[Cause, Reals]:
         """Gains of every draw were a cause gone: a side of twice the speed, no limit, no taking turns."""
@@ -394,7 +412,7 @@ class _Bench:
         kind: ActionKind,
         what: ActionWhat,
         cause: Cause,
-        setting: tuple[float | None, float | None],
+        setting: tuple[Layout | float | None, Layout | float | None],
         solved: tuple[Reals, StalenessForecast | None],
     ) -> Action:
         gains, staleness = solved

@@ -23,7 +23,7 @@ from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.forecast.change import with_forward_speed
-from rlscope.model.forecast.layouts import Forecasts
+from rlscope.model.forecast.layouts import Forecast, Forecasts
 from rlscope.model.observed import Observed, PassCosts
 from rlscope.model.policies import StalenessPolicy
 from rlscope.model.system import Admission, DecodeCurve, Layout, System, WeightUpdate
@@ -82,18 +82,23 @@ class Gap:
 
 
 def explain_gap(
-    calibration: Calibration, observed: Observed, forecasts: Forecasts, predicted_tokens_per_s: float
+    calibration: Calibration,
+    observed: Observed,
+    forecasts: Forecasts,
+    predicted_tokens_per_s: float,
+    reached_tokens_per_s: float = 0.0,
 ) -> Gap:
     """Walk from the bound to what was achieved; predicted_tokens_per_s: the model's last word on the run's layout.
 
-    That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous. The
-    bound is that of the best of the limits on running requests that were tried; the closed forms of a layout may err
-    to above it, and a run may do better than modelled: it is no less than either.
+    That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous.
+    reached_tokens_per_s: the most that any setting is said to reach. The bound is that of the best of the limits on
+    running requests that were tried; what is said of a layout or a setting may err to above it, and a run may do better
+    than modelled: it is no less than any of them.
     """
     free = _freed(calibration, observed)
     bounds = _bounds(calibration, free, forecasts)
-    reached = [each.tokens_per_s or 0.0 for each in (forecasts.today, *forecasts.rivals)]
-    bound = max(*bounds.values(), *reached, observed.trained_tokens_per_s)
+    reached = [rate for each in (forecasts.today, *forecasts.others) for rate in _rates_said(each)]
+    bound = max(*bounds.values(), *reached, reached_tokens_per_s, observed.trained_tokens_per_s)
     left, steps = bound, list[GapStep]()
     own_bound = bounds[calibration.layout.running_per_engine]
     whole = _whole_rate(calibration, free, forecasts)
@@ -103,6 +108,14 @@ def explain_gap(
         steps.append(GapStep(cause, left - reached, reached))
         left = reached
     return Gap(bound, tuple(steps), left)
+
+
+def _rates_said(forecast: Forecast) -> Iterator[float]:
+    """By the best estimate, and in the middle of the draws."""
+    if forecast.tokens_per_s is not None:
+        yield forecast.tokens_per_s
+    if forecast.drawn_tokens_per_s is not None:
+        yield float(np.median(forecast.drawn_tokens_per_s))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -221,10 +221,10 @@ def _faster(best: Forecast, others: Sequence[Forecast]) -> Forecast | None:
 
 
 def _reason(best: Forecast, today: Forecast, grounds: Grounds, *, sure: bool) -> Reason:
-    if best is today:
-        return "no_other_layout"
     if not grounds.replayed:
         return "not_replayed"
+    if best is today:
+        return "no_other_layout"
     gain_ratio = Spread.of(gains_over(best, today))
     if sure or gain_ratio.median >= WORTHWHILE_RATIO:
         return _worthwhile_reason(best, today, grounds, sure=sure)

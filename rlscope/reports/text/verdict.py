@@ -207,7 +207,12 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     verdict = analysis.verdict
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
-    return f"No setting takes {_WORDS[verdict.cause].cause} away; this is what brings most."
+    ranking, cause = ranking_of(analysis), _WORDS[verdict.cause].cause
+    listed = () if ranking is None else ranking.actions
+    if any(each.kind != "fix" and each.cause == verdict.cause for each in listed):
+        return f"What can be set against {cause} brings less, or is less sure or staler."
+    brings_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
+    return f"No setting takes {cause} away; {'this is what' if brings_most else 'of what is sure, this'} brings most."
 
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:

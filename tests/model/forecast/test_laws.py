@@ -1,4 +1,4 @@
-"""One ranking, one answer: what must hold of the verdict, the advice and the bound of any run, on 300 generated ones."""
+"""One ranking, one answer: what must hold of verdict, advice and bound whatever the run, on 300 generated ones."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, Final
@@ -9,7 +9,7 @@ from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, Ledger, Staleness, Throughput
 from rlscope.model import calibration
 from rlscope.model.decode import fit
-from rlscope.model.forecast import actions, sensitivity, simulated
+from rlscope.model.forecast import actions, recommend, sensitivity, simulated
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -26,13 +26,14 @@ _ROUNDING: Final = 1e-9
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     """The laws hold of any draws: few of them, and short simulations, so that there is time for many runs."""
     for module, name, value in (
-        (calibration, "DRAWS", 16),
-        (actions, "_DRAWS", 10),
+        (calibration, "DRAWS", 12),
+        (actions, "_DRAWS", 8),
         (fit, "_SETTLE_STEPS", 40),
         (fit, "_SAMPLE", 64),
         (fit, "_THIN_STEPS", 4),
         (simulated, "_STEPS", 16),
         (simulated, "_MOST_SIMULATED", 3),
+        (recommend, "_DRAWS_OF_A_SOURCE", 2),
         (sensitivity, "_DRAWS", 1),
         (sensitivity, "_PROBED_DRAWS", 1),
     ):
@@ -74,18 +75,22 @@ def affords(run: Told, forecast: Forecast) -> bool:
 
 def first_action_belongs_to_a_named_cause_or_the_card_says_why_not(run: Told) -> Iterator[str]:
     first, verdict = model_of(run).ranking.first, run.verdict
-    if first is None or first.cause in (verdict.cause, *verdict.tied_with):
+    if first is None or verdict.cause is None:
         return
-    if "No setting takes" not in page_of(run):
-        yield f"{first.what} is against {first.cause}, the verdict is {verdict.bottleneck}, and nobody says why"
+    says_why = any(words in page_of(run) for words in ("No setting takes", "What can be set against"))
+    if says_why is (first.cause in (verdict.cause, *verdict.tied_with)):
+        yield f"{first.what} is against {first.cause}, the verdict is {verdict.bottleneck}: {page_of(run)}"
 
 
-def no_setting_takes_the_named_cause_away_where_the_card_says_so(run: Told) -> Iterator[str]:
-    if "No setting takes" not in page_of(run):
-        return
-    for each in model_of(run).ranking.actions:
-        if each.kind != "fix" and not each.is_staler and each.cause == run.verdict.cause:
-            yield f"{each.what} takes {each.cause} away"
+def what_the_card_says_of_other_actions_is_so(run: Told) -> Iterator[str]:
+    page, (first, *others) = page_of(run), model_of(run).ranking.actions or (None,)
+    settings = [each for each in others if each.kind != "fix" and each.cause == run.verdict.cause]
+    if "No setting takes" in page and settings:
+        yield f"{settings[0].what} takes {run.verdict.cause} away: {page}"
+    if "What can be set against" in page and not settings:
+        yield f"nothing can be set against {run.verdict.cause}: {page}"
+    if first and "this is what brings most" in page:
+        yield from (f"{each.what} brings more" for each in others if each.gain_ratio.median > first.gain_ratio.median)
 
 
 def balanced_is_said_exactly_where_nothing_brings_5_percent(run: Told) -> Iterator[str]:
@@ -170,7 +175,7 @@ def a_change_is_likely_and_a_sure_fresh_setting_comes_first(run: Told) -> Iterat
 
 LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     first_action_belongs_to_a_named_cause_or_the_card_says_why_not,
-    no_setting_takes_the_named_cause_away_where_the_card_says_so,
+    what_the_card_says_of_other_actions_is_so,
     balanced_is_said_exactly_where_nothing_brings_5_percent,
     a_cause_costs_what_the_best_action_against_it_brings_or_more,
     no_rate_is_above_the_bound,

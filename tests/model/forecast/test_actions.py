@@ -1,0 +1,361 @@
+"""What can be done about a run, in which order, and what each cause costs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.arrays import Reals
+from rlscope.model.calibration import calibrate
+from rlscope.model.forecast.actions import (
+    Action,
+    ActionKind,
+    ActionWhat,
+    Cause,
+    CauseLoss,
+    Ranking,
+    _Bench,
+    _listed,
+    _losses,
+    _measured,
+    rank_actions,
+)
+from rlscope.model.forecast.layouts import Forecasts, Spread, forecast_layouts
+from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
+from rlscope.model.observed import Observed
+from rlscope.model.simulate import Settings
+from rlscope.model.system import Admission, Granularity, Layout, System, WeightUpdate, possible_layouts
+from tests.model.known_run import TODAY, TRUTH, observed
+
+DRAWS = 60
+PLAIN = Grounds(long_enough=True, own_staleness_p95=1)
+CAPPED = replace(PLAIN, capped=True)
+"""Where staleness keeps no layout from being recommended."""
+
+
+def action(
+    gain: float,
+    what: ActionWhat = "layout",
+    cause: Cause = "samplers",
+    kind: ActionKind = "change",
+    *,
+    is_staler: bool = False,
+) -> Action:
+    """Something that brings as much in every draw."""
+    return Action(
+        kind=kind,
+        what=what,
+        cause=cause,
+        before=None,
+        after=None,
+        gain_ratio=Spread(gain, gain, gain),
+        worthwhile_probability=float(gain >= 0.05),
+        gains=np.full(DRAWS, gain),
+        staleness=None,
+        grade="measured",
+        is_staler=is_staler,
+    )
+
+
+def loss(cause: Cause, gain: float) -> CauseLoss:
+    """A cause that costs as much in every draw."""
+    return CauseLoss(cause, Spread(gain, gain, gain), np.full(DRAWS, gain))
+
+
+# The order of the list
+
+
+def test_sure_and_fresh_settings_come_first_then_what_brings_most_and_what_is_staler_last():
+    sure, surer = action(0.06), action(0.08, "staleness_cap", "staleness_cap")
+    fix, probe = action(0.30, "weight_updates", "weight_updates", "fix"), action(0.20, "layout", "trainers", "probe")
+    stale = action(0.90, is_staler=True)
+    assert _listed([stale, probe, sure, fix, surer]) == (surer, sure, fix, probe, stale)
+
+
+def test_what_brings_less_than_5_percent_is_not_listed():
+    just, under = action(0.05), action(0.0499)
+    assert _listed([under, just]) == (just,)
+
+
+@pytest.mark.parametrize("what", ["forward_speed", "trainer_speed"])
+def test_a_faster_side_is_listed_only_where_no_setting_is_set_against_the_same_cause(what: ActionWhat):
+    cause: Cause = "samplers" if what == "forward_speed" else "trainers"
+    faster = action(0.09, what, cause, "fix")
+    assert _listed([faster]) == (faster,)
+    for kind in ("change", "probe"):
+        setting = action(0.06, "layout", cause, kind)
+        assert _listed([faster, setting]) == (setting,)
+        useless = action(0.04, "layout", cause, kind)
+        assert _listed([faster, useless]) == (faster,)
+    elsewhere = action(0.06, "staleness_cap", "staleness_cap")
+    assert _listed([faster, elsewhere]) == (elsewhere, faster)
+    engines = action(0.2, "slow_engines", "samplers", "fix")
+    assert _listed([faster, engines]) == (engines, faster)
+
+
+# What a cause costs
+
+
+def test_a_cause_costs_what_its_removal_brings_or_the_best_action_against_it_if_more():
+    removed: dict[Cause, Reals] = {"samplers": np.full(DRAWS, 0.2), "trainers": np.full(DRAWS, 0.1)}
+    actions = [action(0.15), action(0.4, "layout", "trainers"), action(0.3, "weight_updates", "weight_updates", "fix")]
+    found = [(each.cause, each.gain_ratio.median) for each in _losses(removed, actions, {})]
+    assert found == [("trainers", 0.4), ("weight_updates", 0.3), ("samplers", 0.2)]
+
+
+def test_a_cause_that_costs_nothing_is_not_in_the_ranking():
+    removed: dict[Cause, Reals] = {"samplers": np.zeros(DRAWS), "trainers": np.full(DRAWS, 0.001)}
+    assert [each.cause for each in _losses(removed, [], {})] == ["trainers"]
+
+
+@pytest.mark.parametrize(("second", "tied"), [(0.28, ("trainers",)), (0.2799, ())], ids=["2% behind", "a little more"])
+def test_causes_within_2_percent_of_the_rate_are_tied(second: float, tied: tuple[Cause, ...]):
+    losses = (loss("samplers", 0.30), loss("trainers", second))
+    ranking = Ranking((), losses)
+    assert (ranking.cause, ranking.tied_with) == ("samplers", tied)
+
+
+@pytest.mark.parametrize(("ahead_in", "tied"), [(53, ("trainers",)), (54, ())])
+def test_causes_are_tied_unless_nine_draws_in_ten_tell_them_apart(ahead_in: int, tied: tuple[Cause, ...]):
+    largest = np.full(DRAWS, 0.10)
+    largest[:ahead_in] = 0.40
+    losses = (CauseLoss("samplers", Spread.of(largest), largest), loss("trainers", 0.10))
+    assert Ranking((), losses).tied_with == tied
+
+
+def test_a_cause_that_brings_less_than_5_percent_is_tied_with_none():
+    assert Ranking((), (loss("samplers", 0.06), loss("trainers", 0.0499))).tied_with == ()
+    assert Ranking((), (loss("samplers", 0.06), loss("trainers", 0.05))).tied_with == ("trainers",)
+
+
+@pytest.mark.parametrize(("gain", "cause"), [(0.05, "samplers"), (0.0499, None)])
+def test_the_run_is_balanced_where_no_cause_costs_5_percent(gain: float, cause: Cause | None):
+    ranking = Ranking((), (loss("samplers", gain),))
+    assert (ranking.cause, ranking.tied_with) == (cause, ())
+
+
+def test_of_tied_causes_the_one_that_most_was_measured_to_be_lost_to_is_named():
+    removed: dict[Cause, Reals] = {
+        "samplers": np.full(DRAWS, 0.30),
+        "trainers": np.full(DRAWS, 0.29),
+        "weight_updates": np.full(DRAWS, 0.20),
+    }
+    lost_gpu_s = {"trainers": 9.0, "samplers": 3.0, "weight_updates": 100.0}
+    ranking = Ranking((), _losses(removed, [], lost_gpu_s))
+    assert [each.cause for each in ranking.losses] == ["trainers", "samplers", "weight_updates"]
+    assert (ranking.cause, ranking.tied_with) == ("trainers", ("samplers",))
+
+
+@pytest.mark.parametrize(
+    ("waited_gpu_s", "most"),
+    [(None, 1.0), (0.0, 0.0), (20.0, 0.25), (50.0, 1.0), (100.0, 1.0)],
+    ids=["not known", "no waits", "a fifth", "a half", "all of the time"],
+)
+def test_faster_samplers_bring_no_more_than_the_trainers_waits_for_samples(waited_gpu_s: float | None, most: float):
+    run = replace(observed(), end_ns=50 * 10**9, trainer_gpus=2)
+    removed: Mapping[Cause, Reals] = {"samplers": np.full(DRAWS, 1.0), "trainers": np.full(DRAWS, 0.7)}
+    lost = {} if waited_gpu_s is None else {"samplers": waited_gpu_s}
+    found = _measured(removed, run, lost)
+    assert found["samplers"] == pytest.approx(np.full(DRAWS, most))
+    assert found["trainers"] is removed["trainers"]
+
+
+def test_nothing_is_ranked_of_a_run_without_a_first_action():
+    assert Ranking().first is None
+    assert (Ranking().cause, Ranking().tied_with, Ranking().setting_gain_ratio) == (None, (), 0.0)
+
+
+def test_the_largest_gain_of_a_setting_leaves_fixes_out():
+    assert Ranking((action(0.1), action(0.2, "weight_updates", "weight_updates", "fix"))).setting_gain_ratio == 0.1
+
+
+# Of runs
+
+
+SMALL = replace(
+    TRUTH,
+    workload=replace(TRUTH.workload, samples_per_step=64),
+    update=WeightUpdate(engine_pause_s=0.02, trainer_blocked_s=0.02),
+)
+STARVED = Layout(trainer_gpus=6, sampler_gpus=2, running_per_engine=8)
+
+
+def ranked(
+    run: Observed,
+    admission: Admission = Admission(),  # noqa: B008
+    layouts: Callable[[Layout], tuple[Layout, ...]] = lambda today: (),
+    grounds: Grounds = PLAIN,
+) -> tuple[Ranking, Recommendation, Forecasts]:
+    """What is said of a run of which only these other layouts are possible."""
+    found = calibrate(run, admission, None, np.random.default_rng(0))
+    found = replace(found, draws=found.draws[:20])
+    forecasts = forecast_layouts(found, layouts(found.layout))
+    advice = recommend(found, forecasts, grounds)
+    return rank_actions(found, run, forecasts, advice, grounds, Settings()), advice, forecasts
+
+
+@cache
+def of_small(name: str) -> Observed:
+    slow = replace(SMALL, update=WeightUpdate(engine_pause_s=1.0, trainer_blocked_s=0.5))
+    systems: dict[str, tuple[System, Layout]] = {
+        "trainers": (SMALL, TODAY),
+        "samplers": (SMALL, STARVED),
+        "updates": (slow, STARVED),
+    }
+    system, layout = systems[name]
+    batches = tuple(layout.running_per_engine * share // 8 for share in (1, 2, 4, 6, 8))
+    return observed(system, layout, batches=batches, steps=24)
+
+
+def first_of(ranking: Ranking, what: ActionWhat) -> Action:
+    return next(each for each in ranking.actions if each.what == what)
+
+
+def splits(today: Layout) -> tuple[Layout, ...]:
+    return possible_layouts(8, Granularity(1), (today.running_per_engine,))
+
+
+def limits(today: Layout) -> tuple[Layout, ...]:
+    return tuple(replace(today, running_per_engine=running) for running in (8, 11, 16))
+
+
+@pytest.mark.parametrize(
+    ("name", "layouts", "what", "cause"),
+    [
+        ("trainers", splits, "layout", "trainers"),
+        ("samplers", splits, "layout", "samplers"),
+        ("samplers", limits, "running_limit", "samplers"),
+    ],
+)
+def test_a_layout_is_against_the_side_that_it_makes_faster(
+    name: str, layouts: Callable[[Layout], tuple[Layout, ...]], what: ActionWhat, cause: Cause
+):
+    ranking, advice, forecasts = ranked(of_small(name), layouts=layouts, grounds=CAPPED)
+    assert advice.advice in ("change", "probe")
+    found = first_of(ranking, what)
+    assert (found.kind, found.cause, found.before) == (advice.advice, cause, forecasts.today.layout)
+    assert found.after == advice.best.layout
+    assert found.gain_ratio == advice.gain_ratio
+    assert ranking.cause == cause
+
+
+def test_a_layout_that_is_too_stale_is_an_action_beside_a_run_that_stays():
+    ranking, advice, _ = ranked(of_small("trainers"), layouts=splits)
+    assert (advice.advice, advice.staler is not None) == ("keep", True)
+    found = first_of(ranking, "layout")
+    assert (found.kind, found.is_staler, found.after) == ("change", True, advice.staler.layout)
+    assert ranking.actions[-1] is found
+
+
+def test_a_layout_of_a_short_stretch_is_a_probe_and_one_of_a_model_that_misses_the_run_is_nothing():
+    ranking, _, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, long_enough=False))
+    assert first_of(ranking, "layout").kind == "probe"
+    ranking, advice, _ = ranked(of_small("trainers"), layouts=splits, grounds=replace(CAPPED, replayed=False))
+    assert (ranking.actions, ranking.losses, advice.advice) == ((), (), "unknown")
+
+
+def test_removing_updates_and_speeding_up_a_side_are_fixes():
+    ranking, _, _ = ranked(of_small("updates"))
+    updates = first_of(ranking, "weight_updates")
+    assert (updates.kind, updates.cause, updates.after, updates.is_staler) == ("fix", "weight_updates", None, False)
+    # Seconds until both sides go on.
+    assert updates.before == pytest.approx(1.0, abs=0.01)
+    faster = first_of(ranking, "forward_speed")
+    assert (faster.kind, faster.cause, faster.before, faster.after) == ("fix", "samplers", 1.0, 1.1)
+    ranking, _, _ = ranked(of_small("trainers"))
+    faster = first_of(ranking, "trainer_speed")
+    assert (faster.kind, faster.cause) == ("fix", "trainers")
+    assert faster.gain_ratio.median == pytest.approx(0.1, abs=0.03)
+
+
+def test_a_slow_engine_is_a_fix_of_the_samplers():
+    run = observed(
+        SMALL, replace(STARVED, trainer_gpus=5, sampler_gpus=3), batches=(4, 8, 8, 8, 4, 8, 8, 8, 4), steps=24
+    )
+    # Engines 0 to 2 in turn; the first takes three times as long.
+    passes = replace(run.passes, busy_s=np.where(run.passes.engine == 0, 3.0, 1.0) * run.passes.busy_s)
+    ranking, _, _ = ranked(replace(run, passes=passes))
+    found = first_of(ranking, "slow_engines")
+    assert (found.kind, found.cause, found.before, found.after) == ("fix", "samplers", None, None)
+
+
+def test_an_environment_is_a_fix():
+    run = of_small("samplers")
+    outside = 2.0 * run.finished_samples / run.seconds
+    ranking, _, _ = ranked(replace(run, environment_samples=outside))
+    found = first_of(ranking, "environment")
+    assert (found.kind, found.cause, found.after) == ("fix", "environment", None)
+    assert found.before == pytest.approx(2.0)
+
+
+def test_every_limit_is_moved_by_a_step():
+    admission = Admission(64, max_staleness=1, max_in_flight_samples=96, max_running_samples=48)
+    found = calibrate(of_small("samplers"), admission, None, np.random.default_rng(0))
+    found = replace(found, draws=found.draws[:3])
+    moved = [each for each in _Bench(found, forecast_layouts(found, ()).today, PLAIN, Settings())._limits() if each]
+    assert {each.what: (each.cause, each.before, each.after) for each in moved} == {
+        "staleness_cap": ("staleness_cap", 1, 2),
+        "in_flight_limit": ("staleness_cap", 96, 192),
+        "running_samples_limit": ("staleness_cap", 48, 96),
+        "queue_capacity": ("trainers", 64, 128),
+    }
+
+
+@pytest.mark.parametrize(
+    ("admission", "what"),
+    [
+        (Admission(max_in_flight_samples=64), "in_flight_limit"),
+        (Admission(max_running_samples=12), "running_samples_limit"),
+        (Admission(128, max_staleness=1), "staleness_cap"),
+    ],
+)
+def test_a_limit_that_binds_is_against_the_limits_and_a_setting(admission: Admission, what: ActionWhat):
+    run = observed(SMALL, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
+    ranking, _, _ = ranked(run, admission, grounds=CAPPED)
+    found = first_of(ranking, what)
+    assert found.kind == "change"
+    assert found.worthwhile_probability >= 0.9
+    assert found.staleness is not None
+    assert "staleness_cap" in (ranking.cause, *ranking.tied_with)
+
+
+@pytest.mark.parametrize(("own", "is_staler"), [(1, True), (1_000, False)])
+def test_a_limit_that_makes_samples_too_stale_is_said_to_and_comes_last(own: int, is_staler: bool):
+    # Small steps: 128 samples in flight are eight of them.
+    short = replace(SMALL, workload=replace(SMALL.workload, samples_per_step=16))
+    run = observed(short, replace(TODAY, trainer_gpus=6), batches=(4, 8, 16, 32, 64), steps=24)
+    ranking, _, _ = ranked(run, Admission(max_in_flight_samples=128), grounds=replace(PLAIN, own_staleness_p95=own))
+    found = first_of(ranking, "in_flight_limit")
+    assert found.is_staler is is_staler
+    assert found.staleness is not None and found.staleness.sample_p95 > 4
+    assert ranking.actions.index(found) == (len(ranking.actions) - 1 if is_staler else 0)
+
+
+def synchronous(run: Observed) -> Observed:
+    return replace(run, staleness=((0, 1_000),))
+
+
+def test_a_synchronous_run_loses_its_rate_to_lockstep_and_is_told_to_overlap():
+    run = synchronous(observed(SMALL, Layout(4, 4, 16), batches=(2, 4, 8, 16), steps=24))
+    ranking, advice, _ = ranked(run, layouts=splits)
+    found = first_of(ranking, "asynchronous")
+    assert (found.cause, ranking.cause) == ("lockstep", "lockstep")
+    assert found.kind == advice.advice
+
+
+def test_a_synchronous_run_without_another_split_is_told_to_overlap_in_its_own():
+    own = Layout(4, 4, 16)
+    run = synchronous(observed(SMALL, own, batches=(2, 4, 8, 16), steps=24))
+    ranking, advice, _ = ranked(run)
+    assert advice.reason == "no_other_layout"
+    found = first_of(ranking, "asynchronous")
+    assert (found.cause, found.before, found.after, found.is_staler) == ("lockstep", own, own, False)
+    assert found.staleness is not None and found.staleness.sample_p95 <= 4
+    assert ranking.first is found
+
+
+def test_a_limit_that_is_far_away_is_not_listed():
+    ranking, _, _ = ranked(of_small("trainers"), Admission(100_000))
+    assert all(each.what != "queue_capacity" for each in ranking.actions)

@@ -1,0 +1,110 @@
+"""The bound, and the bars from it to what was achieved."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.analytic.bound import work_conservation_bound
+from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.forecast.gap import Gap, GapCause, explain_gap
+from rlscope.model.forecast.layouts import Forecasts, forecast_layouts
+from rlscope.model.observed import Observed
+from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
+from tests.model.known_run import TODAY, TRUTH, observed, steady
+
+
+@cache
+def calibrated() -> Calibration:
+    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
+
+
+def forecasts_of(gpus: int, granularity: Granularity, running: tuple[int, ...]) -> Forecasts:
+    return forecast_layouts(calibrated(), possible_layouts(gpus, granularity, running))
+
+
+SPLITS = Granularity(1)
+
+
+def gap_of(run: Observed, forecasts: Forecasts, reached_tokens_per_s: float = 0.0) -> Gap:
+    return explain_gap(calibrated(), run, forecasts, steady().trained_tokens_per_s, reached_tokens_per_s)
+
+
+def lost(gap: Gap) -> dict[GapCause, float]:
+    return {step.cause: step.lost_tokens_per_s for step in gap.steps}
+
+
+def test_the_bars_add_up_exactly_and_begin_with_what_no_split_of_today_s_limit_reaches():
+    gap = gap_of(observed(), forecasts_of(8, SPLITS, (16, 64, 256)))
+    assert gap.bound_tokens_per_s - sum(lost(gap).values()) == pytest.approx(gap.achieved_tokens_per_s, rel=1e-12)
+    assert [step.cause for step in gap.steps[:3]] == ["running_limit", "whole_gpus", "layout_imbalance"]
+
+
+def test_no_candidate_and_nothing_that_was_measured_is_above_the_bound():
+    forecasts = forecasts_of(8, SPLITS, (64,))
+    bound = gap_of(observed(), forecasts).bound_tokens_per_s
+    for each in (forecasts.today, *forecasts.rivals):
+        assert max(each.tokens_per_s, np.median(each.drawn_tokens_per_s)) <= bound
+    fastest = forecasts.rivals[0]
+    for changed in (
+        replace(fastest, tokens_per_s=2.0 * bound),
+        replace(fastest, drawn_tokens_per_s=fastest.drawn_tokens_per_s * 2.0 * bound / fastest.tokens_per_s),
+    ):
+        raised = gap_of(observed(), Forecasts(forecasts.today, (changed, *forecasts.others[1:])))
+        assert raised.bound_tokens_per_s == pytest.approx(2.0 * bound, rel=0.05)
+
+
+def test_a_run_that_does_better_than_the_bound_is_its_own_bound():
+    run = observed()
+    faster = replace(run, steps=replace(run.steps, period_s=run.steps.period_s / 10.0))
+    gap = gap_of(faster, forecasts_of(8, SPLITS, (64,)))
+    assert gap.bound_tokens_per_s == gap.achieved_tokens_per_s == faster.trained_tokens_per_s
+    assert sum(lost(gap).values()) == pytest.approx(0.0, abs=1e-9 * gap.bound_tokens_per_s)
+    assert lost(gap)["unexplained"] < 0.0
+
+
+def test_a_setting_that_is_said_to_reach_more_raises_the_bound():
+    forecasts = forecasts_of(8, SPLITS, (64,))
+    assert gap_of(observed(), forecasts, 50_000.0).bound_tokens_per_s == 50_000.0
+    bound = gap_of(observed(), forecasts).bound_tokens_per_s
+    assert gap_of(observed(), forecasts, bound).bound_tokens_per_s == bound
+
+
+def test_a_larger_limit_on_running_requests_is_a_bar_of_its_own():
+    assert lost(gap_of(observed(), forecasts_of(8, SPLITS, (64,))))["running_limit"] == pytest.approx(0.0, abs=1e-6)
+    assert lost(gap_of(observed(), forecasts_of(8, SPLITS, (64, 256))))["running_limit"] > 100.0
+
+
+def test_whole_gpus_cost_what_a_fractional_split_would_gain_and_no_action_can():
+    """Of eight GPUs in whole nodes of four there is one split; GPU by GPU there are seven."""
+    by_gpu = lost(gap_of(observed(), forecasts_of(8, SPLITS, (64,))))
+    by_node = lost(gap_of(observed(), forecasts_of(8, Granularity(4, 4), (64,))))
+    assert 0.0 <= by_gpu["whole_gpus"] < by_node["whole_gpus"]
+    # What is left of the split is charged to the layout.
+    assert by_gpu["layout_imbalance"] > by_node["layout_imbalance"]
+
+
+def test_whole_gpus_cost_nothing_where_a_fractional_split_is_no_better():
+    # Perfect scaling, and as many GPUs of each side as the bound's own split has.
+    truth = replace(TRUTH, update=replace(TRUTH.update, engine_pause_s=0.0, trainer_blocked_s=0.0))
+    best = work_conservation_bound(truth, 8, 64.0)
+    speed = best.trainer_gpus / (8.0 - best.trainer_gpus)
+    even = replace(truth, trainer=replace(truth.trainer, tokens_per_gpu_s=truth.trainer.tokens_per_gpu_s * speed))
+    assert work_conservation_bound(even, 8, 64.0).trainer_gpus == pytest.approx(4.0, rel=0.01)
+    layout = Layout(4, 4, 64)
+    run = observed(even, layout, noise=0.0)
+    found = replace(calibrate(run, Admission(), None, np.random.default_rng(0)), system=even)
+    forecasts = forecast_layouts(found, possible_layouts(8, SPLITS, (64,)))
+    gap = explain_gap(found, run, forecasts, run.trained_tokens_per_s)
+    assert lost(gap)["whole_gpus"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
+    assert lost(gap)["layout_imbalance"] == pytest.approx(0.0, abs=0.01 * gap.bound_tokens_per_s)
+
+
+def test_a_limit_that_no_other_layout_has_is_today_s():
+    gap = gap_of(observed(), Forecasts(forecasts_of(8, SPLITS, (64,)).today, ()))
+    assert lost(gap)["running_limit"] == pytest.approx(0.0, abs=1e-6)
+    # Without another split all that is not today's is what whole GPUs cost.
+    assert lost(gap)["layout_imbalance"] == 0.0
+    assert lost(gap)["whole_gpus"] > 0.0
+    assert calibrated().layout == TODAY

@@ -1,0 +1,215 @@
+"""Which layout is recommended of forecasts given draw by draw, and what is said of the others."""
+
+import math
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration, calibrate
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.layouts import Forecast, Forecasts, StalenessForecast
+from rlscope.model.forecast.recommend import (
+    Grounds,
+    Reason,
+    Recommendation,
+    best_of,
+    is_sure,
+    recommend,
+    worthwhile_probability,
+)
+from rlscope.model.numerics.changepoints import Drift
+from rlscope.model.system import Admission, Layout
+from tests.model.known_run import TODAY, observed
+
+DRAWS = 200
+PLAIN = Grounds(long_enough=True, own_staleness_p95=1)
+
+
+@cache
+def calibration() -> Calibration:
+    """Only its system and a few draws are read, for what the spread of a gain comes from."""
+    found = calibrate(observed(), Admission(), None, np.random.default_rng(0))
+    return replace(found, draws=found.draws[:3])
+
+
+def forecast(
+    rate: float,
+    trainer_gpus: int = 3,
+    *,
+    slow_draws: int = 0,
+    p95: int | None = 1,
+    grade: Grade = "measured",
+    running: int = 64,
+) -> Forecast:
+    """So many tokens per second in every draw but the slow ones, which train 1,000."""
+    drawn = np.full(DRAWS, rate)
+    drawn[:slow_draws] = 1_000.0
+    return Forecast(
+        layout=Layout(trainer_gpus, 8 - trainer_gpus, running),
+        excluded=None,
+        state=None,
+        tokens_per_s=rate,
+        drawn_tokens_per_s=drawn,
+        staleness=None if p95 is None else StalenessForecast(float(p95), p95, p95),
+        grade=grade,
+    )
+
+
+OWN = replace(forecast(1_000.0), layout=TODAY)
+
+
+def advised(*others: Forecast, grounds: Grounds = PLAIN) -> Recommendation:
+    return recommend(calibration(), Forecasts(OWN, others), grounds)
+
+
+@pytest.mark.parametrize(
+    ("rate", "slow_draws", "share"),
+    [(1_050.0, 0, 1.0), (1_049.9, 0, 0.0), (1_050.0, 20, 0.9), (1_050.0, 21, 0.895), (1_000.0, 0, 0.0)],
+)
+def test_a_draw_counts_as_worthwhile_from_a_gain_of_5_percent(rate: float, slow_draws: int, share: float):
+    assert worthwhile_probability(forecast(rate, slow_draws=slow_draws), OWN) == share
+
+
+@pytest.mark.parametrize(
+    ("slow_draws", "reason", "advice"), [(20, "worthwhile", "change"), (21, "unsure", "probe")], ids=["180", "179"]
+)
+def test_a_layout_is_changed_to_when_nine_draws_in_ten_gain_enough(slow_draws: int, reason: Reason, advice: str):
+    said = advised(forecast(1_200.0, slow_draws=slow_draws))
+    assert (said.reason, said.advice, said.changes) == (reason, advice, advice == "change")
+    assert said.worthwhile_probability == (DRAWS - slow_draws) / DRAWS
+
+
+@pytest.mark.parametrize(
+    ("rate", "reason"),
+    [(1_050.0, "worthwhile"), (1_049.9, "small_gain"), (1_000.1, "small_gain"), (1_000.0, "best_already")],
+)
+def test_a_layout_is_kept_below_a_gain_of_5_percent(rate: float, reason: Reason):
+    assert advised(forecast(rate)).reason == reason
+
+
+def test_without_another_layout_the_run_stays():
+    said = advised()
+    assert (said.reason, said.advice, said.best, said.uncertainties) == ("no_other_layout", "keep", OWN, ())
+
+
+# The lengths grow by a tenth: a gain is then sure from 1.05 times 1.1.
+@pytest.mark.parametrize(("rate", "covered"), [(1_155.0 + 1e-6, True), (1_155.0 - 1e-6, False)])
+@pytest.mark.parametrize("grown_ratio", [0.1, 1.0 / 1.1 - 1.0], ids=["longer", "shorter"])
+def test_a_drift_of_the_lengths_is_added_to_what_a_gain_must_reach(grown_ratio: float, rate: float, covered: bool):
+    grounds = replace(PLAIN, lengths=Drift(grown_ratio, 0.0, drifts=True))
+    assert grounds.drift_log == pytest.approx(math.log(1.1))
+    assert is_sure(forecast(rate), OWN, grounds.drift_log) is covered
+    said = advised(forecast(rate), grounds=grounds)
+    assert (said.reason, said.advice) == (("worthwhile", "change") if covered else ("lengths_drift", "probe"))
+
+
+def test_lengths_that_hardly_drift_cost_nothing():
+    assert replace(PLAIN, lengths=Drift(0.1, 0.2, drifts=False)).drift_log == 0.0
+    assert PLAIN.drift_log == 0.0
+
+
+def versions(p95: int) -> StalenessForecast:
+    return StalenessForecast(float(p95), p95, p95)
+
+
+@pytest.mark.parametrize(
+    ("own", "p95", "fresh"),
+    [
+        (4, 6, True),
+        (4, 7, False),
+        (0, 4, True),
+        (0, 5, False),
+        (2, 4, True),
+        (2, 5, False),
+        (10, 15, True),
+        (10, 16, False),
+        (None, 1_000, True),
+    ],
+)
+def test_without_a_cap_staleness_may_rise_by_half_and_to_four_versions(own: int | None, p95: int, fresh: bool):
+    grounds = replace(PLAIN, own_staleness_p95=own)
+    assert grounds.affords(versions(p95)) is fresh
+    said = advised(forecast(1_200.0, p95=p95), grounds=grounds)
+    assert said.reason == ("worthwhile" if fresh else "no_other_layout")
+
+
+def test_samples_that_grow_staler_for_ever_are_recommended_only_where_a_cap_keeps_them():
+    assert not PLAIN.affords(None)
+    assert not replace(PLAIN, own_staleness_p95=None).affords(None)
+    capped = replace(PLAIN, capped=True)
+    assert capped.affords(None)
+    assert capped.affords(versions(1_000))
+
+
+def test_a_faster_layout_that_is_unsure_hides_no_sure_one_and_is_named_to_be_tried():
+    sure, unsure = forecast(1_200.0, 3), forecast(1_500.0, 4, slow_draws=50)
+    said = advised(unsure, sure)
+    assert (said.reason, said.best, said.untried, said.staler) == ("worthwhile", sure, unsure, None)
+
+
+@pytest.mark.parametrize(("rate", "named"), [(1_260.0, True), (1_259.0, False)])
+def test_what_is_unsure_is_named_where_it_is_faster_by_another_5_percent(rate: float, named: bool):
+    sure, unsure = forecast(1_200.0, 3), forecast(rate, 4, slow_draws=50)
+    assert (advised(unsure, sure).untried is unsure) is named
+
+
+@pytest.mark.parametrize(("rate", "named"), [(1_260.0, True), (1_259.0, False)])
+def test_what_is_too_stale_is_named_where_it_is_surely_faster_by_another_5_percent(rate: float, named: bool):
+    fresh, stale = forecast(1_200.0, 3), forecast(rate, 4, p95=5)
+    said = advised(stale, fresh)
+    assert said.best is fresh
+    assert (said.staler is stale) is named
+
+
+def test_what_is_too_stale_and_unsure_is_not_named():
+    fresh, stale = forecast(1_200.0, 3), forecast(1_500.0, 4, p95=5, slow_draws=21)
+    assert advised(stale, fresh).staler is None
+
+
+def test_what_is_too_stale_is_named_beside_a_layout_that_is_kept():
+    stale = forecast(1_500.0, 4, p95=5)
+    said = advised(stale, forecast(1_010.0))
+    assert (said.advice, said.staler) == ("keep", stale)
+    assert advised(stale).staler is stale
+
+
+def test_in_a_short_stretch_a_sure_layout_is_only_to_be_tried():
+    short = replace(PLAIN, long_enough=False)
+    assert (advised(forecast(1_200.0), grounds=short).reason) == "too_short"
+    assert advised(forecast(1_200.0), grounds=short).advice == "probe"
+    assert advised(forecast(1_049.0), grounds=short).reason == "small_gain"
+
+
+@pytest.mark.parametrize("others", [(forecast(1_200.0),), (forecast(900.0),), ()], ids=["faster", "slower", "none"])
+def test_a_model_that_does_not_replay_the_run_says_nothing_of_other_layouts(others: tuple[Forecast, ...]):
+    said = advised(*others, grounds=replace(PLAIN, replayed=False))
+    assert (said.reason, said.advice) == ("not_replayed", "unknown")
+
+
+@pytest.mark.parametrize(("rate", "chosen"), [(1_188.0, "other"), (1_187.9, "fastest")])
+def test_of_layouts_within_a_hundredth_of_the_fastest_the_better_measured_is_chosen(rate: float, chosen: str):
+    fastest, other = forecast(1_200.0, 3, grade="interpolated"), forecast(rate, 4, grade="measured")
+    assert best_of([fastest, other]) is {"fastest": fastest, "other": other}[chosen]
+
+
+def test_grades_decide_before_staleness_and_staleness_before_the_number_of_requests():
+    first = forecast(1_200.0, p95=3, running=128, grade="measured")
+    fresher = forecast(1_200.0, p95=2, running=256, grade="interpolated")
+    assert best_of([fresher, first]) is first
+    fresher = replace(fresher, grade="measured")
+    assert best_of([first, fresher]) is fresher
+    smaller = forecast(1_200.0, p95=2, running=64)
+    assert best_of([fresher, smaller]) is smaller
+    endless = forecast(1_200.0, p95=None, running=32)
+    assert best_of([endless, first]) is first
+
+
+def test_regret_and_best_probability_are_taken_over_all_that_was_drawn():
+    first, second = forecast(1_200.0, 3, slow_draws=20), forecast(1_100.0, 4)
+    said = advised(first, second)
+    assert said.best is first
+    assert said.best_probability == 0.9
+    assert said.better_probability == 0.9
+    assert said.regret_ratio == pytest.approx(0.9 * 0.2 + 0.1 * 0.1)

@@ -158,7 +158,8 @@ def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
 def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
     """The steps that begin and end in the stretch, counted from the end of the step before."""
     wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
-    begins_ns = pl.col("end_ns") - pl.col("period_s") * 1e9
+    # In whole nanoseconds: a time since the epoch as a float is off by up to 128 ns, and loses the first step.
+    begins_ns = pl.col("end_ns") - (pl.col("period_s") * 1e9).round().cast(pl.Int64)
     inside = (
         answers["trainer_steps"]
         .join(wanted, on="step")

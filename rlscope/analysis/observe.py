@@ -47,8 +47,6 @@ ASKED_OF_A_STRETCH: Final = (
     "queue_level",
 )
 """Questions whose answer depends on the stretch; the others are asked once per run."""
-_ROUNDING_NS: Final = 1_000
-"""A time since 1970 in nanoseconds, less a period in seconds, is exact to 256 of them."""
 LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
 _FEWEST_QUEUED: Final = 20
@@ -179,9 +177,14 @@ def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
 def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
     """The steps that begin and end in the stretch, counted from the end of the step before."""
     wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
-    begins_ns = pl.col("end_ns") - pl.col("period_s") * 1e9
-    is_inside = (begins_ns >= stretch.start_ns - _ROUNDING_NS) & (pl.col("end_ns") <= stretch.end_ns)
-    inside = answers["trainer_steps"].join(wanted, on="step").filter(is_inside & (pl.col("period_s") > 0)).sort("step")
+    # In whole nanoseconds: a time since the epoch as a float is off by up to 128 ns, and loses the first step.
+    begins_ns = pl.col("end_ns") - (pl.col("period_s") * 1e9).round().cast(pl.Int64)
+    inside = (
+        answers["trainer_steps"]
+        .join(wanted, on="step")
+        .filter((begins_ns >= stretch.start_ns - 1) & (pl.col("end_ns") <= stretch.end_ns) & (pl.col("period_s") > 0))
+        .sort("step")
+    )
     if len(inside) < LEAST_STEPS_OBSERVED:
         raise UnobservableError(
             f"{len(inside)} steps lie in the stretch; {LEAST_STEPS_OBSERVED} are the least that show a spread"

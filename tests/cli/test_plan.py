@@ -90,7 +90,7 @@ def test_a_plan_that_can_not_be_is_an_error_with_its_line(tmp_path: Path) -> Non
 
 def test_the_document_has_the_shapes_of_an_analysis(document: dict[str, Any]) -> None:
     advised, best = document["recommendation"], document["recommendation"]["best"]
-    assert (document["schema_version"], advised["action"], advised["current"]) == (1, "change", None)
+    assert (document["schema_version"], advised["action"], advised["current"]) == (2, "change", None)
     assert set(best) >= {
         "n_train_gpus",
         "n_sample_gpus",

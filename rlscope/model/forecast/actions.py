@@ -45,7 +45,7 @@ from rlscope.model.system import Admission, Layout, System
 
 Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep"]
 """What the run loses its rate to. samplers, trainers: that side is too slow. staleness_cap: any limit on what is in
-flight or how stale it may be. lockstep: sampling and training take turns."""
+flight or how stale it may be. lockstep: sampling and training alternate."""
 ActionKind = Literal["change", "probe", "fix"]
 """change: a setting, at least 90% likely to bring 5% or more. probe: a setting that is worth a try, and less sure. fix:
 not a setting; its gain is that of all of the cost removed, or of a side a tenth faster."""
@@ -73,7 +73,7 @@ _DRAWS: Final = 60
 _FASTER: Final = 1.1
 """A side made so much faster: about what a few days of work on it can bring."""
 _TIE_RATIO: Final = 0.02
-"""Of the rate: causes that differ by less are told apart neither by the model nor by two runs."""
+"""Of the rate: neither the model nor two runs tell apart causes that differ by less."""
 _TWICE: Final = 2.0
 """How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
 it from a limit on what is in flight, which a side that takes no time never meets."""

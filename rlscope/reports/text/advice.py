@@ -43,10 +43,7 @@ def headline(model: ModelResult) -> str:
         return "No layout is recommended"
     if advised.advice == "keep":
         return f"Keep {layout_words(model.forecasts.today.layout)}"
-    words = change_words(model)
-    words = (
-        words if advised.changes else f"Try {words[0].lower()}{words[1:]} for five minutes".replace("Try use ", "Try ")
-    )
+    words = change_words(model) if advised.changes else f"Try {_tried_words(model)} for five minutes"
     return f"{words}: throughput {gain_words(advised.gain_ratio)}"
 
 
@@ -54,6 +51,11 @@ def change_words(model: ModelResult) -> str:
     """The change without its gain; for a synchronous run the change includes running asynchronously."""
     words = layout_words(model.recommendation.best.layout)
     return f"Run asynchronously with {words}" if model.calibration.synchronous else f"Use {words}"
+
+
+def _tried_words(model: ModelResult) -> str:
+    words = layout_words(model.recommendation.best.layout)
+    return f"running asynchronously with {words}" if model.calibration.synchronous else words
 
 
 def kept_because(model: ModelResult) -> str:

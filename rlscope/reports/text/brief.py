@@ -195,7 +195,7 @@ def _choice(result: ModelResult) -> RecommendedLayout:
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
         ("max running per engine", [row.running for row in chosen]),
-        ("modelled tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
+        ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
         *_gain_rows(result),
         ("modelled staleness p95", [row.staleness for row in chosen]),
     ]

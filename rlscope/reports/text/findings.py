@@ -31,7 +31,7 @@ def sentence(finding: Finding) -> str:
 
 
 def remedy(finding: Finding, first: Action | None) -> str:
-    """What to try; first: what the run is told to do first, which no remedy pulls against."""
+    """What to try; first: the first action of the ranking, which no remedy pulls against."""
     rule = _RULES.get(finding.rule)
     if rule is None:
         return "Check the evidence; there is no standard remedy."

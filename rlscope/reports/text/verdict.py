@@ -45,8 +45,8 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "lockstep": _Words(
         label="Lockstep",
-        headline="Sampling and training take turns: waits take {share} of the GPU time",
-        plain_headline="Sampling and training take turns",
+        headline="Sampling and training alternate: waits take {share} of the GPU time",
+        plain_headline="Sampling and training alternate",
         cause="waits of each side while the other works",
         side="all GPU time",
     ),
@@ -234,14 +234,14 @@ def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
 
 
 def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
-    """What the run is told to do, in order; nothing while its results are invalid or the verdict is unknown."""
+    """What to do, in order; nothing while its results are invalid or the verdict is unknown."""
     ranking = ranking_of(analysis)
     is_open = alarm(analysis) is None and analysis.verdict.bottleneck != "unknown"
     return ranking.actions if ranking is not None and is_open else ()
 
 
 def first_action(analysis: AnalysisResult) -> Action | None:
-    """What the run is told to do first; None where nothing is ranked."""
+    """What to do first; None where nothing is ranked."""
     return next(iter(actions_of(analysis)), None)
 
 

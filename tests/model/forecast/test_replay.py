@@ -140,10 +140,12 @@ CAPPED = replace(PLAIN, admission=Admission(max_in_flight_samples=280))
 
 
 def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
-    """A run of that scheduling, whose loads and rate are those of a simulation with another seed."""
-    system = scheduled(calibrated(), scheduling).system
+    """A run of that scheduling with fast trainers: its loads and rate are those of a simulation with another seed."""
+    fast = replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=80_000.0))
+    run = observed(fast)
+    calibration = calibrate(run, Admission(), None, np.random.default_rng(0))
+    system = scheduled(calibration, scheduling).system
     truth = simulate(system, TODAY, steps=60, seed=77, settings=scheduling.settings)
-    run = observed()
     factor = truth.step_s / float(run.steps.period_s.mean())
     ages = truth.staleness.tokens.counts
     load = SeenLoad(
@@ -153,7 +155,7 @@ def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
         wait_samples_ratio=truth.trainer_seconds.wait_samples_s / truth.seconds,
     )
     steps = replace(run.steps, period_s=run.steps.period_s * factor)
-    return calibrated(), replace(run, steps=steps, load=load, staleness=ages)
+    return calibration, replace(run, steps=steps, load=load, staleness=ages)
 
 
 @pytest.mark.parametrize("delivery", ["group", "sample"])

@@ -1,4 +1,4 @@
-"""The model replays the run it was fitted to: what is compared, when it explains the run, which scheduling is chosen."""
+"""The model replays the run it was fitted to: what is compared, when that explains it, which scheduling is chosen."""
 
 from dataclasses import replace
 from functools import cache

@@ -181,7 +181,7 @@ def queue_of(
 
 
 @pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("lifo", [5, 4, 3]), ("oldest_first", [5, 1, 3])])
-def test_the_trainer_takes_what_came_first_what_came_last_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
+def test_the_trainer_takes_what_came_first_or_last_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
     queue, _ = queue_of(order)
     for group in range(6):
         queue.offer(group, 5, 0.0)

@@ -168,6 +168,26 @@ def corrected(calibration: Calibration, forecast: Forecast, settings: Settings, 
     )
 
 
+def _noise(simulated: Simulated, draws: int) -> Reals:
+    """What a simulation of so few steps leaves open: factors around 1, one per draw."""
+    rng = np.random.default_rng(_SEED)
+    rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)
+    error_ratio = (rate.high - rate.low) / (4.0 * rate.value)
+    return np.exp(error_ratio * rng.standard_normal(draws))
+
+
+def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:
+    """A layout simulated with the best estimate; None where its limits never let a step start."""
+    workload = calibration.system.workload
+    steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // workload.samples_per_step))
+    engines = layout.sampler_gpus // calibration.system.engine.gpus
+    settings = replace(settings, engine_slowness=slowness_at(calibration.engine_slowness, engines))
+    try:
+        return simulate(calibration.system, layout, steps=steps, seed=_SEED, settings=settings)
+    except (ValueError, NeverTrains):
+        return None
+
+
 def slow_engines(observed: Observed, curve: DecodeCurve) -> tuple[float, ...] | None:
     """Factor on the times of each engine, the slowest first; None where none is far slower than the median.
 
@@ -191,23 +211,3 @@ def slowness_at(slowness: tuple[float, ...] | None, engines: int) -> tuple[float
     if slowness is None:
         return None
     return (*slowness, *[slowness[-1]] * (engines - len(slowness)))[:engines]
-
-
-def _noise(simulated: Simulated, draws: int) -> Reals:
-    """What a simulation of so few steps leaves open: factors around 1, one per draw."""
-    rng = np.random.default_rng(_SEED)
-    rate = ratio_of_sums(simulated.step_trained_tokens, simulated.step_periods_s, rng, coverage_ratio=_TWO_SIGMA_RATIO)
-    error_ratio = (rate.high - rate.low) / (4.0 * rate.value)
-    return np.exp(error_ratio * rng.standard_normal(draws))
-
-
-def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) -> Simulated | None:
-    """A layout simulated with the best estimate; None where its limits never let a step start."""
-    workload = calibration.system.workload
-    steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // workload.samples_per_step))
-    engines = layout.sampler_gpus // calibration.system.engine.gpus
-    settings = replace(settings, engine_slowness=slowness_at(calibration.engine_slowness, engines))
-    try:
-        return simulate(calibration.system, layout, steps=steps, seed=_SEED, settings=settings)
-    except (ValueError, NeverTrains):
-        return None

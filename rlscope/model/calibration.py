@@ -75,6 +75,9 @@ class Calibration:
     """What was assumed."""
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides what the draws leave open."""
+    engine_slowness: tuple[float, ...] | None = None
+    """Factor on the times of each of the run's engines, where some are far slower than the median; None: all alike. The
+    closed forms know only the mean engine of the run, so layouts are then simulated."""
 
 
 def calibrate(

@@ -63,6 +63,8 @@ UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
 
 MOST_RATE_MISFIT: Final = 0.10
 """Of the measured rate: a model that is further off at the layout it was fitted to is not believed about another."""
+_UNRECORDED_RATIO: Final = 0.10
+"""Of the engines' time: so much without a state may hide that they had no request."""
 _SIZE_RATIO: Final = 0.10
 """Tolerance of a size or a time, in shares of what was measured."""
 _SHARE: Final = 0.05
@@ -284,7 +286,7 @@ def _held_ratio(observed: Observed, reason: str | None) -> float | None:
     """
     engine_s = observed.engines * observed.seconds
     held_s = {why: seconds for (state, why), seconds in observed.engine_state_s.items() if state == "no_requests"}
-    if not held_s and observed.engine_state_s.get(("unattributed", None), 0.0) > MOST_RATE_MISFIT * engine_s:
+    if not held_s and observed.engine_state_s.get(("unattributed", None), 0.0) > _UNRECORDED_RATIO * engine_s:
         return None
     if reason is not None:
         return held_s.get(reason, 0.0) / engine_s

@@ -31,7 +31,7 @@ from rlscope.model.forecast.layouts import (
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
-from rlscope.model.forecast.simulated import correct_by_simulation
+from rlscope.model.forecast.simulated import correct_by_simulation, slow_engines
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
@@ -243,7 +243,7 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig) -> Grounds:
 
 
 def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:
-    return calibrate(
+    calibration = calibrate(
         observed,
         model_config.admission,
         model_config.prior,
@@ -253,6 +253,7 @@ def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Ge
         delivery=model_config.delivery,
         others=model_config.others,
     )
+    return replace(calibration, engine_slowness=slow_engines(observed, calibration.system.engine.curve))
 
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:

@@ -131,7 +131,11 @@ def replay_sentence(model: ModelResult) -> str:
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
     rate = replay.rate_misfit_ratio
-    missed = "no rate was replayed" if rate is None else f"the replayed rate is {fmt.signed_percent(rate)} off"
+    missed = (
+        "no rate was replayed"
+        if rate is None
+        else f"the replayed rate is {fmt.signed_percent(rate)} from the measured one"
+    )
     return f"{text} The model does not explain this run: {missed}. Off beyond its tolerance: {off or 'nothing else'}."
 
 

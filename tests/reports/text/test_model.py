@@ -13,7 +13,8 @@ from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Spread
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
-from rlscope.model.forecast.result import model_run
+from rlscope.model.forecast.replay import UNITS, Observable
+from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
@@ -342,3 +343,45 @@ def test_the_rows_of_the_layouts_are_sorted_by_gain():
     ]  # fmt: skip
     rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
     assert [row.gain for row in rows[2:]] == ["+10.0%", "+5.0%", "0%", "−5.0%"]
+
+
+def replayed(**values: tuple[float | None, float | None]) -> ModelResult:
+    """The made run with a replay of these (measured, replayed) alone."""
+    model = changing_model()
+    compared = tuple(Observable(name, *values.get(name, (None, None))) for name in UNITS)
+    return replace(model, replay=replace(model.replay, compared=compared, method="simulation"))
+
+
+def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_says_so() -> None:
+    model = replayed(
+        tokens_per_s=(1_000.0, 950.0),
+        wait_samples_ratio=(0.25, 0.30),
+        staleness_mean=(2.0, 1.5),
+        queued_samples=(None, 8),
+    )
+    rows = {row.name: row[1:] for row in model_words.replay_rows(model)}
+    assert rows["trained throughput"] == ("1k tokens/s", "950 tokens/s", "−5.0%")
+    assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
+    assert rows["token staleness, mean"] == ("2 versions", "1.5 versions", "−0.5 versions")
+    assert rows["queue depth"] == ("not recorded", "8 samples", "")
+    assert rows["step time"] == ("not recorded", "not modelled", "")
+    assert len(rows) == 12
+
+
+def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> None:
+    sentence = model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 800.0), wait_samples_ratio=(0.2, 0.4)))
+    assert "does not explain this run: the replayed rate is −20.0% from the measured one" in sentence
+    assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples, trained throughput.")
+    assert model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 950.0))).endswith(
+        "Every quantity is within its tolerance."
+    )
+
+
+def test_the_terminal_shows_the_rate_the_wait_the_staleness_and_what_is_furthest_off() -> None:
+    model = replayed(tokens_per_s=(1_000.0, 950.0), queued_samples=(10.0, 90.0))
+    assert [row.name for row in model_words.short_replay_rows(model)] == [
+        "trained throughput",
+        "queue depth",
+        "trainers waiting for samples",
+        "token staleness, mean",
+    ]

@@ -19,8 +19,7 @@ NOTHING_MEASURED = (
 )
 
 _NODE_GPUS: Final = 8
-"""Of a usual node. Published runs with larger engines took two to nine times as long as planned
-(`benchmarks/published_steps.txt`)."""
+"""Of a usual node; what larger engines cost is in `benchmarks/published_steps.txt`."""
 
 
 def assumption_lines(planned: PlanResult) -> list[str]:
@@ -30,8 +29,8 @@ def assumption_lines(planned: PlanResult) -> list[str]:
     lines.append("Engines are equally fast, response lengths do not change, and communication between GPUs is free.")
     if plan.granularity.gpus_per_engine > _NODE_GPUS:
         lines.append(
-            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, whose latency is not counted: expect passes "
-            "several times slower, and state `pass_overhead_s` once measured."
+            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, and latency between nodes is not counted: "
+            "steps of published runs with such engines took 2 to 9 times as long as planned."
         )
     return lines
 

@@ -20,8 +20,7 @@ NOTHING_MEASURED = (
 )
 
 _NODE_GPUS: Final = 8
-"""Of a usual node. Published runs with larger engines took two to nine times as long as planned
-(`benchmarks/published_steps.txt`)."""
+"""Of a usual node; what larger engines cost is in `benchmarks/published_steps.txt`."""
 
 
 def assumption_lines(planned: PlanResult) -> list[str]:
@@ -31,8 +30,8 @@ def assumption_lines(planned: PlanResult) -> list[str]:
     lines.append("Engines are equally fast, response lengths do not change, and communication between GPUs is free.")
     if plan.granularity.gpus_per_engine > _NODE_GPUS:
         lines.append(
-            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, whose latency is not counted: expect "
-            "passes several times slower, and state `pass_overhead_s` once measured."
+            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, and latency between nodes is not counted: "
+            "steps of published runs with such engines took 2 to 9 times as long as planned."
         )
     return lines
 
@@ -284,14 +283,14 @@ def _asked_sentences(planned: PlanResult) -> list[str]:
     asked = planned.asked
     if asked is None:
         return []
-    words = f"The layout asked about, {advice.layout_words(asked.layout)},"
+    words = f"The layout asked about, {layout_words(asked.layout)},"
     if asked is planned.best:
         return [f"{words} is the recommended one.{_idle(planned, asked)}"]
     rate = advice.rate_of(asked, planned.best)
     if rate is None:
         return [f"{words} cannot run: {EXCLUSIONS[asked.excluded] if asked.excluded else fmt.NO_DATA}."]
     gain = gain_over(asked, planned.best)
-    over = "" if gain is None else f" Against the recommended one: {advice.gain_words(gain)}."
+    over = "" if gain is None else f" Against the recommended one: {gain_words(gain)}."
     staleness = None if asked.staleness is None else asked.staleness.sample_p95
     beyond = ", above the cap" if asked.excluded == "too_stale" else ""
     return [

@@ -9,7 +9,7 @@ Losses are taken over the steady window of the run, or from the end of its first
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 
@@ -25,7 +25,8 @@ UNEXPLAINED_SHARE_RATIO: Final = 0.50
 LEAST_STEPS_TO_JUDGE: Final = 3
 
 
-_SIDES: Final[Mapping[str, tuple[str, ...]]] = {
+_Side = Literal["trainers", "samplers"]
+_SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
     "trainers": ("trainer", "colocated"),
     "samplers": ("sampler", "colocated"),
 }
@@ -44,13 +45,16 @@ def judge(
     inside = interval.clip(timeline, bucket_ns)
     losses = _losses(inside, dropped_tokens_ratio)
     unknown_reason = _unknown_reason(run, inside)
+    unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
+    if unrecorded is not None:
+        unknown_reason = _unrecorded_reason(inside, unrecorded)
     bottleneck: Bottleneck = "unknown"
     if unknown_reason is None and _is_balanced(inside, losses):
         bottleneck = "balanced"
     elif unknown_reason is None:
         unknown_reason = _uncovered_reason(inside, losses[0])
         bottleneck = losses[0].cause if unknown_reason is None else "unknown"
-    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns)
+    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, unrecorded)
 
 
 def judged_interval(window: SteadyWindow | None, steps: pl.DataFrame, run_ns: Interval) -> Interval:
@@ -122,6 +126,25 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
     )
 
 
+def _unrecorded_side(inside: pl.DataFrame) -> _Side | None:
+    """The side of whose GPU time the largest share above the threshold is in no recorded state."""
+    shares: list[tuple[float, _Side]] = [
+        (_unrecorded_gpu_s(inside, side) / gpu_s, side) for side in _SIDES if (gpu_s := _side_gpu_s(inside, side))
+    ]
+    most = max(shares, default=None)
+    return most[1] if most is not None and most[0] > UNEXPLAINED_SHARE_RATIO else None
+
+
+def _unrecorded_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
+    return _gpu_s(inside, (pl.col("state") == "unattributed") & pl.col("role").is_in(_SIDES[side]))
+
+
+def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
+    gpu_s, side_gpu_s = _unrecorded_gpu_s(inside, side), _side_gpu_s(inside, side)
+    share = f"{gpu_s / side_gpu_s:.0%} of the {side}' GPU time"
+    return f"{share} ({gpu_s:.3g} of {side_gpu_s:.3g} GPU-seconds) is in no recorded state"
+
+
 def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
     if run.n_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
@@ -133,15 +156,10 @@ def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
         return f"{run.steps} train steps were recorded; {LEAST_STEPS_TO_JUDGE} are the least that a verdict needs"
     if missing:
         return "no GPU-second of either side was recorded in the stretch that is judged"
-    for side in _SIDES:
-        side_gpu_s = _side_gpu_s(inside, side)
-        unexplained_gpu_s = _gpu_s(inside, (pl.col("state") == "unattributed") & pl.col("role").is_in(_SIDES[side]))
-        if unexplained_gpu_s > UNEXPLAINED_SHARE_RATIO * side_gpu_s:
-            return f"nothing explains {unexplained_gpu_s / side_gpu_s:.0%} of the {side}' GPU-seconds"
     return None
 
 
-def _side_gpu_s(inside: pl.DataFrame, side: str) -> float:
+def _side_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
     return _gpu_s(inside, pl.col("role").is_in(_SIDES[side]))
 
 

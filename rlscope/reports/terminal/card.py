@@ -45,7 +45,7 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
         blocks.append(_gaps(gaps))
     blocks += [
         _section("Where the GPU time went, whole run", _ledger(analysis, width)),
-        *(_section(title, body) for title, body in model_sections(analysis.model, width)),
+        *(_section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
         _section("Throughput, measured", _pairs(_throughput(analysis))),
         _section("Staleness", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),

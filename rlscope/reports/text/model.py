@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -125,11 +126,13 @@ def finish_rows(model: ModelResult) -> list[FinishRow]:
     ]
 
 
-def finish_sentence(model: ModelResult) -> str:
-    """The remaining steps and the price used; or why the time is unknown."""
+def finish_sentence(model: ModelResult, run: RunFacts) -> str:
+    """The remaining steps and the price used; that all are done; or why the time is unknown."""
     finish = model.finish
+    if finish is None and run.total_steps and run.steps >= run.total_steps:
+        return f"All {fmt.counted(run.total_steps, 'step is', 'steps are')} done."
     if finish is None:
-        return "Unknown: run.json does not give the number of steps, or all steps are done."
+        return "Unknown: run.json does not give the number of steps."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
     price = finish.gpu_hour_price
     text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady stretch"

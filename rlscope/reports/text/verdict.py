@@ -104,6 +104,19 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
 }
 
+_RECORD: Final[Mapping[str, str]] = {
+    "samplers": (
+        'Record what the samplers wait for and analyse again: put `with run.wait("backpressure"):` around `queue.put`, '
+        '`with run.wait("requests"):` around the wait for prompts and `with run.wait("environment"):` around tool '
+        "calls, and call `run.engine_step(...)` after every forward pass."
+    ),
+    "trainers": (
+        'Record what the trainers wait for and analyse again: put `with run.wait("samples"):` around the call that '
+        "takes a batch from the queue, `with run.train_step(...):` around the step, and `with run.logprobs():`, "
+        "`run.reward()`, `run.evaluation()` and `run.checkpoint()` around what comes between steps."
+    ),
+}
+"""What to add to the code of the side whose GPU time is mostly in no recorded state."""
 _KEPT: Final[Mapping[Bottleneck, str]] = {
     "samplers": "Make each engine faster",
     "trainers": "Make the training step faster",
@@ -183,7 +196,7 @@ def next_step(analysis: AnalysisResult) -> str:
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
     if analysis.verdict.bottleneck == "unknown":
-        return words.next
+        return _RECORD.get(analysis.verdict.unrecorded_side or "", words.next)
     step = words.next
     if isinstance(analysis.model, ModelResult):
         step = _modelled_step(analysis.model, analysis.verdict.bottleneck)

@@ -1,6 +1,9 @@
+import re
 from dataclasses import replace
 
 import pytest
+from rlscope_otel.recorder import Run
+from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import Finding, Loss, Verdict
@@ -83,6 +86,25 @@ def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_
             assert text and "{" not in text and "None" not in text
         assert not verdict_words.headline(analysis).endswith(".")
         assert verdict_words.why(analysis).endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("side", "line"),
+    [
+        ("samplers", 'with run.wait("backpressure"):` around `queue.put`'),
+        ("trainers", 'with run.wait("samples"):` around the call that takes a batch'),
+    ],
+)
+def test_a_side_that_is_mostly_unrecorded_is_given_the_lines_of_code_to_add(side, line):
+    reason = f"71% of the {side}' GPU time (64 of 90 GPU-seconds) is in no recorded state"
+    analysis = replace(full_analysis(), verdict=Verdict("unknown", (), reason, 0, 10**10, side), findings=())
+    assert verdict_words.why(analysis) == f"{reason}."
+    assert line in verdict_words.next_step(analysis)
+    assert "at least one sampler" not in verdict_words.next_step(analysis)
+    for method in re.findall(r"run\.(\w+)\(", verdict_words.next_step(analysis)):
+        assert callable(getattr(Run, method))
+    for reason in re.findall(r'wait\("(\w+)"\)', verdict_words.next_step(analysis)):
+        assert reason in WAIT_REASONS
 
 
 def test_the_next_step_names_the_finding_that_is_cheaper_to_fix():

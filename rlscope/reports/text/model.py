@@ -25,8 +25,8 @@ from rlscope.reports.text.names import (
     scaling_sentence,
 )
 
-PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
-GAP_TITLE: Final = "From the upper bound to the measured throughput"
+PREDICTION_TITLE: Final = "Predicted and measured, held-out steady steps"
+GAP_TITLE: Final = "From the upper bound to the measured throughput, steady steps"
 BOUND: Final = "upper bound, modelled"
 MEASURED: Final = "measured, steady steps"
 """Over the steps that lie completely in the steady stretch."""
@@ -156,8 +156,8 @@ def batch_sentence(model: ModelResult) -> str | None:
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
     text = f"Batches are efficient from {fmt.counted(efficiency.efficient_running, 'request', 'requests')} up"
     if wasted_ratio <= 0.0:
-        return f"{text}: all decoding time was in efficient batches."
-    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of decoding time."
+        return f"{text}: all decoding time of the steady steps was in efficient batches."
+    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of the decoding time of the steady steps."
 
 
 def remarks(model: ModelResult) -> list[str]:

@@ -300,9 +300,11 @@ def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: st
 def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
-    assert model_words.batch_sentence(efficient).endswith(": all decoding time was in efficient batches.")
+    assert model_words.batch_sentence(efficient).endswith(
+        ": all decoding time of the steady steps was in efficient batches."
+    )
     assert model_words.batch_sentence(replace(made, efficiency=None)) is None
-    assert "% of decoding time." in model_words.batch_sentence(made)
+    assert "% of the decoding time of the steady steps." in model_words.batch_sentence(made)
 
 
 def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():

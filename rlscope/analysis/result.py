@@ -138,6 +138,8 @@ class RunFacts:
     currency: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The config of run.json as it was given: any keys, any values."""
+    total_steps: int | None = None
+    """The training steps that the run is planned to make; None when its config does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,8 @@ class Verdict:
     end_ns: int
     tied_with: tuple[Bottleneck, ...] = ()
     """Other causes that cost as much, as far as can be told."""
+    unrecorded_side: Literal["trainers", "samplers"] | None = None
+    """Set when the bottleneck is unknown because most of the GPU time of this side is in no recorded state."""
 
     @property
     def cause(self) -> Bottleneck | None:

@@ -59,12 +59,13 @@ def _actions(brief: Brief) -> Iterator[str]:
 
 
 def _gpu_time(brief: Brief) -> Iterator[str]:
-    yield f"**GPU time:** {plain_words(brief.spent)}"
+    yield f"**GPU time, whole run:** {plain_words(brief.spent)}"
     yield ""
     rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
     yield from table(("", "GPU time", "largest states"), rows)
     causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
-    yield from table(("largest losses", "GPU time", "share"), causes)
+    over = brief.stretch[:1].lower() + brief.stretch[1:]
+    yield from table((f"largest losses, {over}", "GPU time", "share"), causes)
 
 
 def _layout(brief: Brief) -> Iterator[str]:

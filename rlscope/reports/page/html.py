@@ -79,7 +79,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
     return [
         Fact(
-            "Token staleness",
+            "Token staleness, whole run",
             fmt.NO_DATA if tokens is None else f"{fmt.significant(tokens.mean)} mean",
             cap if tokens is None else f"p95 {tokens.p95}, max {tokens.max}, {cap}",
         ),

@@ -48,9 +48,9 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
     blocks += [
         _section("Where the GPU time went, whole run", _ledger(analysis, width)),
         *_actions(analysis),
-        *(_section(title, body) for title, body in model_sections(analysis.model, width)),
+        *(_section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
         _section("Throughput, measured", _pairs(_throughput(analysis))),
-        _section("Staleness", _staleness(analysis, width)),
+        _section("Staleness, whole run", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
         *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
     ]
@@ -71,7 +71,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
     body.add_row("Why", plain(verdict_words.why(analysis)))
     _add_next(body, analysis)
     brief = brief_of(analysis)
-    body.add_row("GPU time", plain(brief.spent))
+    body.add_row("GPU time", plain(f"{brief.spent}, whole run"))
     body.add_row(brief.achieved.name, plain(f"{brief.achieved.value}, {brief.achieved.note}"))
     about = (
         run.run_id,

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.plan import PlanResult
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -34,7 +35,7 @@ class TerminalSection(NamedTuple):
     body: RenderableType
 
 
-def model_sections(model: ModelResult | NoModelResult, width: int) -> list[TerminalSection]:
+def model_sections(model: ModelResult | NoModelResult, run: RunFacts, width: int) -> list[TerminalSection]:
     """Recommended layout, predicted, measured and replayed, losses from the upper bound down, time to finish."""
     if isinstance(model, NoModelResult):
         return [TerminalSection(_ADVICE, plain(model_words.no_result_sentence(model)))]
@@ -43,7 +44,7 @@ def model_sections(model: ModelResult | NoModelResult, width: int) -> list[Termi
         TerminalSection(model_words.PREDICTION_TITLE, _predicted(model)),
         TerminalSection(model_words.REPLAY_TITLE, _replayed(model)),
         TerminalSection(model_words.GAP_TITLE, _gap(model, width)),
-        TerminalSection("Time to finish", _finish(model)),
+        TerminalSection("Time to finish", _finish(model, run)),
     ]
 
 
@@ -72,13 +73,13 @@ def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     return table
 
 
-def _finish(model: ModelResult) -> RenderableType:
+def _finish(model: ModelResult, run: RunFacts) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for style in ("dim", "", "", ""):
         table.add_column(overflow="fold", style=style)
     for row in model_words.finish_rows(model):
         table.add_row(*row)
-    return Group(table, Text(model_words.finish_sentence(model), style="dim"))
+    return Group(table, Text(model_words.finish_sentence(model, run), style="dim"))
 
 
 def _predicted(model: ModelResult) -> RenderableType:

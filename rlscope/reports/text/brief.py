@@ -229,7 +229,7 @@ def _achieved(analysis: AnalysisResult) -> Fact:
         return Fact("Trained", rate, f"{measured}too few steady steps to test a prediction")
     heldout, row = result.prediction, compared[0]
     achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
-    words = f"measured over the last {steps} steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
+    words = f"measured over the last {steps} steady steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
     return Fact("Trained", achieved, words)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.replay import (
@@ -34,8 +35,8 @@ from rlscope.reports.text.names import (
 )
 
 REPLAY_TITLE: Final = "Measured and replayed, current layout"
-PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
-GAP_TITLE: Final = "From the upper bound to the measured throughput"
+PREDICTION_TITLE: Final = "Predicted and measured, held-out steady steps"
+GAP_TITLE: Final = "From the upper bound to the measured throughput, steady steps"
 BOUND: Final = "upper bound, modelled"
 MEASURED: Final = "measured, steady steps"
 """Over the steps that lie completely in the steady stretch."""
@@ -253,11 +254,13 @@ def finish_rows(model: ModelResult) -> list[FinishRow]:
     ]
 
 
-def finish_sentence(model: ModelResult) -> str:
-    """The remaining steps and the price used; or why the time is unknown."""
+def finish_sentence(model: ModelResult, run: RunFacts) -> str:
+    """The remaining steps and the price used; that all are done; or why the time is unknown."""
     finish = model.finish
+    if finish is None and run.total_steps and run.steps >= run.total_steps:
+        return f"All {fmt.counted(run.total_steps, 'step is', 'steps are')} done."
     if finish is None:
-        return "Unknown: run.json does not give the number of steps, or all steps are done."
+        return "Unknown: run.json does not give the number of steps."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
     price = finish.gpu_hour_price
     text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady stretch"
@@ -286,8 +289,8 @@ def batch_sentence(model: ModelResult) -> str | None:
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
     text = f"Batches are efficient from {fmt.counted(efficiency.efficient_running, 'request', 'requests')} up"
     if wasted_ratio <= 0.0:
-        return f"{text}: all decoding time was in efficient batches."
-    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of decoding time."
+        return f"{text}: all decoding time of the steady steps was in efficient batches."
+    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of the decoding time of the steady steps."
 
 
 def remarks(model: ModelResult) -> list[str]:

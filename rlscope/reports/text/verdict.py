@@ -100,6 +100,19 @@ _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     ),
 }
 """The next step where no ranking of actions says what brings how much."""
+_RECORD: Final[Mapping[str, str]] = {
+    "samplers": (
+        'Record what the samplers wait for and analyse again: put `with run.wait("backpressure"):` around `queue.put`, '
+        '`with run.wait("requests"):` around the wait for prompts and `with run.wait("environment"):` around tool '
+        "calls, and call `run.engine_step(...)` after every forward pass."
+    ),
+    "trainers": (
+        'Record what the trainers wait for and analyse again: put `with run.wait("samples"):` around the call that '
+        "takes a batch from the queue, `with run.train_step(...):` around the step, and `with run.logprobs():`, "
+        "`run.reward()`, `run.evaluation()` and `run.checkpoint()` around what comes between steps."
+    ),
+}
+"""What to add to the code of the side whose GPU time is mostly in no recorded state."""
 
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -193,6 +206,8 @@ def next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
+    if analysis.verdict.unrecorded_side is not None:
+        return _RECORD[analysis.verdict.unrecorded_side]
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
         return _WITHOUT_MODEL[analysis.verdict.bottleneck]
     first = first_action(analysis)

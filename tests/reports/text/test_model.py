@@ -283,18 +283,36 @@ def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
     assert [row.layout for row in rows] == ["current layout", "recommended layout"]
     finish = changing_model().finish
     assert rows[0].price == fmt.significant(finish.today_hours.median * 8 * 2.5)
-    assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model())
+    run = full_analysis().run
+    assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model(), run)
     assert model_words.finish_rows(short_model()) == []
-    assert model_words.finish_sentence(short_model()).startswith("Unknown: ")
+    assert model_words.finish_sentence(short_model(), run) == "Unknown: run.json does not give the number of steps."
     unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None))
     assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "sentence"),
+    [
+        (120, "All 120 steps are done."),
+        (119, "All 119 steps are done."),
+        (None, "Unknown: run.json does not give the number of steps."),
+        (0, "Unknown: run.json does not give the number of steps."),
+    ],
+)
+def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: str):
+    run = replace(full_analysis().run, steps=120, total_steps=total_steps)
+    assert model_words.finish_sentence(replace(changing_model(), finish=None), run) == sentence
 
 
 def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
-    assert model_words.batch_sentence(efficient).endswith(": all decoding time was in efficient batches.")
-    assert "% of decoding time." in model_words.batch_sentence(made)
+    assert model_words.batch_sentence(efficient).endswith(
+        ": all decoding time of the steady steps was in efficient batches."
+    )
+    assert model_words.batch_sentence(replace(made, efficiency=None)) is None
+    assert "% of the decoding time of the steady steps." in model_words.batch_sentence(made)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
+import re
 from dataclasses import replace
 
 import pytest
+from rlscope_otel.recorder import Run
+from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import Finding, Loss, Verdict
@@ -91,6 +94,27 @@ def test_a_finding_adds_nothing_to_the_next_step():
     full = full_analysis()
     assert full.findings
     assert verdict_words.next_step(full) == verdict_words.next_step(replace(full, findings=()))
+
+
+@pytest.mark.parametrize(
+    ("side", "line"),
+    [
+        ("samplers", 'with run.wait("backpressure"):` around `queue.put`'),
+        ("trainers", 'with run.wait("samples"):` around the call that takes a batch'),
+    ],
+)
+def test_a_side_that_is_mostly_unrecorded_is_given_the_lines_of_code_to_add(side, line):
+    reason = f"71% of the {side}' GPU time (64 of 90 GPU-seconds) is in no recorded state"
+    analysis = replace(
+        full_analysis(), verdict=Verdict("unknown", (), reason, 0, 10**10, unrecorded_side=side), findings=()
+    )
+    assert verdict_words.why(analysis) == f"{reason}."
+    assert line in verdict_words.next_step(analysis)
+    assert "at least one sampler" not in verdict_words.next_step(analysis)
+    for method in re.findall(r"run\.(\w+)\(", verdict_words.next_step(analysis)):
+        assert callable(getattr(Run, method))
+    for reason in re.findall(r'wait\("(\w+)"\)', verdict_words.next_step(analysis)):
+        assert reason in WAIT_REASONS
 
 
 def test_while_the_results_are_invalid_no_action_is_named():

@@ -340,9 +340,16 @@ class _Bench:
             yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
         keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
         if keeping_up > 1.0:
-            yield self._fix("slow_engines", "samplers", None, lambda each: with_forward_speed(each, keeping_up))
+            yield self._evened(keeping_up)
         yield self._fix("forward_speed", "samplers", 1.0, lambda each: with_forward_speed(each, _FASTER), _FASTER)
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
+
+    def _evened(self, keeping_up: float) -> Action | None:
+        """Every engine as fast as the median one: in a simulation each has its own speed, elsewhere all share one."""
+        if self._calibration.engine_slowness is None:
+            return self._fix("slow_engines", "samplers", None, lambda each: with_forward_speed(each, keeping_up))
+        solved = self._solve(lambda system: system, evened=True)
+        return None if solved is None else self._action("fix", "slow_engines", "samplers", (None, None), solved)
 
     def _limits(self) -> Iterator[Action | None]:
         if self._calibration.synchronous:
@@ -432,9 +439,12 @@ class _Bench:
             is_staler=kind == "change" and not self._grounds.affords(staleness),
         )
 
-    def _solve(self, change: Callable[[System], System]) -> tuple[Reals, StalenessForecast | None] | None:
-        """Gains over today's rate, and staleness; None where it cannot run so."""
+    def _solve(
+        self, change: Callable[[System], System], *, evened: bool = False
+    ) -> tuple[Reals, StalenessForecast | None] | None:
+        """Gains over today's rate, and staleness; None where it cannot run so. evened: with no engine slower."""
         calibration, layout, asked = self._calibration, self._layout, self._changed(change)
+        asked = replace(asked, engine_slowness=None) if evened else asked
         closed = float(rates_of(asked, asked.system, (layout,))[0])
         if not closed:
             return None

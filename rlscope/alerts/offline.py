@@ -20,7 +20,7 @@ from rlscope.alerts.buckets import (
     own_answers,
     worker_lives,
 )
-from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns, window_of
+from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
@@ -102,7 +102,7 @@ def evaluate_rules(run: OpenRun, rules: RuleSet, residual_ratio: float | None = 
         return RuleReport(run.run_id, start_ns, end_ns, (), (*_notes(run), _too_long(ticks, end_ns)))
     timeline = whole_timeline(run, rules, residual_ratio)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
-    outcomes = _outcomes(rules, timeline, end_ns, run.run_id)
+    outcomes = _outcomes(run, rules, timeline, end_ns)
     return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
 
 
@@ -114,47 +114,67 @@ class _Whole(NamedTuple):
     length_s: float
 
 
-def _outcomes(rules: RuleSet, timeline: Timeline, end_ns: int, run_id: str) -> tuple[RuleOutcome, ...]:
+class _Result(NamedTuple):
+    """What one rule came to."""
+
+    alerts: tuple[Alert, ...]
+    judged_ticks: int
+
+
+def _outcomes(run: OpenRun, rules: RuleSet, timeline: Timeline, end_ns: int) -> tuple[RuleOutcome, ...]:
     """The outcome of each rule, those over the whole run among them."""
     whole = {rule.name: form for rule in rules.rules if (form := _whole_form(rule, rules, timeline, end_ns))}
-    as_judged = replace(
-        rules, rules=tuple(whole[rule.name].rule if rule.name in whole else rule for rule in rules.rules)
-    )
-    judged = judge_ticks(as_judged, timeline, 1, timeline.buckets, {}, run_id)
-    alerts = [_of_whole(alert, whole) for alert in (*judged.resolved, *firing(as_judged, judged.states, run_id))]
-    return tuple(
-        RuleOutcome(
-            rule,
-            tuple(sorted((alert for alert in alerts if alert.rule == rule.name), key=lambda alert: alert.start_ns)),
-            timeline.buckets,
+    results = _results(replace(rules, rules=_except(rules, whole)), timeline, run.run_id)
+    for start_ns in sorted({form.start_ns for form in whole.values()}):
+        forms = tuple(form.rule for form in whole.values() if form.start_ns == start_ns)
+        # The rules about the data come along: hints hold back while one of them fires.
+        beside = tuple(rule for rule in _except(rules, whole) if rule.kind == "data_quality")
+        moved = replace(rules, rules=(*beside, *forms))
+        # Ticks from there on: a bucket of which a part is warm-up would be left out.
+        own = whole_timeline(run, moved, timeline.residual_ratio, origin_ns=start_ns)
+        found = _results(moved, own, run.run_id)
+        results |= {form.name: found[form.name] for form in forms}
+    return tuple(_outcome(rule, results[rule.name], timeline.buckets, whole.get(rule.name)) for rule in rules.rules)
+
+
+def _except(rules: RuleSet, whole: Mapping[str, _Whole]) -> tuple[Rule, ...]:
+    return tuple(rule for rule in rules.rules if rule.name not in whole)
+
+
+def _results(rules: RuleSet, timeline: Timeline, run_id: str) -> dict[str, _Result]:
+    judged = judge_ticks(rules, timeline, 1, timeline.buckets, {}, run_id)
+    alerts = (*judged.resolved, *firing(rules, judged.states, run_id))
+    return {
+        rule.name: _Result(
+            tuple(sorted((each for each in alerts if each.rule == rule.name), key=lambda alert: alert.start_ns)),
             judged.judged_ticks[rule.name],
-            whole[rule.name].length_s if rule.name in whole and judged.judged_ticks[rule.name] else None,
         )
         for rule in rules.rules
-    )
+    }
 
 
-def _of_whole(alert: Alert, whole: Mapping[str, _Whole]) -> Alert:
-    form = whole.get(alert.rule)
-    if form is None:
-        return alert
-    return replace(alert, start_ns=form.start_ns, held_since_ns=form.start_ns, judged_over_s=form.length_s)
+def _outcome(rule: Rule, result: _Result, ticks: int, form: _Whole | None) -> RuleOutcome:
+    if form is None or not result.judged_ticks:
+        return RuleOutcome(rule, result.alerts, ticks, result.judged_ticks)
+    marked = {"start_ns": form.start_ns, "held_since_ns": form.start_ns, "judged_over_s": form.length_s}
+    alerts = tuple(replace(alert, **marked) for alert in result.alerts)
+    return RuleOutcome(rule, alerts, ticks, result.judged_ticks, form.length_s)
 
 
 def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:
     """The rule over the whole run; None if its window and its `for` fit into the run, or if it has no window."""
     if rule.window == WHOLE_RUN or (rule.metric is not None and not BY_NAME[rule.metric].looks_back):
         return None
-    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0)
-    buckets = window_of(form, rules, timeline, timeline.buckets)
-    if buckets is None:
+    has_warm_up = rule.kind != "data_quality" and rules.warm_up_steps > 0
+    start_ns = timeline.warm_up_end_ns if has_warm_up else timeline.start_ns
+    if start_ns is None:
         return None
-    start_ns = max(timeline.ticks.at_ns(buckets.start), timeline.start_ns)
-    steps_ns = timeline.step_ends_ns
+    steps_ns, ticks = timeline.step_ends_ns, timeline.ticks
     steps = len(steps_ns) - bisect_right(steps_ns, start_ns)
-    longest_hold_ns = (len(buckets) - 1) * timeline.ticks.interval_ns
+    longest_hold_ns = (timeline.buckets - 1 - max(0, ticks.tick_from(start_ns))) * ticks.interval_ns
     if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:
         return None
+    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0)
     if steps >= ENOUGH_STEPS and rule.has_usual_evidence and _counts_time(rule):
         form = replace(form, min_evidence=0)
     return _Whole(form, start_ns, (end_ns - start_ns) / 1e9)
@@ -169,10 +189,13 @@ def _counts_time(rule: Rule) -> bool:
     return rule.metric is not None and BY_NAME[rule.metric].evidence in _EVIDENCE_OF_TIME
 
 
-def whole_timeline(run: OpenRun, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:
-    """The whole run as one timeline, with the rows that the rules need."""
+def whole_timeline(
+    run: OpenRun, rules: RuleSet, residual_ratio: float | None = None, origin_ns: int | None = None
+) -> Timeline:
+    """The run as one timeline, with the rows that the rules need; from origin_ns on, if given."""
     workers = worker_lives(run)
     ticks, _, end_ns = _span(run, rules, workers)
+    ticks = ticks if origin_ns is None else replace(ticks, origin_ns=origin_ns)
     step_ends_ns = step_ends(run)
     parts = Parts(
         ticks=ticks,

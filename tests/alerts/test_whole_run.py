@@ -67,9 +67,9 @@ def test_so_does_a_condition_that_can_hold_from_the_first_tick_to_the_last(
     assert (outcome.judged_over_s, len(outcome.alerts)) == (judged_over_s, 1)
 
 
-@pytest.mark.parametrize(("steps", "judged_over_s"), [(4, None), (5, 40.0)])
+@pytest.mark.parametrize(("steps", "judged_over_s"), [(4, None), (5, 45.0)])
 def test_a_window_in_steps_needs_as_many_after_warm_up(tmp_path: Path, steps: int, judged_over_s: float | None) -> None:
-    """The second of six steps ends warm-up, and the tick at 20 s begins what is judged."""
+    """The second of six steps ends warm-up, at 15 s, between two ticks."""
     folder = run_of(tmp_path, (0, 60), steps_s=(5, 15, 25, 35, 45, 55))
     (outcome,) = judged(folder, idle(RuleWindow(None, steps)), warm_up_steps=2).outcomes
     assert (outcome.judged_over_s, len(outcome.alerts)) == (judged_over_s, 1)
@@ -78,7 +78,7 @@ def test_a_window_in_steps_needs_as_many_after_warm_up(tmp_path: Path, steps: in
 def test_warm_up_is_left_out(tmp_path: Path) -> None:
     folder = run_of(tmp_path, (0, 20), (30, 55), steps_s=(5, 15, 25))
     (alert,) = judged(folder, idle(), warm_up_steps=2).alerts
-    assert (alert.value, alert.start_ns, alert.judged_over_s) == (25 / 40, 20 * S, 40.0)
+    assert (alert.value, alert.start_ns, alert.judged_over_s) == (30 / 45, 15 * S, 45.0)
     assert judged(folder, idle(), warm_up_steps=4).outcomes[0].judged_ticks == 0
 
 
@@ -105,6 +105,19 @@ def test_steps_do_not_stand_in_for_tokens(tmp_path: Path) -> None:
         labels={"severity": "warning"},
     )  # fmt: skip
     assert judged(folder, dropped).outcomes[0].judged_ticks == 0
+
+
+@pytest.mark.parametrize(("kind", "fired"), [("hint", ["silent"]), ("alarm", ["idle", "silent"])])
+def test_a_hint_is_held_back_while_the_data_is_in_doubt_at_the_end(tmp_path: Path, kind: str, fired: list[str]) -> None:
+    folder = run_of(tmp_path, (0, 60), steps_s=(5, 15))
+    dead = worker("e0", "sampler", 0, None, last_flush_ns=30 * S)
+    (folder / "workers" / "e0.json").write_text(json.dumps(dead))
+    silent = Rule(
+        "silent", "worker.silent_s", None, "above", 20, RuleWindow(S), kind="data_quality",
+        labels={"severity": "critical"},
+    )  # fmt: skip
+    report = check(folder, RuleSet((silent, idle(kind=kind)), 10 * S, 1))
+    assert sorted(alert.rule for alert in report.alerts) == fired
 
 
 def test_a_metric_without_a_window_keeps_its_ticks(tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from contextlib import ExitStack
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
 
-from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, QueryError
+from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -75,16 +75,14 @@ class Changes(TypedDict, total=False):
     """2: the engines' passes take half as long."""
     weight_update_s: float | None
     """Seconds from the end of a step until both sides go on."""
-
-
-class Limits(NamedTuple):
-    """The least and the most that a change may be."""
-
-    least: float
-    most: float | None = None
-
-    def __str__(self) -> str:
-        return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:,g}"
+    queue_capacity: int | None
+    """Samples that the queue holds; 0: without a limit."""
+    max_in_flight: int | None
+    """Samples that may run and be queued at once; 0: without a limit."""
+    max_in_flight_groups: int | None
+    """The same limit in groups; 0: without a limit."""
+    publish_every: int | None
+    """Optimizer steps of one publication."""
 
 
 _FACTOR: Final = Limits(0.01, 100.0)
@@ -102,6 +100,10 @@ CHANGE_LIMITS: Final[Mapping[str, Limits]] = {
     "trainer_speed": _FACTOR,
     "forward_speed": _FACTOR,
     "weight_update_s": Limits(0.0, 86_400.0),
+    "queue_capacity": Limits(0),
+    "max_in_flight": Limits(0),
+    "max_in_flight_groups": Limits(0),
+    "publish_every": Limits(1, 1_000),
 }
 
 
@@ -370,6 +372,11 @@ class PlanAnswer:
         """The layout to start with, with its predicted rates (tokens/s); None where no layout can be used."""
         return self.result.best
 
+    @property
+    def asked(self) -> "Forecast | None":
+        """The layout that was asked about; None without one. Its rates are None where it cannot run."""
+        return self.result.asked
+
     def to_json(self) -> str:
         """The answer as JSON, the document of `rlscope plan --json`."""
         from rlscope.reports.documents.plan import plan_document
@@ -399,11 +406,14 @@ class CheckReport:
         """What each rule came to, in the order of the rules; one with no judged_ticks had too little data."""
         return self.result.outcomes
 
-    def failed(self, fail_on: "Severity" = "critical") -> bool:
-        """Whether a rule of that severity or higher fired. Raises ArgumentError for an unknown severity."""
-        from rlscope.pipeline import failed
+    @property
+    def findings(self) -> "tuple[Finding, ...] | None":
+        """What is wrong with the run, the most expensive first; None unless `check` was given fail_on_finding."""
+        return self.result.findings
 
-        return failed(self.result, _severity(fail_on))
+    def failed(self, fail_on: "Severity" = "critical") -> bool:
+        """Whether a rule of that severity or higher fired, or a finding fails. Raises ArgumentError."""
+        return self.result.fails(_severity(fail_on))
 
     def to_text(self, form: CheckForm = "text", fail_on: "Severity" = "critical") -> str:
         """The report for a terminal, or as JSON, Markdown, JUnit XML, or workflow commands of GitHub Actions.
@@ -412,14 +422,7 @@ class CheckReport:
         """
         from rlscope.reports.documents import check
 
-        forms = {
-            "text": check.as_text,
-            "json": check.as_json,
-            "markdown": check.as_markdown,
-            "junit": check.as_junit,
-            "github": check.as_github,
-        }
-        return forms[_one_of("form", form, tuple(forms))](self.result, _severity(fail_on))
+        return check.FORMS[_one_of("form", form, tuple(check.FORMS))](self.result, _severity(fail_on))
 
     def __repr__(self) -> str:
         fired = sum(bool(outcome.alerts) for outcome in self.outcomes)
@@ -454,8 +457,8 @@ def analyze(
     from rlscope.pipeline import say_nothing
 
     if max_staleness is not None:
-        _check_argument("max_staleness", max_staleness, Limits(0))
-    _check_argument("gpus_per_node", gpus_per_node, Limits(1))
+        Limits(0).check("max_staleness", max_staleness)
+    Limits(1).check("gpus_per_node", gpus_per_node)
     constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
     return Analysis(path, analyze_folder(Path(path), progress=progress or say_nothing, constraints=constraints))
 
@@ -471,9 +474,10 @@ def what_if(
 
     run: its folder, or its analysis, which saves analysing it again. The changes are those of `Changes`: n_train,
     n_sample, n_gpus (GPUs), max_running (requests), max_staleness (versions), scale_lengths, trainer_speed,
-    forward_speed (factors), max_output_tokens (tokens), samples_per_step (samples), weight_update_s (seconds).
+    forward_speed (factors), max_output_tokens (tokens), samples_per_step (samples), weight_update_s (seconds),
+    queue_capacity, max_in_flight (samples), max_in_flight_groups (groups; 0 removes each), publish_every (steps).
     also and progress are those of `analyze`. Raises what `analyze` does, AnalysisError for a run that the model cannot
-    be fitted to, and ImpossibleChangeError for a value out of range or GPUs that make no layout.
+    be fitted to, and ImpossibleChangeError for a value out of range, GPUs that make no layout or a limit given twice.
     """
     if not isinstance(run, Analysis):
         return analyze(run, also=also, progress=progress).what_if(**changes)
@@ -484,31 +488,44 @@ def what_if(
     return run.what_if(**changes)
 
 
-def plan(path: Folder, max_staleness: int | None = None) -> PlanAnswer:
+def plan(
+    path: Folder, max_staleness: int | None = None, *, layout: str | None = None, running: int | None = None
+) -> PlanAnswer:
     """The layout to start a run with, from a plan in TOML; `rlscope plan --example` prints one.
 
-    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. Raises RlscopeError for a plan
-    that cannot be read or that contradicts itself, with its line, and ArgumentError for a number out of range.
+    max_staleness: cap on the staleness of samples, in versions; None: the plan's own. layout: a layout to forecast
+    beside the recommended one, as "16:48" trainer and sampler GPUs; running: requests that an engine of it may run at
+    once, None: as many as suit it. Raises RlscopeError for a plan that cannot be read or that contradicts itself, with
+    its line, and ArgumentError for a number out of range or GPUs that make no such layout.
     """
     from rlscope.planning.build import plan_ahead
 
     if max_staleness is not None:
-        _check_argument("max_staleness", max_staleness, Limits(0))
-    return PlanAnswer(*plan_ahead(Path(path), max_staleness))
+        Limits(0).check("max_staleness", max_staleness)
+    if running is not None:
+        Limits(1).check("running", running)
+    return PlanAnswer(*plan_ahead(Path(path), max_staleness, layout, running))
 
 
-def check(path: Folder, rules: Folder | None = None, fail_if: str | Sequence[str] = ()) -> CheckReport:
+def check(
+    path: Folder,
+    rules: Folder | None = None,
+    fail_if: str | Sequence[str] = (),
+    fail_on_finding: "Severity | None" = None,
+) -> CheckReport:
     """Evaluate alert rules over the whole run in a folder.
 
     rules: a file of rules, TOML or YAML; None: the built-in rules. fail_if: further critical rules over the whole run,
-    each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. Raises RunFolderError for a
-    folder that is not a run, RuleError for rules that cannot be used.
+    each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
+    finding of that severity or higher; None: look for none. Raises RunFolderError for a folder that is not a run,
+    RuleError for rules that cannot be used, ArgumentError.
     """
-    from rlscope.pipeline import check as check_folder
-    from rlscope.pipeline import rules_to_check
+    from rlscope import pipeline
 
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
-    return CheckReport(check_folder(Path(path), rules_to_check(None if rules is None else Path(rules), one_offs)))
+    chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
+    severity = fail_on_finding and _severity(fail_on_finding, "fail_on_finding")
+    return CheckReport(pipeline.check(Path(path), chosen, severity))
 
 
 def report(
@@ -545,36 +562,14 @@ def _change(changes: Changes) -> "Change":
             hint = f"did you mean {near[0]!r}?" if near else f"it takes {', '.join(CHANGE_LIMITS)}"
             raise TypeError(f"what_if() got an unexpected keyword argument {name!r}; {hint}")
         if value is not None:
-            _check_argument(name, value, CHANGE_LIMITS[name], ImpossibleChangeError)
-    return Change(
-        trainer_gpus=changes.get("n_train"),
-        sampler_gpus=changes.get("n_sample"),
-        gpus=changes.get("n_gpus"),
-        running_per_engine=changes.get("max_running"),
-        max_staleness=changes.get("max_staleness"),
-        length_factor=changes.get("scale_lengths"),
-        max_output_tokens=changes.get("max_output_tokens"),
-        samples_per_step=changes.get("samples_per_step"),
-        trainer_speed=changes.get("trainer_speed"),
-        forward_speed=changes.get("forward_speed"),
-        weight_update_s=changes.get("weight_update_s"),
-    )
+            CHANGE_LIMITS[name].check(name, value, ImpossibleChangeError)
+    return Change.of_options(given)
 
 
-def _check_argument(name: str, value: object, limits: Limits, kind: type[ArgumentError] = ArgumentError) -> None:
-    """Raise where the value is not a number within the limits, whole where the limits are."""
-    is_whole = isinstance(limits.least, int)
-    is_number = isinstance(value, int) or (isinstance(value, float) and not is_whole)
-    most = float("inf") if limits.most is None else limits.most
-    if not is_number or isinstance(value, bool) or not limits.least <= value <= most:  # type: ignore[operator]
-        expected = f"a {'whole ' if is_whole else ''}number, {limits}"
-        raise kind.of(name, found=repr(value), expected=expected, next_step="Leave it out for the default.")
-
-
-def _severity(name: "Severity") -> "Severity":
+def _severity(name: "Severity", argument: str = "fail_on") -> "Severity":
     from rlscope.analysis.result import SEVERITIES
 
-    return _one_of("fail_on", name, SEVERITIES)
+    return _one_of(argument, name, SEVERITIES)
 
 
 def _one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:

@@ -20,7 +20,7 @@ DeliveryError becomes a line of the watch. Every other exception is a bug of our
 """
 
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 
 class RlscopeError(Exception):
@@ -66,3 +66,22 @@ class ArgumentError(RlscopeError, ValueError):
 
 class ImpossibleChangeError(ArgumentError):
     """A what-if that names values, or GPUs, that the run cannot have. The message says which it can."""
+
+
+class Limits(NamedTuple):
+    """The least and the most that an argument may be: of whole numbers where the least is one."""
+
+    least: float
+    most: float | None = None
+
+    def check(self, name: str, value: object, kind: type[ArgumentError] = ArgumentError) -> None:
+        """Raise an error of this kind where the value is not a number within the limits."""
+        is_whole = isinstance(self.least, int)
+        is_number = isinstance(value, int) or (isinstance(value, float) and not is_whole)
+        most = float("inf") if self.most is None else self.most
+        if not is_number or isinstance(value, bool) or not self.least <= value <= most:  # type: ignore[operator]
+            expected = f"a {'whole ' if is_whole else ''}number, {self}"
+            raise kind.of(name, found=repr(value), expected=expected, next_step="Leave it out for the default.")
+
+    def __str__(self) -> str:
+        return f"at least {self.least:g}" if self.most is None else f"{self.least:g} to {self.most:,g}"

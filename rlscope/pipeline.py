@@ -18,7 +18,8 @@ from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, m
 from rlscope.analysis.data_quality import assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
-from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Severity
+from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
+from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_window
 from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
@@ -44,6 +45,7 @@ QUESTIONS: Final = (
     "version_sources",
     "sample_strips",
     "sample_staleness",
+    "oldest_staleness",
     "batch_size",
     "waiting_requests",
     "kv_use",
@@ -97,18 +99,13 @@ def analyze_run(
     # Slow to import, and `check` does without.
     from rlscope.analysis.advise import advise
     from rlscope.analysis.observe import read_other_runs
-    from rlscope.analysis.run_facts import gather_facts, measure_throughput
     from rlscope.model.forecast.result import NoModelResult
 
     others = read_other_runs(run, constraints.also, progress)
     grid = focused_grid(run)
     answers = _ask_all(run, grid, progress)
-    progress("adding up the ledger")
-    facts = gather_facts(run, answers)
-    ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
-    answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
-    staleness = summarise_staleness(answers, run.config.max_staleness)
-    quality = assess_quality(run, answers)
+    evidence = _evidence(run, answers, progress)
+    facts = evidence.run
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     progress("fitting the model")
@@ -121,20 +118,33 @@ def analyze_run(
         run=facts,
         verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, losses, ranking),
         throughput=measure_throughput(facts, answers),
-        ledger=split_decoding(ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
-        staleness=staleness,
-        findings=find_all(Evidence(facts, run.config, ledger, staleness, quality, answers)),
+        ledger=split_decoding(evidence.ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
+        staleness=evidence.staleness,
+        findings=find_all(evidence),
         model=model,
         alerts=alerts,
-        data_quality=quality,
+        data_quality=evidence.data_quality,
         answers=answers,
     )
 
 
+def _evidence(run: OpenRun, answers: dict[str, pl.DataFrame], progress: Progress) -> Evidence:
+    """What the answers say before the model is asked; the answer "ledger" becomes "ledger_timeline" among them."""
+    progress("adding up the ledger")
+    facts = gather_facts(run, answers)
+    ledger = close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
+    answers["ledger_timeline"] = ledger_timeline(answers.pop("ledger"))
+    staleness = summarise_staleness(answers, run.config.max_staleness)
+    return Evidence(facts, run.config, ledger, staleness, assess_quality(run, answers), answers)
+
+
+def find_problems(run: OpenRun) -> tuple[Finding, ...]:
+    """The findings of an open run, without the model."""
+    return find_all(_evidence(run, _ask_all(run, focused_grid(run), say_nothing), say_nothing))
+
+
 def focused_grid(run: OpenRun) -> Grid:
     """The grid of a run, with buckets that begin and end with the stretch that is judged."""
-    from rlscope.analysis.run_facts import steady_window
-
     steps = ask(run, "training_steps")
     extents = ask(run, "worker_extents")
     whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))
@@ -150,13 +160,21 @@ def _ask_all(run: OpenRun, grid: Grid, progress: Progress) -> dict[str, pl.DataF
     return answers
 
 
-def check(folder: Path | str, rules: RuleSet) -> RuleReport:
+def check(folder: Path | str, rules: RuleSet, fail_on_finding: Severity | None = None) -> RuleReport:
     """Evaluate alert rules over the whole run in a folder; the model is asked only where a rule needs it.
 
-    Raises RunFolderError for a folder that is not a run, RuleError for a rule's SELECT that is refused.
+    fail_on_finding: also look for findings, and the lowest severity of one that fails. Raises RunFolderError for a
+    folder that is not a run, RuleError for a rule's SELECT that is refused.
     """
     asks_model = any(rule.metric == RESIDUAL for rule in rules.rules)
-    return _read(folder, lambda run: evaluate_rules(run, rules, _residual_ratio(run) if asks_model else None))
+
+    def evaluate(run: OpenRun) -> RuleReport:
+        report = evaluate_rules(run, rules, _residual_ratio(run) if asks_model else None)
+        if fail_on_finding is None:
+            return report
+        return replace(report, findings=find_problems(run), fail_on_finding=fail_on_finding)
+
+    return _read(folder, evaluate)
 
 
 def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
@@ -167,11 +185,6 @@ def rules_to_check(file: Path | None, one_offs: Sequence[str]) -> RuleSet:
     extra = tuple(one_off(text) for text in one_offs)
     rules = load_rules(file) if file is not None else built_in_rules()
     return replace(rules, rules=extra if file is None and extra else (*rules.rules, *extra))
-
-
-def failed(report: RuleReport, fail_on: Severity) -> bool:
-    """Whether a rule of that severity or higher fired."""
-    return report.reaches(fail_on)
 
 
 def _residual_ratio(run: OpenRun) -> float | None:

@@ -5,6 +5,7 @@ After a trace was recorded again, or the analysis says something else on purpose
 """
 
 import json
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -30,6 +31,9 @@ HOW_TO_WRITE: Final = "python -m tests.test_sample_traces --write"
 _DIGITS: Final = 9
 """Significant digits kept of a number: sums of floats in another order differ beyond them."""
 
+_GAIN: Final = re.compile(r"[+−][\d.,]+%( \(90% interval [^)]*\))?")
+_FAR_AHEAD: Final = 0.05
+"""Actions whose gains differ by less may change places on another machine."""
 _ACHIEVED: Final = ("achieved_tokens_per_s", "steady_tokens_per_s", "generated_tokens_per_s")
 _ABSENT: Final = ("not_there", "not_recorded")
 _LAYOUT: Final = ("n_train_gpus", "n_sample_gpus", "max_running_per_engine")
@@ -52,8 +56,30 @@ def golden_text(trace: Path) -> str:
     document = {**document, **_settled(document)}
     for state in document["ledger"]["states"]:
         del state["underfilled_gpu_s"], state["underfilled_gpu_ns"]
-    document["verdict"]["next"] = document["verdict"]["next"].partition(" Before changing the layout, ")[0]
+    document["verdict"] = _settled_verdict(document)
+    del document["actions"]
+    for finding in document["findings"]:
+        del finding["remedy"]  # Names the first action, where that is against its cause.
     return json.dumps(_rounded(document), indent=2, allow_nan=False) + "\n"
+
+
+def without_gains(words: str) -> str:
+    """A sentence with modelled gains and their intervals left open."""
+    return _GAIN.sub("+…%", words)
+
+
+def _settled_verdict(document: Any) -> Any:
+    """The verdict as measured: neither gains nor what is ranked by them, but the first action where it is far ahead."""
+    verdict, gains = document["verdict"], [each["gain_ratio"] for each in document["actions"]]
+    is_first = len(gains) < 2 or gains[0] - gains[1] > _FAR_AHEAD
+    losses = [{name: loss[name] for name in ("cause", "gpu_s", "side_share_ratio")} for loss in verdict["losses"]]
+    return {
+        **{name: entry for name, entry in verdict.items() if name not in ("then", "tied_with")},
+        "headline": verdict["headline"].partition("; tied with ")[0],
+        "why": without_gains(verdict["why"].partition(" Also lost: ")[0]),
+        "next": without_gains(verdict["next"]) if is_first else None,
+        "losses": sorted(losses, key=lambda loss: loss["cause"]),
+    }
 
 
 def _settled(document: Any) -> Any:

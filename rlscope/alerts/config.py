@@ -240,6 +240,7 @@ def _rule(source: Source, place: Place, table: RuleTable) -> Rule:
         keep_firing_for_ns=table.keep_firing_for_ns or 0,
         kind=table.kind,
         min_evidence=least if table.min_evidence is None else table.min_evidence,
+        has_usual_evidence=table.min_evidence is None,
         reduction=table.reduce or "mean",
         labels=_labels(source, place, table),
         annotations=_annotations(source, place, table),

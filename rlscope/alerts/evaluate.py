@@ -198,7 +198,7 @@ def judge_ticks(
             rule, before = bound.rule, now[bound.rule.name]
             if rule.window == WHOLE_RUN and tick < last_tick:
                 continue
-            window = _window(rule, rules, timeline, tick)
+            window = window_of(rule, rules, timeline, tick)
             reading = NOTHING if in_doubt and rule.kind == "hint" else _reading(bound, window, timeline.first_bucket)
             counts[rule.name] += reading.value is not None
             at_ns = timeline.ticks.at_ns(tick)
@@ -264,7 +264,7 @@ def _own_values(frame: pl.DataFrame | None, rule: Rule, first_bucket: int) -> Se
     return OwnValues(values, rule.reduction)
 
 
-def _window(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
+def window_of(rule: Rule, rules: RuleSet, timeline: Timeline, tick: int) -> range | None:
     """The buckets in the rule's window; None if all of them are warm-up."""
     first = 0
     if rule.kind != "data_quality" and rules.warm_up_steps:

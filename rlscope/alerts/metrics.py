@@ -55,6 +55,8 @@ class Metric:
     """GPU-nanoseconds lost, by bucket; None for a metric without a cost."""
     is_live: bool = True
     """Whether it is known while the run is in progress."""
+    looks_back: bool = True
+    """Whether the window changes its value; else it is that of the tick."""
 
 
 def _states(timeline: Timeline, where: pl.Expr) -> Whole:
@@ -274,22 +276,24 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, per second",
            "training_steps", "steps", "steps", 3, _trained_tokens),
     Metric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
-           "training_steps", None, "steps", 1, _residual, is_live=False),
+           "training_steps", None, "steps", 1, _residual, is_live=False, looks_back=False),
     Metric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",
            "training_steps", "steps", "steps", 3, _mean("steps", "period_s")),
     Metric("step.overdue_periods", "periods", "time since the last step ended, in units of the median step period",
-           "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns")),
+           "training_steps", "steps", "intervals", 5, _overdue("steps", "step", "end_ns"),
+           looks_back=False),
     Metric("weight_update.duration_s", "s", "mean time from the start of a publication until an engine applied it",
            "weight_update_latency", "updates", "updates", 1, _mean("updates", "publish_to_applied_s")),
     Metric("weight_update.overdue_periods", "periods",
            "time since new weights last reached an engine, in units of the median interval between updates",
-           "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns")),
+           "weight_update_latency", "updates", "intervals", 5, _overdue("updates", "version", "applied_ns"),
+           looks_back=False),
     Metric("worker.silent_s", "s", "time since the last flush or row of the worker silent for longest",
-           "worker_extents", None, "workers", 1, _silence),
+           "worker_extents", None, "workers", 1, _silence, looks_back=False),
     Metric("rows.dropped", "rows", "rows dropped by capture, as counted by the workers",
-           "worker_extents", None, "rows", 0, _dropped_rows),
+           "worker_extents", None, "rows", 0, _dropped_rows, looks_back=False),
     Metric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
-           "worker_extents", None, "rows", 1, _dropped_ratio),
+           "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
 )  # fmt: skip
 """Every metric, in the order in which they are listed."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

@@ -1,8 +1,13 @@
-"""Evaluates alert rules on a recorded run, at the same ticks as a live watch, and lists every alert."""
+"""Evaluates alert rules on a recorded run, at the same ticks as a live watch, and lists every alert.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+A run that after its warm-up is shorter than a rule's window, or too short for its `for`, would never be judged by it.
+Such a rule is judged once, over all of the run after warm-up. Metrics without a window keep their ticks.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from rlscope.alerts.buckets import (
     FAMILIES,
@@ -15,16 +20,19 @@ from rlscope.alerts.buckets import (
     own_answers,
     worker_lives,
 )
-from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns
+from rlscope.alerts.evaluate import firing, judge_ticks, warm_up_end_ns, window_of
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
-from rlscope.alerts.types import Rule, RuleSet
-from rlscope.analysis.result import Alert, Severity, at_least
+from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
+from rlscope.analysis.result import Alert, Finding, Severity, at_least
 from rlscope.trace.query import ask
 from rlscope.trace.store import OpenRun
 
 MOST_TICKS: Final = 500_000
 """Two months at a tick every 10 s. Clocks that jump can make a run look a century long."""
+ENOUGH_STEPS: Final = 10
+"""As many as a steady stretch needs. Over a whole run they are evidence enough, however few seconds they took."""
+_EVIDENCE_OF_TIME: Final = ("gpu_s", "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class RuleOutcome:
     """Ticks in the run."""
     judged_ticks: int
     """Ticks with enough data to evaluate the rule; with none, the rule has no result."""
+    judged_over_s: float | None = None
+    """The length of the run after warm-up, if the rule was judged once over it; None if at its ticks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,10 @@ class RuleReport:
     outcomes: tuple[RuleOutcome, ...]
     """In the order of the rules."""
     notes: tuple[str, ...]
+    findings: tuple[Finding, ...] | None = None
+    """What the diagnosis found; None if it was not asked."""
+    fail_on_finding: Severity | None = None
+    """Lowest severity of a finding that fails; None where findings do not count."""
 
     @property
     def alerts(self) -> tuple[Alert, ...]:
@@ -57,9 +71,24 @@ class RuleReport:
         found = [alert for outcome in self.outcomes for alert in outcome.alerts]
         return tuple(sorted(found, key=lambda alert: (alert.start_ns, alert.rule)))
 
+    @property
+    def unjudged(self) -> tuple[RuleOutcome, ...]:
+        """The rules that had too little data in this run."""
+        return tuple(outcome for outcome in self.outcomes if not outcome.judged_ticks)
+
     def reaches(self, severity: Severity) -> bool:
         """Whether a rule of that severity or higher fired."""
         return any(at_least(alert.severity, severity) for alert in self.alerts)
+
+    @property
+    def failed_on_finding(self) -> bool:
+        """Whether there is a finding of the severity that fails, or higher."""
+        floor = self.fail_on_finding
+        return floor is not None and any(at_least(finding.severity, floor) for finding in self.findings or ())
+
+    def fails(self, fail_on: Severity) -> bool:
+        """Whether a rule of that severity or higher fired, or there is a finding that fails."""
+        return self.reaches(fail_on) or self.failed_on_finding
 
 
 def evaluate_rules(run: OpenRun, rules: RuleSet, residual_ratio: float | None = None) -> RuleReport:
@@ -73,19 +102,71 @@ def evaluate_rules(run: OpenRun, rules: RuleSet, residual_ratio: float | None = 
         return RuleReport(run.run_id, start_ns, end_ns, (), (*_notes(run), _too_long(ticks, end_ns)))
     timeline = whole_timeline(run, rules, residual_ratio)
     start_ns, end_ns = timeline.start_ns, timeline.parts.end_ns or timeline.start_ns
-    last_tick = timeline.buckets
-    judged = judge_ticks(rules, timeline, 1, last_tick, {}, run.run_id)
-    alerts = (*judged.resolved, *firing(rules, judged.states, run.run_id))
-    outcomes = tuple(
+    outcomes = _outcomes(rules, timeline, end_ns, run.run_id)
+    return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
+
+
+class _Whole(NamedTuple):
+    """A rule as it is judged once, over the run after warm-up."""
+
+    rule: Rule
+    start_ns: int
+    length_s: float
+
+
+def _outcomes(rules: RuleSet, timeline: Timeline, end_ns: int, run_id: str) -> tuple[RuleOutcome, ...]:
+    """The outcome of each rule, those over the whole run among them."""
+    whole = {rule.name: form for rule in rules.rules if (form := _whole_form(rule, rules, timeline, end_ns))}
+    as_judged = replace(
+        rules, rules=tuple(whole[rule.name].rule if rule.name in whole else rule for rule in rules.rules)
+    )
+    judged = judge_ticks(as_judged, timeline, 1, timeline.buckets, {}, run_id)
+    alerts = [_of_whole(alert, whole) for alert in (*judged.resolved, *firing(as_judged, judged.states, run_id))]
+    return tuple(
         RuleOutcome(
             rule,
             tuple(sorted((alert for alert in alerts if alert.rule == rule.name), key=lambda alert: alert.start_ns)),
-            last_tick,
+            timeline.buckets,
             judged.judged_ticks[rule.name],
+            whole[rule.name].length_s if rule.name in whole and judged.judged_ticks[rule.name] else None,
         )
         for rule in rules.rules
     )
-    return RuleReport(run.run_id, start_ns, end_ns, outcomes, _notes(run))
+
+
+def _of_whole(alert: Alert, whole: Mapping[str, _Whole]) -> Alert:
+    form = whole.get(alert.rule)
+    if form is None:
+        return alert
+    return replace(alert, start_ns=form.start_ns, held_since_ns=form.start_ns, judged_over_s=form.length_s)
+
+
+def _whole_form(rule: Rule, rules: RuleSet, timeline: Timeline, end_ns: int) -> _Whole | None:
+    """The rule over the whole run; None if its window and its `for` fit into the run, or if it has no window."""
+    if rule.window == WHOLE_RUN or (rule.metric is not None and not BY_NAME[rule.metric].looks_back):
+        return None
+    form = replace(rule, window=WHOLE_RUN, for_ns=0, keep_firing_for_ns=0)
+    buckets = window_of(form, rules, timeline, timeline.buckets)
+    if buckets is None:
+        return None
+    start_ns = max(timeline.ticks.at_ns(buckets.start), timeline.start_ns)
+    steps_ns = timeline.step_ends_ns
+    steps = len(steps_ns) - bisect_right(steps_ns, start_ns)
+    longest_hold_ns = (len(buckets) - 1) * timeline.ticks.interval_ns
+    if _fits(rule, end_ns - start_ns, steps) and longest_hold_ns >= rule.for_ns:
+        return None
+    if steps >= ENOUGH_STEPS and rule.has_usual_evidence and _counts_time(rule):
+        form = replace(form, min_evidence=0)
+    return _Whole(form, start_ns, (end_ns - start_ns) / 1e9)
+
+
+def _fits(rule: Rule, length_ns: int, steps: int) -> bool:
+    window = rule.window
+    return length_ns >= window.length_ns if window.length_ns is not None else steps >= (window.steps or 0)
+
+
+def _counts_time(rule: Rule) -> bool:
+    return rule.metric is not None and BY_NAME[rule.metric].evidence in _EVIDENCE_OF_TIME
 
 
 def whole_timeline(run: OpenRun, rules: RuleSet, residual_ratio: float | None = None) -> Timeline:

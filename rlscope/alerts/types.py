@@ -50,6 +50,8 @@ class Rule:
     kind: RuleKind = "hint"
     min_evidence: int = 1
     """Least evidence in the window, in what the metric counts; with less there is no data."""
+    has_usual_evidence: bool = False
+    """Whether min_evidence is the metric's own, because the file names none."""
     reduction: Reduction = "mean"
     """How the values of the SELECT within a window become one."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])

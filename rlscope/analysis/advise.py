@@ -5,8 +5,9 @@ A run that the model can say nothing about is no error: `NoModelResult` says wha
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from itertools import product
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -15,9 +16,11 @@ from rlscope.analysis.observe import ASKED_OF_A_STRETCH, UnobservableError, obse
 from rlscope.analysis.result import Constraints, RunFacts
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode.prior import hardware_prior
+from rlscope.model.forecast.replay import Scheduling
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.hardware.devices import ModelShape, find_device
 from rlscope.model.observed import Observed, OtherRun
+from rlscope.model.policies import Delivery
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity
 from rlscope.trace.config import RunConfig
@@ -30,6 +33,27 @@ _DROPPED_RATIO: Final = 0.001
 _TOGETHER_RATIO: Final = 0.95
 """Groups on one engine each, of all: a router that spreads samples over engines leaves few together, and engines that
 take groups all of them; a few that were resumed elsewhere do not make it a router."""
+
+_PLAIN_RATIO: Final = 0.8
+"""Of the samples or pairs that can tell: from here on the run plainly does so."""
+
+_PLAINLY_NOT_RATIO: Final = 0.2
+"""Of those: up to here it plainly does not."""
+
+_PLAINLY_DROPPED_RATIO: Final = 0.01
+"""Of the delivered tokens: more is no accident, whatever the config states."""
+
+_DISORDER_RATIO: Final = 0.05
+"""Of the pairs that can tell, up to which an order is kept: several trainers that take at once swap a few."""
+
+_WAIT_RATIO: Final = 0.01
+"""Of the time of a side: waits for a cap of more are its way to keep the cap."""
+
+_REACHED_RATIO: Final = 0.9
+"""Of a limit in flight: a run that stays below it has not met it, and shows nothing of what it counts."""
+
+_MOST_TRIED: Final = 8
+"""Schedulings that are simulated, a tenth to half of a second each."""
 
 _LEAST_PREFETCHED: Final = 0.05
 """Of a batch: trainers that hold less took a few samples early and prefetch no batch."""
@@ -86,15 +110,16 @@ def _halves(
 
 
 def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constraints: Constraints) -> ModelConfig:
-    admission = _admission(config, whole)
+    read = read_scheduling(config, whole)
+    first, *alternatives = read.candidates
     # A cap that the run keeps by itself it keeps in any layout, as well as it does today; it leaves none out.
-    own_cap = None if admission.max_staleness is not None else config.max_staleness
+    own_cap = None if first.admission.max_staleness is not None else config.max_staleness
     device = find_device(whole.device_name)
     shape = ModelShape.of(config.model)
     return ModelConfig(
-        admission=admission,
+        admission=first.admission,
         form="expert_hit" if shape.has_experts else None,
-        settings=_settings(config, whole),
+        settings=first.settings,
         prior=hardware_prior(shape, device, whole.gpus_per_engine),
         granularity=Granularity(whole.gpus_per_engine, config.gpus_per_trainer_replica or 1, constraints.gpus_per_node),
         most_staleness=own_cap if constraints.most_staleness is None else constraints.most_staleness,
@@ -104,37 +129,139 @@ def _model_config(config: RunConfig, facts: RunFacts, whole: Observed, constrain
         prefetched_batches=_prefetched(config, whole),
         scheduling_stated=config.dispatch is not None
         and (config.queue_policy is not None or config.queue_capacity_samples is None),
+        delivery=first.delivery,
+        alternatives=tuple(alternatives),
+        scheduling_contradicted=read.contradicted,
     )
 
 
-def _settings(config: RunConfig, whole: Observed) -> Settings:
-    """Rollout scheduling as the config states it; an unstated dispatch follows from where groups ran."""
+class ReadScheduling(NamedTuple):
+    """What the config and the run show about the scheduling of rollouts."""
+
+    candidates: tuple[Scheduling, ...]
+    """All that they leave open, at least one; the likeliest first."""
+    contradicted: bool
+    """Whether the run plainly shows another scheduling than the config states."""
+
+
+class _Reading(NamedTuple):
+    """What is known of one part of the scheduling."""
+
+    possible: tuple[Any, ...]
+    """The likeliest first; at least one."""
+    contradicted: bool = False
+
+
+def read_scheduling(config: RunConfig, whole: Observed) -> ReadScheduling:
+    """Every scheduling that the facts allow: what the config states, unless the run plainly shows otherwise; else what
+    the run shows; where it does not show that either, all there are.
+    """
+    deliveries, orders = _deliveries(config, whole), _orders(config, whole)
+    dispatches, admissions = _dispatches(config, whole), _admissions(config, whole)
+    parts = (admissions, dispatches, deliveries, orders)
+    every = [
+        Scheduling(delivery, Settings(queue_order=order, dispatch=dispatch), admission)
+        for admission, dispatch, delivery, order in product(*(part.possible for part in parts))
+    ]
+    return ReadScheduling(tuple(every[:_MOST_TRIED]), any(part.contradicted for part in parts))
+
+
+def _deliveries(config: RunConfig, whole: Observed) -> _Reading:
+    """Whole groups or single samples."""
+    alone_ratio, stated = whole.scheduling.queued_alone_ratio, config.delivery
+    if whole.group_size == 1:
+        return _Reading((stated or "group",))
+    if alone_ratio is not None and not _PLAINLY_NOT_RATIO < alone_ratio < _PLAIN_RATIO:
+        shown: Delivery = "sample" if alone_ratio >= _PLAIN_RATIO else "group"
+        return _Reading((shown,), contradicted=stated not in (None, shown))
+    return _Reading((stated,)) if stated else _Reading(("group", "sample"))
+
+
+def _orders(config: RunConfig, whole: Observed) -> _Reading:
+    """What is taken first: the orders that hardly any pair of samples contradicts."""
+    disorder, stated = whole.scheduling.disorder_ratios, config.queue_order
+    known = {order: ratio for order, ratio in disorder.items() if ratio is not None}
+    fitting = tuple(order for order in ("fifo", "oldest_first", "lifo") if known.get(order, 1.0) <= _DISORDER_RATIO)
+    if stated:
+        is_contradicted = bool(fitting) and known.get(stated, 0.0) >= _PLAINLY_NOT_RATIO
+        return _Reading(fitting, contradicted=True) if is_contradicted else _Reading((stated,))
+    # Where nothing is left behind when a batch is taken, the order makes no difference.
+    return _Reading(fitting or ("fifo",))
+
+
+def _dispatches(config: RunConfig, whole: Observed) -> _Reading:
+    """Who gives samples to the engines: an unstated dispatch follows from where groups ran."""
     together_ratio = whole.one_engine_groups_ratio
-    inferred = "pulled" if together_ratio is not None and together_ratio >= _TOGETHER_RATIO else "least_loaded"
-    return Settings(
-        queue_order=config.queue_order or "fifo",
-        dispatch=config.dispatch or inferred,
-    )
+    if config.dispatch is not None:
+        return _Reading((config.dispatch,))
+    if together_ratio is not None and together_ratio >= _TOGETHER_RATIO:
+        return _Reading(("pulled",))
+    # Groups that are spread were either routed, or their samples were pulled one by one.
+    return _Reading(("least_loaded",) if together_ratio is None else ("least_loaded", "pulled"))
 
 
-def _admission(config: RunConfig, whole: Observed) -> Admission:
+def _admissions(config: RunConfig, whole: Observed) -> _Reading:
+    policies, counts = _policies(config, whole), _counts_training(config, whole)
+    possible = [
+        replace(_admission(config, policy, whole), in_flight_until_trained=until_trained)
+        for policy, until_trained in product(policies.possible, counts.possible)
+    ]
+    return _Reading(tuple(dict.fromkeys(possible)), policies.contradicted or counts.contradicted)
+
+
+def _policies(config: RunConfig, whole: Observed) -> _Reading:
+    """How a cap on staleness is kept: dropped samples, trainers that wait and engines that wait each show one way."""
+    stated, cap = config.staleness_policy, config.max_staleness
+    dropped_ratio = 0.0 if config.queue_policy == "drop_oldest" else _dropped_ratio(whole)
+    if stated is not None:
+        waits = stated in ("publication_waits", "admission") and cap is not None
+        is_contradicted = waits and dropped_ratio > _PLAINLY_DROPPED_RATIO
+        return _Reading(("drop",), contradicted=True) if is_contradicted else _Reading((stated,))
+    if not cap:
+        return _Reading(("none",))
+    if dropped_ratio > _DROPPED_RATIO:
+        return _Reading(("drop",))
+    if (whole.load.wait_staleness_cap_ratio or 0.0) > _WAIT_RATIO:
+        return _Reading(("publication_waits",))
+    held_s = whole.engine_state_s.get(("no_requests", "staleness_cap"), 0.0)
+    if held_s > _WAIT_RATIO * whole.engines * whole.seconds and config.max_in_flight_samples is None:
+        return _Reading(("admission",))
+    return _Reading(("none", "drop", "admission"))
+
+
+def _counts_training(config: RunConfig, whole: Observed) -> _Reading:
+    """Whether the limit in flight counts the batch in training: above it with that batch, it does not; at it, it does.
+
+    Where both counts are above the limit, or both below it, the run does not show it.
+    """
+    limit, stated, seen = config.max_in_flight_samples, config.in_flight_until_trained, whole.scheduling
+    with_batch, without = seen.untrained_high_samples, seen.untaken_high_samples
+    if limit is None:
+        return _Reading((False,))
+    if with_batch is None or without is None or without > limit or with_batch < _REACHED_RATIO * limit:
+        return _Reading((stated,)) if stated is not None else _Reading((False, True))
+    shown = with_batch <= limit
+    return _Reading((shown,), contradicted=stated not in (None, shown))
+
+
+def _dropped_ratio(whole: Observed) -> float:
+    """Of the tokens trained on or dropped as stale."""
+    delivered = whole.delivered
+    return delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
+
+
+def _admission(config: RunConfig, policy: str, whole: Observed) -> Admission:
     """The limits that are seen to act: a cap that is exceeded, and that nothing was dropped for, is none.
 
     What is pushed out of a full queue is recorded as dropped as stale too, so with a queue that drops its oldest
     nothing is known about a cap that drops. Prefetched samples age after the drop.
     """
-    delivered = whole.delivered
-    dropped_ratio = delivered.dropped_tokens / max(1, delivered.dropped_tokens + delivered.trained_tokens)
-    queue = config.queue_capacity_samples
-    policy, cap = config.staleness_policy, config.max_staleness
+    queue, cap = config.queue_capacity_samples, config.max_staleness
     most = (config.max_in_flight_samples, config.max_running_samples)
     if config.queue_policy == "drop_oldest" and queue is not None:
         return Admission(queue, "drop_oldest", None, *most)
-    if (
-        policy == "drop"
-        and cap
-        and (dropped_ratio > _DROPPED_RATIO or _is_kept(cap + _prefetched(config, whole), whole))
-    ):
+    is_kept = cap is not None and _is_kept(cap + _prefetched(config, whole), whole)
+    if policy == "drop" and cap and (_dropped_ratio(whole) > _DROPPED_RATIO or is_kept):
         return Admission(queue, "wait", cap, *most, staleness_policy="drop")
     if policy == "publication_waits" and cap:
         return Admission(queue, "wait", cap, *most, staleness_policy="publication_waits")

@@ -14,7 +14,7 @@ run, or from the end of its first step to the end of its last.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import polars as pl
 
@@ -35,7 +35,8 @@ UNEXPLAINED_SHARE_RATIO: Final = 0.50
 LEAST_STEPS_TO_JUDGE: Final = 3
 
 
-_SIDES: Final[Mapping[str, tuple[str, ...]]] = {
+_Side = Literal["trainers", "samplers"]
+_SIDES: Final[Mapping[_Side, tuple[str, ...]]] = {
     "trainers": ("trainer", "colocated"),
     "samplers": ("sampler", "colocated"),
 }
@@ -58,6 +59,9 @@ def judge(
     """
     inside = interval.clip(timeline, bucket_ns)
     unknown_reason = _unknown_reason(run, inside)
+    unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
+    if unrecorded is not None:
+        unknown_reason = _unrecorded_reason(inside, unrecorded)
     bottleneck: Bottleneck = "balanced"
     tied: tuple[Bottleneck, ...] = ()
     if ranking is not None and ranking.losses:
@@ -68,7 +72,7 @@ def judge(
         bottleneck, tied = losses[0].cause, _tied(losses)
     if unknown_reason is not None:
         bottleneck, tied = "unknown", ()
-    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied)
+    return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, unrecorded)
 
 
 def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
@@ -169,6 +173,25 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
     )
 
 
+def _unrecorded_side(inside: pl.DataFrame) -> _Side | None:
+    """The side of whose GPU time the largest share above the threshold is in no recorded state."""
+    shares: list[tuple[float, _Side]] = [
+        (_unrecorded_gpu_s(inside, side) / gpu_s, side) for side in _SIDES if (gpu_s := _side_gpu_s(inside, side))
+    ]
+    most = max(shares, default=None)
+    return most[1] if most is not None and most[0] > UNEXPLAINED_SHARE_RATIO else None
+
+
+def _unrecorded_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
+    return _gpu_s(inside, (pl.col("state") == "unattributed") & pl.col("role").is_in(_SIDES[side]))
+
+
+def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
+    gpu_s, side_gpu_s = _unrecorded_gpu_s(inside, side), _side_gpu_s(inside, side)
+    share = f"{gpu_s / side_gpu_s:.0%} of the {side}' GPU time"
+    return f"{share} ({gpu_s:.3g} of {side_gpu_s:.3g} GPU-seconds) is in no recorded state"
+
+
 def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
     if run.n_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
@@ -180,15 +203,10 @@ def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
         return f"{run.steps} train steps were recorded; {LEAST_STEPS_TO_JUDGE} are the least that a verdict needs"
     if missing:
         return "no GPU-second of either side was recorded in the stretch that is judged"
-    for side in _SIDES:
-        side_gpu_s = _side_gpu_s(inside, side)
-        unexplained_gpu_s = _gpu_s(inside, (pl.col("state") == "unattributed") & pl.col("role").is_in(_SIDES[side]))
-        if unexplained_gpu_s > UNEXPLAINED_SHARE_RATIO * side_gpu_s:
-            return f"nothing explains {unexplained_gpu_s / side_gpu_s:.0%} of the {side}' GPU-seconds"
     return None
 
 
-def _side_gpu_s(inside: pl.DataFrame, side: str) -> float:
+def _side_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
     return _gpu_s(inside, pl.col("role").is_in(_SIDES[side]))
 
 

@@ -16,7 +16,16 @@ from rlscope.analysis.interval import Interval
 from rlscope.analysis.run_facts import steady_window, window_reason
 from rlscope.errors import AnalysisError, UnreadableDataError
 from rlscope.model.lengths import LengthLaw, measure_groups
-from rlscope.model.observed import Delivered, Observed, OtherRun, PassCosts, PreemptionCounts, TrainerSteps
+from rlscope.model.observed import (
+    Delivered,
+    Observed,
+    OtherRun,
+    PassCosts,
+    PreemptionCounts,
+    SeenLoad,
+    SeenScheduling,
+    TrainerSteps,
+)
 from rlscope.model.warnings import ModelWarning
 from rlscope.trace.config import RunConfig
 from rlscope.trace.query import ask
@@ -32,10 +41,18 @@ ASKED_OF_A_STRETCH: Final = (
     "group_engines",
     "batches_ahead",
     "preemptions",
+    "group_deliveries",
+    "taking_order",
+    "in_flight_levels",
+    "queue_level",
 )
 """Questions whose answer depends on the stretch; the others are asked once per run."""
 LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
+_FEWEST_QUEUED: Final = 20
+"""Samples, or pairs of them: a share of fewer is known to no better than a tenth."""
+_UNRECORDED_RATIO: Final = 0.10
+"""Of the trainers' time: so much without a state may hide their waits."""
 _NOT_OF_TRAINING: Final = frozenset({"name", "bytes_per_kv", "bytes_per_weight"})
 """Entries of a model that engines may have otherwise than trainers: they serve it under a name, and may quantise it."""
 _OF_TRAINING: Final = "train"
@@ -62,12 +79,11 @@ def observe(
     """What the stretch shows.
 
     sampler_gpus: GPUs that samplers owned at once; answers: of ASKED_OF_A_STRETCH for this stretch, and of
-    worker_devices, trainer_steps, training_steps, token_staleness and weight_update_latency for the run; timeline: the
-    ledger over time, in buckets of bucket_ns. Raises UnobservableError with what is missing.
+    worker_devices, trainer_steps, training_steps, token_staleness, oldest_staleness and weight_update_latency for the
+    run; timeline: the ledger over time, in buckets of bucket_ns. Raises UnobservableError with what is missing.
     """
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
     (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)
-    in_flight = answers["samples_in_flight"].row(0, named=True)
     state_s = _engine_states(timeline, bucket_ns, stretch, gpus_per_engine)
     return Observed(
         *stretch,
@@ -83,17 +99,20 @@ def observe(
         began_samples=int(answers["length_counts"]["samples"].sum()),
         **observe_lengths(answers, config.max_output_tokens)._asdict(),
         group_size=config.group_size or 1,
-        finished_samples=in_flight["finished_segments"],
-        environment_samples=in_flight["environment_mean"],
+        finished_samples=answers["samples_in_flight"].item(0, "finished_segments"),
+        environment_samples=answers["samples_in_flight"].item(0, "environment_mean"),
         delivered=_delivered(answers["judged_outcomes"]),
         apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
         update_delay_s=_mean(updates["publish_to_applied_s"]),
         kv_kept=not (updates["kv"] == "recomputed").any(),
-        staleness=_staleness(answers["token_staleness"], step_numbers),
+        staleness=_by_staleness(answers["token_staleness"], step_numbers, "tokens"),
+        oldest_staleness=_by_staleness(answers["oldest_staleness"], step_numbers, "samples"),
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
         prefetched_batches=_prefetched(answers["batches_ahead"].item(0, "batches_ahead"), steps),
         preemption_counts=_preemption_counts(answers["preemptions"]),
+        scheduling=_scheduling(answers),
+        load=_load(answers, stretch.clip(timeline, bucket_ns)),
     )
 
 
@@ -158,7 +177,8 @@ def _trainer_gpus(steps: pl.DataFrame, numbers: pl.Series) -> int:
 def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[TrainerSteps, pl.Series]:
     """The steps that begin and end in the stretch, counted from the end of the step before."""
     wanted = answers["training_steps"].select("step", "period_s", "response_tokens")
-    begins_ns = pl.col("end_ns") - pl.col("period_s") * 1e9
+    # In whole nanoseconds: a time since the epoch as a float is off by up to 128 ns, and loses the first step.
+    begins_ns = pl.col("end_ns") - (pl.col("period_s") * 1e9).round().cast(pl.Int64)
     inside = (
         answers["trainer_steps"]
         .join(wanted, on="step")
@@ -239,11 +259,11 @@ def _delivered(outcomes: pl.DataFrame) -> Delivered:
     )
 
 
-def _staleness(tokens: pl.DataFrame, steps: pl.Series) -> tuple[tuple[int, int], ...]:
-    """Tokens trained in those steps by staleness."""
-    inside = tokens.filter(pl.col("step").is_in(steps.implode()))
-    counts = inside.group_by("staleness").agg(pl.col("tokens").sum()).filter(pl.col("tokens") > 0).sort("staleness")
-    return tuple((row["staleness"], row["tokens"]) for row in counts.iter_rows(named=True))
+def _by_staleness(rows: pl.DataFrame, steps: pl.Series, counted: str) -> tuple[tuple[int, int], ...]:
+    """What was trained in those steps, by staleness."""
+    inside = rows.filter(pl.col("step").is_in(steps.implode()))
+    counts = inside.group_by("staleness").agg(pl.col(counted).sum()).filter(pl.col(counted) > 0).sort("staleness")
+    return tuple(counts.select("staleness", counted).iter_rows())
 
 
 def _updates(latency: pl.DataFrame, stretch: Interval) -> pl.DataFrame:
@@ -275,6 +295,53 @@ def _preemption_counts(counted: pl.DataFrame) -> PreemptionCounts | None:
         return PreemptionCounts(0, 0)
     recomputed_tokens = found["prefill_tokens"] - found["prompt_tokens"]
     return PreemptionCounts(found["preemptions"], recomputed_tokens if recomputed_tokens > 0 else None)
+
+
+def _scheduling(answers: Mapping[str, pl.DataFrame]) -> SeenScheduling:
+    alone, levels = (answers[name].row(0, named=True) for name in ("group_deliveries", "in_flight_levels"))
+    alone_ratio = alone["queued_earlier"] / alone["samples"] if alone["samples"] >= _FEWEST_QUEUED else None
+    left = answers["taking_order"].row(0, named=True)
+    # Without groups that are queued as one, a sample is as old as its own oldest token.
+    unit = "" if alone_ratio is not None and alone_ratio > 0.5 else "_group"
+    older, younger = left[f"older{unit}_left"], left[f"younger{unit}_left"]
+    return SeenScheduling(
+        queued_alone_ratio=alone_ratio,
+        disorder_ratios={
+            "fifo": _ratio_of(left["earlier_left"], left["later_left"]),
+            "lifo": _ratio_of(left["later_left"], left["earlier_left"]),
+            "oldest_first": _ratio_of(older, younger),
+        },
+        untaken_high_samples=levels["taken_high"],
+        untrained_high_samples=levels["trained_high"],
+    )
+
+
+def _ratio_of(part: int, rest: int) -> float | None:
+    return part / (part + rest) if part + rest >= _FEWEST_QUEUED else None
+
+
+def _load(answers: Mapping[str, pl.DataFrame], spent: pl.DataFrame) -> SeenLoad:
+    """spent: the ledger of the stretch."""
+    trainer_time = spent.filter(role="trainer")
+    in_flight, queues = answers["samples_in_flight"].row(0, named=True), answers["queue_level"]
+    return SeenLoad(
+        running_samples=(in_flight["in_flight_mean"] - in_flight["environment_mean"]) or None,
+        in_flight_samples=answers["in_flight_levels"].item(0, "taken_mean"),
+        # Several queues hold the same samples at different times, or different samples: neither is known.
+        queued_samples=queues.item(0, "depth_mean_samples") if len(queues) == 1 else None,
+        wait_samples_ratio=_wait_ratio(trainer_time, "waiting_for_samples"),
+        wait_staleness_cap_ratio=_wait_ratio(trainer_time, "waiting_for_staleness_cap"),
+    )
+
+
+def _wait_ratio(trainer_time: pl.DataFrame, state: str) -> float | None:
+    """Share of the trainers' time; None where they record no wait at all and much of their time is unattributed."""
+    seconds = dict(trainer_time.group_by("state").agg(pl.col("gpu_s").sum()).iter_rows())
+    total_s = sum(seconds.values())
+    waits = any(name.startswith("waiting") for name in seconds)
+    if not total_s or (not waits and seconds.get("unattributed", 0.0) > _UNRECORDED_RATIO * total_s):
+        return None
+    return seconds.get(state, 0.0) / total_s
 
 
 def _least(values: pl.Series) -> int | None:

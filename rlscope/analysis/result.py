@@ -63,6 +63,9 @@ class Alert:
     """The value furthest beyond the threshold while it fired."""
     evidence: int = 0
     """What the value was counted from when the condition last held, in the metric's unit of evidence."""
+    judged_over_s: float | None = None
+    """The length of the run after warm-up, where it is shorter than the rule's window and was judged once, as a whole:
+    start_ns and held_since_ns are then where it begins. None for a rule that was judged at its ticks."""
 
     @property
     def fingerprint(self) -> str:
@@ -135,6 +138,8 @@ class RunFacts:
     currency: str | None = None
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The config of run.json as it was given: any keys, any values."""
+    total_steps: int | None = None
+    """The training steps that the run is planned to make; None when its config does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +167,8 @@ class Verdict:
     end_ns: int
     tied_with: tuple[Bottleneck, ...] = ()
     """Other causes that cost as much, as far as can be told."""
+    unrecorded_side: Literal["trainers", "samplers"] | None = None
+    """Set when the bottleneck is unknown because most of the GPU time of this side is in no recorded state."""
 
     @property
     def cause(self) -> Bottleneck | None:

@@ -35,6 +35,7 @@ def gather_facts(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> RunFacts:
         gpu_hour_price=_price(run.config.gpu_hour_price),
         currency=run.config.currency,
         settings=run.settings,
+        total_steps=run.config.total_steps,
     )
 
 

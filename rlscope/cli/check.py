@@ -10,7 +10,7 @@ import rlscope
 from rlscope.cli.app import STDOUT, RunFolder, print_or_write
 
 FIRED = 3
-"""The exit code when a rule at or above --fail-on fired."""
+"""The exit code when a rule at or above --fail-on fired, or there is a finding at or above --fail-on-finding."""
 
 
 class ReportFormat(StrEnum):
@@ -39,11 +39,21 @@ RulesFile = Annotated[
 ]
 FailOnOption = Annotated[FailOn, typer.Option("--fail-on", help="Exit 3 if a rule of this severity or higher fired.")]
 
+FailOnFindingOption = Annotated[
+    FailOn | None,
+    typer.Option(
+        "--fail-on-finding",
+        show_default="findings are not looked for",
+        help="Also look for the findings of `rlscope analyze`; exit 3 if there is one of this severity or higher.",
+    ),
+]
+
 
 def check(
     run_dir: RunFolder,
     rules: RulesFile = None,
     fail_on: FailOnOption = FailOn.CRITICAL,
+    fail_on_finding: FailOnFindingOption = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option(
@@ -57,7 +67,8 @@ def check(
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE|-", help="Output file; - is stdout.")] = STDOUT,
 ) -> None:
     """Evaluate alert rules on a run and list every firing. Exits 3 if one reaches --fail-on."""
-    checked = rlscope.check(run_dir, rules, fail_if or ())
+    on_finding = None if fail_on_finding is None else fail_on_finding.value
+    checked = rlscope.check(run_dir, rules, fail_if or (), on_finding)
     print_or_write(output, checked.to_text(report_format.value, fail_on.value))
     if checked.failed(fail_on.value):
         raise typer.Exit(FIRED)

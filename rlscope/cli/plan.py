@@ -8,6 +8,7 @@ from rich.console import Console
 
 import rlscope
 from rlscope.cli.app import STDOUT, JsonTo, print_or_write
+from rlscope.errors import ArgumentError
 
 
 def plan(
@@ -18,6 +19,13 @@ def plan(
     json_to: JsonTo = None,
     max_staleness: Annotated[
         int | None, typer.Option(min=0, show_default="the plan's", help="Staleness cap of samples, in versions.")
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(metavar="TRAINERS:SAMPLERS", help="Forecast this layout too, such as 16:48 GPUs."),
+    ] = None,
+    running: Annotated[
+        int | None, typer.Option(min=1, show_default="what suits it", help="Running requests per engine of --layout.")
     ] = None,
 ) -> None:
     """Recommend the layout to start a run with, from its model, GPUs, lengths and batch."""
@@ -30,8 +38,11 @@ def plan(
         print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return
     notes = Console(stderr=True)
-    with notes.status("sweeping the layouts"):
-        answer = rlscope.plan(plan_toml, max_staleness)
+    try:
+        with notes.status("sweeping the layouts"):
+            answer = rlscope.plan(plan_toml, max_staleness, layout=layout, running=running)
+    except ArgumentError as error:
+        raise typer.BadParameter(str(error)) from error
     if json_to is not None:
         print_or_write(json_to, answer.to_json())
     print_plan(answer.result, answer.file, notes if json_to == STDOUT else Console())

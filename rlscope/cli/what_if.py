@@ -29,6 +29,11 @@ Training = Annotated[float | None, _option("trainer_speed", "Speed of the traine
 Passes = Annotated[float | None, _option("forward_speed", "Speed of the engines' passes; 2: twice as fast.")]
 Update = Annotated[float | None, _option("weight_update_s", "Seconds from a step's end until both sides continue.")]
 
+Queue = Annotated[int | None, _option("queue_capacity", "Samples that the queue holds; 0: no limit.")]
+InFlight = Annotated[int | None, _option("max_in_flight", "Samples that may run and be queued at once; 0: no limit.")]
+Groups = Annotated[int | None, _option("max_in_flight_groups", "The same limit in groups; 0: no limit.")]
+Publish = Annotated[int | None, _option("publish_every", "Optimizer steps per weight update.")]
+
 
 def what_if(
     run_dir: RunFolder,
@@ -43,6 +48,10 @@ def what_if(
     trainer_speed: Training = None,
     forward_speed: Passes = None,
     weight_update_s: Update = None,
+    queue_capacity: Queue = None,
+    max_in_flight: InFlight = None,
+    max_in_flight_groups: Groups = None,
+    publish_every: Publish = None,
     also: Also = None,
     json_to: JsonTo = None,
 ) -> None:
@@ -56,7 +65,8 @@ def what_if(
                 run_dir, also=also or (), progress=progress, n_train=n_train, n_sample=n_sample, n_gpus=n_gpus,
                 max_running=max_running, max_staleness=max_staleness, scale_lengths=scale_lengths,
                 max_output_tokens=max_output_tokens, samples_per_step=samples_per_step, trainer_speed=trainer_speed,
-                forward_speed=forward_speed, weight_update_s=weight_update_s,
+                forward_speed=forward_speed, weight_update_s=weight_update_s, queue_capacity=queue_capacity,
+                max_in_flight=max_in_flight, max_in_flight_groups=max_in_flight_groups, publish_every=publish_every,
             )  # fmt: skip
     except ImpossibleChangeError as error:
         raise typer.BadParameter(str(error)) from error

@@ -55,4 +55,5 @@ RULE = FindingRule(
     remedy="Raise the cap if training stays stable with staler tokens. Otherwise keep it and reduce staleness: a "
     "shorter queue, fewer samples in flight, shorter responses.",
     find=find,
+    towards="fresher",
 )

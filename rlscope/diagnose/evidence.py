@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import polars as pl
 
@@ -42,6 +43,11 @@ class Evidence:
         )
 
 
+Towards = Literal["more_samples", "fewer_samples", "fresher"]
+"""more_samples: samples reach the trainers faster, or more are in flight. fewer_samples: trainers use samples up
+faster, or fewer are made. fresher: fewer are in flight, so that they are trained on sooner."""
+
+
 @dataclass(frozen=True, slots=True)
 class FindingRule:
     """One finding that is looked for, and the texts that describe it."""
@@ -54,6 +60,8 @@ class FindingRule:
     remedy: str
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""
+    towards: Towards | None = None
+    """Where the remedy takes the run; None where it neither makes samples nor uses them up."""
 
 
 def gpu_seconds(states: Iterable[LedgerState]) -> float:

@@ -67,4 +67,5 @@ RULE = FindingRule(
     remedy="Start the next samples before the last ones finish (asynchronous generation, or more in flight), cap or "
     "split long responses, or carry the tail over to the next step.",
     find=find,
+    towards="more_samples",
 )

@@ -68,4 +68,5 @@ RULE = FindingRule(
     remedy="Samplers produce more than trainers consume: make the training step faster, admit fewer samples so that "
     "fewer become stale, or, if the recommended layout agrees, move GPUs from samplers to trainers.",
     find=find,
+    towards="fewer_samples",
 )

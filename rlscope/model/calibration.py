@@ -20,6 +20,7 @@ from rlscope.model.decode.fit import CurveFit, fit_decode_curve
 from rlscope.model.decode.measurements import decode_points, prefill_points
 from rlscope.model.decode.prior import HardwarePrior
 from rlscope.model.observed import Observed, OtherRun, PassCosts
+from rlscope.model.policies import Delivery
 from rlscope.model.system import (
     Admission,
     DecodeCurve,
@@ -74,6 +75,9 @@ class Calibration:
     """What was assumed."""
     level_log_sd: float = 0.0
     """Log deviation that the rates of all layouts share, besides what the draws leave open."""
+    engine_slowness: tuple[float, ...] | None = None
+    """Factor on the times of each of the run's engines, where some are far slower than the median; None: all alike. The
+    closed forms know only the mean engine of the run, so layouts are then simulated."""
 
 
 def calibrate(
@@ -84,12 +88,13 @@ def calibrate(
     *,
     form: Form | None = None,
     prefetched_batches: float = 0.0,
+    delivery: Delivery = "group",
     others: Sequence[OtherRun] = (),
 ) -> Calibration:
     """Fit the parts of the model to the stretch. Raises UncalibratableError, with what is missing.
 
     prefetched_batches: batches of an optimizer step that the trainers hold besides the one they train on.
-    others: runs of the same model that say how training scales.
+    delivery: what is queued as one. others: runs of the same model that say how training scales.
     """
     points, prefills = decode_points(observed.passes), prefill_points(observed.passes)
     fit = fit_decode_curve(points, prior, rng, form=form, draw_count=DRAWS, prefills=prefills)
@@ -101,7 +106,7 @@ def calibrate(
     versions = observed.steps.period_s.size if every_step else _publications(observed)
     phases, steps_per_version = _phases(observed, versions), observed.steps.period_s.size / versions
     limit = _running_limit(observed)
-    workload = replace(_workload(observed, versions), prefetched_batches=prefetched_batches / steps_per_version)
+    workload = _workload(observed, versions, prefetched_batches / steps_per_version, delivery)
     update = _update(observed)
     curves = (fit.curve, *fit.draws)
     trainers = (training.trainer(phases), *training.trainer_draws(phases))
@@ -131,19 +136,26 @@ def _training(observed: Observed, others: Sequence[OtherRun], rng: np.random.Gen
     return fit_training_rate(tokens, seconds, observed.trainer_gpus, rng, DRAWS, elsewhere)
 
 
-def _workload(observed: Observed, versions: int) -> Workload:
+def _workload(observed: Observed, versions: int, prefetched_batches: float, delivery: Delivery) -> Workload:
     steps, delivered = observed.steps, observed.delivered
     samples = float(steps.samples.sum())
     finished_per_s = observed.finished_samples / observed.seconds
+    if not delivered.trained_tokens:
+        raise UncalibratableError(
+            "no sample that was trained on is among the recorded samples: do `samples` and `deliveries` use the same"
+            " sample ids?"
+        )
     return Workload(
         lengths=observed.lengths,
         prompt_tokens=observed.prompt_tokens,
         group_size=observed.group_size,
         samples_per_step=max(1, round(samples / versions)),
         trained_prompt_tokens=max(0.0, float(steps.tokens.sum() - steps.response_tokens.sum()) / samples),
-        kept_ratio=delivered.trained_tokens / max(1, delivered.trained_tokens + delivered.filtered_tokens),
+        kept_ratio=delivered.trained_tokens / (delivered.trained_tokens + delivered.filtered_tokens),
         environment_s=observed.environment_samples / finished_per_s if finished_per_s else 0.0,
         environment_waits_s=observed.environment_waits_s,
+        prefetched_batches=prefetched_batches,
+        delivery=delivery,
     )
 
 

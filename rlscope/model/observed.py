@@ -1,13 +1,14 @@
 """What the model reads from a run: one steady stretch of it, and the train steps of other runs. Facts only, no fit."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.lengths import LengthLaw
+from rlscope.model.policies import QueueOrder
 from rlscope.model.training.scaling import StepsElsewhere
 from rlscope.model.warnings import ModelWarning
 
@@ -84,6 +85,34 @@ class PreemptionCounts:
     computed than the prompts hold: part of a prompt was then not computed, as with a prefix cache."""
 
 
+@dataclass(frozen=True, slots=True)
+class SeenScheduling:
+    """How rollouts were scheduled, as far as the stretch shows it. None: it does not show that."""
+
+    queued_alone_ratio: float | None = None
+    """Of the samples finished before the last one of their group, the share that entered the queue by themselves."""
+    disorder_ratios: Mapping[QueueOrder, float | None] = field(default_factory=dict[QueueOrder, float | None])
+    """By order: pairs of a sample taken and one left behind that it would have taken the other way round, of all."""
+    untaken_high_samples: int | None = None
+    """Samples in flight until the trainers take them, exceeded for at most 1% of the time."""
+    untrained_high_samples: int | None = None
+    """The same until the end of their step."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLoad:
+    """Mean loads and waits of the stretch. None: not recorded."""
+
+    running_samples: float | None = None
+    """Between first schedule and last token, without those outside the engines; over all engines."""
+    in_flight_samples: float | None = None
+    """Between first schedule and leaving the queue."""
+    queued_samples: float | None = None
+    wait_samples_ratio: float | None = None
+    """Share of the trainers' time, 0..1."""
+    wait_staleness_cap_ratio: float | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Observed:
     """One stretch of a run."""
@@ -121,6 +150,8 @@ class Observed:
     """Whether engines keep their KV cache over an update; True where that was not recorded."""
     staleness: tuple[tuple[int, int], ...]
     """(staleness, response tokens trained in the stretch), by staleness."""
+    oldest_staleness: tuple[tuple[int, int], ...] = ()
+    """(staleness of the oldest token, samples trained in the stretch), by staleness; empty where it is not known."""
     environment_waits_s: tuple[float, ...] = ()
     """Equally likely waits of a sample outside the engine; empty where none was recorded."""
     one_engine_groups_ratio: float | None = None
@@ -130,6 +161,8 @@ class Observed:
     the same version; None where nothing says."""
     preemption_counts: PreemptionCounts | None = None
     """None where engines do not count preemptions."""
+    scheduling: SeenScheduling = SeenScheduling()
+    load: SeenLoad = SeenLoad()
 
     @property
     def seconds(self) -> float:

@@ -13,8 +13,10 @@ Dispatch = Literal["least_loaded", "pulled"]
 room in the queue. `pulled`: each engine takes whole groups between its passes while it has free places and no limit
 holds it; it keeps its own finished groups until the queue has room, and starts no new ones meanwhile.
 """
-QueueOrder = Literal["fifo", "oldest_first"]
-"""What the trainer takes first: the group queued first, or the group with the oldest token."""
+Delivery = Literal["group", "sample"]
+"""What is queued, taken and dropped as one: a whole group, once its last sample is finished, or each sample alone."""
+QueueOrder = Literal["fifo", "lifo", "oldest_first"]
+"""What the trainer takes first: what was queued first, what was queued last, or what has the oldest token."""
 QueuePolicy = Literal["wait", "drop_oldest"]
 """What a full queue does: finished groups wait outside it, or its oldest group is dropped."""
 StalenessPolicy = Literal["admission", "publication_waits", "drop"]

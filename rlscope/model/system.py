@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.policies import QueuePolicy, StalenessPolicy
+from rlscope.model.policies import Delivery, QueuePolicy, StalenessPolicy
 
 RUNNING_FACTORS: Final = (0.25, 0.35, 0.5, 0.71, 1.0, 1.41, 2.0, 2.83, 4.0)
 """Running requests to try over today's limit, in half doublings: finer steps differ by less than the fit knows."""
@@ -48,6 +48,19 @@ class Workload:
     """How those waits vary: equally likely ones, taken relative to their own mean. Empty: all alike."""
     prefetched_batches: float = 0.0
     """Batches that the trainers hold besides the one they train on: a step starts once they are taken."""
+    delivery: Delivery = "group"
+    batches_per_version: int = 1
+    """Equal batches that the trainers take one after the other, and train on, between two publications."""
+
+    @property
+    def unit_samples(self) -> int:
+        """Samples that are queued, taken and dropped as one."""
+        return self.group_size if self.delivery == "group" else 1
+
+    @property
+    def samples_per_batch(self) -> float:
+        """Samples that the trainers take at a time."""
+        return self.samples_per_step / self.batches_per_version
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,8 @@ class Admission:
     """Cap on the samples that run or are outside, over all engines; those that wait for their group do not count."""
     staleness_policy: StalenessPolicy = "admission"
     """How `max_staleness` is kept; without a cap it means nothing."""
+    in_flight_until_trained: bool = False
+    """Whether `max_in_flight_samples` counts samples until their step ends, and not until the trainer takes them."""
 
     @property
     def waits_for_cap(self) -> bool:

@@ -59,6 +59,11 @@ class ModelWarning(StrEnum):
     AHEAD_CONTRADICTED = "ahead_contradicted"
     """The trainers prefetched another number of batches than the model assumes."""
 
+    SCHEDULING_CONTRADICTED = "scheduling_contradicted"
+    """run.json states another rollout scheduling than the run shows; what it shows is used."""
+    NOT_EXPLAINED = "not_explained"
+    """Replayed, today's layout trains at a rate that is off by more than a tenth."""
+
     SAME_TRAINERS = "same_trainers"
     """Another run has as many trainer GPUs as this one, so it says nothing about scaling."""
     MODEL_NOT_RECORDED = "model_not_recorded"

@@ -9,6 +9,7 @@ Not covered: whether the figures are true, and how lengths would differ with ano
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,12 +19,14 @@ import polars as pl
 
 from rlscope.analysis.observe import UnobservableError, observe_lengths
 from rlscope.analysis.run_facts import steady_window
+from rlscope.errors import ArgumentError
 from rlscope.input_file import did_you_mean
 from rlscope.model.decode.posterior import SHARPNESS
 from rlscope.model.decode.prior import PREFILL_EFFICIENCY, USUAL_SHARES, LogNormal
 from rlscope.model.forecast.plan import PlanResult, plan_layouts
 from rlscope.model.forecast.plan_prior import (
     MASTER_STATE_BYTES,
+    AskedLayout,
     DecodeGuess,
     PlanInputs,
     TrainingGuess,
@@ -37,7 +40,13 @@ from rlscope.model.lengths import LengthLaw, law_of_mean, law_of_percentiles
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, Workload, possible_layouts
 from rlscope.model.training.scaling import PRIOR_EXPONENT, PRIOR_EXPONENT_SD
-from rlscope.model.training.step_time import LIKELY_MFU_RATIO, LIKELY_MFU_SD, TrainedModel
+from rlscope.model.training.step_time import (
+    LIKELY_MFU_RATIO,
+    LIKELY_MFU_SD,
+    LIKELY_ROUTING_LOG_SD,
+    TrainedModel,
+    expert_routing_s_per_token,
+)
 from rlscope.planning.schema import Guess, PlanFile, read_plan
 from rlscope.trace.query import Argument, ask
 from rlscope.trace.store import OpenRun, open_run
@@ -53,6 +62,8 @@ class Decoder:
     shape: ModelShape
     attention_width: int
     """Heads times their dimension."""
+    hidden_size: int
+    """Values of a token between layers; heads times their dimension where neither config nor plan says."""
 
 
 def decoder_of(file: PlanFile) -> Decoder:
@@ -76,9 +87,10 @@ def decoder_of(file: PlanFile) -> Decoder:
     }
     shape = replace(shape, **{name: value for name, value in stated.items() if value is not None})
     _refuse_contradictions(file, shape)
+    width = 0 if counted is None else counted.attention_width
     if model.attention_heads is not None and shape.head_dim is not None:
-        return Decoder(shape, model.attention_heads * shape.head_dim)
-    return Decoder(shape, 0 if counted is None else counted.attention_width)
+        width = model.attention_heads * shape.head_dim
+    return Decoder(shape, width, model.hidden_size or (width if counted is None else counted.hidden_size))
 
 
 def _parameters_of_config(file: PlanFile, name: str) -> Counted:
@@ -217,17 +229,55 @@ _UPDATE_LOG_SD: Final = 0.3
 """Of the time of a weight update before any was measured."""
 
 
-def plan_ahead(path: Path, most_staleness: int | None = None) -> tuple[PlanFile, PlanResult]:
-    """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness. Raises RlscopeError."""
+_LAYOUT: Final = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+
+
+def plan_ahead(
+    path: Path, most_staleness: int | None = None, layout: str | None = None, running: int | None = None
+) -> tuple[PlanFile, PlanResult]:
+    """Read a plan and sweep its layouts; most_staleness overrides the plan's max_staleness.
+
+    layout: TRAINERS:SAMPLERS, GPUs to forecast beside the best; running: requests that an engine of it may run at once,
+    None: as many as suit it. Raises RlscopeError.
+    """
     file = read_plan(path)
     if most_staleness is not None:
         file = replace(file, limits=replace(file.limits, max_staleness=most_staleness))
     try:
-        return file, plan_layouts(plan_of(file))
+        return file, plan_layouts(replace(plan_of(file), asked=_asked(file, layout, running)))
     except UnplannableError as error:
         raise file.error(
             "model", None, found=str(error), expected="a model that fits some layout of the GPUs"
         ) from error
+
+
+def _asked(file: PlanFile, layout: str | None, running: int | None) -> AskedLayout | None:
+    """A layout of the command line. Raises ArgumentError where the plan's GPUs do not make it."""
+    if layout is None and running is None:
+        return None
+    written = None if layout is None else _LAYOUT.fullmatch(layout.strip())
+    if written is None:
+        found = "no layout beside running" if layout is None else repr(layout)
+        raise _bad_layout(found, "TRAINERS:SAMPLERS, the GPUs of each side", "Write 16:48.")
+    asked, gpus = AskedLayout(int(written[1]), int(written[2]), running), file.gpus
+    of_node = f", in whole nodes of {gpus.gpus_per_node}" if gpus.gpus_per_node > 1 else ""
+    pieces = (
+        ("trainer", asked.trainer_gpus, math.lcm(gpus.gpus_per_trainer_replica, gpus.gpus_per_node), of_node),
+        ("sampler", asked.sampler_gpus, gpus.gpus_per_engine, ", the GPUs of an engine"),
+    )
+    for side, count, piece, why in pieces:
+        if count < piece or count % piece:
+            nearest = sorted({max(piece, count // piece * piece), (count // piece + 1) * piece})
+            near = " or ".join(map(str, nearest if count > piece else nearest[:1]))
+            raise _bad_layout(f"{count} {side} GPUs", f"a multiple of {piece}{why}", f"The nearest is {near}.")
+    used = asked.trainer_gpus + math.ceil(asked.sampler_gpus / gpus.gpus_per_node) * gpus.gpus_per_node
+    if used > gpus.total:
+        raise _bad_layout(f"{used} GPUs in {layout}{of_node}", f"at most gpus.total, {gpus.total}", "Use fewer GPUs.")
+    return asked
+
+
+def _bad_layout(found: str, expected: str, next_step: str) -> ArgumentError:
+    return ArgumentError.of("layout", found=found, expected=expected, next_step=next_step)
 
 
 def plan_of(file: PlanFile) -> PlanInputs:
@@ -361,12 +411,21 @@ def _training(file: PlanFile, decoder: Decoder) -> TrainingGuess:
             recomputes_activations=given.recompute_activations,
             extra_forward_passes=given.extra_forward_passes,
         ),
+        routing_s_per_token=None if given.mfu_ratio is not None else _routing(decoder),
         at_gpus=given.rate_at_gpus or half,
         scaling_exponent=PRIOR_EXPONENT if exponent is None else exponent,
         scaling_exponent_sd=PRIOR_EXPONENT_SD if sd is None else sd,
         overhead_s=given.step_overhead_s,
         state_bytes=(MASTER_STATE_BYTES if state_bytes is None else state_bytes) * (shape.parameters or 0),
     )
+
+
+def _routing(decoder: Decoder) -> LogNormal | None:
+    shape = decoder.shape
+    if not shape.layers or not shape.experts_per_token:
+        return None
+    seconds = expert_routing_s_per_token(shape.layers, shape.experts_per_token, decoder.hidden_size)
+    return LogNormal(seconds, LIKELY_ROUTING_LOG_SD)
 
 
 def _log_normal(guess: Guess | None, usual: LogNormal) -> LogNormal:

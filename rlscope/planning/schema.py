@@ -102,6 +102,7 @@ class Model:
     attention_heads: _Count | None = None
     kv_heads: _Count | None = None
     head_dim: _Count | None = None
+    hidden_size: _Count | None = None
     experts: Annotated[int, Field(strict=True, ge=2), _WHOLE] | None = None
     experts_per_token: _Count | None = None
     kv_latent_dim: _Count | None = None

@@ -11,6 +11,8 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import findings
+from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, RolePart, brief_of
 from rlscope.reports.text.names import preemption_sentence
 from rlscope.reports.text.rules import TITLE, FiredRule, fired_rules
@@ -25,6 +27,7 @@ def as_markdown(analysis: AnalysisResult) -> str:
     return "\n".join(
         (
             *_verdict(brief),
+            *_actions(brief),
             *_gpu_time(brief),
             *_layout(brief),
             *_preemptions(analysis),
@@ -47,13 +50,22 @@ def _verdict(brief: Brief) -> Iterator[str]:
     yield ""
 
 
+def _actions(brief: Brief) -> Iterator[str]:
+    if brief.actions:
+        yield f"#### {ACTIONS_TITLE}"
+        yield ""
+    rows = [(f"{number}.", *row) for number, row in enumerate(brief.actions, 1)]
+    yield from table(("", *COLUMNS), rows)
+
+
 def _gpu_time(brief: Brief) -> Iterator[str]:
-    yield f"**GPU time:** {plain_words(brief.spent)}"
+    yield f"**GPU time, whole run:** {plain_words(brief.spent)}"
     yield ""
     rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
     yield from table(("", "GPU time", "largest states"), rows)
     causes = [(cause.words, _priced(cause.gpu_time, cause.money), cause.share) for cause in brief.causes]
-    yield from table(("largest losses", "GPU time", "share"), causes)
+    over = brief.stretch[:1].lower() + brief.stretch[1:]
+    yield from table((f"largest losses, {over}", "GPU time", "share"), causes)
 
 
 def _layout(brief: Brief) -> Iterator[str]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, TypeAdapter, ValidationError
 
 from rlscope.input_file import describe, json_schema
-from rlscope.model.policies import Dispatch, QueueOrder, QueuePolicy
+from rlscope.model.policies import Delivery, Dispatch, QueueOrder, QueuePolicy
 
 _Whole = Annotated[int, Field(strict=True, ge=-(2**63), le=2**63 - 1)]
 _Number = Annotated[float, Field(strict=True)]
@@ -77,8 +77,22 @@ class RunConfig:
     queue_order: Annotated[
         QueueOrder | None,
         Field(
-            description="what the trainer takes first: fifo, the group queued first; oldest_first, the group with the"
-            " oldest token"
+            description="what the trainer takes first: fifo, what was queued first; lifo, what was queued last;"
+            " oldest_first, what has the oldest token"
+        ),
+    ] = None
+    delivery: Annotated[
+        Delivery | None,
+        Field(
+            description="what enters the queue, leaves it and is dropped as one: group, a whole group once its last"
+            " sample is finished; sample, each sample by itself"
+        ),
+    ] = None
+    in_flight_until_trained: Annotated[
+        Annotated[bool, Field(strict=True)] | None,
+        Field(
+            description="whether samples count against max_in_flight_samples until their training step ends, and not"
+            " only until the trainer takes them"
         ),
     ] = None
     batches_ahead: Annotated[

@@ -21,7 +21,7 @@ from rlscope.errors import RuleError
 from rlscope.model.forecast.holdout import Achieved, Compared, Prediction
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import NoModelResult
-from rlscope.pipeline import check, failed, rules_to_check
+from rlscope.pipeline import check, rules_to_check
 from rlscope.reports.documents.check import as_github, as_json, as_junit, as_markdown, as_text
 from rlscope.reports.text import rules
 from tests.trace_folder import Row, activity, train_row, worker, write_run
@@ -187,11 +187,11 @@ def report_of(tmp_path: Path) -> RuleReport:
 
 def test_every_format_tells_the_firing_its_cost_and_what_was_not_judged(tmp_path: Path) -> None:
     report = report_of(tmp_path)
-    assert (failed(report, "info"), failed(report, "warning"), failed(report, "critical")) == (True, True, False)
+    assert (report.fails("info"), report.fails("warning"), report.fails("critical")) == (True, True, False)
     text = as_text(report, "warning")
     assert "WARNING   idle  from 20 s to 40 s" in text
     assert "idle.trainer_ratio over 10s > 50.0%: 80.0% (worst 100%), over 20 GPU-s; it cost 36 GPU-s" in text
-    assert "not judged (warm-up, or too little to go by): quiet" in text
+    assert "1 of 3 rules not judged (warm-up, or too little data): quiet" in text
     assert text.endswith("failed: a rule of severity warning or above fired")
     assert "failed" not in as_text(report, "critical")
     assert (
@@ -215,7 +215,7 @@ def test_json_holds_the_numbers_as_measured(tmp_path: Path) -> None:
     assert fired | {"fingerprint": "", "labels": {}, "annotations": {}} == {
         "rule": "idle", "severity": "warning", "labels": {}, "annotations": {}, "value": 0.8, "worst_value": 1.0,
         "evidence": 20, "held_since_ns": 20 * S, "start_ns": 20 * S, "end_ns": 40 * S, "cost_gpu_s": 36.0,
-        "fingerprint": "",
+        "fingerprint": "", "judged_over_s": None,
     }  # fmt: skip
 
 

@@ -8,11 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from rlscope.analysis.advise import _admission, _model_config, _settings
+from rlscope.analysis.advise import _model_config, read_scheduling
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.observe import UnobservableError, _prefetched, observe
 from rlscope.analysis.result import Constraints
-from rlscope.model.observed import Delivered, Observed, PreemptionCounts
+from rlscope.model.forecast.replay import Scheduling
+from rlscope.model.observed import Delivered, Observed, PreemptionCounts, SeenLoad, SeenScheduling
 from rlscope.model.system import Admission
 from rlscope.trace.config import RunConfig
 from tests.model.known_run import observed
@@ -86,6 +87,19 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "preemptions": pl.DataFrame(
             {"preemptions": [3], "prefill_tokens": [100], "prompt_tokens": [80], "segments": [8]}
         ),
+        "group_deliveries": pl.DataFrame({"samples": [20], "queued_earlier": [18]}),
+        "taking_order": pl.DataFrame(
+            {
+                "earlier_left": [1],
+                "later_left": [39],
+                "older_left": [4],
+                "younger_left": [16],
+                "older_group_left": [10],
+                "younger_group_left": [9],
+            }
+        ),
+        "in_flight_levels": pl.DataFrame({"taken_mean": [17.5], "taken_high": [20], "trained_high": [28]}),
+        "queue_level": pl.DataFrame({"queue": ["samples"], "depth_mean_samples": [4.5]}),
         "group_engines": pl.DataFrame({"groups": [4], "one_engine_groups": [3], "engines": [2]}),
         "judged_outcomes": pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [2_400, 100]}),
         "weight_update_latency": pl.DataFrame(
@@ -223,6 +237,10 @@ DROPPING = Delivered(trained_tokens=998, dropped_tokens=2, filtered_tokens=0)
 KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
 
 
+def likeliest(config: RunConfig, run: Observed) -> Scheduling:
+    return read_scheduling(config, run).candidates[0]
+
+
 @pytest.mark.parametrize(
     ("config", "delivered", "expected"),
     [
@@ -267,7 +285,7 @@ KEEPING = Delivered(trained_tokens=999, dropped_tokens=1, filtered_tokens=0)
     ],
 )
 def test_a_limit_acts_as_the_run_shows_it(config: RunConfig, delivered: Delivered, expected: Admission):
-    assert _admission(config, replace(observed(), delivered=delivered)) == expected
+    assert likeliest(config, replace(observed(), delivered=delivered)).admission == expected
 
 
 @pytest.mark.parametrize(
@@ -284,7 +302,7 @@ def test_who_gives_samples_is_what_the_run_says_else_what_its_groups_show(
     config: RunConfig, together_ratio: float | None, expected: str
 ):
     run = replace(observed(), one_engine_groups_ratio=together_ratio)
-    assert _settings(config, run).dispatch == expected
+    assert likeliest(config, run).settings.dispatch == expected
 
 
 @pytest.mark.parametrize(("ahead", "drops"), [(None, None), (0.99, None), (1.0, "drop"), (-1.0, None)])
@@ -293,7 +311,7 @@ def test_a_cap_that_drops_is_kept_where_samples_pass_it_only_while_they_are_held
 ):
     config = RunConfig(staleness_policy="drop", max_staleness=1, batches_ahead=ahead)
     aged = replace(observed(), staleness=((1, 900), (2, 100)), delivered=KEEPING)
-    assert (_admission(config, aged).staleness_policy == "drop") is (drops is not None)
+    assert (likeliest(config, aged).admission.staleness_policy == "drop") is (drops is not None)
     assert _model_config(config, SimpleNamespace(steps=30), aged, Constraints()).prefetched_batches == max(
         ahead or 0.0, 0.0
     )
@@ -334,8 +352,8 @@ def test_batches_ahead_are_those_that_the_run_states_else_shows_where_its_cap_ha
 
 
 def test_the_trainer_takes_the_oldest_first_where_the_run_says_so():
-    assert _settings(RunConfig(queue_order="oldest_first"), observed()).queue_order == "oldest_first"
-    assert _settings(RunConfig(), observed()).queue_order == "fifo"
+    assert likeliest(RunConfig(queue_order="oldest_first"), observed()).settings.queue_order == "oldest_first"
+    assert likeliest(RunConfig(), observed()).settings.queue_order == "fifo"
 
 
 def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_layout():
@@ -358,4 +376,182 @@ def test_the_user_s_cap_goes_before_the_run_s_and_a_cap_that_drops_excludes_no_l
 def test_a_cap_that_older_tokens_were_trained_under_drops_nothing(over_tokens: int, expected: Admission):
     config = RunConfig(staleness_policy="drop", max_staleness=1, queue_capacity_samples=8)
     run = replace(observed(), delivered=KEEPING, staleness=((1, 4_000), (2, over_tokens)))
-    assert _admission(config, run) == expected
+    assert likeliest(config, run).admission == expected
+
+
+def test_a_stretch_shows_how_its_rollouts_were_scheduled_and_what_it_held():
+    run = seen(answers())
+    assert run.scheduling == SeenScheduling(
+        queued_alone_ratio=0.9,
+        disorder_ratios={"fifo": 0.025, "lifo": 0.975, "oldest_first": 0.2},  # alone: each by its own oldest token
+        untaken_high_samples=20,
+        untrained_high_samples=28,
+    )
+    assert run.load == SeenLoad(
+        running_samples=9.0,
+        in_flight_samples=17.5,
+        queued_samples=4.5,
+        wait_samples_ratio=0.0,
+        wait_staleness_cap_ratio=0.0,
+    )
+
+
+def test_of_groups_that_are_queued_at_once_the_oldest_token_of_any_member_counts():
+    whole = seen(answers(group_deliveries=pl.DataFrame({"samples": [20], "queued_earlier": [10]})))
+    assert whole.scheduling.queued_alone_ratio == 0.5
+    assert whole.scheduling.disorder_ratios["oldest_first"] is None  # 19 pairs: too few to tell
+
+
+def test_too_few_samples_of_a_group_or_several_queues_show_nothing():
+    queues = pl.DataFrame({"queue": ["a", "b"], "depth_mean_samples": [4.5, 1.0]})
+    few = seen(answers(group_deliveries=pl.DataFrame({"samples": [19], "queued_earlier": [19]}), queue_level=queues))
+    assert few.scheduling.queued_alone_ratio is None
+    assert few.load.queued_samples is None
+
+
+@pytest.mark.parametrize(("unattributed_s", "ratio"), [(1.0, 0.0), (1.01, None)])
+def test_waits_that_no_trainer_records_are_none_where_a_tenth_of_their_time_is_in_no_state(
+    unattributed_s: float, ratio: float | None
+):
+    time = TIMELINE.filter(role="sampler").vstack(
+        pl.DataFrame(
+            {
+                "role": ["trainer", "trainer"],
+                "state": ["train", "unattributed"],
+                "reason": [None, None],
+                "bucket_start_ns": [0, 0],
+                "gpu_s": [10.0 - unattributed_s, unattributed_s],
+            },
+            schema=TIMELINE.schema,
+        )
+    )
+    assert observe(CONFIG, 4, answers(), time, BUCKET_NS, STRETCH).load.wait_samples_ratio == ratio
+
+
+def showing(**facts: object) -> Observed:
+    return replace(observed(), scheduling=SeenScheduling(**facts))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("stated", "alone_ratio", "possible", "contradicted"),
+    [
+        (None, 0.8, ("sample",), False),
+        (None, 0.2, ("group",), False),
+        (None, 0.79, ("group", "sample"), False),
+        (None, 0.21, ("group", "sample"), False),
+        (None, None, ("group", "sample"), False),
+        ("sample", None, ("sample",), False),
+        ("sample", 0.21, ("sample",), False),
+        ("sample", 0.2, ("group",), True),
+        ("group", 0.8, ("sample",), True),
+        ("group", 0.0, ("group",), False),
+    ],
+)
+def test_groups_are_whole_or_not_as_stated_unless_their_queue_times_plainly_show_otherwise(
+    stated: str | None, alone_ratio: float | None, possible: tuple[str, ...], contradicted: bool
+):
+    read = read_scheduling(RunConfig(delivery=stated), showing(queued_alone_ratio=alone_ratio))  # type: ignore[arg-type]
+    assert tuple(each.delivery for each in read.candidates) == possible
+    assert read.contradicted == contradicted
+
+
+def test_groups_of_one_are_delivered_as_groups():
+    run = replace(showing(queued_alone_ratio=None), group_size=1)
+    assert [each.delivery for each in read_scheduling(RunConfig(), run).candidates] == ["group"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "disorder", "possible", "contradicted"),
+    [
+        (None, {"fifo": 0.05, "lifo": 0.95, "oldest_first": 0.06}, ("fifo",), False),
+        (None, {"fifo": 0.3, "lifo": 0.7, "oldest_first": 0.0}, ("oldest_first",), False),
+        (None, {"fifo": 1.0, "lifo": 0.0, "oldest_first": 0.9}, ("lifo",), False),
+        (None, {"fifo": 0.01, "lifo": 0.99, "oldest_first": 0.01}, ("fifo", "oldest_first"), False),
+        (None, {"fifo": 0.5, "lifo": 0.5, "oldest_first": 0.5}, ("fifo",), False),
+        (None, {}, ("fifo",), False),
+        ("oldest_first", {"fifo": 0.0, "lifo": 1.0, "oldest_first": 0.19}, ("oldest_first",), False),
+        ("oldest_first", {"fifo": 0.0, "lifo": 1.0, "oldest_first": 0.2}, ("fifo",), True),
+        ("fifo", {"fifo": 0.5, "lifo": 0.5, "oldest_first": 0.5}, ("fifo",), False),
+        ("fifo", {}, ("fifo",), False),
+    ],
+)
+def test_the_order_is_the_stated_one_unless_the_run_plainly_keeps_another(
+    stated: str | None, disorder: dict[str, float], possible: tuple[str, ...], contradicted: bool
+):
+    config = RunConfig(delivery="group", queue_order=stated)  # type: ignore[arg-type]
+    read = read_scheduling(config, showing(disorder_ratios=disorder))
+    assert tuple(each.settings.queue_order for each in read.candidates) == possible
+    assert read.contradicted == contradicted
+
+
+@pytest.mark.parametrize(
+    ("stated", "until_taken", "until_trained", "possible", "contradicted"),
+    [
+        (None, 100, 100, (True,), False),
+        (None, 100, 101, (False,), False),
+        (None, 85, 90, (True,), False),
+        (None, 85, 89, (False, True), False),
+        (None, 101, 120, (False, True), False),
+        (None, None, None, (False, True), False),
+        (True, 85, 89, (True,), False),
+        (True, 100, 101, (False,), True),
+        (False, 100, 100, (True,), True),
+        (False, 100, 101, (False,), False),
+    ],
+)
+def test_a_limit_in_flight_counts_the_batch_in_training_where_it_holds_with_that_batch(
+    stated: bool | None,
+    until_taken: int | None,
+    until_trained: int | None,
+    possible: tuple[bool, ...],
+    contradicted: bool,
+):
+    config = RunConfig(delivery="group", max_in_flight_samples=100, in_flight_until_trained=stated)
+    run = showing(untaken_high_samples=until_taken, untrained_high_samples=until_trained)
+    read = read_scheduling(config, run)
+    assert tuple(each.admission.in_flight_until_trained for each in read.candidates) == possible
+    assert read.contradicted == contradicted
+
+
+def test_without_a_limit_in_flight_nothing_counts_the_batch_in_training():
+    run = showing(untaken_high_samples=100, untrained_high_samples=100)
+    candidates = read_scheduling(RunConfig(delivery="group"), run).candidates
+    assert [each.admission.in_flight_until_trained for each in candidates] == [False]
+
+
+@pytest.mark.parametrize(
+    ("facts", "possible"),
+    [
+        ({"delivered": DROPPING}, ["drop"]),
+        ({"load": SeenLoad(wait_staleness_cap_ratio=0.011)}, ["publication_waits"]),
+        ({"load": SeenLoad(wait_staleness_cap_ratio=0.01)}, [None, "drop", "admission"]),
+        ({"engine_state_s": {("no_requests", "staleness_cap"): 1e9}}, ["admission"]),
+        ({}, [None, "drop", "admission"]),
+    ],
+)
+def test_how_a_cap_is_kept_that_the_config_does_not_say_how_to_keep(
+    facts: dict[str, object], possible: list[str | None]
+):
+    config = RunConfig(delivery="group", max_staleness=1)
+    run = replace(observed(), **({"delivered": KEEPING, "staleness": ((1, 10),)} | facts))  # type: ignore[arg-type]
+    admissions = [each.admission for each in read_scheduling(config, run).candidates]
+    assert [each.staleness_policy if each.max_staleness else None for each in admissions] == possible
+
+
+@pytest.mark.parametrize(("dropped_tokens", "policy"), [(10, "admission"), (11, "drop")])
+def test_a_run_that_drops_more_than_one_in_a_hundred_keeps_its_cap_by_dropping_whatever_its_config_states(
+    dropped_tokens: int, policy: str
+):
+    config = RunConfig(delivery="group", max_staleness=4, staleness_policy="admission")
+    read = read_scheduling(config, replace(observed(), delivered=Delivered(1_000 - dropped_tokens, dropped_tokens, 0)))
+    assert [each.admission.staleness_policy for each in read.candidates] == [policy]
+    assert read.contradicted == (policy == "drop")
+
+
+def test_what_is_left_open_is_tried_in_every_combination_up_to_eight():
+    config = RunConfig(max_in_flight_samples=100, max_staleness=1)
+    run = replace(showing(), one_engine_groups_ratio=0.0, delivered=KEEPING, staleness=((1, 10),))
+    candidates = read_scheduling(config, run).candidates
+    assert (
+        len(candidates) == len(set(candidates)) == 8
+    )  # of 3 ways to keep the cap, 2 limits, 2 dispatches, 2 deliveries

@@ -201,7 +201,12 @@ def test_the_dropped_share_is_stale_and_abandoned_tokens_over_all_that_left_the_
         (
             filled(("sampler", "unattributed", None, 51.0)),
             {},
-            "nothing explains 51% of the samplers' GPU-seconds",
+            "51% of the samplers' GPU time (51 of 100 GPU-seconds) is in no recorded state",
+        ),
+        (
+            filled(("sampler", "unattributed", None, 51.0), ("trainer", "unattributed", None, 60.0)),
+            {},
+            "60% of the trainers' GPU time (60 of 100 GPU-seconds) is in no recorded state",
         ),
     ],
 )
@@ -211,7 +216,16 @@ def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: 
 
 
 def test_a_side_of_which_half_is_unexplained_is_still_judged() -> None:
-    assert word(filled(("sampler", "unattributed", None, 50.0))) == "balanced"
+    verdict = judged(timeline(filled(("sampler", "unattributed", None, 50.0))))
+    assert (verdict.bottleneck, verdict.unrecorded_side) == ("balanced", None)
+
+
+@pytest.mark.parametrize(
+    ("role", "gpu_s", "side"),
+    [("sampler", 50.1, "samplers"), ("trainer", 50.1, "trainers"), ("trainer", 50.0, None)],
+)
+def test_the_side_that_is_mostly_in_no_recorded_state_is_named(role: str, gpu_s: float, side: str | None) -> None:
+    assert judged(timeline(filled((role, "unattributed", None, gpu_s)))).unrecorded_side == side
 
 
 def test_a_known_verdict_has_no_reason_to_be_unknown() -> None:

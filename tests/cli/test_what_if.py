@@ -27,6 +27,7 @@ SIDE = {
 ASKED = {
     "n_train_gpus", "n_sample_gpus", "n_gpus", "max_running_per_engine", "max_staleness", "scale_lengths",
     "max_output_tokens", "samples_per_step", "trainer_speed", "forward_speed", "weight_update_s",
+    "queue_capacity", "max_in_flight", "max_in_flight_groups", "publish_every",
 }  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced"}
 
@@ -101,6 +102,11 @@ def test_without_a_change_the_run_is_beside_itself() -> None:
         (("--samples-per-step", "128"), {"samples_per_step": 128}),
         (("--trainer-speed", "1.5"), {"trainer_speed": 1.5}),
         (("--weight-update-s", "2"), {"weight_update_s": 2.0}),
+        (("--queue-capacity", "256"), {"queue_capacity": 256}),
+        (("--max-in-flight", "400"), {"max_in_flight": 400}),
+        (("--max-in-flight", "0"), {"max_in_flight": 0}),
+        (("--max-in-flight-groups", "100"), {"max_in_flight_groups": 100}),
+        (("--publish-every", "2"), {"publish_every": 2}),
     ],
 )
 def test_each_option_asks_for_one_thing(options: tuple[str, ...], change: dict[str, float]) -> None:
@@ -125,6 +131,24 @@ def test_the_answer_fits_the_terminal_and_sets_the_run_beside_what_was_asked(col
     assert rows["weight update time"] == ["100", "ms", "200", "ms"]
     assert "Sensitivity: throughput change per 1%" in done.stdout
     assert "Training was measured on one number of GPUs only" in " ".join(done.stdout.split())
+
+
+@pytest.mark.usefixtures("known")
+def test_limits_stand_beside_those_of_the_run_and_a_version_of_several_steps_is_explained() -> None:
+    done = invoke("run", "--queue-capacity", "0", "--max-in-flight-groups", "200", "--publish-every", "4")
+    rows = {line[:24].strip(): line[24:].split() for line in done.stdout.splitlines()}
+    assert rows["queue capacity"] == ["512", "none"]
+    assert rows["max in flight, groups"] == ["none", "200"]
+    assert rows["steps per weight update"] == ["1", "4"]
+    assert "Staleness counts versions: one is 4 optimizer steps with the change, 1 now." in done.stdout
+
+
+@pytest.mark.usefixtures("known")
+def test_the_step_time_is_that_of_an_optimizer_step_however_often_weights_are_published() -> None:
+    found = document("run", "--publish-every", "4", "--weight-update-s", "0")
+    still = document("run", "--weight-update-s", "0")
+    assert found["predicted"]["step_s"] == pytest.approx(still["predicted"]["step_s"], rel=0.02)
+    assert found["predicted"]["staleness_mean"] < 0.5 * still["predicted"]["staleness_mean"]
 
 
 @pytest.mark.usefixtures("known")
@@ -162,6 +186,10 @@ def test_what_cannot_run_is_an_answer_with_the_reason_and_no_figures() -> None:
         (("--scale-lengths", "-1"), "--scale-lengths"),
         (("--weight-update-s", "-0.1"), "--weight-update-s"),
         (("--max-running", "many"), "--max-running"),
+        (("--queue-capacity", "-1"), "--queue-capacity"),
+        (("--publish-every", "0"), "--publish-every"),
+        (("--publish-every", "391"), "100,096 samples between two weight updates; at most 100,000"),
+        (("--max-in-flight", "400", "--max-in-flight-groups", "100"), "in samples or in groups, not in both"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_a_usage_error(options: tuple[str, ...], message: str) -> None:

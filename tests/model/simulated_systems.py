@@ -79,6 +79,23 @@ CASES: dict[str, tuple[System, Layout, Settings]] = {
     "no groups": (replace(STARVED, workload=replace(WORKLOAD, group_size=1)), LAYOUT, Settings()),
     "uneven batches": (replace(STARVED, workload=replace(WORKLOAD, samples_per_step=22)), LAYOUT, Settings()),
     "more places than the batch": (replace(STARVED, engine=replace(ENGINE, max_running=5)), LAYOUT, Settings()),
+    "one by one": (replace(STARVED, workload=replace(WORKLOAD, delivery="sample", kept_ratio=0.8)), LAYOUT, Settings()),
+    "one by one, in-flight limit": (
+        replace(with_admission(BUSY, max_in_flight_samples=40), workload=replace(WORKLOAD, delivery="sample")),
+        LAYOUT,
+        Settings(queue_order="lifo"),
+    ),
+    "newest first": (with_admission(BUSY, queue_capacity_samples=60), LAYOUT, Settings(queue_order="lifo")),
+    "newest first, oldest dropped": (
+        with_admission(BUSY, queue_capacity_samples=26, queue_policy="drop_oldest"),
+        LAYOUT,
+        Settings(queue_order="lifo"),
+    ),
+    "in-flight limit with training": (
+        with_admission(BUSY, max_in_flight_samples=60, in_flight_until_trained=True),
+        LAYOUT,
+        Settings(),
+    ),
     "free prefill": (replace(STARVED, engine=replace(ENGINE, prefill_tokens_per_s=None)), LAYOUT, Settings()),
 }
 
@@ -89,6 +106,9 @@ PULLED = (
     "dropped by age",
     "staleness admission",
     "in-flight limit",
+    "one by one, in-flight limit",
+    "newest first, oldest dropped",
+    "in-flight limit with training",
     "capped publication",
     "drained",
     "cache overflows",

@@ -125,6 +125,20 @@ def test_every_format_says_the_verdict_and_what_to_do_next_in_the_same_words(nam
     assert brief.headline in flat and brief.next_step in flat
 
 
+def test_figures_of_the_whole_run_and_of_the_steady_steps_are_labelled_in_every_format():
+    analysis = priced(changing_model())
+    brief, terminal = brief_of(analysis), words(card(analysis))
+    page = words(re.sub(r"<[^>]+>", " ", render(analysis)))
+    losses = brief.stretch[:1].lower() + brief.stretch[1:]
+    markdown = markdown_text(as_markdown(analysis))
+    assert f"**GPU time, whole run:** {brief.spent}" in markdown and f"largest losses, {losses}" in markdown
+    assert f"GPU time {brief.spent}, whole run" in terminal
+    assert f"GPU time, whole run {brief.spent}" in page and f"Largest losses {brief.stretch}" in page
+    assert f"GPU time, whole run: {brief.spent}" in svg_text(as_svg(analysis))
+    assert "Staleness, whole run" in terminal and "Token staleness, whole run" in page
+    assert "measured throughput, steady steps" in terminal and "measured throughput, steady steps" in page
+
+
 def test_the_price_is_said_where_the_run_states_one_and_nowhere_else():
     with_price, without = brief_of(priced()), brief_of(full_analysis())
     assert with_price.spent == "2.1 GPU-h, 5.25 EUR" and without.spent == "2.1 GPU-h"

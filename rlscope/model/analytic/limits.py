@@ -97,20 +97,33 @@ class SamplerFleet:
         """From taking a batch to the first token of the version that its step makes, in periods.
 
         In time that the engines generate: a pause for new weights makes no tokens, so none is older for it. The lag
-        spans as many pauses of earlier versions as it has whole periods.
+        spans as many pauses of earlier versions as it has whole periods. Where trainers take several batches for a
+        version, it is that of the last.
         """
-        lag_s = self.trainers.work_s + self.system.update.delay_s
+        lag_s = self.trainers.work_s / self.system.workload.batches_per_version + self.system.update.delay_s
         stall_s = self.sampling.stall_s(running)
         return (lag_s - np.floor(lag_s / step_s) * stall_s) / (step_s - stall_s)
 
     def group_tail_ratio(self) -> float:
         """Samples running or waiting for their group, over those running."""
-        return self.system.workload.lengths.group_tail_ratio(self.system.workload.group_size)
+        return self.system.workload.lengths.group_tail_ratio(self.system.workload.unit_samples)
+
+    def untrained(self, running: Reals) -> Reals:
+        """Samples taken by the trainers that still count against the cap in flight, on average."""
+        workload = self.system.workload
+        if not self.system.admission.in_flight_until_trained:
+            return np.zeros_like(running)
+        batches = self.trainers.work_s / self.step_s(running) + workload.prefetched_batches
+        return workload.samples_per_step * batches
 
     def mean_queued(self) -> float:
         """Samples in the queue, on average, when the trainers wait for them."""
-        admission = self.system.admission
-        most = (self.sampling.samples_per_step, admission.queue_capacity_samples, admission.max_in_flight_samples)
+        admission, batches = self.system.admission, self.system.workload.batches_per_version
+        most = (
+            self.sampling.samples_per_step / batches,
+            admission.queue_capacity_samples,
+            admission.max_in_flight_samples,
+        )
         return _MEAN_QUEUED * min(samples for samples in most if samples is not None)
 
 
@@ -159,6 +172,7 @@ def near_a_cap(fleet: SamplerFleet, running: Reals, margin_ratio: float) -> Flag
     if admission.max_in_flight_samples is not None:
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / fleet.step_s(more)
         in_flight = fleet.group_tail_ratio() * more * fleet.engines + outside + fleet.mean_queued()
+        in_flight += fleet.untrained(more)
         near |= in_flight > admission.max_in_flight_samples
     if admission.max_staleness is not None and admission.waits_for_cap:
         near |= _passes_cap(fleet, admission.max_staleness)(more)
@@ -170,7 +184,10 @@ def _under_admission(fleet: SamplerFleet, most: Reals) -> Reals:
     cap, allowed = fleet.system.admission.max_in_flight_samples, np.minimum(most, fleet.allowed_places())
     if cap is None:
         return allowed
-    return np.minimum(allowed, (cap - fleet.mean_queued()) / (fleet.group_tail_ratio() * fleet.engines))
+    engines, room = fleet.group_tail_ratio() * fleet.engines, cap - fleet.mean_queued()
+    if fleet.system.admission.in_flight_until_trained:
+        return _until(lambda running: engines * running + fleet.untrained(running) > room, allowed)
+    return np.minimum(allowed, room / engines)
 
 
 def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
@@ -178,12 +195,13 @@ def _under_environment(fleet: SamplerFleet, most: Reals) -> Reals:
     environment_s, cap = fleet.system.workload.environment_s, fleet.system.admission.max_in_flight_samples
     if environment_s == 0.0:
         return most
-    in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
+    most_in_flight = np.inf if cap is None else (cap - fleet.mean_queued()) / fleet.engines
     tail_ratio, places = fleet.group_tail_ratio(), fleet.allowed_places()
 
     def is_full(running: Reals) -> Flags:
         outside = environment_s * fleet.sampling.samples_per_step / (fleet.engines * fleet.period_s(running))
-        return (running + outside > places) | (tail_ratio * running + outside > in_flight)
+        in_flight = tail_ratio * running + outside + fleet.untrained(running) / fleet.engines
+        return (running + outside > places) | (in_flight > most_in_flight)
 
     return _until(is_full, most)
 
@@ -205,13 +223,16 @@ def _passes_cap(fleet: SamplerFleet, cap: int) -> Condition:
 def _exceeds_admission(fleet: SamplerFleet, cap: int) -> Condition:
     """Started samples are at most cap + 1 steps ahead of those trained on, so that cap steps' worth are in flight
     while the trainers work, and one more while they wait (the rule of AReaL, Fu et al. 2025). Prefetched batches count.
+    Of k batches that make a version only the one they work on is gone: (k - 1) / (2 k) steps' worth more is in flight
+    on average, and 1 / k more while they wait (own derivation).
     """
     samples, tail_ratio = fleet.system.workload.samples_per_step, fleet.group_tail_ratio()
+    batches = fleet.system.workload.batches_per_version
     spare_versions = cap - fleet.system.workload.prefetched_batches
 
     def is_over(running: Reals) -> Flags:
         step_s = fleet.step_s(running)
-        waiting_ratio = 1.0 - fleet.trainers.total_s / step_s
+        waiting_ratio = (1.0 - fleet.trainers.total_s / step_s + (batches - 1) / 2) / batches
         outside = fleet.system.workload.environment_s * fleet.sampling.samples_per_step / step_s
         in_flight = tail_ratio * running * fleet.engines + outside + fleet.mean_queued()
         return in_flight > (spare_versions + waiting_ratio) * samples
@@ -245,7 +266,7 @@ def _aged_ratio(fleet: SamplerFleet, running: Reals) -> Reals:
     cap = admission.max_staleness
     if cap is None or admission.staleness_policy != "drop":
         return np.zeros_like(running)
-    law = oldest_token_law(workload.lengths, workload.group_size)
+    law = oldest_token_law(workload.lengths, workload.unit_samples)
     period_s, full_rate = fleet.period_s(running), fleet.versions_per_token(running)
 
     def is_enough(dropped_ratio: Reals) -> Flags:

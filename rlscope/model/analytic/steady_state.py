@@ -300,15 +300,18 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
     they trained on it at once, and d versions are published after it.
 
     The lag of an update over the period, where the trainers wait for samples; then every sample lies for half a
-    period on average. Where the samplers have a surplus, what lies in the queue comes on top.
+    period on average. Where the samplers have a surplus, what lies in the queue comes on top. With k batches of a
+    version every "half a period" is half of a k-th of it: versions pass while trainers work on a batch only after the
+    last of them (own derivation; exact for uniform arrivals).
     """
+    half = 0.5 / fleet.system.workload.batches_per_version
     lag = fleet.update_lag(running, step_s)
     if_surplus: Reals
     surplus = surplus_of(fleet.system.admission)
     if surplus == "held":
-        if_surplus = lag - 0.5 + _waiting_batches(fleet, levels, running, step_s, lag)
+        if_surplus = lag - half + _waiting_batches(fleet, levels, running, step_s, lag)
     elif surplus == "dropped":
-        if_surplus = lag - 0.5 + _full_queue_batches(fleet, levels, step_s)
+        if_surplus = lag - half + _full_queue_batches(fleet, levels, step_s)
     elif surplus == "aged":
         if_surplus = _aged_offset(fleet, levels, running, step_s, lag)
     else:
@@ -317,20 +320,24 @@ def offset_versions(fleet: SamplerFleet, levels: Levels, running: Reals, step_s:
 
 
 def _waiting_batches(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
-    """Finished samples that wait, in batches: what the limits leave room for beside those running and outside."""
+    """Finished samples that wait, in batches of a version: what the limits leave room for beside those running and
+    outside.
+    """
     samples, workload, admission = fleet.sampling.samples_per_step, fleet.system.workload, fleet.system.admission
     outside = workload.environment_s * samples / step_s
     in_flight = fleet.group_tail_ratio() * running * fleet.engines + outside
     batches = np.full_like(step_s, np.inf)
     if admission.queue_capacity_samples is not None:
         blocked = np.maximum(fleet.allowed_places() * fleet.engines - in_flight, 0.0) / samples
-        full = admission.queue_capacity_samples / samples
-        batches = full + blocked - _refilled_batches(blocked, step_s / levels.staleness_s)
+        full, taken = admission.queue_capacity_samples / samples, workload.batches_per_version
+        refilled = _refilled_batches(blocked * taken, step_s / levels.staleness_s) / taken
+        batches = full + blocked - refilled
     if admission.max_in_flight_samples is not None:
-        batches = np.minimum(batches, (admission.max_in_flight_samples - in_flight) / samples)
+        left = admission.max_in_flight_samples - in_flight - fleet.untrained(running)
+        batches = np.minimum(batches, left / samples)
     if admission.max_staleness is not None and admission.waits_for_cap:
         batches = np.minimum(batches, _allowed_batches(fleet, running, step_s, lag, admission.max_staleness))
-    return np.maximum(batches, 0.5)
+    return np.maximum(batches, 0.5 / workload.batches_per_version)
 
 
 def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Reals, cap: int) -> Reals:
@@ -339,9 +346,10 @@ def _allowed_batches(fleet: SamplerFleet, running: Reals, step_s: Reals, lag: Re
     outside = workload.environment_s / step_s
     if fleet.system.admission.staleness_policy == "admission":
         in_flight = fleet.group_tail_ratio() * running * fleet.engines
-        return ((cap - workload.prefetched_batches) * workload.samples_per_step - in_flight) / samples - outside
+        spare_versions = cap - workload.prefetched_batches + 0.5 - 0.5 / workload.batches_per_version
+        return (spare_versions * workload.samples_per_step - in_flight) / samples - outside
     longest = workload.lengths.longest_of(samples).mean_tokens * fleet.versions_per_token(running)
-    return cap - workload.prefetched_batches - longest - outside - lag + 0.5
+    return cap - workload.prefetched_batches - longest - outside - lag + 0.5 / workload.batches_per_version
 
 
 def _refilled_batches(blocked: Reals, load: Reals) -> Reals:
@@ -360,14 +368,15 @@ def _full_queue_batches(fleet: SamplerFleet, levels: Levels, step_s: Reals) -> R
     (Dong, Goel and Yu, 2026).
     """
     capacity = fleet.system.admission.queue_capacity_samples or 0
-    batches = max(capacity / fleet.sampling.samples_per_step, 1.0)
-    return (batches - 0.5) * levels.staleness_s / step_s
+    half = 0.5 / fleet.system.workload.batches_per_version
+    batches = max(capacity / fleet.sampling.samples_per_step, 2.0 * half)
+    return (batches - half) * levels.staleness_s / step_s
 
 
 def _aged_offset(fleet: SamplerFleet, levels: Levels, running: Reals, step_s: Reals, lag: Reals) -> Reals:
     """The offset at which the samples older than the cap are just the surplus."""
     workload, cap = fleet.system.workload, fleet.system.admission.max_staleness or 0
-    law = oldest_token_law(workload.lengths, workload.group_size)
+    law = oldest_token_law(workload.lengths, workload.unit_samples)
     rate = fleet.versions_per_token(running) * levels.environment_s / step_s
 
     def drops_the_surplus(offset: Reals) -> Flags:

@@ -15,7 +15,7 @@ import numpy as np
 from rlscope.model.analytic.engine_time import sampling_of
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.system import DecodeCurve, Layout, System
+from rlscope.model.system import DecodeCurve, Layout, System, Workload
 from rlscope.model.training.step_time import trainer_step
 
 Horizon = Literal["expected_longest", "longest_possible"]
@@ -64,7 +64,7 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
         return None
     workload, update, sampling = system.workload, system.update, sampling_of(system)
     samples = sampling.samples_per_step / engines
-    batch = SynchronousBatch(samples, limit, sampling.samples_per_step, workload.prompt_tokens)
+    batch = SynchronousBatch(samples, limit, sampling.samples_per_step * _alike_ratio(workload), workload.prompt_tokens)
     trainers = trainer_step(system.trainer, workload, update, float(layout.trainer_gpus))
     parts_s = (
         decode_batch_s(system.engine.curve, workload.lengths, batch, horizon),
@@ -76,6 +76,11 @@ def split_step(system: System, layout: Layout, horizon: Horizon = "expected_long
     step_s = sum(parts_s)
     tokens_per_s = workload.samples_per_step * sampling.mean_tokens / step_s
     return SynchronousStep(step_s, *parts_s, tokens_per_s, min(samples, limit), samples > limit)
+
+
+def _alike_ratio(workload: Workload) -> float:
+    """Independent samples over all, above 0 to 1: the longest of a step is shorter where those of a group are alike."""
+    return workload.lengths.independent_members(workload.group_size) / workload.group_size
 
 
 def _running_limit(system: System, layout: Layout) -> float:
@@ -95,7 +100,7 @@ class SynchronousBatch:
     running_limit: float
     """Most that run at once."""
     step_samples: float
-    """Responses of the whole step: the slowest of them ends it."""
+    """Independent responses of the whole step: the slowest of them ends it."""
     prompt_tokens: float
 
 

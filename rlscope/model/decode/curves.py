@@ -5,8 +5,9 @@ the KV cache. The equations are also given as functions of arrays, so that a fit
 covered: prefill, and passes that verify drafted tokens.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.special import expit
@@ -18,32 +19,45 @@ Form = Literal["pnorm", "softplus", "sigmoid", "expert_hit"]
 Numbers = Reals | float
 
 
-def pnorm_s(running: Numbers, flat_s: Numbers, hinge: Numbers, sharpness: Numbers) -> Reals:
-    """(a^p + (c b)^p)^(1/p) with c = a / hinge: weights streamed once, or computed for each request.
+def pnorm_s(running: Numbers, flat_s: Numbers, hinge: Numbers, sharpness: Numbers, growth: Numbers = 0.0) -> Reals:
+    """((a b^g)^p + (c b)^p)^(1/p) with c = a / hinge: weights streamed once, or computed for each request.
 
     A smooth roofline (Williams, Waterman and Patterson 2009; the p-norm as its smoothing is our derivation): never
-    below max(a, c b), and grows with b. running: requests; flat_s: seconds; the result is in seconds.
+    below max(a, c b), and grows with b. The flat branch grows as b^g, because kernels that stream the weights do so a
+    little slower for more rows. running: requests; flat_s: seconds; the result is in seconds.
     """
-    log_ratio = sharpness * (np.log(running) - np.log(hinge))
-    return flat_s * np.exp(np.logaddexp(0.0, log_ratio) / sharpness)
+    log_flat = growth * np.log(running)
+    log_ratio = sharpness * (np.log(running) - np.log(hinge) - log_flat)
+    return flat_s * np.exp(log_flat + np.logaddexp(0.0, log_ratio) / sharpness)
 
 
-def softplus_s(running: Numbers, flat_s: Numbers, hinge: Numbers, width: Numbers, rise: Numbers) -> Reals:
-    """a (1 + r w ln(1 + e^((b / hinge - 1) / w))): flat, then affine with slope r a / hinge. Own derivation.
+def softplus_s(
+    running: Numbers, flat_s: Numbers, hinge: Numbers, width: Numbers, rise: Numbers, growth: Numbers = 0.0
+) -> Reals:
+    """a (b^g + r w ln(1 + e^((b / hinge - 1) / w))): flat, then affine with slope r a / hinge. Own derivation.
 
-    width and rise are ratios: of the hinge, and of the slope to that of a line through the origin.
+    width and rise are ratios: of the hinge, and of the slope to that of a line through the origin. growth: as in
+    `pnorm_s`.
     """
-    return flat_s * (1 + rise * width * np.logaddexp(0.0, (running / hinge - 1) / width))
+    return flat_s * (np.power(running, growth) + rise * width * np.logaddexp(0.0, (running / hinge - 1) / width))
 
 
-def sigmoid_s(running: Numbers, flat_s: Numbers, hinge: Numbers, width: Numbers, rise: Numbers, step: Numbers) -> Reals:
-    """(1 - s) a + s a (1 + e + r (b / hinge - 1)), s = logistic((b / hinge - 1) / w): flat and affine, blended.
+def sigmoid_s(
+    running: Numbers,
+    flat_s: Numbers,
+    hinge: Numbers,
+    width: Numbers,
+    rise: Numbers,
+    step: Numbers,
+    growth: Numbers = 0.0,
+) -> Reals:
+    """a b^g + s a (e + r (b / hinge - 1)), s = logistic((b / hinge - 1) / w): flat and affine, blended.
 
     The form of Applied Compute's talk on asynchronous RL (2025), where r is 1 and e is 0; here hinge and branch are
     free. It dips below the flat branch before the hinge, by 0.28 r a w at most, so it does not grow everywhere.
     """
     past = running / hinge - 1
-    return flat_s * (1 + expit(past / width) * (step + rise * past))
+    return flat_s * (np.power(running, growth) + expit(past / width) * (step + rise * past))
 
 
 def expert_hit_s(
@@ -55,6 +69,27 @@ def expert_hit_s(
     r = -ln(1 - k/E) then, and more or less where they do not. Own derivation from the expectation of distinct draws.
     """
     return flat_s - experts_s * np.expm1(-hit_rate * running) + per_request_s * running
+
+
+class Tilt(NamedTuple):
+    """How a curve departs from its form past the batches that were measured."""
+
+    running: float
+    """Requests of the largest batch that was measured."""
+    elasticity: float
+    """By how much d log t / d log b is higher beyond it than the form has it."""
+
+
+def tilted_s(work_s: Callable[[Numbers], Reals], running: Numbers, tilt: Tilt | None) -> Reals:
+    """The work of a form up to a batch size, and beyond it times a power of the batch over that size.
+
+    Beyond, it stays between flat and proportional. Own choice: no form is known to hold where nothing was measured.
+    """
+    form_s = work_s(running)
+    if tilt is None:
+        return form_s
+    beyond, seen_s = np.maximum(np.asarray(running, dtype=np.float64) / tilt.running, 1.0), work_s(tilt.running)
+    return np.where(beyond > 1.0, np.clip(form_s * beyond**tilt.elasticity, seen_s, seen_s * beyond), form_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +104,15 @@ class PNormCurve:
     """p: 1 adds the two, larger is nearer to their maximum."""
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
+    growth: float = 0.0
+    """Elasticity of the flat branch."""
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
         hinge = self.flat_s / self.per_request_s
-        return pnorm_s(_at_least_one_part(running), self.flat_s, hinge, self.sharpness) + self.overhead_s
+        shape = (self.flat_s, hinge, self.sharpness, self.growth)
+        return tilted_s(lambda b: pnorm_s(_at_least_one_part(b), *shape), running, self.tilt) + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +127,14 @@ class SoftplusCurve:
     """Slope of the affine branch over flat_s / hinge."""
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
+    growth: float = 0.0
+    """Elasticity of the flat branch."""
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
-        return softplus_s(running, self.flat_s, self.hinge, self.width_ratio, self.rise_ratio) + self.overhead_s
+        shape = (self.flat_s, self.hinge, self.width_ratio, self.rise_ratio, self.growth)
+        return tilted_s(lambda b: softplus_s(b, *shape), running, self.tilt) + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +151,14 @@ class SigmoidCurve:
     """How far the affine branch is above the flat one at the hinge, over flat_s."""
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
+    growth: float = 0.0
+    """Elasticity of the flat branch."""
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
-        shape = (self.flat_s, self.hinge, self.width_ratio, self.rise_ratio, self.step_ratio)
-        return sigmoid_s(running, *shape) + self.overhead_s
+        shape = (self.flat_s, self.hinge, self.width_ratio, self.rise_ratio, self.step_ratio, self.growth)
+        return tilted_s(lambda b: sigmoid_s(b, *shape), running, self.tilt) + self.overhead_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +174,15 @@ class ExpertHitCurve:
     per_request_s: float
     overhead_s: float = 0.0
     kv_s_per_token: float = 0.0
+    tilt: Tilt | None = None
 
     def pass_s(self, running: Reals | float) -> Reals:
         """Seconds of a pass over `running` requests that hold no KV."""
         shape = (self.flat_s, self.experts_s, self.hit_rate, self.per_request_s)
-        return expert_hit_s(running, *shape) + self.overhead_s
+        return tilted_s(lambda b: expert_hit_s(b, *shape), running, self.tilt) + self.overhead_s
+
+
+FormCurve = PNormCurve | SoftplusCurve | SigmoidCurve | ExpertHitCurve
 
 
 def _at_least_one_part(running: Numbers) -> Reals:

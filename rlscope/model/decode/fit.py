@@ -4,28 +4,46 @@ Predictions use the whole sample: beyond the batches of the run it spreads. Not 
 count as a pass, which the caller decides, and engines that differ.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
+from scipy.special import ndtri, softmax
 
 from rlscope.model.arrays import Reals
-from rlscope.model.decode.curves import Form
+from rlscope.model.decode.curves import Form, FormCurve, Tilt
 from rlscope.model.decode.measurements import Cells, DecodePoints, Grade, Rejection, Visited, gather
-from rlscope.model.decode.posterior import FormModel, PassEvidence, Reference, prompt_passes
+from rlscope.model.decode.posterior import (
+    USUAL_SHAPES,
+    Broad,
+    FormModel,
+    PassEvidence,
+    Reference,
+    ShapePrior,
+    prompt_passes,
+)
 from rlscope.model.decode.prior import HardwarePrior
-from rlscope.model.numerics.mcmc import SamplerDiagnostics, draw, maximise
+from rlscope.model.numerics.mcmc import SamplerDiagnostics, anneal, draw, log_integral, maximise
 from rlscope.model.system import DecodeCurve
 from rlscope.model.warnings import ModelWarning
 
-_SETTLE_STEPS: Final = 400
-"""Burn-in. Whether it was long enough shows in `CurveFit.sampler`, measured on the chain itself."""
+_MOVES: Final = 8
+"""Of every vector at each temperature."""
+_SETTLE_STEPS: Final = 40
+"""Burn-in after the annealing, which leaves copies. Whether it was long enough shows in `CurveFit.sampler`."""
 _THIN_STEPS: Final = 20
+_PARTS: Final = 25
+"""Equally likely parts of the normal law of a size's error."""
 _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then 5% of their spread."""
-_WALKERS: Final = 32
-_WALKER_SPREAD: Final = 0.1
+_WALKERS: Final = 160
+"""Vectors that are annealed: a mode with a twentieth of the probability has eight of them."""
+_TILT: Final = 0.2
+_TILT_OF_KNOWN: Final = 0.08
+"""Standard deviation of d log t / d log b beyond the batches measured, besides what the draws of all forms leave open:
+where no device is known, and where one is. By leaving out devices and models of the table of measured kernels."""
 _FLAT_ELASTICITY: Final = 0.2
 """d log t / d log b at the largest batches visited below which the slope is not seen: the p-norm's value at half of its
 hinge, for p = 2."""
@@ -48,6 +66,8 @@ _MIDDLE_UNSEEN: Final = (1.0, 1024.0)
 _MIDDLE_POINTS: Final = 24
 _MIDDLE_ERROR: Final = 1e-2
 """Log time; parameters that the curve hardly depends on stay at their median."""
+_MIDDLE_SPREAD: Final = 0.1
+"""Of the spread of the draws, by which the middle may miss their median besides."""
 _USUAL_CONTEXT_TOKENS: Final = 2000.0
 """Where none was seen; the middle hardly depends on it."""
 
@@ -89,6 +109,8 @@ class CurveFit:
     """How well the sampler mixed; None where the curves were not sampled from a posterior."""
     warnings: tuple[ModelWarning, ...]
     """What the fit could not settle."""
+    form_weights: Mapping[Form, float] = field(default_factory=dict[Form, float])
+    """Share of the draws that each form has, by how well it explains the passes; empty where no form was weighed."""
 
     def grade(self, running: float, kv_tokens: float | None = None) -> Grade:
         """How near a pass over `running` requests with `kv_tokens` resident is to what the run measured.
@@ -102,10 +124,24 @@ class CurveFit:
         return grade if knows_slope or grade != "extrapolated" else "assumed"
 
     def pass_interval(self, running: float, kv_tokens: float, level: float = 0.9) -> PassInterval:
-        """Seconds of a pass, from the sample of curves."""
-        pass_s = [float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws]
+        """Seconds of a pass, from the sample of curves, each off by what passes of a size are off its form."""
+        pass_s = np.array([float(curve.pass_s(running)) + curve.kv_s_per_token * kv_tokens for curve in self.draws])
+        noise = self._log_sd(running, kv_tokens)
+        pass_s = pass_s[:, None] * np.exp(noise * ndtri((np.arange(_PARTS) + 0.5) / _PARTS))
         low, median, high = np.quantile(pass_s, [(1 - level) / 2, 0.5, (1 + level) / 2])
         return PassInterval(float(median), float(low), float(high))
+
+    def _log_sd(self, running: float, kv_tokens: float) -> float:
+        """Log deviation of passes from the curve besides its own: seen where the run was, expected elsewhere."""
+        if self.visited is None:
+            return 0.0
+        knows_context = self.visited.context_low_tokens is not None
+        if self.grade(running, kv_tokens if knows_context else None) != "measured":
+            return math.hypot(self.parameters["form_error"], self.parameters["residual"])
+        cells = self.cells
+        curve_s = self.curve.pass_s(cells.running) + self.curve.kv_s_per_token * np.nan_to_num(cells.kv_tokens)
+        log_ratio = np.log(self.stall_ratio * cells.typical_s / curve_s)
+        return float(np.sqrt(np.average(log_ratio**2, weights=np.sqrt(cells.rows))))
 
 
 def fit_decode_curve(
@@ -116,6 +152,7 @@ def fit_decode_curve(
     form: Form | None = None,
     draw_count: int = 200,
     prefills: DecodePoints | None = None,
+    shapes: ShapePrior = USUAL_SHAPES,
 ) -> CurveFit | None:
     """Fit a decode curve to measured passes; None when there is neither a usable pass nor a prior.
 
@@ -126,28 +163,30 @@ def fit_decode_curve(
     computed prompts, `running` being the tokens of a pass; decoding takes about as long.
     """
     cells = gather(points, None if prior is None else prior.least_pass_s)
-    chosen = form or _choose_form(cells.points, prior)
-    model = _model(chosen, cells.points, prior, prefills)
-    if model is None:
+    forms = (form,) if form else _forms_to_average(cells.points, prior)
+    models = [model for each in forms if (model := _model(each, cells.points, prior, prefills, shapes))]
+    if not models:
         return None
-    typical, diagnostics = _sample(model, cells.points, rng)
-    typical_middle = _middle(model, typical, cells.points)
+    mixture = _mixture([_sample(model, cells.points, rng) for model in models], rng)
+    best = mixture.likeliest
+    typical_middle = _middle(best.model, mixture, cells.points)
     stalls = np.log(cells.stall_ratio)
-    sample, middle = model.scaled(typical, stalls), model.scaled(typical_middle[None, :], stalls)[0]
+    middle = best.model.scaled(typical_middle[None, :], stalls)[0]
     visited = Visited.of(cells.points)
     return CurveFit(
-        form=chosen,
-        curve=model.curve(middle),
-        draws=tuple(model.curve(vector) for vector in sample[:draw_count]),
-        parameters={name: float(column[0]) for name, column in model.named(middle).items()},
+        form=best.model.form,
+        curve=best.model.curve(middle),
+        draws=_tilted(mixture.curves(draw_count, stalls), cells.points, prior, rng),
+        parameters={name: float(column[0]) for name, column in best.model.named(middle).items()},
         visited=visited,
         cells=cells.points,
-        mape_ratio=_mape(model, typical_middle, cells.points),
-        held_out_mape_ratio=_held_out_mape(chosen, cells.points, prior),
+        mape_ratio=_mape(best.model, typical_middle, cells.points),
+        held_out_mape_ratio=_held_out_mape(best.model.form, cells.points, prior),
         stall_ratio=cells.stall_ratio,
         rejected=cells.rejected,
-        sampler=diagnostics,
-        warnings=_warnings(model.curve(middle), visited, cells, prior),
+        sampler=best.sampler,
+        warnings=_warnings(best.model.curve(middle), visited, cells, prior),
+        form_weights=mixture.weights,
     )
 
 
@@ -165,10 +204,15 @@ def forms_as_good(fit: CurveFit, prior: HardwarePrior | None, prefills: DecodePo
 
 
 def _model(
-    form: Form, cells: DecodePoints, prior: HardwarePrior | None, prefills: DecodePoints | None
+    form: Form,
+    cells: DecodePoints,
+    prior: HardwarePrior | None,
+    prefills: DecodePoints | None,
+    shapes: ShapePrior = USUAL_SHAPES,
 ) -> FormModel | None:
     reference = Reference.of(cells) if len(cells) else None
-    model = FormModel(form, prior, reference, None if prefills is None else prompt_passes(prefills, cells))
+    prompts = None if prefills is None else prompt_passes(prefills, cells)
+    model = FormModel(form, prior, reference, prompts, shapes)
     return model if reference is not None or model.has_form_prior else None
 
 
@@ -177,23 +221,74 @@ def _most_probable(model: FormModel, cells: DecodePoints) -> Reals:
     return maximise(lambda vectors: model.log_density(vectors, evidence), model.starts(), model.least)
 
 
-def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> tuple[Reals, SamplerDiagnostics]:
-    """Vectors from the posterior, in random order, and how well the sampler mixed."""
+class _Sampled(NamedTuple):
+    """The posterior of one form."""
+
+    model: FormModel
+    vectors: Reals
+    """In random order, anchored to the passes."""
+    log_evidence: float
+    sampler: SamplerDiagnostics
+
+
+class _Mixture(NamedTuple):
+    """The posteriors of several forms, and the vectors of each that the draws consist of, in random order."""
+
+    parts: tuple[_Sampled, ...]
+    weights: Mapping[Form, float]
+    chosen: tuple[tuple[int, int], ...]
+    """Of each draw: which part, and which of its vectors."""
+
+    @property
+    def likeliest(self) -> _Sampled:
+        """The part with the most draws."""
+        return max(self.parts, key=lambda part: self.weights[part.model.form])
+
+    def curves(self, count: int, log_factor: float) -> tuple[FormCurve, ...]:
+        """The first draws, exp(log_factor) times as high."""
+        scaled = [part.model.scaled(part.vectors, log_factor) for part in self.parts]
+        return tuple(self.parts[part].model.curve(scaled[part][row]) for part, row in self.chosen[:count])
+
+    def pass_s(self, running: Reals, kv_tokens: Reals) -> Reals:
+        """Seconds of each draw's passes, one row a draw."""
+        of_parts = [part.model.pass_s(part.vectors, running, kv_tokens) for part in self.parts]
+        return np.stack([of_parts[part][row] for part, row in self.chosen])
+
+
+def _tilted(
+    curves: Sequence[FormCurve], cells: DecodePoints, prior: HardwarePrior | None, rng: np.random.Generator
+) -> tuple[DecodeCurve, ...]:
+    """The curves, each with its own departure from the form beyond the largest batch."""
+    if not len(cells):
+        return tuple(curves)
+    spread, largest = _TILT if prior is None else _TILT_OF_KNOWN, float(cells.running.max())
+    tilts = spread * rng.standard_normal(len(curves))
+    return tuple(replace(curve, tilt=Tilt(largest, float(tilt))) for curve, tilt in zip(curves, tilts, strict=True))
+
+
+def _mixture(parts: Sequence[_Sampled], rng: np.random.Generator) -> _Mixture:
+    """As many draws of each form as it is likely given the passes, all forms alike before (Hoeting et al. 1999)."""
+    shares = softmax([part.log_evidence for part in parts])
+    part = np.searchsorted(np.cumsum(shares)[:-1], (np.arange(_SAMPLE) + 0.5) / _SAMPLE)
+    chosen = [(int(number), row) for row, number in enumerate(rng.permutation(part))]
+    weights: dict[Form, float] = {each.model.form: float(share) for each, share in zip(parts, shares, strict=True)}
+    return _Mixture(tuple(parts), weights, tuple(chosen))
+
+
+def _sample(model: FormModel, cells: DecodePoints, rng: np.random.Generator) -> _Sampled:
+    """Vectors from the posterior of one form, in random order, with its evidence and how well the sampler mixed."""
     evidence = PassEvidence.of(cells)
-    best = _most_probable(model, cells)
-    start = best + _WALKER_SPREAD * rng.standard_normal((_WALKERS, len(best)))
-    start = np.where(np.isfinite(model.least), np.abs(start), start)
-    chain = draw(
-        lambda vectors: model.log_density(vectors, evidence),
-        start,
-        rng,
-        settle=_SETTLE_STEPS,
-        thin=_THIN_STEPS,
-        count=_SAMPLE,
-    )
+
+    def log_density(vectors: Reals) -> Reals:
+        return model.log_density(vectors, evidence)
+
+    broad = Broad.of(model, _most_probable(model, cells))
+    found = anneal(log_density, broad.log_density, broad.draw(_WALKERS, rng), rng, moves=_MOVES)
+    chain = draw(log_density, found, rng, settle=_SETTLE_STEPS, thin=_THIN_STEPS, count=_SAMPLE)
     anchored = _anchored(model, rng.permutation(chain.vectors), cells)
     level_sd = model.row_noise(anchored) / np.sqrt(max(cells.rows.sum(), 1.0))
-    return model.scaled(anchored, level_sd * rng.standard_normal(len(anchored))), chain.diagnostics
+    vectors = model.scaled(anchored, level_sd * rng.standard_normal(len(anchored)))
+    return _Sampled(model, vectors, log_integral(log_density, chain.vectors, rng), chain.diagnostics)
 
 
 def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
@@ -211,8 +306,8 @@ def _anchored(model: FormModel, vectors: Reals, cells: DecodePoints) -> Reals:
     return model.scaled(vectors, np.take_along_axis(log_ratio, middle, axis=1)[:, 0])
 
 
-def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
-    """The vector whose curve is nearest to the median of the sample's, in log time, with and without resident KV."""
+def _middle(model: FormModel, mixture: _Mixture, cells: DecodePoints) -> Reals:
+    """The vector whose curve is nearest to the median of the draws', in log time, with and without resident KV."""
     low, high = _MIDDLE_UNSEEN
     context_tokens = _USUAL_CONTEXT_TOKENS
     if len(cells):
@@ -221,13 +316,22 @@ def _middle(model: FormModel, sample: Reals, cells: DecodePoints) -> Reals:
         context_tokens = float(np.median(cells.kv_tokens / cells.running))
     running = np.tile(np.geomspace(low, high, _MIDDLE_POINTS), 2)
     kv_tokens = running * np.repeat([0.0, context_tokens], _MIDDLE_POINTS)
-    median_s = np.median(model.pass_s(sample, running, kv_tokens), axis=0)
+    log_s = np.log(mixture.pass_s(running, kv_tokens))
+    median_s, error = np.exp(np.median(log_s, axis=0)), np.hypot(_MIDDLE_ERROR, _MIDDLE_SPREAD * log_s.std(axis=0))
+    sample = mixture.likeliest.vectors
+    # Where the run was, its passes weigh as much as the median of the draws.
+    weight = _MIDDLE_POINTS * np.sqrt(cells.rows) / max(np.sqrt(cells.rows).sum(), 1.0)
     typical, spread = np.median(sample, axis=0), np.std(sample, axis=0)
 
     def nearness(vectors: Reals) -> Reals:
         with np.errstate(invalid="ignore", over="ignore"):
             distance = np.log(model.pass_s(vectors, running, kv_tokens) / median_s)
-        near = -(distance**2).sum(axis=-1) / _MIDDLE_ERROR**2 - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+            missed = np.log(model.pass_s(vectors, cells.running, cells.kv_tokens) / cells.typical_s) / _MIDDLE_ERROR
+        near = (
+            -(missed**2) @ weight
+            - ((distance / error) ** 2).sum(axis=-1)
+            - (((vectors - typical) / spread) ** 2).sum(axis=-1)
+        )
         return np.where(np.isfinite(near), near, -np.inf)
 
     nearest = maximise(nearness, typical[None, :], model.least)
@@ -256,18 +360,18 @@ def _held_out_mape(form: Form, cells: DecodePoints, prior: HardwarePrior | None)
     return float(np.mean(errors))
 
 
-def _choose_form(cells: DecodePoints, prior: HardwarePrior | None) -> Form:
-    """By what the model is, else by the error on passes that were left out; the p-norm unless clearly worse."""
+def _forms_to_average(cells: DecodePoints, prior: HardwarePrior | None) -> tuple[Form, ...]:
+    """The one of experts by what the model is, or where passes that were left out call for it; else all dense ones."""
     if prior is not None and prior.experts is not None:
-        return "expert_hit"
+        return ("expert_hit",)
     if len(cells) < _FEWEST_CELLS_TO_JUDGE or cells.running.max() < _WIDE_RANGE * cells.running.min():
-        return "pnorm"
+        return _DENSE_FORMS
     model = FormModel("pnorm", prior, Reference.of(cells))
     fitted = _mape(model, _most_probable(model, cells), cells)
     if fitted is None or fitted < _GOOD_FIT:
-        return "pnorm"
+        return _DENSE_FORMS
     pnorm, experts = (_held_out_mape(form, cells, prior) for form in ("pnorm", "expert_hit"))
-    return "expert_hit" if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else "pnorm"
+    return ("expert_hit",) if pnorm and experts and experts < _CLEARLY_BETTER * pnorm else _DENSE_FORMS
 
 
 def _warnings(
@@ -282,6 +386,6 @@ def _warnings(
         ModelWarning.ONE_BATCH_SIZE: visited.one_batch_size,
         ModelWarning.BATCH_AND_KV_MOVE_TOGETHER: visited.kv_follows_batch,
         ModelWarning.KV_NOT_RECORDED: not cells.knows_kv,
-        ModelWarning.SLOPE_NOT_SEEN: elasticity < _FLAT_ELASTICITY,
+        ModelWarning.SLOPE_NOT_SEEN: not visited.one_batch_size and elasticity < _FLAT_ELASTICITY,
     }
     return tuple(warning for warning, holds in found.items() if holds)

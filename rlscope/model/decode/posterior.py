@@ -20,10 +20,11 @@ from typing import Final
 
 import numpy as np
 
-from rlscope.model.arrays import Reals
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.decode.curves import (
     ExpertHitCurve,
     Form,
+    FormCurve,
     PNormCurve,
     SigmoidCurve,
     SoftplusCurve,
@@ -34,13 +35,15 @@ from rlscope.model.decode.curves import (
 )
 from rlscope.model.decode.measurements import BATCH_CELLS_PER_DOUBLING, DecodePoints
 from rlscope.model.decode.prior import HardwarePrior, LogNormal
-from rlscope.model.system import DecodeCurve
 
 _HUBER: Final = 1.345
 """Residuals, in deviations, beyond which their weight falls: 95% as efficient as least squares (Huber 1964)."""
-_FORM_ERROR: Final = 0.03
+FORM_ERROR: Final = LogNormal(0.02, 1.0)
 """Log deviation of the form itself over a doubling of the batch size: kernels change with it, and fits to the table of
-measured ones are 1 to 3% off. Smaller values let bumps at small batches bend the curve far beyond them."""
+measured ones are 1 to 3% off. The run's own is learned: passes on a smooth line are followed closely, and bumps at
+small batches do not bend the curve far beyond them."""
+_BUMP_DEGREES: Final = 4.0
+"""Of Student's law of that error: a kernel may be a tenth slower from one size to the next."""
 FACTOR_LOG_SD: Final = 0.3
 """Of decoding over computing prompts at as many rows: 1.4 for the example pipeline on a processor, whose decode passes
 sample; 0.7 to 1.3 where only the rate of multiplication differs."""
@@ -55,44 +58,80 @@ _LEAST_SHARE: Final = 0.6
 """Of the time of decode passes over fewer tokens: a pass that takes less did not do the same work. A KV cache read by
 decoding alone, and the sampling of tokens, account for the rest."""
 _SHAPES: Final[Mapping[Form, tuple[str, ...]]] = {
-    "pnorm": ("hinge", "sharpness"),
-    "softplus": ("hinge", "width", "rise"),
-    "sigmoid": ("hinge", "width", "rise", "step"),
+    "pnorm": ("hinge", "sharpness", "growth"),
+    "softplus": ("hinge", "width", "rise", "growth"),
+    "sigmoid": ("hinge", "width", "rise", "step", "growth"),
     "expert_hit": ("experts_s", "hit_rate", "per_request_s"),
 }
 _ROW_NOISE: Final = LogNormal(0.1, 1.0)
 """Log deviation of one measurement of a pass: a few percent on a dedicated GPU, a multiple on a shared host."""
 _RESIDUAL: Final = LogNormal(0.02, 0.7)
 """How far a curve of the right form is from the mean of a cell: 1 to 3% in the table of measured kernels."""
-SHARPNESS: Final = LogNormal(2.0, 0.4)
-"""p of GPUs: 1.2 to 3.4 in fits of measured kernels."""
+SHARPNESS: Final = LogNormal(2.4, 0.5)
+"""p of GPUs: 1.5 to 3.8 in fits of measured kernels."""
 _SHARPNESS_UNKNOWN: Final = LogNormal(1.7, 0.5)
 """The same where no device is known: processors and small models mostly add up what a pass costs (p = 1)."""
 _LEVEL_LOG_SD: Final = 2.0
 """Of the flat branch about a typical pass where no device is known: it only keeps the search from running away."""
-_WIDTH: Final = LogNormal(0.3, 0.6)
-"""Width of a hinge over its place; fits of measured kernels spread so."""
-_RISE: Final = LogNormal(1.0, 0.3)
-"""1: the affine branch goes through the origin, as work for each request does."""
 _STEP_SCALE: Final = 0.2
-_HINGE_LOG_SCALE: Final = 0.5
+_HINGE_LOG_SCALE: Final = 1.0
 """Of the logistic law of the hinge where no device is known; for the p-norm it is 1/p, which makes all elasticities
 between 0 and 1 at the batch sizes seen equally likely, and p is about 2."""
+_LISTED_RATIO: Final = 0.3
+"""Where no device is known, how likely its hinge is that of a listed GPU."""
+_LISTED_HINGE: Final = LogNormal(200.0, 0.7)
+"""Operations over bytes per second of the listed devices: 37 to 420, mostly 150 to 300."""
 _PART_LOG_SD: Final = 1.5
 """Parts of an expert curve whose size nothing is known of: within a factor of twenty."""
 _HIT_RATE: Final = LogNormal(0.06, 1.0)
 """One expert of sixteen per token."""
 _USUAL: Final[Mapping[str, float]] = {
     "sharpness": SHARPNESS.median,
-    "width": _WIDTH.median,
+    "width": 0.5,
     "hit_rate": _HIT_RATE.median,
+    "form_error": FORM_ERROR.median,
     "row_noise": _ROW_NOISE.median,
     "residual": _RESIDUAL.median,
 }
 _OVERHEAD_UNIT_S: Final = 1e-3
-"""The overhead's own unit in the vector, so that all parameters are of the size of 1."""
+_GROWTH_UNIT: Final = 0.02
+_LINEAR_UNITS: Final[Mapping[str, float]] = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0, "growth": _GROWTH_UNIT}
+"""Parameters that are 0 or more and not logarithms in the vector: their unit there, so that all are of the size of 1.
+"""
+_BROAD_SPREAD: Final[Mapping[str, float]] = {"hinge": 2.0, "overhead_s": 3.0, "kv_s_per_token": 1.5, "growth": 2.0}
+"""Standard deviations of the law that the posterior is cooled from, in the vector's units; 1 where not named."""
+_ROOT_2_PI: Final = math.sqrt(2 * math.pi)
 _FARTHEST: Final = 30.0
 """Bound of every parameter: factors of e^30 are numerical accidents."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShapePrior:
+    """What to expect of the shape of a curve where its device is known.
+
+    Medians and spreads over fits of the table of measured kernels (`benchmarks/latency_fit.py`, which also says how
+    well those of the other devices and models carry over to one that is left out).
+    """
+
+    sharpness: LogNormal
+    softplus_width: LogNormal
+    """Width of the hinge over its place, and so below."""
+    softplus_rise: LogNormal
+    """1: the affine branch goes through the origin, as work for each request does."""
+    sigmoid_width: LogNormal
+    sigmoid_rise: LogNormal
+    growth_scale: float
+    """Scale of a half-normal elasticity of the flat branch."""
+
+
+USUAL_SHAPES: Final = ShapePrior(
+    sharpness=SHARPNESS,
+    softplus_width=LogNormal(0.45, 0.6),
+    softplus_rise=LogNormal(0.85, 0.35),
+    sigmoid_width=LogNormal(0.9, 0.6),
+    sigmoid_rise=LogNormal(0.8, 0.3),
+    growth_scale=0.02,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +163,8 @@ class PassEvidence:
     """Of log time: error of the batch size."""
     members: Reals
     """Cells by batch size, one row a cell and one column a size: 1 where it is the cell's."""
-    form_variance: Reals
-    """Of log time: error of the form at each of those sizes, which all cells of a size share."""
+    sharing: Reals
+    """How many of those sizes are within one doubling, and have one error of the form together."""
 
     @classmethod
     def of(cls, cells: DecodePoints) -> "PassEvidence":
@@ -141,29 +180,30 @@ class PassEvidence:
         doubling = sizes // BATCH_CELLS_PER_DOUBLING
         sharing = (doubling[:, None] == doubling[None, :]).sum(axis=1)
         members = np.eye(len(sizes))[size]
-        variance = _FORM_ERROR**2 * sharing
-        return cls(
-            cells.running, cells.kv_tokens, np.log(cells.typical_s), cells.rows, known_variance, members, variance
-        )
+        log_pass_s = np.log(cells.typical_s)
+        return cls(cells.running, cells.kv_tokens, log_pass_s, cells.rows, known_variance, members, sharing)
 
-    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals) -> Reals:
+    def log_likelihood(self, pass_s: Reals, residual: Reals, row_noise: Reals, form_error: Reals) -> Reals:
         """Log density, up to a constant, of the cells when a curve says `pass_s`: Huber's law in log time.
 
         pass_s: seconds, a row for each curve; residual: log deviation of cells besides what is known; row_noise: log
-        deviation of one measurement, of which a cell averages as many as it has rows. One of each a row.
+        deviation of one measurement, of which a cell averages as many as it has rows; form_error: log deviation of the
+        form over a doubling. One of each a row.
 
-        The form's error d at a size with cells of weights w is normal and marginalised: its most likely value is
-        sum(w r) / (sum(w) + 1 / var d), and it costs d^2 / (2 var d) + log(1 + var d sum(w)) / 2 (random effects, Laird
-        and Ware 1982).
+        The form's error d at a size with cells of weights w is what their weighted mean is off, with the variance
+        var d + 1 / sum(w) (random effects, Laird and Ware 1982), by Student's law: one size that is much slower than
+        those about it is to be outvoted (Lange, Little and Taylor 1989).
         """
         variance = residual[:, None] ** 2 + row_noise[:, None] ** 2 / self.rows + self.known_variance
         distance = self.log_pass_s - np.log(pass_s)
         weight = (1.0 / variance) @ self.members
-        shared = (distance / variance) @ self.members / (weight + 1.0 / self.form_variance)
+        shared = (distance / variance) @ self.members / weight
         own = np.abs(distance - shared @ self.members.T) / np.sqrt(variance)
         huber = np.where(own <= _HUBER, own**2 / 2, _HUBER * (own - _HUBER / 2))
-        cost = shared**2 / self.form_variance + np.log1p(self.form_variance * weight)
-        return -(huber + np.log(variance) / 2).sum(axis=-1) - cost.sum(axis=-1) / 2
+        form_variance = form_error[:, None] ** 2 * self.sharing
+        squared = shared**2 / (form_variance + 1.0 / weight)
+        bump = (_BUMP_DEGREES + 1) * np.log1p(squared / _BUMP_DEGREES) + np.log1p(form_variance * weight)
+        return -(huber + np.log(variance) / 2).sum(axis=-1) - bump.sum(axis=-1) / 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,18 +271,19 @@ class FormModel:
     reference: Reference | None
     prompts: PromptPasses | None = None
     """Passes over prompts, which take about as long."""
+    shapes: ShapePrior = USUAL_SHAPES
 
     @property
     def names(self) -> tuple[str, ...]:
         """The vector's parameters, in order."""
         overhead = () if self.prior is None else ("overhead_s",)
         kv = ("kv_s_per_token",) if self._has_kv else ()
-        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "row_noise", "residual")
+        return ("flat_s", *_SHAPES[self.form], *overhead, *kv, "form_error", "row_noise", "residual")
 
     @property
     def least(self) -> Reals:
         """The smallest value of each parameter."""
-        return np.array([0.0 if name in ("overhead_s", "step") else -np.inf for name in self.names])
+        return np.array([0.0 if name in _LINEAR_UNITS else -np.inf for name in self.names])
 
     @property
     def has_form_prior(self) -> bool:
@@ -282,7 +323,7 @@ class FormModel:
         return np.array([[self._coordinate(name, start) for name in self.names] for start in starts])
 
     def _coordinate(self, name: str, given: Mapping[str, float]) -> float:
-        if name in ("overhead_s", "step"):
+        if name in _LINEAR_UNITS:
             return 0.1
         return math.log(given.get(name, _USUAL.get(name, 1.0)))
 
@@ -305,8 +346,8 @@ class FormModel:
         columns: dict[str, Reals] = {}
         for number, name in enumerate(self.names):
             column = vectors[..., number, None]
-            linear = {"overhead_s": _OVERHEAD_UNIT_S, "step": 1.0}
-            columns[name] = column * linear[name] if name in linear else np.exp(column)
+            unit = _LINEAR_UNITS.get(name)
+            columns[name] = np.exp(column) if unit is None else column * unit
         return columns
 
     def pass_s(self, vectors: Reals, running: Reals, kv_tokens: Reals) -> Reals:
@@ -315,19 +356,20 @@ class FormModel:
         work_s = _work_s(self.form, given, running) + given.get("overhead_s", np.zeros(1))
         return work_s + given["kv_s_per_token"] * kv_tokens if "kv_s_per_token" in given else work_s
 
-    def curve(self, vector: Reals) -> DecodeCurve:
+    def curve(self, vector: Reals) -> FormCurve:
         """The curve of one vector."""
         given = {name: float(column[0]) for name, column in self.named(vector).items()}
         ends = (given.get("overhead_s", 0.0), given.get("kv_s_per_token", 0.0))
         if self.form == "pnorm":
-            return PNormCurve(given["flat_s"], given["flat_s"] / given["hinge"], given["sharpness"], *ends)
+            per_request_s = given["flat_s"] / given["hinge"]
+            return PNormCurve(given["flat_s"], per_request_s, given["sharpness"], *ends, growth=given["growth"])
         if self.form == "expert_hit":
             parts = (given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
             return ExpertHitCurve(*parts, *ends)
         hinged = (given["flat_s"], given["hinge"], given["width"], given["rise"])
         if self.form == "softplus":
-            return SoftplusCurve(*hinged, *ends)
-        return SigmoidCurve(*hinged, given["step"], *ends)
+            return SoftplusCurve(*hinged, *ends, growth=given["growth"])
+        return SigmoidCurve(*hinged, given["step"], *ends, growth=given["growth"])
 
     def log_density(self, vectors: Reals, evidence: PassEvidence) -> Reals:
         """Log of prior times likelihood, up to a constant; one value a row of vectors."""
@@ -335,7 +377,7 @@ class FormModel:
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             pass_s = self.pass_s(vectors, evidence.running, evidence.kv_tokens)
             log_density = self.log_prior(vectors) + evidence.log_likelihood(
-                pass_s, np.exp(vectors[:, -1]), np.exp(vectors[:, -2])
+                pass_s, *(np.exp(vectors[:, place]) for place in (-1, -2, -3))
             )
         return np.where(feasible & np.isfinite(log_density), log_density, -np.inf)
 
@@ -343,6 +385,7 @@ class FormModel:
         """Log density of what was expected, up to a constant."""
         at = {name: vectors[..., number] for number, name in enumerate(self.names)}
         noise = _normal(at["residual"], _RESIDUAL) + _normal(at["row_noise"], _ROW_NOISE)
+        noise = noise + _normal(at["form_error"], FORM_ERROR)
         total = noise + self._log_shape(at)
         if self.prior is not None:
             scale = self.prior.overhead_scale_s / _OVERHEAD_UNIT_S
@@ -366,29 +409,61 @@ class FormModel:
         if self.form == "expert_hit":
             return _log_expert_shape(at, hardware, self.reference)
         if self.form == "pnorm":
-            expected = _SHARPNESS_UNKNOWN if self.prior is None else SHARPNESS
-            soft, rise, scale = _normal(at["sharpness"], expected), 0.0, np.exp(-at["sharpness"])
+            expected = _SHARPNESS_UNKNOWN if self.prior is None else self.shapes.sharpness
+            soft, rise = _normal(at["sharpness"], expected), 0.0
         else:
-            soft, rise = _normal(at["width"], _WIDTH) + _normal(at["rise"], _RISE), at["rise"]
-            scale = np.full_like(at["rise"], _HINGE_LOG_SCALE)
+            shapes, is_softplus = self.shapes, self.form == "softplus"
+            width = shapes.softplus_width if is_softplus else shapes.sigmoid_width
+            expected = shapes.softplus_rise if is_softplus else shapes.sigmoid_rise
+            soft, rise = _normal(at["width"], width) + _normal(at["rise"], expected), at["rise"]
         if "step" in at:
-            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2
+            soft = soft - (at["step"] / _STEP_SCALE) ** 2 / 2 - math.log(_STEP_SCALE * _ROOT_2_PI / 2)
+        soft = soft - (at["growth"] * _GROWTH_UNIT / self.shapes.growth_scale) ** 2 / 2
         if hardware is not None:
             log_slope = at["flat_s"] + rise - at["hinge"]
             return soft + _normal(at["flat_s"], hardware.flat_s) + _normal(log_slope, hardware.per_request_s)
         assert self.reference is not None
         soft = soft + _normal(at["flat_s"], LogNormal(self.reference.pass_s, _LEVEL_LOG_SD))
-        return soft + _logistic(at["hinge"] - np.log(self.reference.running), scale)
+        return soft + _log_unknown_hinge(at["hinge"], np.log(self.reference.running))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Broad:
+    """A normal law of the parameters that is wider than any posterior; half of one where 0 is the least."""
+
+    centre: Reals
+    spread: Reals
+    is_half: Flags
+
+    @classmethod
+    def of(cls, model: FormModel, best: Reals) -> "Broad":
+        """About the most probable vector."""
+        is_half = np.isfinite(model.least)
+        spread = np.array([_BROAD_SPREAD.get(name, 1.0) for name in model.names])
+        return cls(np.where(is_half, 0.0, best), spread, is_half)
+
+    def draw(self, count: int, rng: np.random.Generator) -> Reals:
+        """Vectors, one a row."""
+        deviations = self.spread * rng.standard_normal((count, len(self.centre)))
+        return self.centre + np.where(self.is_half, np.abs(deviations), deviations)
+
+    def log_density(self, vectors: Reals) -> Reals:
+        """Normalised; one value a row of vectors."""
+        deviations = (vectors - self.centre) / self.spread
+        constants = np.log(self.spread * _ROOT_2_PI) - self.is_half * math.log(2.0)
+        inside = np.all(~self.is_half | (vectors >= 0.0), axis=-1)
+        return np.where(inside, -(deviations**2 / 2 + constants).sum(axis=-1), -np.inf)
 
 
 def _work_s(form: Form, given: Mapping[str, Reals], running: Reals) -> Reals:
+    if form == "expert_hit":
+        return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+    flat_s, hinge, growth = given["flat_s"], given["hinge"], given["growth"]
     if form == "pnorm":
-        return pnorm_s(running, given["flat_s"], given["hinge"], given["sharpness"])
+        return pnorm_s(running, flat_s, hinge, given["sharpness"], growth)
     if form == "softplus":
-        return softplus_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"])
-    if form == "sigmoid":
-        return sigmoid_s(running, given["flat_s"], given["hinge"], given["width"], given["rise"], given["step"])
-    return expert_hit_s(running, given["flat_s"], given["experts_s"], given["hit_rate"], given["per_request_s"])
+        return softplus_s(running, flat_s, hinge, given["width"], given["rise"], growth)
+    return sigmoid_s(running, flat_s, hinge, given["width"], given["rise"], given["step"], growth)
 
 
 def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, reference: Reference | None) -> Reals:
@@ -407,7 +482,15 @@ def _log_expert_shape(at: Mapping[str, Reals], hardware: HardwarePrior | None, r
 
 
 def _normal(log_value: Reals, expected: LogNormal) -> Reals:
-    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2
+    return -(((log_value - np.log(expected.median)) / expected.log_sd) ** 2) / 2 - math.log(
+        expected.log_sd * _ROOT_2_PI
+    )
+
+
+def _log_unknown_hinge(log_hinge: Reals, log_running: float) -> Reals:
+    """Log density of a hinge where no device is known: that of a listed device, or any about the batches seen."""
+    as_listed = math.log(_LISTED_RATIO) + _normal(log_hinge, _LISTED_HINGE)
+    return np.logaddexp(as_listed, math.log1p(-_LISTED_RATIO) + _logistic(log_hinge - log_running, _HINGE_LOG_SCALE))
 
 
 def _logistic(distance: Reals, scale: Reals | float) -> Reals:

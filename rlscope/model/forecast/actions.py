@@ -18,7 +18,14 @@ from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.change import scaled_update, update_seconds, with_forward_speed, with_trainer_speed
+from rlscope.model.forecast.change import (
+    Change,
+    changed_systems,
+    scaled_update,
+    update_seconds,
+    with_forward_speed,
+    with_trainer_speed,
+)
 from rlscope.model.forecast.gap import speed_without_stragglers
 from rlscope.model.forecast.layouts import (
     Forecast,
@@ -38,7 +45,7 @@ from rlscope.model.system import Admission, Layout, System
 
 Cause = Literal["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "lockstep"]
 """What the run loses its rate to. samplers, trainers: that side is too slow. staleness_cap: any limit on what is in
-flight or how stale it may be. lockstep: sampling and training take turns."""
+flight or how stale it may be. lockstep: sampling and training alternate."""
 ActionKind = Literal["change", "probe", "fix"]
 """change: a setting, at least 90% likely to bring 5% or more. probe: a setting that is worth a try, and less sure. fix:
 not a setting; its gain is that of all of the cost removed, or of a side a tenth faster."""
@@ -66,7 +73,7 @@ _DRAWS: Final = 60
 _FASTER: Final = 1.1
 """A side made so much faster: about what a few days of work on it can bring."""
 _TIE_RATIO: Final = 0.02
-"""Of the rate: causes that differ by less are told apart neither by the model nor by two runs."""
+"""Of the rate: neither the model nor two runs tell apart causes that differ by less."""
 _TWICE: Final = 2.0
 """How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
 it from a limit on what is in flight, which a side that takes no time never meets."""
@@ -76,8 +83,6 @@ other, of which half is in common."""
 _SEED: Final = 4
 _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
-_UPDATES_APART: Final = 2
-"""Optimizer steps of a version: the first step away from one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -330,7 +335,8 @@ class _Bench:
         system = self._calibration.system
         if update_seconds(system.update) or not system.update.kv_kept:
             yield self._fix("weight_updates", "weight_updates", update_seconds(system.update), _without_updates)
-        if system.workload.environment_s:
+        # Where no environment was recorded, the time is that of clients between two samples.
+        if system.workload.environment_s and observed.environment_samples:
             yield self._fix("environment", "environment", system.workload.environment_s, _without_environment)
         keeping_up = speed_without_stragglers(observed.passes, system.engine.curve)
         if keeping_up > 1.0:
@@ -361,11 +367,23 @@ class _Bench:
                 running,
                 lambda each: replace(each, max_running_samples=running),
             )
+        yield from self._publications()
         if queue is not None:
             longer = _LIMIT_FACTOR * queue
             yield self._limit(
                 "queue_capacity", queue, longer, lambda each: replace(each, queue_capacity_samples=longer), "trainers"
             )
+
+    def _publications(self) -> Iterator[Action | None]:
+        """Publish half as often: each version then costs as much, and there are half as many."""
+        if not update_seconds(self._calibration.system.update):
+            return
+        now = self._calibration.steps_per_version
+        rarer = Change(steps_per_version=max(2, round(_LIMIT_FACTOR * now)))
+        solved = self._solve(lambda system: changed_systems((system,), rarer, now, "admission")[0])
+        if solved is not None:
+            setting = (now, float(rarer.steps_per_version or 0))
+            yield self._action("change", "publish_every", "weight_updates", setting, solved)
 
     def _fix(
         self,

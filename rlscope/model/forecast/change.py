@@ -6,6 +6,7 @@ says so. Not covered: how the time of an update grows with the engines, and prom
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 from rlscope.model.arrays import Reals
 from rlscope.model.lengths import LengthLaw
@@ -20,6 +21,20 @@ from rlscope.model.system import (
     Workload,
 )
 from rlscope.model.warnings import ModelWarning
+
+NO_LIMIT: Final = 0
+"""What removes a limit on the queue or on what is in flight, as 0 does in Python's own queues."""
+FIELD_OF_OPTION: Final[Mapping[str, str]] = {
+    "n_train": "trainer_gpus",
+    "n_sample": "sampler_gpus",
+    "n_gpus": "gpus",
+    "max_running": "running_per_engine",
+    "scale_lengths": "length_factor",
+    "queue_capacity": "queue_capacity_samples",
+    "max_in_flight": "max_in_flight_samples",
+    "publish_every": "steps_per_version",
+}
+"""Fields of a change whose option has another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +59,24 @@ class Change:
     """2: decode passes, with the time between them, and prefills take half as long."""
     weight_update_s: float | None = None
     """From the end of a step until both sides go on; its parts keep their proportions."""
+    queue_capacity_samples: int | None = None
+    """NO_LIMIT: none."""
+    max_in_flight_samples: int | None = None
+    """Cap on running and queued samples together; NO_LIMIT: none."""
+    max_in_flight_groups: int | None = None
+    """The same cap in groups; NO_LIMIT: none. Not beside max_in_flight_samples."""
+    steps_per_version: int | None = None
+    """Optimizer steps of one publication."""
+
+    @classmethod
+    def of_options(cls, given: Mapping[str, object]) -> "Change":
+        """From values by the names of the options; None where one is unchanged."""
+        return cls(**{FIELD_OF_OPTION.get(name, name): value for name, value in given.items()})  # type: ignore[arg-type]
+
+    def in_flight_samples(self, group_size: int) -> int | None:
+        """The cap on running and queued samples, however it is given; NO_LIMIT: none; None: unchanged."""
+        groups = self.max_in_flight_groups
+        return self.max_in_flight_samples if groups is None else groups * group_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +101,41 @@ def changed_systems(
 ) -> tuple[System, ...]:
     """The systems of a calibration with the change; all of them share one workload, which is changed once.
 
-    new_cap_policy: how a staleness cap is kept that the change sets and the run has not.
+    steps_per_version: of the run. new_cap_policy: how a staleness cap is kept that the change sets and the run has not.
     """
     workload = changed_workload(systems[0].workload, change, steps_per_version)
     speeds = change.forward_speed or 1.0, change.trainer_speed or 1.0
+    steps_ratio = (change.steps_per_version or steps_per_version) / steps_per_version
     return tuple(
         replace(
             with_forward_speed(replace(system, workload=workload), speeds[0]),
-            trainer=with_trainer_speed(system.trainer, speeds[1]),
+            trainer=_of_more_steps(with_trainer_speed(system.trainer, speeds[1]), steps_ratio),
             update=system.update if change.weight_update_s is None else timed_update(system.update, change),
-            admission=_admission(system.admission, change.max_staleness, new_cap_policy),
+            admission=_admission(system, change, new_cap_policy),
         )
         for system in systems
     )
 
 
 def changed_workload(workload: Workload, change: Change, steps_per_version: float) -> Workload:
-    """Lengths, their cap, and samples per publication."""
-    samples = workload.samples_per_step
+    """Lengths, their cap, and what a publication takes. More steps of a version take their batches one by one."""
+    ratio = (change.steps_per_version or steps_per_version) / steps_per_version
+    samples = workload.samples_per_step * ratio
     if change.samples_per_step is not None:
-        samples = max(1, round(change.samples_per_step * steps_per_version))
-    return replace(workload, lengths=_lengths(workload.lengths, change), samples_per_step=samples)
+        samples = change.samples_per_step * steps_per_version * ratio
+    return replace(
+        workload,
+        lengths=_lengths(workload.lengths, change),
+        samples_per_step=max(1, round(samples)),
+        batches_per_version=max(1, round(workload.batches_per_version * ratio)),
+        prefetched_batches=workload.prefetched_batches / ratio,
+    )
+
+
+def _of_more_steps(trainer: Trainer, ratio: float) -> Trainer:
+    """The seconds of a version that has more optimizer steps by a factor; each step takes as long as before."""
+    phases = tuple(replace(phase, step_s=phase.step_s * ratio) for phase in trainer.phases)
+    return replace(trainer, overhead_s=trainer.overhead_s * ratio, phases=phases)
 
 
 def with_forward_speed(system: System, speed: float) -> System:
@@ -174,10 +221,27 @@ def _lengths(lengths: LengthLaw, change: Change) -> LengthLaw:
     return uncut if cap is None else uncut.with_cap(cap)
 
 
-def _admission(admission: Admission, max_staleness: int | None, new_cap_policy: StalenessPolicy) -> Admission:
-    """A run without a cap is taken to keep a new one as stated, and then to drop nothing from a full queue."""
-    if max_staleness is None:
-        return admission
-    if admission.max_staleness is not None:
-        return replace(admission, max_staleness=max_staleness)
-    return replace(admission, max_staleness=max_staleness, queue_policy="wait", staleness_policy=new_cap_policy)
+def _admission(system: System, change: Change, new_cap_policy: StalenessPolicy) -> Admission:
+    """A run without a staleness cap is taken to keep a new one as stated, and then to drop nothing from a full queue.
+    A queue without a capacity has nothing to drop for.
+    """
+    admission = system.admission
+    if change.max_staleness is not None and admission.max_staleness is None:
+        admission = replace(admission, queue_policy="wait", staleness_policy=new_cap_policy)
+    if change.max_staleness is not None:
+        admission = replace(admission, max_staleness=change.max_staleness)
+    if change.queue_capacity_samples == NO_LIMIT:
+        admission = replace(admission, queue_policy="wait")
+    return replace(
+        admission,
+        queue_capacity_samples=_limit(admission.queue_capacity_samples, change.queue_capacity_samples),
+        max_in_flight_samples=_limit(
+            admission.max_in_flight_samples, change.in_flight_samples(system.workload.group_size)
+        ),
+    )
+
+
+def _limit(today: int | None, asked: int | None) -> int | None:
+    if asked is None:
+        return today
+    return None if asked == NO_LIMIT else asked

@@ -136,12 +136,21 @@ class BatchEfficiency:
 
 
 def batch_efficiency(calibration: Calibration, observed: Observed) -> BatchEfficiency | None:
-    """Split the decoding time of the stretch by the fitted curve; None where nothing decoded."""
+    """Split the decoding time of the stretch by the fitted curve; None where nothing decoded.
+
+    None too where the run does not show which batches are efficient: it had one batch size, or the smallest efficient
+    one lies beyond what its passes carry.
+    """
+    visited = calibration.curve.visited
+    if visited is None or visited.one_batch_size:
+        return None
     limit = calibration.layout.running_per_engine
     context_tokens = _context_tokens(observed)
     batches = np.arange(1, limit + 1, dtype=np.float64)
     rates = batches / _pass_s(calibration, batches, context_tokens)
     efficient = int(np.argmax(rates >= EFFICIENT_RATIO * rates.max())) + 1
+    if visited.grade(efficient, None) not in ("measured", "interpolated"):
+        return None
     passes = observed.passes
     decodes = (passes.decode_tokens > 0) & (passes.busy_s > 0.0)
     if not decodes.any():

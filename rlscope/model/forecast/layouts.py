@@ -24,6 +24,7 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.observed import Observed, PreemptionCounts
 from rlscope.model.simulate import Simulated
+from rlscope.model.simulate.results import Ages
 from rlscope.model.system import Engine, Layout, System
 
 Exclusion = Refusal | Literal["too_stale", "trainer_memory"]
@@ -154,8 +155,8 @@ class StalenessLaws:
     def of(cls, system: System) -> "StalenessLaws":
         """The laws of a system's lengths."""
         workload = system.workload
-        oldest = oldest_token_law(workload.lengths, workload.group_size)
-        return cls(workload.lengths, oldest, workload.group_size)
+        oldest = oldest_token_law(workload.lengths, workload.unit_samples)
+        return cls(workload.lengths, oldest, workload.unit_samples)
 
 
 def forecast_layouts(
@@ -181,10 +182,21 @@ def forecast_layouts(
     return Forecasts(drawn[0], tuple(sorted(others, key=_rank)))
 
 
-def anchored_forecasts(forecasts: Forecasts, ratio: float) -> Forecasts:
-    """Every rate times a ratio, every step so much shorter: what was measured sets the level, the model the gains."""
+def anchored_forecasts(forecasts: Forecasts, ratio: float, own: StalenessForecast | None = None) -> Forecasts:
+    """Every rate times a ratio, every step so much shorter: what was measured sets the level, the model the gains.
+
+    own: today's staleness, measured; None: the modelled one stays.
+    """
     today, *others = (_anchored(each, ratio) for each in (forecasts.today, *forecasts.others))
-    return Forecasts(today, tuple(others))
+    return Forecasts(replace(today, staleness=own or today.staleness), tuple(others))
+
+
+def measured_staleness(observed: Observed) -> StalenessForecast | None:
+    """Staleness of what the stretch trained on; None where nothing with a known version was."""
+    if not observed.staleness or not observed.oldest_staleness:
+        return None
+    tokens, samples = Ages(observed.staleness), Ages(observed.oldest_staleness)
+    return StalenessForecast(tokens.mean, samples.percentile(STALE_QUANTILE), samples.max)
 
 
 def _anchored(forecast: Forecast, ratio: float) -> Forecast:
@@ -337,7 +349,7 @@ def _of_state(system: System, state: SteadyState) -> OperatingPoint:
         tokens_per_s=state.trained_tokens_per_s,
         step_s=state.step_s,
         trainer_idle_ratio=state.trainer_idle_ratio,
-        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.group_size),
+        staleness_mean=None if terms is None else token_mean(terms, workload.lengths, workload.unit_samples),
     )
 
 
@@ -401,8 +413,10 @@ def _recompute_ratio(observed: Observed, counts: PreemptionCounts, rate_per_s: f
     return prompts_s * recomputed_tokens / (computed_tokens - recomputed_tokens) / (observed.engines * observed.seconds)
 
 
-def preemption_simulated(simulated: Simulated, system: System) -> Preemption:
-    """What a simulated layout loses, in steady state."""
+def preemption_simulated(simulated: Simulated, system: System) -> Preemption | None:
+    """What a simulated layout loses, in steady state; None where it generated nothing in what was measured."""
+    if not simulated.generated_tokens:
+        return None
     seconds, engine = simulated.engine_seconds, system.engine
     known = system.update.kv_kept and engine.prefill_tokens_per_s is not None
     samples = simulated.generated_tokens / system.workload.lengths.mean_tokens

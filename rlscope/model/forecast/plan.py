@@ -99,6 +99,8 @@ class PlanResult:
     """What to measure first, first."""
     simulated: frozenset[Layout]
     """Layouts whose forecast is the event simulator's."""
+    asked: Forecast | None = None
+    """Of the plan's `asked`, drawn even where it exceeds the staleness cap; no rate where it cannot run."""
 
 
 def plan_layouts(plan: PlanInputs) -> PlanResult:
@@ -118,7 +120,7 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         others = tuple(each for each in candidates if each is not present)
         advice = recommend(calibration, Forecasts(present, others), Grounds(long_enough=True, capped=True))
         best = advice.best if advice.changes else present
-    system = calibration.system
+    system, asked = calibration.system, _asked(calibration, plan, candidates)
     return PlanResult(
         plan=plan,
         calibration=calibration,
@@ -131,7 +133,8 @@ def plan_layouts(plan: PlanInputs) -> PlanResult:
         synchronous=colocated_step(system, plan.gpus),
         kv_running=sampling_of(system).kv_running,
         unknown_costs=() if best is None else _unknown_costs(calibration, plan, candidates, best),
-        simulated=swept.simulated,
+        simulated=swept.simulated | asked.simulated,
+        asked=next(iter(asked.forecasts.values()), None),
     )
 
 
@@ -167,12 +170,16 @@ class Sweep:
 
 def layouts_of(plan: PlanInputs) -> tuple[Layout, ...]:
     """Every split by every limit on running requests, the present layout among them. Raises UnplannableError."""
-    most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
-    limits = tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
-    layouts = possible_layouts(plan.gpus, coarse_granularity(plan), limits)
+    layouts = possible_layouts(plan.gpus, coarse_granularity(plan), _limits(plan))
     if not layouts:
         raise UnplannableError(f"{plan.gpus} GPUs make no trainer replica and engine")
     return layouts if plan.present is None or plan.present in layouts else (*layouts, plan.present)
+
+
+def _limits(plan: PlanInputs) -> tuple[int, ...]:
+    """Limits on running requests to try."""
+    most = max(1, int(min(plan.max_running, sampling_of(planned_system(plan, {})).kv_running)))
+    return tuple(sorted({max(1, round(most * factor)) for factor in LIMIT_FACTORS}))
 
 
 def coarse_granularity(plan: PlanInputs) -> Granularity:
@@ -273,6 +280,32 @@ def _drawn(swept: Sweep) -> tuple[Forecast, ...]:
     ]
     final += [each for each in looked_at if each.excluded is not None]
     return tuple(sorted([*final, *others[_MOST_DRAWN:]], key=_rank))
+
+
+def _asked(calibration: Calibration, plan: PlanInputs, candidates: Sequence[Forecast]) -> Sweep:
+    """The layout that is asked about, alone, at the limit that suits it where none is given; empty without one."""
+    asked, nothing = plan.asked, Sweep(calibration, plan, {}, {})
+    if asked is None:
+        return nothing
+    limits = _limits(plan) if asked.running_per_engine is None else (asked.running_per_engine,)
+    layouts = [Layout(asked.trainer_gpus, asked.sampler_gpus, limit) for limit in limits]
+    drawn_already = (each for each in candidates if each.drawn_tokens_per_s is not None)
+    if (same := next((each for each in drawn_already if each.layout in layouts), None)) is not None:
+        return replace(nothing, forecasts={same.layout: same})
+    swept = sweep(calibration, plan, layouts)
+    chosen = by_split(swept, swept.forecasts.values())[0]
+    if chosen.state is None:
+        return replace(nothing, forecasts={chosen.layout: chosen})
+    doubtful = is_doubtful(calibration, chosen.layout)
+    if doubtful:
+        chosen = corrected(calibration, chosen, plan.settings, plan.most_staleness)
+    drawn = drawn_rates(calibration, [chosen.layout])[:, 0] * simulated_ratio(chosen)
+    forecast = replace(chosen, drawn_tokens_per_s=drawn)
+    return replace(
+        nothing,
+        forecasts={forecast.layout: forecast},
+        simulated=frozenset({forecast.layout} if doubtful else ()),
+    )
 
 
 def _rank(candidate: Forecast) -> tuple[bool, bool, float]:

@@ -8,7 +8,7 @@ such as shares that the same software lowers together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -44,18 +44,22 @@ Unknown = Literal[
     "curve_shape",
     "prefill",
     "training_rate",
+    "expert_routing",
     "trainer_scaling",
     "weight_update",
     "lengths",
 ]
 """What a plan may be unsure of. curve_shape: how decode passes turn from memory to compute, or how soon all experts
-are hit; training_rate: the share of the peak that trainers reach; lengths: a factor on all responses."""
+are hit; training_rate: the share of the peak that trainers reach; expert_routing: what sending tokens to experts costs
+in training; lengths: a factor on all responses."""
 Deviations = Mapping[Unknown, float]
 """Standard deviations from the median; what is not named stays at it."""
 
 MASTER_STATE_BYTES: Final = 16.0
 """Bytes per trained parameter of mixed-precision Adam: 2 + 2 for weights and gradients, 12 for the optimizer's own
 copies (ZeRO, Rajbhandari et al. 2020, section 3)."""
+_BOTH_PASSES: Final = 3.0
+"""Forward passes that cost as much as a forward and a backward pass."""
 UNKNOWNS: Final[tuple[Unknown, ...]] = get_args(Unknown)
 _SEED: Final = 20_260_201
 """Of every draw: the same plan gives the same answer."""
@@ -88,6 +92,9 @@ class TrainingGuess:
     tokens_per_gpu_s: LogNormal | None
     """None: by the arithmetic of the model and `mfu_ratio`."""
     model: TrainedModel
+    routing_s_per_token: LogNormal | None
+    """GPU-seconds of a token's forward and backward pass that routing to experts adds to the arithmetic; None: nothing,
+    or it is in the share of the peak or in the rate."""
     at_gpus: int
     """Trainer GPUs with which that rate is reached; other numbers follow by the exponent."""
     scaling_exponent: float
@@ -133,6 +140,17 @@ class PlanInputs:
     """Versions that no recommended layout's 95th percentile of samples may exceed."""
     present: Layout | None
     """A layout that is in use already; None: nothing runs yet."""
+    asked: "AskedLayout | None" = None
+    """A layout to forecast beside the best one, whether or not it can be used."""
+
+
+class AskedLayout(NamedTuple):
+    """A split of the GPUs, all of them or some."""
+
+    trainer_gpus: int
+    sampler_gpus: int
+    running_per_engine: int | None
+    """None: the limit that suits the split."""
 
 
 class UnplannableError(Exception):
@@ -175,6 +193,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
     prior, update = engine_prior(plan), plan.update.seconds
     kv = prior.kv_s_per_token
     rate = plan.training.tokens_per_gpu_s or plan.training.mfu_ratio
+    routing = None if plan.training.tokens_per_gpu_s else plan.training.routing_s_per_token
     spreads: Mapping[Unknown, float] = {
         "weight_bandwidth": prior.flat_s.log_sd,
         "compute": prior.per_request_s.log_sd,
@@ -183,6 +202,7 @@ def is_unsure(plan: PlanInputs, unknown: Unknown) -> bool:
         "curve_shape": plan.decode.sharpness.log_sd if prior.experts is None else prior.experts.hit_rate.log_sd,
         "prefill": plan.decode.prefill_ratio.log_sd,
         "training_rate": rate.log_sd,
+        "expert_routing": 0.0 if routing is None else routing.log_sd,
         "trainer_scaling": plan.training.scaling_exponent_sd,
         "weight_update": 0.0 if update is None else update.log_sd,
         "lengths": plan.lengths_log_sd,
@@ -265,12 +285,19 @@ def _trainer(plan: PlanInputs, workload: Workload, deviations: Deviations) -> Tr
         sequence_tokens = token_weighted_tokens(workload.lengths, workload.prompt_tokens)
         used_ratio = min(_at(guess.mfu_ratio, deviation), 1.0)
         rate = prior_tokens_per_gpu_s(guess.model, sequence_tokens, plan.device.bf16_flop_per_s, used_ratio)
+        rate = 1.0 / (1.0 / rate + _routing_s(guess, deviations.get("expert_routing", 0.0)))
     return Trainer(
         tokens_per_gpu_s=rate,
         seen_gpus=guess.at_gpus,
         scaling_exponent=_exponent(plan, deviations.get("trainer_scaling", 0.0)),
         overhead_s=guess.overhead_s,
     )
+
+
+def _routing_s(guess: TrainingGuess, deviation: float) -> float:
+    """GPU-seconds of routing a trained token, in all its passes."""
+    both = guess.routing_s_per_token
+    return 0.0 if both is None else _at(both, deviation) * guess.model.passes / _BOTH_PASSES
 
 
 def _exponent(plan: PlanInputs, deviation: float) -> float:

@@ -25,16 +25,18 @@ from rlscope.model.forecast.layouts import (
     Spread,
     anchored_forecasts,
     forecast_layouts,
+    measured_staleness,
     preemption_seen,
 )
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
+from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
-from rlscope.model.forecast.simulated import correct_by_simulation
+from rlscope.model.forecast.simulated import correct_by_simulation, slow_engines
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
 from rlscope.model.observed import Observed, OtherRun
-from rlscope.model.policies import StalenessPolicy
+from rlscope.model.policies import Delivery, StalenessPolicy
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, possible_layouts, running_limits
 from rlscope.model.warnings import ModelWarning
@@ -71,6 +73,20 @@ class ModelConfig:
     """Runs of the same model and trainers, which say how training scales."""
     lost_gpu_s: Mapping[str, float] = field(default_factory=dict[str, float])
     """GPU-seconds of the stretch lost to each cause, measured."""
+    delivery: Delivery = "group"
+    alternatives: tuple[Scheduling, ...] = ()
+    """What else the run's facts allow beside `delivery`, `settings` and `admission`."""
+    scheduling_contradicted: bool = False
+    """Whether the config states another scheduling than the run plainly shows."""
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """The one that the facts suggest first, or, in a result, the one that fits the run best."""
+        return Scheduling(self.delivery, self.settings, self.admission)
+
+    def scheduled(self, scheduling: Scheduling) -> "ModelConfig":
+        """With another scheduling."""
+        return replace(self, delivery=scheduling.delivery, settings=scheduling.settings, admission=scheduling.admission)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +142,8 @@ class ModelResult:
     """Of the mean response length over the stretch."""
     others: tuple[OtherRun, ...]
     """Those of the model_config, each with all its warnings."""
+    replay: Replay
+    """Today's layout by the model, beside what was measured; its scheduling is that of the model_config."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +164,9 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     """
     rng = np.random.default_rng(_SEED)
     calibration = _calibrated(whole, model_config, rng)
-    prediction = _prediction(halves, model_config, rng)
+    replay = replay_run(calibration, whole, (model_config.scheduling, *model_config.alternatives))
+    calibration, model_config = scheduled(calibration, replay.scheduling), model_config.scheduled(replay.scheduling)
+    prediction = _prediction(halves, model_config, replay.scheduling, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
     layouts = _layouts(calibration, model_config.granularity)
     forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
@@ -154,10 +174,14 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
     judged = correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
     anchor = whole.trained_tokens_per_s / (judged.forecasts.today.tokens_per_s or whole.trained_tokens_per_s)
-    anchored = anchored_forecasts(judged.forecasts, anchor)
+    anchored = anchored_forecasts(judged.forecasts, anchor, measured_staleness(whole))
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
     grounds = replace(
-        _grounds(anchored, model_config), long_enough=halves is not None, lengths=lengths, anchor_ratio=anchor
+        _grounds(anchored, model_config),
+        long_enough=halves is not None,
+        replayed=replay.explains,
+        lengths=lengths,
+        anchor_ratio=anchor,
     )
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.settings)
@@ -181,10 +205,11 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         efficiency=batch_efficiency(calibration, whole),
         sensitivities=sensitivities(calibration, model_config.granularity),
         finish=_finish(whole, recommendation, calibration.layout, model_config, rng),
-        warnings=_warnings(whole, halves, lengths, model_config, simulated=judged.simulated_layouts > 0),
+        warnings=_warnings(whole, halves, lengths, model_config, replay, simulated=judged.simulated_layouts > 0),
         preemption=preemption_seen(whole, calibration.system.engine),
         length_drift=lengths,
         others=tuple(other.beside(whole) for other in model_config.others),
+        replay=replay,
     )
 
 
@@ -218,15 +243,17 @@ def _grounds(forecasts: Forecasts, model_config: ModelConfig) -> Grounds:
 
 
 def _calibrated(observed: Observed, model_config: ModelConfig, rng: np.random.Generator) -> Calibration:
-    return calibrate(
+    calibration = calibrate(
         observed,
         model_config.admission,
         model_config.prior,
         rng,
         form=model_config.form,
         prefetched_batches=model_config.prefetched_batches,
+        delivery=model_config.delivery,
         others=model_config.others,
     )
+    return replace(calibration, engine_slowness=slow_engines(observed, calibration.system.engine.curve))
 
 
 def _layouts(calibration: Calibration, granularity: Granularity) -> tuple[Layout, ...]:
@@ -243,12 +270,15 @@ def _safe_batch(system: System) -> float | None:
 
 
 def _prediction(
-    halves: tuple[Observed, Observed] | None, model_config: ModelConfig, rng: np.random.Generator
+    halves: tuple[Observed, Observed] | None,
+    model_config: ModelConfig,
+    scheduling: Scheduling,
+    rng: np.random.Generator,
 ) -> Prediction | None:
     if halves is None:
         return None
     first, rest = halves
-    return compare(_calibrated(first, model_config, rng), rest, model_config.settings, rng)
+    return compare(scheduled(_calibrated(first, model_config, rng), scheduling), rest, model_config.settings, rng)
 
 
 def _colocated_rate(calibration: Calibration) -> float | None:
@@ -276,6 +306,7 @@ def _warnings(
     halves: tuple[Observed, Observed] | None,
     lengths: Drift | None,
     model_config: ModelConfig,
+    replay: Replay,
     *,
     simulated: bool,
 ) -> tuple[ModelWarning, ...]:
@@ -285,6 +316,8 @@ def _warnings(
         ModelWarning.LENGTHS_DRIFT: lengths is not None and lengths.drifts,
         ModelWarning.PERIOD_DRIFTS: periods is not None and periods.drifts,
         ModelWarning.MANNER_ASSUMED: simulated and not model_config.scheduling_stated,
+        ModelWarning.SCHEDULING_CONTRADICTED: model_config.scheduling_contradicted,
+        ModelWarning.NOT_EXPLAINED: not replay.explains,
         ModelWarning.AHEAD_CONTRADICTED: seen is not None
         and abs(seen - model_config.prefetched_batches) > _OTHER_BATCHES,
     }

@@ -17,6 +17,7 @@ from rlscope.model.analytic.staleness import maximum
 from rlscope.model.analytic.steady_state import steady_states
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.gap import LEAST_ENGINES_COMPARED, STRAGGLES_RATIO, engine_slowness
 from rlscope.model.forecast.layouts import (
     STALE_QUANTILE,
     Forecast,
@@ -26,8 +27,9 @@ from rlscope.model.forecast.layouts import (
     timing_of_simulated,
 )
 from rlscope.model.numerics.bootstrap import ratio_of_sums
+from rlscope.model.observed import Observed
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
-from rlscope.model.system import Layout
+from rlscope.model.system import DecodeCurve, Layout
 
 _MOST_SIMULATED: Final = 10
 """Layouts that are simulated: a tenth to half of a second each."""
@@ -129,10 +131,14 @@ def _scaled(forecast: Forecast, factor: float) -> Forecast:
 
 
 def is_doubtful(calibration: Calibration, layout: Layout) -> bool:
-    """Whether the layout's steady state has a warning, is bound by the KV cache, or is staler than a cap allows."""
+    """Whether the layout's steady state has a warning, is bound by the KV cache, or is staler than a cap allows; with
+    slow engines every layout is, since their share of the engines changes with the split.
+    """
     state = steady_states(calibration.system, (layout,))[0]
     if isinstance(state, Refused):
         return False
+    if calibration.engine_slowness is not None:
+        return True
     workload, cap, terms = calibration.system.workload, calibration.system.admission.max_staleness, state.staleness
     passes_cap = (
         cap is not None and terms is not None and maximum(terms, workload.lengths) > cap + workload.prefetched_batches
@@ -181,7 +187,34 @@ def simulated_run(calibration: Calibration, layout: Layout, settings: Settings) 
     """A layout simulated with the best estimate; None where its limits never let a step start."""
     workload = calibration.system.workload
     steps = max(_FEWEST_STEPS, min(_STEPS, _MOST_SAMPLES // workload.samples_per_step))
+    engines = layout.sampler_gpus // calibration.system.engine.gpus
+    settings = replace(settings, engine_slowness=slowness_at(calibration.engine_slowness, engines))
     try:
         return simulate(calibration.system, layout, steps=steps, seed=_SEED, settings=settings)
     except (ValueError, NeverTrains):
         return None
+
+
+def slow_engines(observed: Observed, curve: DecodeCurve) -> tuple[float, ...] | None:
+    """Factor on the times of each engine, the slowest first; None where none is far slower than the median.
+
+    Engines that are not slow are all alike. Each is busy for about as long, so that the mean of 1 / factor is the speed
+    that the curve has: 1. Own derivation.
+    """
+    slowness = engine_slowness(observed.passes, curve)
+    if slowness.size < LEAST_ENGINES_COMPARED:
+        return None
+    is_slow = slowness >= STRAGGLES_RATIO * np.median(slowness)
+    if not is_slow.any():
+        return None
+    usual = float(np.median(slowness[~is_slow]))
+    others = [usual] * (observed.engines - int(is_slow.sum()))
+    factors = np.array([*sorted(slowness[is_slow].tolist(), reverse=True), *others])
+    return tuple((factors * (1.0 / factors).mean()).tolist())
+
+
+def slowness_at(slowness: tuple[float, ...] | None, engines: int) -> tuple[float, ...] | None:
+    """The factors of a layout with N engines: the slow ones stay, and one more is like the last of the others."""
+    if slowness is None:
+        return None
+    return (*slowness, *[slowness[-1]] * (engines - len(slowness)))[:engines]

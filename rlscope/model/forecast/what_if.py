@@ -8,7 +8,7 @@ change costs, and what it does to learning.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.analytic.limits import Refusal, Refused
@@ -18,16 +18,21 @@ from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.change import Change, changed_systems, warnings_of
 from rlscope.model.forecast.layouts import Forecast, Spread, anchored_forecasts, forecast_layouts
-from rlscope.model.forecast.result import ModelConfig, ModelResult
 from rlscope.model.forecast.simulated import correct_by_simulation
 from rlscope.model.system import Granularity, Layout, System, possible_layouts
 from rlscope.model.warnings import ModelWarning
 
+if TYPE_CHECKING:
+    # Only for types, so that what makes a ModelResult can ask for changes while it does.
+    from rlscope.model.forecast.result import ModelConfig, ModelResult
+
 Obstacle = Refusal | Literal["queue_capacity", "in_flight_cap"]
-"""What keeps a run from running; queue_capacity, in_flight_cap: it is smaller than what one step takes."""
+"""What keeps a run from running; queue_capacity, in_flight_cap: it is smaller than what a step takes at a time."""
 
 _NOTHING_MEASURED: Final = frozenset({ModelWarning.CUT_LENGTHS, ModelWarning.UPDATES_NOT_SEEN})
 """Warnings that leave nothing measured for the answer to rest on."""
+_MOST_SAMPLES: Final = 100_000
+"""Of a version: more take over a minute to simulate."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,28 +55,39 @@ class WhatIf:
     """What the run does not show of the change."""
     calibration: Calibration
     """Of the run as it was."""
+    steps_per_version: float
+    """Optimizer steps of one publication with the change; `calibration` has those of the run as it was."""
 
 
-def what_if(model: ModelResult, change: Change) -> WhatIf:
-    """Answer one question about a run. Raises ImpossibleChangeError for GPUs that make no layout."""
-    calibration, now = model.calibration, model.forecasts.today
-    layouts = asked_layouts(calibration.layout, change, model.model_config.granularity)
-    systems = (calibration.system, *calibration.draws)
-    changed = changed_systems(systems, change, calibration.steps_per_version, model.model_config.new_cap_policy)
-    asked = replace(calibration, system=changed[0], draws=changed[1:])
-    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model.model_config, change)))
+def what_if(model: "ModelResult", change: Change) -> WhatIf:
+    """Answer one question about a run. Raises what `forecast_change` does."""
+    return forecast_change(model.calibration, model.model_config, model.forecasts.today, change, model.anchor_ratio)
+
+
+def forecast_change(
+    calibration: Calibration, model_config: "ModelConfig", now: Forecast, change: Change, anchor_ratio: float = 1.0
+) -> WhatIf:
+    """Apply a change to a calibrated run and forecast it beside `now`, the run's own layout with the same calibration.
+
+    anchor_ratio: what the rates of `now` were multiplied by, so that they are at the measured level.
+    Raises ImpossibleChangeError for GPUs that make no layout, for more samples of a version than can be simulated, and
+    for one limit given in two ways.
+    """
+    if change.max_in_flight_samples is not None and change.max_in_flight_groups is not None:
+        raise ImpossibleChangeError("give the in-flight limit in samples or in groups, not in both")
+    layouts = asked_layouts(calibration.layout, change, model_config.granularity)
+    asked = _asked(calibration, model_config, change)
+    asked = replace(asked, layout=_fastest(asked, layouts, _with_cap(model_config, change)))
     obstacle = _obstacle(calibration, asked)
     judged = (
-        None
-        if obstacle
-        else correct_by_simulation(asked, forecast_layouts(asked, ()), model.model_config.settings, None)
+        None if obstacle else correct_by_simulation(asked, forecast_layouts(asked, ()), model_config.settings, None)
     )
     predicted = Forecast(asked.layout, None, None, None, None, None, None)
     if judged is not None:
-        predicted = anchored_forecasts(judged.forecasts, model.anchor_ratio).today
+        predicted = anchored_forecasts(judged.forecasts, anchor_ratio).today
     trainer_gpus = asked.layout.trainer_gpus
     unseen = None if calibration.training.has_seen(trainer_gpus) else trainer_gpus
-    warnings = warnings_of(change, calibration.system, unseen, model.model_config.new_cap_policy)
+    warnings = warnings_of(change, calibration.system, unseen, model_config.new_cap_policy)
     return WhatIf(
         asked=change,
         now=now,
@@ -82,7 +98,19 @@ def what_if(model: ModelResult, change: Change) -> WhatIf:
         simulated=judged is not None and judged.simulated_layouts > 0,
         warnings=warnings,
         calibration=calibration,
+        steps_per_version=asked.steps_per_version,
     )
+
+
+def _asked(calibration: Calibration, model_config: "ModelConfig", change: Change) -> Calibration:
+    """The calibration with the change, but for its layout."""
+    systems = (calibration.system, *calibration.draws)
+    changed = changed_systems(systems, change, calibration.steps_per_version, model_config.new_cap_policy)
+    steps_per_version = float(change.steps_per_version or calibration.steps_per_version)
+    samples, before = (each.workload.samples_per_step for each in (changed[0], calibration.system))
+    if samples > max(_MOST_SAMPLES, before):
+        raise ImpossibleChangeError(f"{samples:,} samples between two weight updates; at most {_MOST_SAMPLES:,}")
+    return replace(calibration, system=changed[0], draws=changed[1:], steps_per_version=steps_per_version)
 
 
 def asked_layouts(today: Layout, change: Change, granularity: Granularity) -> tuple[Layout, ...]:
@@ -127,14 +155,14 @@ def _pieces(granularity: Granularity) -> str:
     return f"trainer GPUs come in multiples of {replica}, sampler GPUs in multiples of {engine}"
 
 
-def _with_cap(model_config: ModelConfig, change: Change) -> ModelConfig:
+def _with_cap(model_config: "ModelConfig", change: Change) -> "ModelConfig":
     """A cap that is asked for and drops nothing replaces the run's own."""
     if change.max_staleness is None or model_config.new_cap_policy == "drop":
         return model_config
     return replace(model_config, most_staleness=change.max_staleness)
 
 
-def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: ModelConfig) -> Layout:
+def _fastest(asked: Calibration, layouts: Sequence[Layout], model_config: "ModelConfig") -> Layout:
     """The fastest of several layouts that can run, those that keep the staleness cap before those that do not."""
     usable = [layout for layout in layouts if _refusal(asked, layout) is None]
     if len(usable) < 2:
@@ -164,7 +192,8 @@ def _obstacle(calibration: Calibration, asked: Calibration) -> Obstacle | None:
     if refusal is not None or asked.synchronous:
         return refusal
     # A run whose own limits are smaller than a step did run, so they are not what the model assumes.
-    return _small_limit(asked.system) if _small_limit(calibration.system) is None else None
+    own = _small_limits(calibration.system)
+    return next((each for each in _small_limits(asked.system) if each not in own), None)
 
 
 def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
@@ -175,18 +204,15 @@ def _refusal(calibration: Calibration, layout: Layout) -> Refusal | None:
     return state.reason if isinstance(state, Refused) else None
 
 
-def _small_limit(system: System) -> Obstacle | None:
-    """The limit that no step could ever pass: it holds fewer whole groups than a step takes."""
+def _small_limits(system: System) -> list[Obstacle]:
+    """The limits that no step could ever pass: they hold fewer whole groups than a step takes at a time."""
     workload, admission = system.workload, system.admission
-    groups = math.ceil(workload.samples_per_step / workload.group_size)
+    groups = math.ceil(workload.samples_per_batch / workload.unit_samples)
     limits: Mapping[Obstacle, int | None] = {
         "queue_capacity": admission.queue_capacity_samples,
         "in_flight_cap": admission.max_in_flight_samples,
     }
-    for name, limit in limits.items():
-        if limit is not None and limit // workload.group_size < groups:
-            return name
-    return None
+    return [name for name, limit in limits.items() if limit is not None and limit // workload.unit_samples < groups]
 
 
 def _graded(forecast: Forecast, warnings: Sequence[ModelWarning]) -> Forecast:

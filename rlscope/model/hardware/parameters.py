@@ -41,6 +41,8 @@ class Counted:
     shape: ModelShape
     attention_width: int
     """Heads times their dimension."""
+    hidden_size: int
+    """Values of a token between layers."""
 
 
 def count_parameters(config: Mapping[str, object], bytes_per_weight: float, bytes_per_kv: float) -> Counted:
@@ -76,7 +78,7 @@ def count_parameters(config: Mapping[str, object], bytes_per_weight: float, byte
         kv_latent_dim=_latent(config) if family == "deepseek_v3" else None,
         **_window(config),
     )
-    return Counted(shape, _heads(config).queries * _heads(config).width)
+    return Counted(shape, _heads(config).queries * _heads(config).width, hidden)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,27 +2,33 @@
 
 Warm-up, drift and the end of a run make a mean over the whole run meaningless. Levels are found by binary segmentation
 of the log step period with a multiple of the Schwarz penalty (Scott and Knott 1974 for the splits; Yao 1988 for the
-penalty); the noise level is the median absolute first difference, which a change of level does not inflate. A drift is
-a line through the logarithm. Not covered: seasonal effects, and several drifts in a row.
+penalty); the noise level is the median absolute first difference, which a change of level does not inflate. Outliers
+are replaced by the running median before the segmentation (Hampel 1974), so that a checkpoint or an evaluation, which
+makes a step or a few of them slow, is not taken for a level. A drift is a line through the logarithm. Not covered:
+seasonal effects, and several drifts in a row.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import median
+from statistics import median, median_low
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import stdtrit
-
-from rlscope.model.numerics.bootstrap import autocorrelation_time
 
 LEAST_STEPS_TO_SETTLE: Final = 10
 """Fewer steps cannot tell a level from noise: the standard error of the noise level alone is then above 25%."""
+_LEAST_LEVEL_STEPS: Final = LEAST_STEPS_TO_SETTLE // 2
+"""A level lasts at least so many steps; what is shorter is an outlier."""
+_MEDIAN_STEPS: Final = 2 * _LEAST_LEVEL_STEPS - 1
+"""Steps of the running median: the fewest of which every level has the majority at each of its steps."""
+_OUTLIER_SIGMAS: Final = 3.0
+"""Further from the running median is an outlier: the customary bound of Hampel's filter."""
 _PENALTY: Final = 3.0
-"""Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 forgives outliers."""
+"""Multiples of log(n) noise variances that a split must explain: 2 is the Schwarz criterion, 3 allows for related
+steps."""
 MAD_TO_SIGMA: Final = 1.4826
 """Standard deviation over median absolute deviation, for normal noise."""
 _SMALLEST_SIGMA: Final = 0.02
@@ -47,15 +53,41 @@ class Stretch:
 def last_stable_stretch(periods_s: Sequence[float]) -> Stretch | None:
     """The last stretch of at least LEAST_STEPS steps over which the period keeps one level; None when there is none.
 
-    periods_s: one positive period per step, in order, seconds.
+    Outliers cut nothing, but a stretch neither begins nor ends with one. periods_s: one positive period per step, in
+    order, seconds.
     """
     if len(periods_s) < LEAST_STEPS_TO_SETTLE:
         return None
     levels = [math.log(max(period_s, 1e-9)) for period_s in periods_s]
-    edges = [0, *sorted(_cuts(levels, 0, len(levels), _noise(levels) ** 2)), len(levels)]
-    stretches = [Stretch(first, after - 1) for first, after in pairwise(edges)]
+    sigma = _noise(levels)
+    bound = _OUTLIER_SIGMAS * sigma
+    edges = [0, *sorted(_cuts(_without_outliers(levels, bound), 0, len(levels), sigma**2)), len(levels)]
+    stretches = [_trimmed(levels, first, after, bound) for first, after in pairwise(edges)]
     long_enough = [stretch for stretch in stretches if stretch.last - stretch.first + 1 >= LEAST_STEPS_TO_SETTLE]
     return long_enough[-1] if long_enough else None
+
+
+def _without_outliers(levels: Sequence[float], bound: float) -> list[float]:
+    """The levels, with the running median in place of those further than the bound from it."""
+    typical = [_running_median(levels, place) for place in range(len(levels))]
+    return [level if abs(level - usual) <= bound else usual for level, usual in zip(levels, typical, strict=True)]
+
+
+def _running_median(levels: Sequence[float], place: int) -> float:
+    """The median of the _MEDIAN_STEPS levels around a place; at the ends, of the first or the last of them."""
+    first = min(max(0, place - _MEDIAN_STEPS // 2), len(levels) - _MEDIAN_STEPS)
+    return median(levels[first : first + _MEDIAN_STEPS])
+
+
+def _trimmed(levels: Sequence[float], first: int, after: int, bound: float) -> Stretch:
+    """Steps [first, after) without the outliers at their ends."""
+    usual = median_low(levels[first : min(first + _MEDIAN_STEPS, after)])
+    while abs(levels[first] - usual) > bound:
+        first += 1
+    usual = median_low(levels[max(after - _MEDIAN_STEPS, first) : after])
+    while abs(levels[after - 1] - usual) > bound:
+        after -= 1
+    return Stretch(first, after - 1)
 
 
 def _noise(levels: Sequence[float]) -> float:
@@ -81,11 +113,10 @@ def _cuts(levels: Sequence[float], first: int, after: int, variance: float) -> l
 
 
 def _best_cut(sums: Sequence[float], start: int, end: int, threshold: float) -> int | None:
-    """Where two levels explain most more than one, above the threshold. Pieces keep LEAST_STEPS / 2 steps."""
+    """Where two levels explain most more than one, above the threshold. Pieces keep _LEAST_LEVEL_STEPS steps."""
     total, count = sums[end] - sums[start], end - start
     best, best_gain = None, threshold
-    shortest = LEAST_STEPS_TO_SETTLE // 2
-    for cut in range(start + shortest, end - shortest + 1):
+    for cut in range(start + _LEAST_LEVEL_STEPS, end - _LEAST_LEVEL_STEPS + 1):
         left, left_count = sums[cut] - sums[start], cut - start
         right, right_count = total - left, count - left_count
         gain = left * left / left_count + right * right / right_count - total * total / count
@@ -112,6 +143,11 @@ def drift(values: npt.ArrayLike) -> Drift | None:
     The line's error is widened by the autocorrelation of what is left around it. None with fewer than ten steps, or
     where a value is not positive.
     """
+    # Slow to import, and `check` looks for findings without.
+    from scipy.special import stdtrit
+
+    from rlscope.model.numerics.bootstrap import autocorrelation_time
+
     series = np.asarray(values, dtype=np.float64)
     if series.size < _LEAST_STEPS or series.min() <= 0.0:
         return None

@@ -1,7 +1,7 @@
 """Maximum and random sample of a log density of a few parameters, evaluated for many parameter vectors at a time.
 
-Seeded by the generator that the caller passes in. Not covered: densities with separate modes, which the sampler would
-not visit in the right proportion, and more than about ten parameters.
+Seeded by the generator that the caller passes in. Separate modes are visited in the right proportion by `anneal` only;
+`draw` goes on from where it is started. Not covered: more than about ten parameters.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy.special import gammaln, logsumexp
 
 from rlscope.model.arrays import Reals
 
@@ -19,6 +20,12 @@ _STRETCH: Final = 2.0
 """The sampler's one setting, at the value that its authors advise."""
 _WINDOW_TIMES: Final = 5.0
 """Autocorrelation times after which the sum of autocorrelations is cut off: beyond, it is mostly noise."""
+_DEGREES: Final = 5.0
+"""Of Student's law that an integral is bridged to: heavier tails than the density of a few logarithms has."""
+_JITTER: Final = 1e-9
+_KEPT_RATIO: Final = 0.5
+"""Effective share of the vectors that one cooling step leaves: the usual choice."""
+_HALVINGS: Final = 40
 _NUDGE: Final = 1e-5
 """Of the numerical gradient; parameters are logarithms or of the size of 1."""
 _STEPS: Final = 2.0 ** np.arange(1, -15, -1)
@@ -123,6 +130,71 @@ def draw(
     return Chain(
         np.concatenate(kept), SamplerDiagnostics(acceptance_ratio, integrated_autocorrelation_steps(np.stack(visited)))
     )
+
+
+def anneal(
+    log_density: LogDensity, log_broad: LogDensity, start: Reals, rng: np.random.Generator, *, moves: int
+) -> Reals:
+    """Vectors from a density that may have separate modes, by cooling those of a broad one (Del Moral et al. 2006).
+
+    start: vectors drawn from the broad law, whose log density log_broad is normalised, an even number of rows. In each
+    step vectors are drawn again by their weight and moved by `moves` stretch moves.
+    """
+    vectors, heat = start, 1.0
+    while heat > 0.0:
+        gain = log_density(vectors) - log_broad(vectors)
+        step = _cooling(gain, heat)
+        heat = 0.0 if step >= heat else heat - step
+        weight = np.exp(step * (gain - gain.max()))
+        places = (np.arange(len(vectors)) + rng.random()) / len(vectors)
+        vectors = vectors[np.searchsorted(np.cumsum(weight)[:-1] / weight.sum(), places)]
+
+        def tempered(tried: Reals, heat: float = heat) -> Reals:
+            possible, broad = log_density(tried), log_broad(tried)
+            inside = np.isfinite(broad) & np.isfinite(possible)
+            mixed = heat * np.where(inside, broad, 0.0) + (1.0 - heat) * np.where(inside, possible, 0.0)
+            return np.where(inside, mixed, -np.inf)
+
+        densities = tempered(vectors)
+        for _ in range(moves):
+            _stretch(tempered, vectors, densities, rng)
+    return vectors
+
+
+def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generator) -> float:
+    """Logarithm of the integral of a density, from vectors drawn from it.
+
+    Bridge sampling (Meng and Wong 1996), by the geometric bridge, between the density and Student's law with the mean
+    and the covariance of the vectors.
+    """
+    (count, size), centre = vectors.shape, vectors.mean(axis=0)
+    factor = np.linalg.cholesky(np.cov(vectors.T) + _JITTER * np.eye(size))
+    constant = gammaln((_DEGREES + size) / 2) - gammaln(_DEGREES / 2) - size / 2 * np.log(_DEGREES * np.pi)
+    constant -= np.log(np.diagonal(factor)).sum()
+
+    def log_law(deviations: Reals) -> Reals:
+        return constant - (_DEGREES + size) / 2 * np.log1p((deviations**2).sum(axis=1) / _DEGREES)
+
+    deviations = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(_DEGREES, (count, 1)) / _DEGREES)
+    up = (log_density(centre + deviations @ factor.T) - log_law(deviations)) / 2
+    down = (log_law(np.linalg.solve(factor, (vectors - centre).T).T) - log_density(vectors)) / 2
+    return float(logsumexp(up) - logsumexp(down))
+
+
+def _cooling(gain: Reals, heat: float) -> float:
+    """The largest step that leaves _KEPT_RATIO of the vectors effective (Kish 1965), at most `heat`."""
+
+    def kept(step: float) -> bool:
+        weight = np.exp(step * (gain - gain.max()))
+        return float(weight.sum() ** 2 / (weight**2).sum()) >= _KEPT_RATIO * len(gain)
+
+    low, high = 0.0, heat
+    if kept(high):
+        return high
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    return max(low, heat * 2.0**-_HALVINGS)
 
 
 def integrated_autocorrelation_steps(chain: Reals) -> float:

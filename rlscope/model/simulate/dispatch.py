@@ -356,7 +356,13 @@ class Pull:
         if here != NEVER:
             self._deliver(here, version, now_s)
             self._start(here)
-        limits = (self._gate.taken, self._gate.filtered, self._gate.version, self._queue.dropped)
+        limits = (
+            self._gate.taken,
+            self._gate.out_of_flight,
+            self._gate.filtered,
+            self._gate.version,
+            self._queue.dropped,
+        )
         if limits != self._seen:
             self._seen = limits
             for index, outbox in enumerate(self._outboxes):

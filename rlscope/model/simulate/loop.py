@@ -1,5 +1,6 @@
 """The event loop: engines, groups, the queue and the trainer, from one change to the next.
 
+A step is all that makes a version: where trainers take several batches for one, it ends with the last of them.
 Everything of a simulated run happens at one of four kinds of moment: an engine's boundary, a sample's return from its
 environment, the end of a training step, and the end of a publication. A version is counted as published when its step
 ends; the engines are offered it `delay_s` later. A sample waits for its environment once, after its last token. Not
@@ -127,12 +128,14 @@ class EventLoop:
         self._swaps = not capped and not workload.environment_s
         self._leave_engine = self._go_outside if workload.environment_s else self._finish
         draws = self._draws = Draws(workload, samples_at_start(system, layout), settings.step_noise, rng)
-        self.samples = Samples(draws, workload.group_size)
+        self.samples = Samples(draws, workload.unit_samples)
         self.fleet = EngineFleet(terms, layout.running_per_engine, self.samples)
         pulls = settings.dispatch == "pulled"
         order: QueueOrder = "oldest_first" if capped else settings.queue_order
         self.queue = GroupQueue(admission, order, self.samples, held_by_engines=pulls)
-        self.gate = Gate(admission, workload.samples_per_step, workload.group_size, self.queue)
+        self.gate = Gate(
+            admission, workload.samples_per_step, workload.unit_samples, self.queue, workload.batches_per_version
+        )
         self._starter = self._pull() if pulls else Router(self.fleet, self.gate, self.queue, self._start_group)
         self._cap = Cap(admission.max_staleness or 0, self.samples, self.queue, self.fleet) if capped else None
         self.trainer = SimulatedTrainer(system, layout.trainer_gpus, draws.step_factor)
@@ -140,9 +143,9 @@ class EventLoop:
         self.version = 0
         self.step_ends_s: list[float] = []
         self._needed_groups = self.gate.groups_of(1)
-        """Of the next step."""
-        self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.group_size)
-        """Held besides those of the next step when it starts."""
+        """Of the next batch."""
+        self._prefetched_groups = round(workload.prefetched_batches * workload.samples_per_step / workload.unit_samples)
+        """Held besides those of the next batch when its step starts."""
         self._taken: list[int] = []
         """Taken out of the queue, not yet trained on."""
         self._batch: list[int] = []
@@ -245,6 +248,7 @@ class EventLoop:
             self._starter.finish(group, self.version, now_s)
         else:
             samples.group_outcome[group] = FILTERED
+            samples.group_left_s[group] = now_s
             self.gate.filtered += 1
         self._note_queued(now_s)
 
@@ -298,7 +302,7 @@ class EventLoop:
         self._batch, self._taken = self._taken[:needed], self._taken[needed:]
         tokens = self.samples.tokens_of(self._batch)
         self._plan(self.trainer.step(needed * self.samples.group_size, tokens, now_s), "step_end", self.version)
-        self._needed_groups = self.gate.groups_of(self.trainer.steps + 1)
+        self._needed_groups = self.gate.groups_of(self.trainer.batches + 1)
 
     def _take(self, groups: int, now_s: float) -> None:
         self._taken += self.queue.take(groups, now_s)
@@ -315,8 +319,12 @@ class EventLoop:
             samples.group_outcome[group] = TRAINED
             samples.group_step[group] = step
             samples.group_consumer_version[group] = self.version
-        self.step_ends_s.append(now_s)
+        self.gate.trained += len(self._batch)
         self.trainer.publish(now_s)
+        if not self.trainer.makes_version:
+            self._plan(now_s, "free", self.version)
+            return
+        self.step_ends_s.append(now_s)
         if self._cap is None or self._cap.allows(self.version + 1):
             self.version += 1
             self.queue.drop_stale(self.version, now_s)

@@ -1,8 +1,9 @@
 """The queue to the trainer, the limits on starting groups, and the places that stay empty for them. Counts in groups.
 
-A group is in flight from its start until the trainer takes it, or until it is dropped or filtered. Where the staleness
-cap is kept by admission, groups start only up to (version + max_staleness + 1) steps' worth, less what was dropped or
-filtered: the rule of AReaL (Fu et al. 2025), which a sample overtaken by shorter ones can exceed.
+A group is in flight from its start until it is dropped or filtered, or until the trainer takes it, or has trained on it
+where the limit counts that too. Where the staleness cap is kept by admission, groups start only up to (version +
+max_staleness + 1) steps' worth, less what was dropped or filtered: the rule of AReaL (Fu et al. 2025), which a sample
+overtaken by shorter ones can exceed.
 """
 
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class GroupQueue:
     ) -> None:
         """held_by_engines: what is held back enters when `release` says so, and not as soon as there is room."""
         self._samples, self._oldest_first = samples, order == "oldest_first"
+        self._newest_first = order == "lifo"
         self._held_by_engines = held_by_engines
         capacity = admission.queue_capacity_samples
         self._capacity = None if capacity is None else capacity // samples.group_size
@@ -75,12 +77,12 @@ class GroupQueue:
         """A group is finished while `version` is the last one published."""
         self._samples.group_outcome[group] = QUEUED
         if self._is_stale(group, version):
-            self._drop(group)
+            self._drop(group, now_s)
         elif not self.has_room:
             self._held.append(group)
         else:
             if self._drops_oldest and len(self._queued) == self._capacity:
-                self._drop(self._pop(now_s))
+                self._drop(self._pop_oldest(now_s), now_s)
             self._push(group, now_s)
 
     def drop_stale(self, version: int, now_s: float) -> None:
@@ -90,7 +92,7 @@ class GroupQueue:
         kept = [entry for entry in self._queued if not self._is_stale(entry[2], version)]
         for entry in self._queued:
             if self._is_stale(entry[2], version):
-                self._drop(entry[2])
+                self._drop(entry[2], now_s)
         heapify(kept)
         self.note_depth(now_s)
         self._queued = kept
@@ -102,6 +104,8 @@ class GroupQueue:
     def take(self, count: int, now_s: float) -> list[int]:
         """The groups of a batch, in order; what was held back moves up, unless engines hold it."""
         taken = [self._pop(now_s) for _ in range(count)]
+        for group in taken:
+            self._samples.group_left_s[group] = now_s
         while self._held and self.has_room and not self._held_by_engines:
             self._push(self._held.pop(0), now_s)
         return taken
@@ -114,29 +118,50 @@ class GroupQueue:
     def _is_stale(self, group: int, version: int) -> bool:
         return self._most_stale is not None and version - self._samples.group_first_version[group] > self._most_stale
 
-    def _drop(self, group: int) -> None:
+    def _drop(self, group: int, now_s: float) -> None:
         self._samples.group_outcome[group] = DROPPED
+        self._samples.group_left_s[group] = now_s
         self.dropped += 1
 
     def _push(self, group: int, now_s: float) -> None:
         self.note_depth(now_s)
         rank = self._samples.group_first_version[group] if self._oldest_first else NEVER
-        heappush(self._queued, (rank, self._arrivals, group))
+        arrival = -self._arrivals if self._newest_first else self._arrivals
+        heappush(self._queued, (rank, arrival, group))
         self._arrivals += 1
 
     def _pop(self, now_s: float) -> int:
         self.note_depth(now_s)
         return heappop(self._queued)[2]
 
+    def _pop_oldest(self, now_s: float) -> int:
+        """What a full queue loses: the head, or its other end where the newest are taken first."""
+        if not self._newest_first:
+            return self._pop(now_s)
+        self.note_depth(now_s)
+        oldest = max(self._queued)
+        self._queued.remove(oldest)
+        heapify(self._queued)
+        return oldest[2]
+
 
 class Gate:
     """Counts in groups."""
 
-    def __init__(self, admission: Admission, samples_per_step: int, group_size: int, queue: GroupQueue) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        samples_per_step: int,
+        group_size: int,
+        queue: GroupQueue,
+        batches_per_version: int = 1,
+    ) -> None:
         self._queue = queue
         self._samples_per_step, self._group_size = samples_per_step, group_size
+        self._batches_per_version = batches_per_version
         in_flight = admission.max_in_flight_samples
         self._most_in_flight = None if in_flight is None else in_flight // group_size
+        self._counts_training = admission.in_flight_until_trained
         self._max_versions_ahead = admission.max_staleness if admission.staleness_policy == "admission" else None
         self.is_always_open = (
             self._most_in_flight is None and self._max_versions_ahead is None and queue.always_has_room
@@ -144,33 +169,42 @@ class Gate:
         """Whether nothing ever holds."""
         self.started = 0
         self.taken = 0
+        self.trained = 0
+        """Of those taken, groups whose step has ended."""
         self.filtered = 0
         self.version = 0
         """The newest one that samplers have been offered."""
 
-    def groups_of(self, step: int) -> int:
-        """Groups that a step trains on, the first being 1: where a step is no whole number of groups, the mean is."""
-        return self._groups_until(step) - self._groups_until(step - 1)
+    @property
+    def out_of_flight(self) -> int:
+        """Groups that the cap in flight has let go of, besides those dropped or filtered."""
+        return self.trained if self._counts_training else self.taken
+
+    def groups_of(self, batch: int) -> int:
+        """Groups of a batch, the first being 1: where one is no whole number of groups, the mean is."""
+        return self._groups_until(batch) - self._groups_until(batch - 1)
 
     def hold(self) -> Hold | None:
         """What keeps the next group from starting; None where it may.
 
-        A limit on what is in flight that binds while a whole step's worth is queued costs nothing: the trainer is
+        A limit on what is in flight that binds while a whole batch is queued costs nothing: the trainer is
         behind, and that is backpressure.
         """
         queue = self._queue
         if not queue.has_room:
             return "backpressure"
         started = self.started - self.filtered - queue.dropped + 1
-        is_held = self._most_in_flight is not None and started - self.taken > self._most_in_flight
+        is_held = self._most_in_flight is not None and started - self.out_of_flight > self._most_in_flight
         if self._max_versions_ahead is not None and not is_held:
-            is_held = started > self._groups_until(self.version + self._max_versions_ahead + 1)
+            allowed_versions = self.version + self._max_versions_ahead + 1
+            is_held = started > self._groups_until(allowed_versions * self._batches_per_version)
         if not is_held:
             return None
-        return "backpressure" if len(queue) * self._group_size >= self._samples_per_step else "staleness_cap"
+        queued = len(queue) * self._group_size * self._batches_per_version
+        return "backpressure" if queued >= self._samples_per_step else "staleness_cap"
 
-    def _groups_until(self, step: int) -> int:
-        return step * self._samples_per_step // self._group_size
+    def _groups_until(self, batch: int) -> int:
+        return batch * self._samples_per_step // (self._group_size * self._batches_per_version)
 
 
 def _nothing() -> dict[HoldCause, float]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from rlscope.model.arrays import Counts, Flags
+from rlscope.model.arrays import Counts, Flags, Reals
 from rlscope.model.simulate.engine import EngineTotals
 from rlscope.model.simulate.queue import HoldCause, PlaceTotals
 from rlscope.model.simulate.samples import DROPPED, FILTERED, OPEN, QUEUED, TRAINED, Samples
@@ -154,6 +154,8 @@ class Simulated:
     """Response length, mean over trained samples."""
     mean_queued_samples: float
     """In the queue, mean over time; what is held back by a full queue is not in it."""
+    mean_in_flight_samples: float
+    """Begun, and neither taken by the trainer nor dropped or filtered, mean over time."""
     staleness: SimulatedStaleness
     ledger: TokenLedger
     """Of the whole run, warm-up included."""
@@ -225,6 +227,7 @@ def summarise(samples: Samples, start: Totals, end: Totals, step_ends_s: Sequenc
         preemptions=engine.preemptions,
         mean_trained_tokens=float(lengths.mean()),
         mean_queued_samples=(end.queue_group_s - start.queue_group_s) * samples.group_size / seconds,
+        mean_in_flight_samples=_in_flight_s(columns, start.now_s, end.now_s) / seconds,
         staleness=staleness_of(columns, trained_groups, end.switches),
         ledger=_ledger(columns, end),
     )
@@ -262,6 +265,8 @@ class Columns:
     start_pass: Counts
     first_version: Counts
     is_finished: Flags
+    admitted_s: Reals
+    group_left_s: Reals
     group_outcome: Counts
     group_step: Counts
     group_first_version: Counts
@@ -280,6 +285,8 @@ class Columns:
             start_pass=np.array(samples.start_pass),
             first_version=np.array(samples.first_version),
             is_finished=np.array(samples.finished_s) >= 0.0,
+            admitted_s=np.array(samples.admitted_s),
+            group_left_s=np.array(samples.group_left_s),
             group_outcome=np.array(samples.group_outcome),
             group_step=np.array(samples.group_step),
             group_first_version=np.array(samples.group_first_version),
@@ -291,6 +298,14 @@ class Columns:
     def members(self, groups: Counts) -> Counts:
         """The samples of groups."""
         return (groups[:, None] * self.group_size + np.arange(self.group_size)).ravel()
+
+
+def _in_flight_s(columns: Columns, start_s: float, end_s: float) -> float:
+    """Seconds in flight between two moments, summed over samples: from its first pass until its group has left."""
+    left_s = np.repeat(np.where(columns.group_left_s < 0.0, np.inf, columns.group_left_s), columns.group_size)
+    begun = columns.admitted_s >= 0.0
+    spans_s = np.minimum(left_s, end_s) - np.maximum(columns.admitted_s, start_s)
+    return float(np.maximum(spans_s[begun], 0.0).sum())
 
 
 def _ledger(columns: Columns, end: Totals) -> TokenLedger:

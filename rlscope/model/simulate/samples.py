@@ -1,9 +1,10 @@
 """Samples and groups of a simulation, and all that is random about them: lengths, filtering, waits and step times.
 
-Group g holds the samples g * S .. g * S + S - 1. Columns are lists, not arrays: the simulation touches one entry at a
-time, and whole columns are evaluated at the end. Members of a group are as alike as was measured: a Gaussian copula
-whose correlation gives the measured mean of the longest member. Not covered: any other dependence, such as prompts that
-are hard in every epoch.
+Group g holds the samples g * S .. g * S + S - 1. A group is what is queued as one: where samples are delivered one by
+one, every sample is a group here, and only the lengths still follow the prompts. Columns are lists, not arrays: the
+simulation touches one entry at a time, and whole columns are evaluated at the end. Members of a group are as alike as
+was measured: a Gaussian copula whose correlation gives the measured mean of the longest member. Not covered: any other
+dependence, such as prompts that are hard in every epoch.
 """
 
 import math
@@ -48,7 +49,8 @@ class Draws:
     """Endless groups of lengths, waits for environments, and factors of steps."""
 
     def __init__(self, workload: Workload, staggered_samples: int, step_noise: float, rng: np.random.Generator) -> None:
-        self._law, self._group_size, self._rng = workload.lengths, workload.group_size, rng
+        self._law, self._alike_samples, self._rng = workload.lengths, workload.group_size, rng
+        self._unit_samples = workload.unit_samples
         self._kept_ratio, self._step_noise = workload.kept_ratio, step_noise
         self._correlation = group_correlation(workload.lengths)
         self._staggered_samples = staggered_samples
@@ -58,7 +60,7 @@ class Draws:
 
     def groups(self, count: int) -> tuple[list[int], list[bool]]:
         """Lengths in tokens of the samples of `count` groups, group after group, and whether each group is kept."""
-        lengths = self._lengths(count)
+        lengths = self._lengths(-(-count * self._unit_samples // self._alike_samples))[: count * self._unit_samples]
         if self._staggered_samples:
             first = min(self._staggered_samples, lengths.size)
             lengths[:first] = self._residual(first)
@@ -80,9 +82,10 @@ class Draws:
         return self._waits_s.pop()
 
     def _lengths(self, count: int) -> Counts:
+        """Of the samples of `count` prompts."""
         if self._correlation == 0.0:
-            return self._law.draw(self._rng, count * self._group_size)
-        own = self._rng.standard_normal((count, self._group_size)) * math.sqrt(1.0 - self._correlation)
+            return self._law.draw(self._rng, count * self._alike_samples)
+        own = self._rng.standard_normal((count, self._alike_samples)) * math.sqrt(1.0 - self._correlation)
         shared = self._rng.standard_normal((count, 1)) * math.sqrt(self._correlation)
         tokens = self._law.quantile(ndtr(own + shared).ravel())
         return np.maximum(np.rint(tokens), 1.0).astype(np.int64)
@@ -125,6 +128,8 @@ class Samples:
         """Version published when its last sample finished."""
         self.group_consumer_version: list[int] = []
         self.group_step: list[int] = []
+        self.group_left_s: list[float] = []
+        """When it was taken, dropped or filtered; NEVER before."""
 
     def start_group(self) -> range:
         """The samples of one more group."""
@@ -156,6 +161,7 @@ class Samples:
         for column in (self.group_first_version, self.group_ready_version, self.group_consumer_version):
             column += [NEVER] * len(kept)
         self.group_step += [NEVER] * len(kept)
+        self.group_left_s += [float(NEVER)] * len(kept)
 
 
 def _factors(waits_s: tuple[float, ...]) -> Reals | None:

@@ -40,13 +40,13 @@ def refuse_what_can_not_run(system: System, layout: Layout, settings: Settings) 
     slowness = settings.engine_slowness
     if slowness is not None and (len(slowness) != engines or min(slowness) <= 0):
         raise ValueError(f"{len(slowness)} slowness factors for {engines} engines; each must be above 0")
-    batch = math.ceil(workload.samples_per_step / workload.group_size)
+    batch = math.ceil(workload.samples_per_batch / workload.unit_samples)
     limits = {
         "the queue's capacity": admission.queue_capacity_samples,
         "max_in_flight_samples": admission.max_in_flight_samples,
     }
     for name, limit in limits.items():
-        if limit is not None and limit // workload.group_size < batch:
+        if limit is not None and limit // workload.unit_samples < batch:
             raise ValueError(f"{name} of {limit} samples holds fewer whole groups than a step: none could ever start")
     longest = workload.prompt_tokens + workload.lengths.max_tokens
     if engine.kv_capacity_tokens is not None and longest > engine.kv_capacity_tokens:

@@ -22,14 +22,15 @@ class TrainerTotals:
 
 
 class SimulatedTrainer:
-    """Waits, trains, publishes, and waits again."""
+    """Waits, trains on a batch, publishes once it has trained on all batches of a version, and waits again."""
 
     def __init__(self, system: System, gpus: int, step_factor: Callable[[], float]) -> None:
         workload, self._step_factor = system.workload, step_factor
         mean = trainer_step(system.trainer, workload, system.update, gpus)
-        self._overhead_s = system.trainer.overhead_s
-        self._s_per_token = (float(mean.compute_s) - self._overhead_s) / trained_tokens_per_step(workload)
-        self._phases_s = float(mean.phases_s)
+        overhead_s, self._batches_per_version = system.trainer.overhead_s, workload.batches_per_version
+        self._s_per_token = (float(mean.compute_s) - overhead_s) / trained_tokens_per_step(workload)
+        self._overhead_s = overhead_s / self._batches_per_version
+        self._phases_s = float(mean.phases_s) / self._batches_per_version
         self._prompt_tokens = workload.trained_prompt_tokens
         self.blocked_s = mean.blocked_s
         self.totals = TrainerTotals()
@@ -37,7 +38,18 @@ class SimulatedTrainer:
         """None while it trains or publishes."""
         self.since_s = 0.0
         """When it began what it does."""
-        self.steps = 0
+        self.batches = 0
+        """Begun so far."""
+
+    @property
+    def steps(self) -> int:
+        """Begun so far; a step trains on all batches of a version."""
+        return -(-self.batches // self._batches_per_version)
+
+    @property
+    def makes_version(self) -> bool:
+        """Whether the batch last begun is the last of its version."""
+        return self.batches % self._batches_per_version == 0
 
     def wait(self, reason: Wait, now_s: float) -> None:
         """Wait from now on, for this reason."""
@@ -57,11 +69,11 @@ class SimulatedTrainer:
         train_s, phases_s = factor * (self._overhead_s + tokens * self._s_per_token), factor * self._phases_s
         self.totals.train_s += train_s
         self.totals.phases_s += phases_s
-        self.steps += 1
+        self.batches += 1
         return now_s + train_s + phases_s
 
     def publish(self, now_s: float) -> None:
-        """The step has ended."""
+        """The batch has been trained on."""
         self.since_s = now_s
 
     def copy_totals(self) -> TrainerTotals:

@@ -53,6 +53,10 @@ _USUAL_SHARE: Final = 0.1
 launches and first messages. Were all shares as likely, most of what scaling loses would be put down to overhead."""
 _SURE_RATIO: Final = 0.99
 """Share of the draws in which overhead and rate must be positive for the overhead to count as identified."""
+_LEAST_ELASTICITY: Final = 0.1
+"""Seconds that grow less than this with tokens do not grow: steps padded to one shape, or timed by something else."""
+_GROWS_ERRORS: Final = 2.0
+"""Standard errors that the elasticity of a step must be above 0 to say that its seconds grow with its tokens."""
 _WIDEST_SLOPE: Final = 0.15
 """Relative standard deviation of the seconds per token beyond which line and overhead say nothing."""
 
@@ -72,7 +76,7 @@ class TrainingRate:
     numbers of GPUs were seen, each draw has an overhead that goes with its exponent."""
     scaling_seen_at: tuple[int, ...]
     """Other numbers of trainer GPUs that steps were seen at, least first; where there are none, the exponent is the
-    prior's, narrowed by how the seconds of steps follow their tokens."""
+    prior's, narrowed by how the seconds of steps follow their tokens if they do."""
     scaling_contradicted: bool
     """Whether no exponent explains what was seen there."""
     least_tokens: float
@@ -232,14 +236,18 @@ def _is_identified(line: Line) -> bool:
 
 
 def _elasticity(work: Reals, times: Reals, line: Line) -> Elasticity | None:
-    """Of the steps and of their resamples, rows of tokens and seconds; None where the tokens do not vary.
+    """Of the steps and of their resamples, rows of tokens and seconds; None where it says nothing of scaling.
 
-    Where the overhead is identified, the rest is in proportion to the tokens: 1, with the error of the slope.
+    That is where the tokens do not vary, and where the seconds do not grow with them: halving the tokens of a rank then
+    saves nothing only because something else sets the time, which may be as different with other ranks. Where the
+    overhead is identified, the rest is in proportion to the tokens: 1, with the error of the slope.
     """
     values = line.token_s * work.mean(axis=1) / times.mean(axis=1)
     if not np.isfinite(values).all():
         return None
     error = float(values[1:].std())
+    if values[0] < max(_LEAST_ELASTICITY, _GROWS_ERRORS * error):
+        return None
     return Elasticity(1.0, error / float(values[0])) if _is_identified(line) else Elasticity(float(values[0]), error)
 
 

@@ -1,8 +1,7 @@
 """How long a training step takes: seconds by the number of trainer GPUs, and the rate to expect before any run.
 
 Only the trainers' own work is counted here; the steady state adds waits for samples. Not covered: step times that vary,
-batches whose tokens differ from the mean, mixtures of experts beyond their active parameters, vision towers, and the
-cost of moving data.
+batches whose tokens differ from the mean, uneven loads of experts, vision towers, and the cost of moving data.
 """
 
 from dataclasses import dataclass, replace
@@ -17,6 +16,15 @@ from rlscope.model.system import Trainer, WeightUpdate, Workload
 LIKELY_MFU_RATIO: Final = 0.25
 LIKELY_MFU_SD: Final = 0.1
 """Trainers of RL runs use 10 to 35% of the peak: prime-rl reports 14% at 16k tokens and 35% at 65k, 4B on H100."""
+_ROUTING_S: Final = 1.8e-6
+_ROUTING_BYTES_PER_S: Final = 92e9
+"""Of `expert_routing_s_per_token`, fitted to four models of 30 to 671 billion parameters on nodes of eight H100 that
+Megatron Bridge's performance summary lists (`benchmarks/published_steps.py` refits them, each model left out in turn).
+"""
+_ROUTING_BYTES: Final = 8.0
+"""To and from the expert, in the forward and in the backward pass, in bf16."""
+LIKELY_ROUTING_LOG_SD: Final = 0.5
+"""Of the time of routing: between the containers and kinds of node of that table, and between models left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +94,11 @@ class TrainedModel:
     extra_forward_passes: int = 0
     """Forward passes over the same tokens inside the measured time: old log-probabilities, a reference model."""
 
+    @property
+    def passes(self) -> float:
+        """Forward passes over a token that cost as much as all of its passes; a backward pass counts for two."""
+        return 3.0 + float(self.recomputes_activations) + self.extra_forward_passes
+
 
 def token_weighted_tokens(lengths: LengthLaw, prompt_tokens: float) -> float:
     """Length of the sequence that a random generated token is in: P + E[L^2] / E[L], tokens."""
@@ -99,8 +112,18 @@ def training_flops_per_token(model: TrainedModel, sequence_tokens: float) -> flo
     halves its cost; 2 N + 4 l d s / 2 for every extra forward pass (own bookkeeping).
     """
     forward = 2.0 * model.active_parameters + 2.0 * model.layers * model.attention_width * sequence_tokens
-    passes = 3.0 + float(model.recomputes_activations) + model.extra_forward_passes
-    return forward * passes
+    return forward * model.passes
+
+
+def expert_routing_s_per_token(layers: int, experts_per_token: int, hidden_size: int) -> float:
+    """GPU-seconds of a trained token besides arithmetic, in a mixture of experts: l (a + 8 k h / w).
+
+    Each of l layers sends k copies of h values to experts and back, forward and backward, in 2 bytes (expert
+    parallelism, Lepikhin et al. 2020, section 2.2), at w bytes/s; a is all that grows with neither: sorting tokens,
+    launching one small multiplication for each expert, and waiting for the expert with the most tokens. Own form, its
+    a and w from published rates: assumed for any other software. Forward and backward pass together.
+    """
+    return layers * (_ROUTING_S + _ROUTING_BYTES * experts_per_token * hidden_size / _ROUTING_BYTES_PER_S)
 
 
 def prior_tokens_per_gpu_s(

@@ -3,7 +3,7 @@
 Here is what every document is made of: a frozen pydantic model. A key is declared with its type, its unit in its name,
 and a sentence on what it holds, from which `docs/schema/` and `docs/json.md` are made. Keys come in the order of their
 declaration, those of base classes first, and those of the last base before those of the first. They are a contract:
-keys are only ever added.
+within a version keys are only ever added.
 """
 
 import json
@@ -32,7 +32,7 @@ Figure = Annotated[
 ]
 """A number as measured; null where it is not known."""
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """Of every document. Changes only if a key changes its meaning or goes."""
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
@@ -57,7 +57,7 @@ class Document(BaseModel):
 
     def as_dict(self) -> dict[str, Json]:
         """The document as `json.loads` would give it back."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", by_alias=True)
 
     def as_json(self) -> str:
         """The document as the commands print it, without a newline at its end."""

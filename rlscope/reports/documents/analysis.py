@@ -6,7 +6,7 @@ Numbers are as measured, in the unit that their name ends in; what is not known 
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from rlscope.analysis.result import (
     AnalysisResult,
@@ -14,15 +14,20 @@ from rlscope.analysis.result import (
     EvidenceValue,
     Finding,
     Ledger,
+    Loss,
     RunFacts,
     Severity,
     Staleness,
     SteadyWindow,
     TokenStaleness,
 )
+from rlscope.model.decode.measurements import Grade
+from rlscope.model.forecast.actions import Action, ActionKind, ActionWhat, Cause
 from rlscope.model.forecast.result import NoModelResult
+from rlscope.model.system import Layout
 from rlscope.reports.documents import FINITE, SCHEMA_VERSION, Document, Figure, Json
 from rlscope.reports.documents.check import AlertJson
+from rlscope.reports.documents.layouts import GainJson, LayoutJson, gain_json, layout_json
 from rlscope.reports.documents.model import (
     LatencyJson,
     ModelJson,
@@ -36,8 +41,10 @@ from rlscope.reports.documents.model import (
     time_to_finish_json,
 )
 from rlscope.reports.documents.what_if import SensitivityJson, sensitivities_json
+from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.actions import Cost
 
 Evidence = Annotated[EvidenceValue, FINITE, WithJsonSchema({"type": ["number", "string", "null"]})]
 """One piece of evidence."""
@@ -89,15 +96,23 @@ class RunJson(Document):
     """Why the window is what it is, or why there is none."""
 
 
-class LossJson(Document):
+class MeasuredLossJson(Document):
     """GPU time lost to one cause, in the window of the verdict."""
 
     cause: Bottleneck
     """What the GPUs waited for."""
     gpu_s: Figure
-    """GPU-seconds lost."""
+    """GPU-seconds lost, measured."""
     side_share_ratio: Figure
-    """Share of the GPU time of the side that lost it, 0 to 1."""
+    """Share of the GPU time of the side that lost it, 0 to 1, measured."""
+
+
+class LossJson(GainJson, MeasuredLossJson):
+    """What one cause costs: GPU time as measured, and the throughput that its removal alone would bring, modelled."""
+
+    recoverable_tokens_per_s: Figure
+    """Trained tokens per second that its removal alone would add: the measured steady rate times `gain_ratio`; null
+    where the model does not say."""
 
 
 class VerdictJson(Document):
@@ -105,6 +120,10 @@ class VerdictJson(Document):
 
     bottleneck: Bottleneck
     """What limits the run."""
+    cause: Bottleneck | None
+    """The bottleneck where it is a cause; null where the run is balanced, or nothing is known."""
+    tied_with: tuple[Bottleneck, ...]
+    """Other causes that cost as much, as far as can be told."""
     alarm: str | None
     """What makes the run worthless whatever it spends; null if nothing does."""
     headline: str
@@ -112,15 +131,63 @@ class VerdictJson(Document):
     why: str
     """What the verdict is based on."""
     next: str
-    """What to do next."""
+    """What to do first, and what it brings."""
+    then: tuple[str, ...]
+    """The next actions after the first, one sentence each."""
     unknown_reason: str | None
     """What is missing for a verdict; null if there is one."""
     losses: tuple[LossJson, ...]
-    """GPU time lost by cause, the largest loss first."""
+    """What each cause costs: by what its removal would bring, the most first; without a model by GPU time."""
     start_ns: int
     """Start of the window of the verdict, in UTC epoch nanoseconds."""
     end_ns: int
     """End of the window of the verdict, in UTC epoch nanoseconds."""
+
+
+Setting = Annotated[int | float, WithJsonSchema({"type": "number"})] | LayoutJson | None
+"""A setting: a number or a layout."""
+
+
+class ActionSettingJson(Document):
+    """What to set."""
+
+    kind: ActionKind
+    """change: a setting, at least 90% likely to bring 5% or more. probe: a setting worth a short try, less sure. fix:
+    work on code or machines; its gain is that of the whole cost removed, or of a side made 10% faster."""
+    what: ActionWhat
+    """What it changes."""
+    cause: Cause
+    """The cause of lost throughput that it is against, in the words of the verdict."""
+    setting: str | None
+    """Name of the setting in the run's framework, or in run.json; null where none is known."""
+    from_: Setting = Field(serialization_alias="from")
+    """The setting as it is; null where there is none."""
+    to: Setting
+    """The setting as it would be; null: removed."""
+    tokens_per_s: Figure
+    """Trained tokens per second with it: the measured steady rate times 1 plus `gain_ratio`."""
+
+
+class ActionJson(GainJson, ActionSettingJson):
+    """One thing to do, alone, with what it brings, what it costs and how to verify it."""
+
+    probability: Figure
+    """Probability, 0 to 1, that it brings 5% or more."""
+    staleness_p95_before: int | None
+    """95th percentile of the staleness of samples today, in versions, as the model replays it."""
+    staleness_p95_after: int | None
+    """The same with it, modelled; null where the queue would grow for ever."""
+    effective_gain_ratio: Figure
+    """Gain of the rate times the effective sample size at the staleness before and after, less 1; null without
+    importance ratios at three staleness values or more."""
+    evidence: Grade | None
+    """How far its decode batches are from those that the run measured."""
+    verify: str
+    """How to see that it holds."""
+    cost: Cost
+    """What it takes: a restart of the run, of the engines, or engineering."""
+    headline: str
+    """What to do, in words."""
 
 
 class LedgerStateJson(Document):
@@ -287,7 +354,7 @@ class AnalysisDocument(Document):
 
     model_config = ConfigDict(title="rlscope analyze --json")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     """Version of this contract."""
     run: RunJson
     """The run."""
@@ -303,6 +370,8 @@ class AnalysisDocument(Document):
     """The fitted time of a decode pass."""
     recommendation: RecommendationJson
     """The recommended layout."""
+    actions: tuple[ActionJson, ...]
+    """Everything that brings 5% or more, in the order in which to do it; empty where the model does not say."""
     eta: TimeToFinishJson
     """How long the rest of the run takes."""
     sensitivity: tuple[SensitivityJson, ...] | None
@@ -334,10 +403,13 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         staleness=_staleness(analysis.staleness),
         latency=latency_json(model),
         recommendation=recommendation_json(model, analysis.run),
+        actions=()
+        if isinstance(model, NoModelResult)
+        else tuple(_action(each, analysis) for each in model.ranking.actions),
         eta=time_to_finish_json(model),
         sensitivity=None if isinstance(model, NoModelResult) else sensitivities_json(model.sensitivities),
         model=model_json(model),
-        findings=tuple(_finding(finding) for finding in analysis.findings),
+        findings=tuple(_finding(finding, verdict_words.first_action(analysis)) for finding in analysis.findings),
         alerts=tuple(AlertJson.read(alert) for alert in analysis.alerts),
         data_quality=DataQualityJson.read(analysis.data_quality),
     )
@@ -372,18 +444,61 @@ def _window(window: SteadyWindow, reason: str) -> WindowJson:
 
 
 def _verdict(analysis: AnalysisResult) -> VerdictJson:
-    verdict = analysis.verdict
+    verdict, steady_tokens_per_s = analysis.verdict, analysis.throughput.steady_tokens_per_s
     return VerdictJson(
         bottleneck=verdict.bottleneck,
+        cause=verdict.cause,
+        tied_with=verdict.tied_with,
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
         why=verdict_words.why(analysis),
         next=verdict_words.next_step(analysis),
+        then=tuple(verdict_words.then_steps(analysis)),
         unknown_reason=verdict.unknown_reason,
-        losses=tuple(LossJson.read(loss) for loss in verdict.losses),
+        losses=tuple(_loss(loss, steady_tokens_per_s) for loss in verdict.losses),
         start_ns=verdict.start_ns,
         end_ns=verdict.end_ns,
     )
+
+
+def _loss(loss: Loss, steady_tokens_per_s: float | None) -> LossJson:
+    gain = loss.gain_ratio
+    return LossJson(
+        cause=loss.cause,
+        gpu_s=loss.gpu_s,
+        side_share_ratio=loss.side_share_ratio,
+        **dict(gain_json(gain)),
+        recoverable_tokens_per_s=(
+            None if gain is None or steady_tokens_per_s is None else gain.median * steady_tokens_per_s
+        ),
+    )
+
+
+def _action(action: Action, analysis: AnalysisResult) -> ActionJson:
+    steady_tokens_per_s, staleness = analysis.throughput.steady_tokens_per_s, action.staleness
+    rate = None if steady_tokens_per_s is None else steady_tokens_per_s * (1.0 + action.gain_ratio.median)
+    return ActionJson(
+        kind=action.kind,
+        what=action.what,
+        cause=action.cause,
+        setting=action_words.setting_of(action, analysis.run),
+        from_=_setting(action.before),
+        to=_setting(action.after),
+        tokens_per_s=rate,
+        **dict(gain_json(action.gain_ratio)),
+        probability=action.worthwhile_probability,
+        staleness_p95_before=verdict_words.own_staleness_p95(analysis),
+        staleness_p95_after=None if staleness is None else staleness.sample_p95,
+        effective_gain_ratio=action_words.effective_gain_ratio(action, analysis),
+        evidence=action.grade,
+        verify=action_words.verify_words(action, steady_tokens_per_s),
+        cost=action_words.cost_of(action),
+        headline=action_words.what_to_do(action),
+    )
+
+
+def _setting(setting: Layout | float | None) -> int | float | LayoutJson | None:
+    return layout_json(setting) if isinstance(setting, Layout) else setting
 
 
 def _ledger(ledger: Ledger) -> LedgerJson:
@@ -427,13 +542,13 @@ def _token_staleness(tokens: TokenStaleness) -> TokenStalenessJson:
     )
 
 
-def _finding(finding: Finding) -> FindingJson:
+def _finding(finding: Finding, first: Action | None) -> FindingJson:
     return FindingJson(
         rule=finding.rule,
         severity=finding.severity,
         title=findings.title(finding),
         sentence=findings.sentence(finding),
-        remedy=findings.remedy(finding),
+        remedy=findings.remedy(finding, first),
         cost_gpu_s=finding.cost_gpu_s,
         evidence=finding.evidence,
         start_ns=finding.start_ns,

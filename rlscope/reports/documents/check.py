@@ -4,7 +4,7 @@ Each format takes the same report; only wording and shape differ. One firing has
 here needs the model, which is slow to import, but `as_markdown`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Literal
 from xml.etree import ElementTree
 
@@ -14,9 +14,9 @@ from rlscope import format as fmt
 from rlscope.alerts.evaluate import condition
 from rlscope.alerts.offline import RuleOutcome, RuleReport
 from rlscope.alerts.types import Rule, RuleKind
-from rlscope.analysis.result import Alert, Severity, at_least
+from rlscope.analysis.result import Alert, Finding, Severity, at_least
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
-from rlscope.reports.text import rules
+from rlscope.reports.text import findings, rules
 
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
 
@@ -41,13 +41,31 @@ class AlertJson(Document):
     held_since_ns: int
     """First evaluation at which the condition held, in UTC epoch nanoseconds."""
     start_ns: int
-    """When the rule began to fire, in UTC epoch nanoseconds."""
+    """When the rule began to fire, in UTC epoch nanoseconds; the end of warm-up if it was judged over the whole run."""
     end_ns: int | None
     """When the alert was resolved, in UTC epoch nanoseconds; null if it still fired at the end."""
     cost_gpu_s: Figure
     """GPU-seconds lost while the rule fired; null if the metric has no cost."""
+    judged_over_s: Figure
+    """Length of the run after warm-up, if the rule was judged once over all of it because the run is shorter than the
+    rule's window; null if it was judged at its ticks."""
     fingerprint: str
     """Identifier of the rule with its labels, 16 hexadecimal digits; it does not depend on values and times."""
+
+
+class CheckFindingJson(Document):
+    """One problem that the diagnosis found in the run."""
+
+    rule: str
+    """Name of the finding."""
+    severity: Severity
+    """How bad it is."""
+    title: str
+    """The finding in a few words."""
+    sentence: str
+    """The finding with its evidence, in words."""
+    cost_gpu_s: Figure
+    """GPU-seconds lost to it; null if that cannot be computed."""
 
 
 class RuleOutcomeJson(Document):
@@ -71,14 +89,17 @@ class RuleOutcomeJson(Document):
     """Number of evaluations over the run."""
     judged_ticks: int
     """Number of evaluations with enough data to decide; with 0 the rule says nothing about the run."""
+    judged_over_s: Figure
+    """Length of the run after warm-up, if the rule was judged once over all of it because the run is shorter than the
+    rule's window; null if it was judged at its ticks, or not at all."""
 
 
 class CheckDocument(Document):
-    """What `rlscope check --format json` prints: every rule, and every stretch in which one fired."""
+    """What `rlscope check --format json` prints: every rule, every stretch in which one fired, and the findings."""
 
     model_config = ConfigDict(title="rlscope check --format json")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     """Version of this contract."""
     run_id: str
     """Identifier of the run."""
@@ -88,12 +109,16 @@ class CheckDocument(Document):
     """Last moment that any worker reported, in UTC epoch nanoseconds."""
     fail_on: Severity
     """Lowest severity at which a firing rule fails the check."""
+    fail_on_finding: Severity | None
+    """Lowest severity at which a finding fails the check; null if findings do not count."""
     failed: bool
-    """Whether a rule of severity `fail_on` or higher fired."""
+    """Whether a rule of severity `fail_on` or higher fired, or there is a finding of `fail_on_finding` or higher."""
     rules: tuple[RuleOutcomeJson, ...]
     """Every rule that was evaluated, in the order of the rules."""
     alerts: tuple[AlertJson, ...]
     """Every stretch in which a rule fired, by its start."""
+    findings: tuple[CheckFindingJson, ...] | None
+    """Problems that the diagnosis found, the most expensive first; null if it was not asked."""
     notes: tuple[str, ...]
     """What could not be read, one sentence each."""
 
@@ -111,20 +136,33 @@ def _outcome(outcome: RuleOutcome) -> RuleOutcomeJson:
         fired=len(outcome.alerts),
         ticks=outcome.ticks,
         judged_ticks=outcome.judged_ticks,
+        judged_over_s=outcome.judged_over_s,
+    )
+
+
+def _finding(finding: Finding) -> CheckFindingJson:
+    return CheckFindingJson(
+        rule=finding.rule,
+        severity=finding.severity,
+        title=findings.title(finding),
+        sentence=findings.sentence(finding),
+        cost_gpu_s=finding.cost_gpu_s,
     )
 
 
 def check_document(report: RuleReport, fail_on: Severity) -> CheckDocument:
-    """The whole report; fail_on: the lowest severity that fails the check."""
+    """The whole report; fail_on: the lowest severity of a firing that fails the check."""
     return CheckDocument(
         schema_version=SCHEMA_VERSION,
         run_id=report.run_id,
         start_ns=report.start_ns,
         end_ns=report.end_ns,
         fail_on=fail_on,
-        failed=report.reaches(fail_on),
+        fail_on_finding=report.fail_on_finding,
+        failed=report.fails(fail_on),
         rules=tuple(_outcome(outcome) for outcome in report.outcomes),
         alerts=tuple(AlertJson.read(alert) for alert in report.alerts),
+        findings=None if report.findings is None else tuple(_finding(finding) for finding in report.findings),
         notes=report.notes,
     )
 
@@ -135,39 +173,51 @@ def as_json(report: RuleReport, fail_on: Severity) -> str:
 
 
 def as_text(report: RuleReport, fail_on: Severity) -> str:
-    """One paragraph a firing, then what could not be judged."""
+    """One paragraph a firing and a finding, then what could not be judged."""
     lines = [_headline(report)]
     for rule, alert in _fired(report):
         lines.append(f"\n{alert.severity.upper():8}  {alert.rule}  {stretch(report, rule, alert)}")
         lines.append(f"          {sentence(rule, alert)}")
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
-    lines.extend(_unjudged_lines(report))
+    for finding in report.findings or ():
+        lines.append(f"\n{finding.severity.upper():8}  {_found(finding)}")
+        lines.append(f"          {findings.sentence(finding)}")
+    lines.extend(_limits(report))
     lines.extend(f"note: {note}" for note in report.notes)
     if report.reaches(fail_on):
         lines.append(f"\nfailed: a rule of severity {fail_on} or above fired")
+    if report.failed_on_finding:
+        lines.append(f"\nfailed: there is a finding of severity {report.fail_on_finding} or above")
     return "\n".join(lines)
 
 
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
-    """A table of the firings under a heading, for a comment or a job's summary."""
+    """A table of the firings, and one of the findings, under a heading, for a comment or a job's summary."""
     # The other formats do without what the words of an analysis need: the model, which is slow to import.
     from rlscope.reports.markdown import plain_words, table
 
-    said = (*_unjudged_lines(report), *(f"note: {note}" for note in report.notes))
-    lines = [f"### {'❌' if report.reaches(fail_on) else '✅'} {plain_words(_headline(report))}", ""]
+    said = (*_limits(report), *(f"note: {note}" for note in report.notes))
+    lines = [f"### {'❌' if report.fails(fail_on) else '✅'} {plain_words(_headline(report))}", ""]
     firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
-    lines += [*table(rules.FiredRule._fields, firings), *(f"{plain_words(each)}\n" for each in said)]
+    found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
+    lines += [*table(rules.FiredRule._fields, firings), *table(("severity", "finding", "what"), found)]
+    lines += [f"{plain_words(each)}\n" for each in said]
     return "\n".join(lines).rstrip()
 
 
 def as_github(report: RuleReport, fail_on: Severity) -> str:
-    """A workflow command a firing, which GitHub Actions shows on the job, and the headline."""
+    """A workflow command a firing and a finding, which GitHub Actions shows on the job, and the headline."""
     commands = [
         f"::{_GITHUB_LEVELS[alert.severity]} title={_escaped(alert.rule, is_property=True)}::"
         + _escaped(" ".join((f"{stretch(report, rule, alert)}:", sentence(rule, alert), *alert.annotations.values())))
         for rule, alert in _fired(report)
     ]
-    return "\n".join([*commands, _headline(report), *_unjudged_lines(report)])
+    commands += [
+        f"::{_GITHUB_LEVELS[finding.severity]} title={_escaped(finding.rule, is_property=True)}::"
+        + _escaped(f"{findings.title(finding)}: {findings.sentence(finding)}")
+        for finding in report.findings or ()
+    ]
+    return "\n".join([*commands, _headline(report), *_limits(report)])
 
 
 def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
@@ -178,28 +228,40 @@ def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
 def sentence(rule: Rule, alert: Alert) -> str:
     """The condition, the value, what it was counted from and what it cost."""
     cost = "" if alert.cost_gpu_s is None else f"; it cost {fmt.gpu_time(alert.cost_gpu_s)}"
-    return f"{condition(rule)}: {rules.measured(rule, alert)}{cost}"
-
-
-def unjudged(report: RuleReport) -> tuple[RuleOutcome, ...]:
-    """The rules that had too little data in this run."""
-    return tuple(outcome for outcome in report.outcomes if not outcome.judged_ticks)
+    return f"{rules.judged_condition(rule, alert)}: {rules.measured(rule, alert)}{cost}"
 
 
 def _headline(report: RuleReport) -> str:
     count = sum(bool(outcome.alerts) for outcome in report.outcomes)
     length = fmt.duration((report.end_ns - report.start_ns) / 1e9)
     rules = fmt.counted(len(report.outcomes), "rule", "rules")
-    return f"run {report.run_id}, {length}: {count} of {rules} fired"
+    found = "" if report.findings is None else f", {fmt.counted(len(report.findings), 'finding', 'findings')}"
+    return f"run {report.run_id}, {length}: {count} of {rules} fired{found}"
+
+
+def _found(finding: Finding) -> str:
+    return f"{finding.rule}  finding: {findings.title(finding)}"
 
 
 def _fired(report: RuleReport) -> list[tuple[Rule, Alert]]:
     return rules.gravest_first((outcome.rule, alert) for outcome in report.outcomes for alert in outcome.alerts)
 
 
-def _unjudged_lines(report: RuleReport) -> list[str]:
-    names = ", ".join(outcome.rule.name for outcome in unjudged(report))
-    return [f"\nnot judged (warm-up, or too little to go by): {names}"] if names else []
+def _limits(report: RuleReport) -> list[str]:
+    """The rules that were judged once over the whole run, and those that were not judged."""
+    lines = list[str]()
+    quiet = [outcome for outcome in report.outcomes if outcome.judged_over_s is not None and not outcome.alerts]
+    if quiet:
+        lines.append(f"\ndid not fire over the whole run, which is shorter than their windows: {_names(quiet)}")
+    if report.unjudged:
+        of = fmt.counted(len(report.outcomes), "rule", "rules")
+        names = _names(report.unjudged)
+        lines.append(f"\n{len(report.unjudged)} of {of} not judged (warm-up, or too little data): {names}")
+    return lines
+
+
+def _names(outcomes: Iterable[RuleOutcome]) -> str:
+    return ", ".join(outcome.rule.name for outcome in outcomes)
 
 
 def _escaped(text: str, *, is_property: bool = False) -> str:
@@ -211,8 +273,12 @@ def _escaped(text: str, *, is_property: bool = False) -> str:
 
 
 def as_junit(report: RuleReport, fail_on: Severity) -> str:
-    """A rule that fired at or above fail_on is a failure, one that could not be judged is skipped."""
+    """A rule that fired at or above fail_on is a failure, one that could not be judged is skipped.
+
+    So is a finding that fails the check.
+    """
     cases = [_case(report, outcome, fail_on) for outcome in report.outcomes]
+    cases += [_finding_case(finding, report.fail_on_finding) for finding in report.findings or ()]
     suite = ElementTree.Element(
         "testsuite",
         name=f"rlscope check {report.run_id}",
@@ -235,16 +301,37 @@ def _case(report: RuleReport, outcome: RuleOutcome, fail_on: Severity) -> Elemen
     ]
     if told:
         fails = at_least(rule.severity, fail_on)
-        kind = "failure" if fails else "system-out"
-        element = ElementTree.SubElement(case, kind)
-        element.text = _printable("\n\n".join(told))
-        if fails:
-            element.set("message", _printable(f"{rule.severity}: {condition(rule)}"))
+        _tell(case, "\n\n".join(told), f"{rule.severity}: {condition(rule)}" if fails else None)
     elif not outcome.judged_ticks:
         ElementTree.SubElement(case, "skipped", message="not judged: warm-up, or too little to go by")
     return case
 
 
+def _finding_case(finding: Finding, fail_on: Severity | None) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname="rlscope.finding", name=finding.rule)
+    fails = fail_on is not None and at_least(finding.severity, fail_on)
+    _tell(case, findings.sentence(finding), f"{finding.severity}: {findings.title(finding)}" if fails else None)
+    return case
+
+
+def _tell(case: ElementTree.Element, text: str, failure: str | None) -> None:
+    """Add what a case says: as a failure with its message, else as output."""
+    element = ElementTree.SubElement(case, "system-out" if failure is None else "failure")
+    element.text = _printable(text)
+    if failure is not None:
+        element.set("message", _printable(failure))
+
+
 def _printable(text: str) -> str:
     """Without the characters that XML 1.0 has no way to write."""
     return "".join(char for char in text if char in "\t\n\r" or char >= " ")
+
+
+FORMS: Final[Mapping[str, Callable[[RuleReport, Severity], str]]] = {
+    "text": as_text,
+    "json": as_json,
+    "markdown": as_markdown,
+    "junit": as_junit,
+    "github": as_github,
+}
+"""By name: the report, and the lowest severity of a firing that fails the check, as text."""

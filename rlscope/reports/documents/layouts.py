@@ -1,6 +1,7 @@
 """A layout, what it would do, what it gains and how training scales: one shape wherever a document speaks of them.
 
-Figures are the model's, the run's own layout included, so that they can be compared with each other.
+Figures are the model's. Rates of a run are its modelled gains on the measured steady rate, so that the layout in use
+has the rate that was measured; a plan measures nothing.
 """
 
 from collections.abc import Mapping
@@ -48,11 +49,12 @@ class ModelledLayoutJson(LayoutJson):
     """A layout with what the model forecasts for it."""
 
     tokens_per_s: Figure
-    """Trained response tokens per second, modelled: the median of the posterior draws."""
+    """Trained response tokens per second: of the layout in use the measured steady rate, of others that rate times one
+    plus the modelled gain. In a plan, modelled."""
     staleness_mean: Figure
-    """Mean staleness of trained tokens, in versions."""
+    """Mean staleness of trained tokens, in versions, modelled."""
     staleness_max: int | None
-    """Largest staleness of a sample, by its oldest token, in versions."""
+    """Largest staleness of a sample, by its oldest token, in versions, modelled."""
 
 
 class RatedLayoutJson(ModelledLayoutJson):
@@ -135,13 +137,20 @@ class TrainingScalingJson(Document):
     """The runs named with --also."""
 
 
+def layout_json(layout: Layout) -> LayoutJson:
+    """The layout alone."""
+    return LayoutJson(
+        n_train_gpus=layout.trainer_gpus,
+        n_sample_gpus=layout.sampler_gpus,
+        max_running_per_engine=layout.running_per_engine,
+    )
+
+
 def modelled_layout_json(forecast: Forecast, beside: Forecast | None = None) -> ModelledLayoutJson:
     """The layout of a forecast; beside: the layout that its gain is over."""
     rate, staleness, layout = advice.rate_of(forecast, beside), forecast.staleness, forecast.layout
     return ModelledLayoutJson(
-        n_train_gpus=layout.trainer_gpus,
-        n_sample_gpus=layout.sampler_gpus,
-        max_running_per_engine=layout.running_per_engine,
+        **dict(layout_json(layout)),
         tokens_per_s=None if rate is None else rate.median,
         staleness_mean=None if staleness is None else staleness.token_mean,
         staleness_max=None if staleness is None else staleness.sample_max,
@@ -194,9 +203,9 @@ def candidate_json(
 
 
 def candidate_of_run_json(model: ModelResult, forecast: Forecast, odds: Mapping[Layout, float]) -> CandidateJson:
-    """A layout with its gain over the run's own; odds: of being the fastest, of the layouts that were drawn."""
-    today = model.forecasts.today
-    gain = NO_GAIN if forecast is today else advice.gain_of(model, forecast)
+    """A layout with its gain over the run's own, where a gain is advised; odds: of being the fastest of all drawn."""
+    today, is_open = model.forecasts.today, model.recommendation.advice in ("change", "probe")
+    gain = NO_GAIN if forecast is today else advice.gain_of(model, forecast) if is_open else None
     return candidate_json(model.calibration, forecast, today, gain, odds)
 
 

@@ -4,7 +4,6 @@ If the model could not be fitted to a run, every key is there and null, and `rec
 """
 
 from collections.abc import Mapping
-from typing import Literal
 
 from rlscope.analysis.result import RunFacts, Throughput
 from rlscope.model.decode.curves import Form
@@ -12,8 +11,10 @@ from rlscope.model.decode.measurements import Grade
 from rlscope.model.forecast.gap import GapCause
 from rlscope.model.forecast.holdout import Compared, PredictedQuantity, Prediction
 from rlscope.model.forecast.layouts import Spread
-from rlscope.model.forecast.recommend import Reason, UncertaintySource, fastest_probabilities
+from rlscope.model.forecast.recommend import Advice, Reason, UncertaintySource, fastest_probabilities
+from rlscope.model.forecast.replay import ObservableName, ObservableUnit, Replay, ReplayMethod, Scheduling
 from rlscope.model.forecast.result import ModelResult, NoModelResult, TimeToFinish
+from rlscope.model.policies import Delivery, Dispatch, QueueOrder, QueuePolicy, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.documents import Document, Figure
 from rlscope.reports.documents.layouts import (
@@ -28,8 +29,6 @@ from rlscope.reports.documents.layouts import (
     scaling_json,
 )
 from rlscope.reports.text import advice
-
-Action = Literal["change", "keep", "unknown"]
 
 
 class GapStepJson(Document):
@@ -108,8 +107,9 @@ class LatencyJson(Document):
 class AdviceJson(Document):
     """Which layout to use, and why."""
 
-    action: Action
-    """Whether to change the layout or keep it; unknown where nothing can be recommended."""
+    action: Advice
+    """change: to a layout that is at least 90% likely to bring 5% or more. probe: try one that may. keep: none is
+    likely to bring 5%. unknown: nothing can be recommended."""
     why: str
     """Why, how sure that is, and what would make it surer; what is missing where the action is unknown."""
     reason: Reason | None
@@ -119,11 +119,15 @@ class AdviceJson(Document):
     current: ModelledLayoutJson | None
     """The layout in use; null for a plan that names none."""
     best: CandidateJson | None
-    """The recommended layout; the one in use where the action is keep."""
+    """The layout to change to, or to try; the one in use where the action is keep; null where it is unknown."""
     alternative: CandidateJson | None
-    """The best of the other layouts where the action is keep."""
+    """Where the action is change, a layout that is faster still, and staler or less sure; null without one. In a plan
+    that keeps the layout in use, the best of the others."""
     probability_better: Figure
-    """Probability, 0 to 1, that `best`, or `alternative` where the action is keep, is faster than the current one."""
+    """Probability, 0 to 1, that `best` is faster than the current layout; null where the action is keep or unknown."""
+    probability_worthwhile: Figure
+    """Probability, 0 to 1, that `best`, or the best of the other layouts where the action is keep, brings 5% or more;
+    null where the action is unknown."""
     regret_ratio: Figure
     """Gain forgone on average by keeping the layout, as a ratio of the trained tokens per second."""
 
@@ -143,7 +147,8 @@ class RecommendationJson(AdviceJson):
     doubts: tuple[UncertaintyJson, ...]
     """Where the uncertainty of the gain comes from, the largest source first."""
     candidates: tuple[CandidateJson, ...]
-    """Every layout that was looked at, the fastest first, those that cannot be used last."""
+    """Every layout that was looked at, the fastest first, those that cannot be used last. Where the action is keep or
+    unknown, the gains of the others are null: none is likely to bring 5%, or none is known."""
 
 
 class HoursJson(Document):
@@ -204,6 +209,72 @@ class PreemptionsJson(Document):
     """How far that forecast is from the decode batches that the run measured."""
 
 
+class ObservableJson(Document):
+    """One quantity of the layout in use, measured over the steady window and replayed by the model."""
+
+    name: ObservableName
+    """The quantity."""
+    unit: ObservableUnit
+    """Unit of both values; a ratio is a share of time, 0 to 1."""
+    measured: Figure
+    """Measured; null if it was not recorded."""
+    replayed: Figure
+    """By the model; null if the method does not know it."""
+    misfit_ratio: Figure
+    """`replayed` over `measured`, less 1; null for shares and versions."""
+    difference: Figure
+    """`replayed` less `measured`."""
+
+
+class SchedulingJson(Document):
+    """How rollouts are scheduled, as the model has it."""
+
+    delivery: Delivery
+    """What is queued as one: whole groups or single samples."""
+    queue_order: QueueOrder
+    """What the trainer takes first."""
+    dispatch: Dispatch
+    """Who gives samples to the engines."""
+    queue_policy: QueuePolicy
+    """What a full queue does."""
+    max_staleness: int | None
+    """Cap on the staleness of the oldest token, in versions; null where none is kept."""
+    staleness_policy: StalenessPolicy | None
+    """How that cap is kept; null where none is."""
+    in_flight_until_trained: bool
+    """Whether a limit in flight counts samples until their training step ends."""
+
+
+class TriedJson(Document):
+    """A scheduling that the facts of the run allow."""
+
+    scheduling: SchedulingJson
+    """The scheduling."""
+    misfit: Figure
+    """Root mean square of the differences, each in its tolerance; null where the model cannot run it."""
+    rate_misfit_ratio: Figure
+    """Replayed over measured trained tokens per second, less 1."""
+
+
+class ReplayJson(Document):
+    """The layout in use as the model has it, beside what was measured over the steady window."""
+
+    explains: bool
+    """Whether the replayed rate is within 10% of the measured one."""
+    rate_misfit_ratio: Figure
+    """Replayed over measured trained tokens per second, less 1."""
+    method: ReplayMethod
+    """How the layout was replayed."""
+    compared: tuple[ObservableJson, ...]
+    """Every quantity."""
+    off: tuple[ObservableName, ...]
+    """Quantities beyond their tolerance, the furthest off first."""
+    scheduling: SchedulingJson
+    """The scheduling that fits the run best; it is used for every layout."""
+    tried: tuple[TriedJson, ...]
+    """Every scheduling that was tried, the one used first."""
+
+
 class ModelJson(Document):
     """What else the model says; every key is null where it could not be fitted."""
 
@@ -231,6 +302,8 @@ class ModelJson(Document):
     """What was assumed because the run does not show it."""
     training_scaling: TrainingScalingJson | None = None
     """How training scales with the number of trainer GPUs."""
+    replay: ReplayJson | None = None
+    """The layout in use as the model has it, beside what was measured."""
 
 
 def throughput_json(throughput: Throughput, model: ModelResult | NoModelResult) -> ThroughputJson:
@@ -291,18 +364,19 @@ def recommendation_json(model: ModelResult | NoModelResult, run: RunFacts) -> Re
     if isinstance(model, NoModelResult):
         return _no_recommendation(model, run)
     advised, forecasts = model.recommendation, model.forecasts
-    odds = fastest_probabilities(forecasts)
-    other = None if advised.best is forecasts.today else candidate_of_run_json(model, advised.best, odds)
-    today = candidate_of_run_json(model, forecasts.today, odds)
+    odds, is_open = fastest_probabilities(forecasts), advised.advice in ("change", "probe")
+    best = {"keep": forecasts.today, "unknown": None}.get(advised.advice, advised.best)
+    other = (advised.staler or advised.untried) if advised.changes else None
     return RecommendationJson(
-        action="change" if advised.changes else "keep",
+        action=advised.advice,
         why=advice.why(model),
         reason=advised.reason,
         headline=advice.headline(model),
-        current=modelled_layout_json(forecasts.today),
-        best=other if advised.changes else today,
-        alternative=None if advised.changes else other,
-        probability_better=advised.better_probability,
+        current=modelled_layout_json(forecasts.today, forecasts.today),
+        best=None if best is None else candidate_of_run_json(model, best, odds),
+        alternative=None if other is None else candidate_of_run_json(model, other, odds),
+        probability_better=advised.better_probability if is_open else None,
+        probability_worthwhile=None if advised.advice == "unknown" else advised.worthwhile_probability,
         regret_ratio=advised.regret_ratio,
         doubts=tuple(UncertaintyJson.read(each) for each in advised.uncertainties),
         candidates=candidates_of(model),
@@ -327,6 +401,7 @@ def _no_recommendation(model: NoModelResult, run: RunFacts) -> RecommendationJso
         best=None,
         alternative=None,
         probability_better=None,
+        probability_worthwhile=None,
         regret_ratio=None,
         doubts=(),
         candidates=(),
@@ -374,6 +449,39 @@ def model_json(model: ModelResult | NoModelResult) -> ModelJson:
         cautions=model.warnings,
         notes=model.calibration.warnings,
         training_scaling=scaling_json(model),
+        replay=_replay(model.replay),
+    )
+
+
+def _replay(replay: Replay) -> ReplayJson:
+    return ReplayJson(
+        explains=replay.explains,
+        rate_misfit_ratio=replay.rate_misfit_ratio,
+        method=replay.method,
+        compared=tuple(ObservableJson.read(each) for each in replay.compared),
+        off=tuple(each.name for each in replay.off),
+        scheduling=_scheduling(replay.scheduling),
+        tried=tuple(
+            TriedJson(
+                scheduling=_scheduling(each.scheduling),
+                misfit=each.misfit,
+                rate_misfit_ratio=each.rate_misfit_ratio,
+            )
+            for each in replay.tried
+        ),
+    )
+
+
+def _scheduling(scheduling: Scheduling) -> SchedulingJson:
+    settings, admission = scheduling.settings, scheduling.admission
+    return SchedulingJson(
+        delivery=scheduling.delivery,
+        queue_order=settings.queue_order,
+        dispatch=settings.dispatch,
+        queue_policy=admission.queue_policy,
+        max_staleness=admission.max_staleness,
+        staleness_policy=None if admission.max_staleness is None else admission.staleness_policy,
+        in_flight_until_trained=admission.in_flight_until_trained,
     )
 
 

@@ -53,17 +53,30 @@ class UnknownJson(Document):
     """Gain forgone on average by choosing a layout without knowing it, as a ratio of the trained tokens per second."""
 
 
+class AskedLayoutJson(CandidateJson):
+    """The layout of --layout; its gain is over the recommended one, and its rates are null where it cannot run."""
+
+    trainer_idle_ratio: Figure
+    """Share of trainer time, 0 to 1, without work on a batch; publishing weights counts as idle."""
+    sampler_idle_ratio: Figure
+    """Share of engine time, 0 to 1, without a decode pass or a prefill."""
+    simulated: bool
+    """Whether its forecast comes from the event simulation."""
+
+
 class PlanDocument(Document):
     """What `rlscope plan --json` prints: the layout to start with, all candidates, and what the answer depends on."""
 
     model_config = ConfigDict(title="rlscope plan --json")
 
-    schema_version: Literal[1]
+    schema_version: Literal[2]
     """Version of this contract."""
     recommendation: AdviceJson
     """The layout to start with; where the plan names the layout in use, whether to leave it."""
     candidates: tuple[CandidateJson, ...]
     """One layout for each split of the GPUs, the fastest first, those that cannot be used last."""
+    asked: AskedLayoutJson | None
+    """The layout of --layout beside the recommended one; null if none was asked about."""
     bound_tokens_per_s: Figure
     """Upper bound of the trained tokens per second of these GPUs."""
     sync_tokens_per_s: Figure
@@ -89,6 +102,7 @@ def plan_document(planned: PlanResult, file: PlanFile) -> PlanDocument:
         schema_version=SCHEMA_VERSION,
         recommendation=_recommendation(planned),
         candidates=tuple(_candidate(planned, each) for each in planned.candidates),
+        asked=None if planned.asked is None else _asked(planned, planned.asked),
         bound_tokens_per_s=planned.bound.trained_tokens_per_s,
         sync_tokens_per_s=None if turns is None else turns.trained_tokens_per_s,
         safe_running_per_engine=planned.kv_running,
@@ -120,6 +134,7 @@ def _recommendation(planned: PlanResult) -> AdviceJson:
         best=None if best is None else _candidate(planned, best),
         alternative=None if other is None or other is present else _candidate(planned, other),
         probability_better=None if advised is None else advised.better_probability,
+        probability_worthwhile=None if advised is None else advised.worthwhile_probability,
         regret_ratio=None if advised is None else advised.regret_ratio,
     )
 
@@ -127,6 +142,17 @@ def _recommendation(planned: PlanResult) -> AdviceJson:
 def _candidate(planned: PlanResult, forecast: Forecast) -> CandidateJson:
     gain = NO_GAIN if forecast is planned.present else gain_over(forecast, planned.present)
     return candidate_json(planned.calibration, forecast, planned.present, gain, planned.best_probability)
+
+
+def _asked(planned: PlanResult, forecast: Forecast) -> AskedLayoutJson:
+    pace = forecast.pace
+    gain = NO_GAIN if forecast is planned.best else gain_over(forecast, planned.best)
+    return AskedLayoutJson(
+        **dict(candidate_json(planned.calibration, forecast, planned.best, gain, planned.best_probability)),
+        trainer_idle_ratio=None if pace is None else pace.trainer_idle_ratio,
+        sampler_idle_ratio=None if pace is None else pace.sampler_idle_ratio,
+        simulated=forecast.layout in planned.simulated,
+    )
 
 
 def _run_time(planned: PlanResult, file: PlanFile) -> RunTimeJson | None:

@@ -25,7 +25,6 @@ from rlscope.reports.documents.layouts import (
     modelled_layout_json,
     preemption_json,
     scaling_json,
-    step_seconds,
     waits_for,
 )
 from rlscope.reports.text import advice
@@ -56,6 +55,14 @@ class AskedJson(Document):
     """Factor on the speed of decode passes and prefills."""
     weight_update_s: Figure
     """Seconds from the end of a step until both sides go on."""
+    queue_capacity: int | None
+    """Samples that the queue holds; 0: no limit."""
+    max_in_flight: int | None
+    """Samples that may run and be queued at once; 0: no limit."""
+    max_in_flight_groups: int | None
+    """The same limit in groups; 0: no limit."""
+    publish_every: int | None
+    """Optimizer steps of one weight update; the staleness of `predicted` counts versions of that many steps."""
 
 
 class TimedLayoutJson(RatedLayoutJson):
@@ -139,6 +146,10 @@ def _asked(change: Change) -> AskedJson:
         trainer_speed=change.trainer_speed,
         forward_speed=change.forward_speed,
         weight_update_s=change.weight_update_s,
+        queue_capacity=change.queue_capacity_samples,
+        max_in_flight=change.max_in_flight_samples,
+        max_in_flight_groups=change.max_in_flight_groups,
+        publish_every=change.steps_per_version,
     )
 
 
@@ -149,13 +160,18 @@ def _side(answer: WhatIf, forecast: Forecast) -> WhatIfSideJson:
         **dict(modelled_layout_json(forecast, answer.now)),
         low=None if rate is None else rate.low,
         high=None if rate is None else rate.high,
-        step_s=step_seconds(answer.calibration, forecast, answer.now),
+        step_s=None if rate is None else forecast.step_seconds(rate.median, steps_per_version(answer, forecast)),
         trainer_idle_ratio=None if pace is None else pace.trainer_idle_ratio,
         sampler_idle_ratio=None if pace is None else pace.sampler_idle_ratio,
         regime=None if pace is None else waits_for(pace.regime),
         grade=forecast.grade,
         **dict(preemption_json(forecast.preemption)),
     )
+
+
+def steps_per_version(answer: WhatIf, forecast: Forecast) -> float:
+    """Optimizer steps of one publication on one side of the comparison."""
+    return answer.calibration.steps_per_version if forecast is answer.now else answer.steps_per_version
 
 
 def what_if_document(model: ModelResult, answer: WhatIf) -> WhatIfDocument:

@@ -26,6 +26,8 @@ from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
 from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
+from rlscope.reports.text.actions import COLUMNS, ActionRow
+from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.states import STATES, State
 
@@ -77,7 +79,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     layout = ", ".join(f"{fmt.count(gpus)} {does}" for gpus, does in sides if gpus)
     return [
         Fact(
-            "Token staleness",
+            "Token staleness, whole run",
             fmt.NO_DATA if tokens is None else f"{fmt.significant(tokens.mean)} mean",
             cap if tokens is None else f"p95 {tokens.p95}, max {tokens.max}, {cap}",
         ),
@@ -109,6 +111,8 @@ class _Page(NamedTuple):
     sections: list[_Made]
     queries: QueriesSection
     states: tuple[State, ...]
+    actions_title: str
+    action_columns: ActionRow
     style: Markup
     chart_config: Markup
     scripts: tuple[Markup, ...]
@@ -174,6 +178,8 @@ def _page(analysis: AnalysisResult) -> _Page:
         sections=made,
         queries=queries_section(analysis, _uses(made)),
         states=STATES,
+        actions_title=ACTIONS_TITLE,
+        action_columns=COLUMNS,
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),
         scripts=scripts,

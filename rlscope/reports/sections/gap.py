@@ -1,4 +1,4 @@
-"""Losses from the upper bound to the measured throughput, and predicted against measured."""
+"""Losses from the upper bound to the measured throughput, predicted against measured, and measured against replayed."""
 
 from typing import Final, NamedTuple
 
@@ -24,6 +24,9 @@ class GapSection(NamedTuple):
     prediction_title: str = model_words.PREDICTION_TITLE
     prediction: str = ""
     compared: tuple[model_words.ComparedRow, ...] = ()
+    replay_title: str = model_words.REPLAY_TITLE
+    replay: str = ""
+    replayed: tuple[model_words.ReplayRow, ...] = ()
 
 
 def gap_section(analysis: AnalysisResult) -> GapSection:
@@ -39,6 +42,8 @@ def gap_section(analysis: AnalysisResult) -> GapSection:
         gap=drawn_frame(_GAP, "figure-gap", gap_frame(result), analysis.run),
         prediction=model_words.prediction_sentence(result),
         compared=tuple(model_words.compared_rows(result)),
+        replay=model_words.replay_sentence(result),
+        replayed=tuple(model_words.replay_rows(result)),
     )
 
 

@@ -45,11 +45,11 @@ def _fitted_figure(result: ModelResult) -> Figure:
 
 
 _FITTED: Final = Figure(
-    "Forward pass time by batch size, measured and fitted",
+    "Forward pass time by batch size, measured and fitted, steady steps",
     "", "", "pass_s", charts.pass_curve, "no pass was measured or fitted", True, ("pass_latency",),
 )  # fmt: skip
 _MEASURED: Final = Figure(
-    "Forward pass time by batch size, per engine",
+    "Forward pass time by batch size, per engine, whole run",
     "Flat: a larger batch costs almost no time. Rising: each additional request adds time. Healthy: all engines on the "
     "same curve.",
     "pass_latency", "pass_mean_s", sampling.pass_latency, "no engine wrote engine steps",

@@ -38,7 +38,7 @@ def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
         ),
         sensitivity_rows=tuple(model_words.sensitivity_rows(result)),
         sensitivity=model_words.sensitivity_sentence(result),
-        finish=model_words.finish_sentence(result),
+        finish=model_words.finish_sentence(result, analysis.run),
         finish_rows=tuple(model_words.finish_rows(result)),
         remarks=tuple(model_words.remarks(result)),
     )

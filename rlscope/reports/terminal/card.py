@@ -15,9 +15,12 @@ from rich.text import Text
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, LedgerState
 from rlscope.format import bulleted, plain
+from rlscope.model.forecast.actions import Action
 from rlscope.reports.terminal.model import model_sections
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.actions import COLUMNS
+from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import NO_GAPS, brief_of
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of
@@ -44,9 +47,10 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
         blocks.append(_gaps(gaps))
     blocks += [
         _section("Where the GPU time went, whole run", _ledger(analysis, width)),
-        *(_section(title, body) for title, body in model_sections(analysis.model, width)),
+        *_actions(analysis),
+        *(_section(title, body) for title, body in model_sections(analysis.model, analysis.run, width)),
         _section("Throughput, measured", _pairs(_throughput(analysis))),
-        _section("Staleness", _staleness(analysis, width)),
+        _section("Staleness, whole run", _staleness(analysis, width)),
         _section("Findings, whole run", _findings(analysis)),
         *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
     ]
@@ -67,7 +71,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
     body.add_row("Why", plain(verdict_words.why(analysis)))
     _add_next(body, analysis)
     brief = brief_of(analysis)
-    body.add_row("GPU time", plain(brief.spent))
+    body.add_row("GPU time", plain(f"{brief.spent}, whole run"))
     body.add_row(brief.achieved.name, plain(f"{brief.achieved.value}, {brief.achieved.note}"))
     about = (
         run.run_id,
@@ -92,6 +96,22 @@ def _add_next(body: Table, analysis: AnalysisResult) -> None:
     body.add_row("Next", plain(verdict_words.next_step(analysis)))
     for line in verdict_words.then_steps(analysis):
         body.add_row("Then", plain(line))
+
+
+def _actions(analysis: AnalysisResult) -> list[RenderableType]:
+    """Every action with what it brings, its cost and how to verify it; nothing without one."""
+    rows = verdict_words.action_rows(analysis)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(justify="right", no_wrap=True)
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for number, row in enumerate(rows, 1):
+        table.add_row(f"{number}.", "", Text(row.what, style="bold"))
+        named = zip(COLUMNS[1:], row[1:], strict=True)
+        for name, value in named:
+            if value:
+                table.add_row("", name, plain(value))
+    return [_section(ACTIONS_TITLE, table)] if rows else []
 
 
 def _gaps(lines: Sequence[str]) -> Panel:
@@ -222,15 +242,16 @@ def _folded(histogram: Sequence[tuple[int, int]], rows_max: int = 10) -> list[tu
 def _findings(analysis: AnalysisResult) -> RenderableType:
     if not analysis.findings:
         return Text(verdict_words.no_findings(analysis))
-    return Group(*(_finding(finding) for finding in analysis.findings))
+    first = verdict_words.first_action(analysis)
+    return Group(*(_finding(finding, first) for finding in analysis.findings))
 
 
-def _finding(finding: Finding) -> RenderableType:
+def _finding(finding: Finding, first: Action | None) -> RenderableType:
     head = Text(f"{finding.severity:<9}", style=_SEVERITY_STYLES[finding.severity])
     head.append_text(plain(findings.title(finding))).stylize("bold", 9)
     if finding.cost_gpu_s is not None:
         head.append(f"  {fmt.gpu_time(finding.cost_gpu_s)}", style="not bold")
-    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding)), Text(""))
+    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding, first)), Text(""))
     return Group(head, Padding(words, (0, 0, 0, 9)))
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.plan import PlanResult
 from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -34,21 +35,24 @@ class TerminalSection(NamedTuple):
     body: RenderableType
 
 
-def model_sections(model: ModelResult | NoModelResult, width: int) -> list[TerminalSection]:
-    """Recommended layout, predicted and measured, losses from the upper bound down, time to finish."""
+def model_sections(model: ModelResult | NoModelResult, run: RunFacts, width: int) -> list[TerminalSection]:
+    """Recommended layout, predicted, measured and replayed, losses from the upper bound down, time to finish."""
     if isinstance(model, NoModelResult):
         return [TerminalSection(_ADVICE, plain(model_words.no_result_sentence(model)))]
     return [
         TerminalSection(_ADVICE, _advice(model, width)),
         TerminalSection(model_words.PREDICTION_TITLE, _predicted(model)),
+        TerminalSection(model_words.REPLAY_TITLE, _replayed(model)),
         TerminalSection(model_words.GAP_TITLE, _gap(model, width)),
-        TerminalSection("Time to finish", _finish(model)),
+        TerminalSection("Time to finish", _finish(model, run)),
     ]
 
 
 def _advice(model: ModelResult, width: int) -> RenderableType:
+    # A change or a probe is the first line of the table of actions.
+    is_ranked = model.recommendation.advice in ("change", "probe")
     return Group(
-        Text(advice.headline(model), style="bold"),
+        *([] if is_ranked else [Text(advice.headline(model), style="bold")]),
         Text(advice.why(model)),
         Text(""),
         _layouts(model, with_intervals=width >= _WIDE),
@@ -60,7 +64,7 @@ def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("", no_wrap=True)
     table.add_column("trainer : sampler\nGPUs × max running", no_wrap=True)
-    for title in ("modelled\ntokens/s", "gain", "staleness\np95"):
+    for title in ("steady\ntokens/s", "modelled\ngain", "staleness\np95"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
     for row in advice.layout_rows(model, _LAYOUTS_SHOWN):
@@ -69,13 +73,13 @@ def _layouts(model: ModelResult, *, with_intervals: bool) -> Table:
     return table
 
 
-def _finish(model: ModelResult) -> RenderableType:
+def _finish(model: ModelResult, run: RunFacts) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for style in ("dim", "", "", ""):
         table.add_column(overflow="fold", style=style)
     for row in model_words.finish_rows(model):
         table.add_row(*row)
-    return Group(table, Text(model_words.finish_sentence(model), style="dim"))
+    return Group(table, Text(model_words.finish_sentence(model, run), style="dim"))
 
 
 def _predicted(model: ModelResult) -> RenderableType:
@@ -86,6 +90,15 @@ def _predicted(model: ModelResult) -> RenderableType:
         table.add_row(*row)
     sentence = Text(model_words.prediction_sentence(model), style="dim")
     return Group(table, sentence) if model.prediction else sentence
+
+
+def _replayed(model: ModelResult) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for title in ("", "measured", "replayed", ""):
+        table.add_column(title, overflow="fold")
+    for row in model_words.short_replay_rows(model):
+        table.add_row(*row)
+    return Group(table, Text(model_words.replay_sentence(model), style="dim"))
 
 
 def _gap(model: ModelResult, width: int) -> RenderableType:

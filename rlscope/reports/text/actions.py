@@ -1,11 +1,12 @@
 """Actions in words: what to do, in which setting, what it brings, what it costs, and how to verify it."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.analysis.staleness import effective_share_at
+from rlscope.diagnose.evidence import Towards
 from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
@@ -61,11 +62,19 @@ _FIXES: Final[Mapping[ActionWhat, str]] = {
     "trainer_speed": "Make the training step faster",
     "forward_speed": "Make each engine faster",
 }
-_TOWARDS: Final[Mapping[Cause, str]] = {
+_LIMITS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit", "queue_capacity"})
+"""What an action raises so that more samples may start."""
+_TOWARDS: Final[Mapping[Cause, Towards]] = {
     "samplers": "more_samples",
     "lockstep": "more_samples",
     "trainers": "fewer_samples",
 }
+OPPOSITES: Final[Mapping[Towards, frozenset[Towards]]] = {
+    "more_samples": frozenset({"fewer_samples", "fresher"}),
+    "fewer_samples": frozenset({"more_samples"}),
+    "fresher": frozenset({"more_samples"}),
+}
+"""Directions that a step in another one undoes."""
 
 
 def what_to_do(action: Action) -> str:
@@ -82,7 +91,8 @@ def _imperative(action: Action) -> str:
         return _layout_imperative(action, after)
     if action.what in _FIXES:
         return _FIXES[action.what]
-    now, then = fmt.count(int(before or 0)), fmt.count(int(after or 0))
+    before = 0 if isinstance(before, Layout) or before is None else before
+    now, then = fmt.count(int(before)), fmt.count(int(after or 0))
     return {
         "staleness_cap": f"Raise the staleness cap from {now} to {fmt.counted(int(after or 0), 'version', 'versions')}",
         "in_flight_limit": f"Allow {then} samples in flight instead of {now}",
@@ -177,6 +187,42 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
     return None if not now or then is None else (1.0 + action.gain_ratio.median) * then / now - 1.0
 
 
-def direction_of(action: Action) -> str | None:
+def direction_of(action: Action) -> Towards | None:
     """Whether the action makes more samples for the trainers, or fewer; None where neither is its aim."""
-    return _TOWARDS.get(action.cause) if action.kind != "fix" else None
+    return "more_samples" if action.what in _LIMITS else _TOWARDS.get(action.cause)
+
+
+class ActionRow(NamedTuple):
+    """An action as a row of a table."""
+
+    what: str
+    gain: str
+    """With its 90% interval."""
+    staleness: str
+    """95th percentile of samples before and after, in versions; empty where it stays or is not known."""
+    evidence: str
+    """The grade of the forecast; empty for a fix, which changes no batch."""
+    cost: str
+    setting: str
+    """Empty where none is known."""
+    verify: str
+
+
+COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "how to verify")
+"""The titles of the table."""
+TITLE: Final = "What to do, in order"
+
+
+def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None) -> ActionRow:
+    """The row of an action; own_p95: of today's samples, in versions."""
+    after = None if action.staleness is None else action.staleness.sample_p95
+    moves = own_p95 is not None and after is not None and action.kind != "fix"
+    return ActionRow(
+        what=what_to_do(action),
+        gain=fmt.with_interval(fmt.signed_percent, *action.gain_ratio),
+        staleness=f"{own_p95} → {after}" if moves else "",
+        evidence="" if action.grade is None or action.kind == "fix" else action.grade,
+        cost=cost_words(action),
+        setting=setting_of(action, analysis.run) or "",
+        verify=verify_words(action, analysis.throughput.steady_tokens_per_s),
+    )

@@ -43,10 +43,7 @@ def headline(model: ModelResult) -> str:
         return "No layout is recommended"
     if advised.advice == "keep":
         return f"Keep {layout_words(model.forecasts.today.layout)}"
-    words = change_words(model)
-    words = (
-        words if advised.changes else f"Try {words[0].lower()}{words[1:]} for five minutes".replace("Try use ", "Try ")
-    )
+    words = change_words(model) if advised.changes else f"Try {_tried_words(model)} for five minutes"
     return f"{words}: throughput {gain_words(advised.gain_ratio)}"
 
 
@@ -54,6 +51,11 @@ def change_words(model: ModelResult) -> str:
     """The change without its gain; for a synchronous run the change includes running asynchronously."""
     words = layout_words(model.recommendation.best.layout)
     return f"Run asynchronously with {words}" if model.calibration.synchronous else f"Use {words}"
+
+
+def _tried_words(model: ModelResult) -> str:
+    words = layout_words(model.recommendation.best.layout)
+    return f"running asynchronously with {words}" if model.calibration.synchronous else words
 
 
 def kept_because(model: ModelResult) -> str:
@@ -97,15 +99,15 @@ def gain_text(gain_ratio: Spread | None) -> str:
 def rate_of(forecast: Forecast, beside: Forecast | None = None) -> Spread | None:
     """Trained tokens per second: median and interval of the draws, or the best estimate alone without draws.
 
-    beside: the layout that a gain is shown against. The median is then that layout's median times one plus the gain:
-    a median of quotients is not the quotient of medians, and the shown rate and gain would disagree.
+    beside: the layout that a gain is shown against. The median is then that layout's own rate, which is the measured
+    one for the layout of a run, times one plus the gain: a median of quotients is not the quotient of medians, and the
+    shown rate and gain would disagree.
     """
     own = _own_rate(forecast)
     gain = None if beside is None else _gain_between(beside, forecast)
-    base = None if beside is None else _own_rate(beside)
-    if own is None or gain is None or base is None:
+    if own is None or beside is None or not beside.tokens_per_s or (gain is None and forecast is not beside):
         return own
-    median = base.median * (1.0 + gain.median)
+    median = beside.tokens_per_s * (1.0 + (gain.median if gain else 0.0))
     is_drawn = forecast.drawn_tokens_per_s is not None
     return Spread(median, min(own.low, median), max(own.high, median)) if is_drawn else Spread(median, median, median)
 

@@ -13,6 +13,7 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.actions import ActionRow
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 
 
@@ -86,6 +87,8 @@ class Brief(NamedTuple):
     """No bottleneck was found; `why` then says what data is missing."""
     why: str
     next_step: str
+    actions: list[ActionRow]
+    """What to do, in order; empty where nothing is ranked."""
     spent: str
     """GPU time of the whole run, with its price if run.json has one."""
     roles: list[RoleBar]
@@ -115,6 +118,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         is_unknown=analysis.verdict.bottleneck == "unknown",
         why=verdict_words.why(analysis),
         next_step=verdict_words.next_step(analysis),
+        actions=verdict_words.action_rows(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),
         roles=_roles(analysis),
         stretch=verdict_words.stretch(analysis),
@@ -191,7 +195,7 @@ def _choice(result: ModelResult) -> RecommendedLayout:
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
         ("max running per engine", [row.running for row in chosen]),
-        ("modelled tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
+        ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
         *_gain_rows(result),
         ("modelled staleness p95", [row.staleness for row in chosen]),
     ]
@@ -225,7 +229,7 @@ def _achieved(analysis: AnalysisResult) -> Fact:
         return Fact("Trained", rate, f"{measured}too few steady steps to test a prediction")
     heldout, row = result.prediction, compared[0]
     achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
-    words = f"measured over the last {steps} steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
+    words = f"measured over the last {steps} steady steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
     return Fact("Trained", achieved, words)
 
 

@@ -5,6 +5,8 @@ from typing import Final
 from rlscope import format as fmt
 from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose import RULES
+from rlscope.model.forecast.actions import Action
+from rlscope.reports.text import actions
 from rlscope.reports.text.states import state_of
 
 _RULES: Final = {rule.name: rule for rule in RULES}
@@ -28,10 +30,19 @@ def sentence(finding: Finding) -> str:
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
-def remedy(finding: Finding) -> str:
-    """What to try."""
+def remedy(finding: Finding, first: Action | None) -> str:
+    """What to try; first: the first action of the ranking, which no remedy pulls against."""
     rule = _RULES.get(finding.rule)
-    return rule.remedy if rule else "Check the evidence; there is no standard remedy."
+    if rule is None:
+        return "Check the evidence; there is no standard remedy."
+    aim = None if first is None else actions.direction_of(first)
+    if first is None or aim is None or rule.towards is None:
+        return rule.remedy
+    words = actions.what_to_do(first)
+    words = words[0].lower() + words[1:]
+    if rule.towards in actions.OPPOSITES[aim]:
+        return f"First: {words}; then look again."
+    return f"The first action is against this: {words}." if rule.towards == aim else rule.remedy
 
 
 def _write(name: str, value: EvidenceValue) -> str:

@@ -8,10 +8,20 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
 from rlscope.model.forecast.gap import GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
+from rlscope.model.forecast.replay import (
+    Observable,
+    ObservableName,
+    ObservableUnit,
+    Replay,
+    ReplayMethod,
+    Scheduling,
+)
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.forecast.sensitivity import Sensitivity, SensitivityQuantity, Silence
+from rlscope.model.policies import Delivery, Dispatch, QueueOrder, StalenessPolicy
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text.names import (
     BETTER_THAN_MODEL,
@@ -24,8 +34,9 @@ from rlscope.reports.text.names import (
     scaling_sentence,
 )
 
-PREDICTION_TITLE: Final = "Predicted and measured, held-out steps"
-GAP_TITLE: Final = "From the upper bound to the measured throughput"
+REPLAY_TITLE: Final = "Measured and replayed, current layout"
+PREDICTION_TITLE: Final = "Predicted and measured, held-out steady steps"
+GAP_TITLE: Final = "From the upper bound to the measured throughput, steady steps"
 BOUND: Final = "upper bound, modelled"
 MEASURED: Final = "measured, steady steps"
 """Over the steps that lie completely in the steady stretch."""
@@ -42,6 +53,16 @@ class ComparedRow(NamedTuple):
     predicted: str
     achieved: str
     remark: str
+
+
+class ReplayRow(NamedTuple):
+    """One quantity of the current layout."""
+
+    name: str
+    measured: str
+    replayed: str
+    difference: str
+    """Replayed against measured; empty where either is missing."""
 
 
 class LossRow(NamedTuple):
@@ -92,6 +113,114 @@ def prediction_sentence(model: ModelResult) -> str:
     return f"Calibrated on the first {first} steps of the steady stretch, tested on the {rest} after them."
 
 
+def replay_rows(model: ModelResult) -> list[ReplayRow]:
+    """Every quantity of the current layout, measured and replayed."""
+    return [_replay_row(each) for each in model.replay.compared]
+
+
+def short_replay_rows(model: ModelResult) -> list[ReplayRow]:
+    """The rate, the trainers' wait for samples, the mean staleness, and the quantity that is furthest off."""
+    wanted = [*_SHORT_REPLAY, *(each.name for each in model.replay.off[:1])]
+    return [_replay_row(each) for each in model.replay.compared if each.name in wanted]
+
+
+def replay_sentence(model: ModelResult) -> str:
+    """How the current layout was replayed, with which scheduling, and what is off."""
+    replay = model.replay
+    text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}{_stated(replay)}."
+    off = ", ".join(_OBSERVABLES[each.name] for each in replay.off)
+    if replay.explains:
+        return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
+    rate = replay.rate_misfit_ratio
+    missed = (
+        "no rate was replayed"
+        if rate is None
+        else f"the replayed rate is {fmt.signed_percent(rate)} from the measured one"
+    )
+    return f"{text} The model does not explain this run: {missed}. Off beyond its tolerance: {off or 'nothing else'}."
+
+
+def scheduling_words(scheduling: Scheduling) -> str:
+    """How rollouts are scheduled, in a few words."""
+    admission, settings = scheduling.admission, scheduling.settings
+    words = [_DELIVERIES[scheduling.delivery], _ORDERS[settings.queue_order], _DISPATCHES[settings.dispatch]]
+    if admission.max_staleness is not None:
+        words.append(_POLICIES[admission.staleness_policy])
+    if admission.max_in_flight_samples is not None and admission.in_flight_until_trained:
+        words.append("in-flight limit includes the batch in training")
+    if scheduling.turnaround_s:
+        words.append(f"a slot stays empty for {fmt.duration(scheduling.turnaround_s)} between two samples")
+    return ", ".join(words)
+
+
+def _stated(replay: Replay) -> str:
+    """How many schedulings were tried."""
+    tried = len(replay.tried)
+    return f" (best of {tried} that fit the recorded facts)" if tried > 1 else ""
+
+
+def _replay_row(observable: Observable) -> ReplayRow:
+    write, difference = _OBSERVABLE_WRITERS[observable.unit], ""
+    if observable.misfit_ratio is not None:
+        difference = fmt.signed_percent(observable.misfit_ratio)
+    elif observable.unit == "ratio" and observable.difference is not None:
+        difference = fmt.signed_points(observable.difference)
+    elif observable.difference:
+        sign = "−" if observable.difference < 0 else "+"
+        difference = sign + write(abs(observable.difference))
+    measured = "not recorded" if observable.measured is None else write(observable.measured)
+    replayed = "not modelled" if observable.replayed is None else write(observable.replayed)
+    return ReplayRow(_OBSERVABLES[observable.name], measured, replayed, difference)
+
+
+_SHORT_REPLAY: Final = ("tokens_per_s", "wait_samples_ratio", "staleness_mean")
+_OBSERVABLES: Final[Mapping[ObservableName, str]] = {
+    "tokens_per_s": "trained throughput",
+    "step_s": "step time",
+    "running_per_engine": "running requests per engine",
+    "in_flight_samples": "samples in flight, queued ones included",
+    "queued_samples": "queue depth",
+    "wait_samples_ratio": "trainers waiting for samples",
+    "wait_staleness_cap_ratio": "trainers waiting for the staleness cap",
+    "hold_backpressure_ratio": "engines idle: backpressure",
+    "hold_staleness_cap_ratio": "engines idle: staleness cap or in-flight limit",
+    "hold_other_ratio": "engines idle: nothing to do",
+    "staleness_mean": "token staleness, mean",
+    "staleness_p95": "token staleness, p95",
+}
+_OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, Callable[[float | None], str]]] = {
+    "tokens/s": fmt.tokens_per_second,
+    "s": fmt.duration,
+    "requests": fmt.significant,
+    "samples": lambda value: f"{fmt.significant(value)} samples",
+    "ratio": fmt.percent,
+    "versions": fmt.versions,
+}
+_METHODS: Final[Mapping[ReplayMethod, str]] = {
+    "simulation": "The current layout is simulated event by event with the fitted costs.",
+    "synchronous_form": "The current layout is replayed by the closed form of a synchronous step.",
+    "closed_form": "The current layout cannot be simulated under its limits; the closed form replays it.",
+}
+_DELIVERIES: Final[Mapping[Delivery, str]] = {
+    "group": "groups queued whole",
+    "sample": "samples queued one by one",
+}
+_ORDERS: Final[Mapping[QueueOrder, str]] = {
+    "fifo": "first in, first out",
+    "lifo": "last in, first out",
+    "oldest_first": "oldest token first",
+}
+_DISPATCHES: Final[Mapping[Dispatch, str]] = {
+    "least_loaded": "routed to the least loaded engine",
+    "pulled": "pulled by the engines",
+}
+_POLICIES: Final[Mapping[StalenessPolicy, str]] = {
+    "admission": "staleness cap kept by admission",
+    "publication_waits": "staleness cap kept by waiting to publish",
+    "drop": "stale samples dropped",
+}
+
+
 def loss_rows(model: ModelResult) -> list[LossRow]:
     """Losses from the upper bound down; small causes share one row, before the unexplained rest."""
     gap = model.gap
@@ -125,11 +254,13 @@ def finish_rows(model: ModelResult) -> list[FinishRow]:
     ]
 
 
-def finish_sentence(model: ModelResult) -> str:
-    """The remaining steps and the price used; or why the time is unknown."""
+def finish_sentence(model: ModelResult, run: RunFacts) -> str:
+    """The remaining steps and the price used; that all are done; or why the time is unknown."""
     finish = model.finish
+    if finish is None and run.total_steps and run.steps >= run.total_steps:
+        return f"All {fmt.counted(run.total_steps, 'step is', 'steps are')} done."
     if finish is None:
-        return "Unknown: run.json does not give the number of steps, or all steps are done."
+        return "Unknown: run.json does not give the number of steps."
     steps = fmt.counted(finish.remaining_steps, "step", "steps")
     price = finish.gpu_hour_price
     text = f"{steps} left on {fmt.counted(finish.gpus, 'GPU', 'GPUs')}, at the step time of the steady stretch"
@@ -146,15 +277,20 @@ def baseline_sentence(model: ModelResult) -> str:
 
 
 def batch_sentence(model: ModelResult) -> str | None:
-    """How much decoding time small batches lost; None if unknown."""
+    """How much decoding time small batches lost, or why that is unknown; None where nothing decoded."""
     efficiency = model.efficiency
     if efficiency is None:
-        return None
+        curve = model.calibration.curve
+        if curve.visited is None:
+            return None
+        if ModelWarning.ONE_BATCH_SIZE in curve.warnings:
+            return "The run had one batch size: where batches become efficient is unknown."
+        return "The run's batches were too small to show where batches become efficient."
     wasted_ratio = 1.0 - efficiency.efficient_time_ratio
     text = f"Batches are efficient from {fmt.counted(efficiency.efficient_running, 'request', 'requests')} up"
     if wasted_ratio <= 0.0:
-        return f"{text}: all decoding time was in efficient batches."
-    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of decoding time."
+        return f"{text}: all decoding time of the steady steps was in efficient batches."
+    return f"{text}; smaller batches lost {fmt.percent(wasted_ratio)} of the decoding time of the steady steps."
 
 
 def remarks(model: ModelResult) -> list[str]:

@@ -145,6 +145,13 @@ WARNINGS: Final[Mapping[ModelWarning, str]] = {
     ModelWarning.MANNER_ASSUMED: (
         "Rollout scheduling is assumed: the config states neither dispatch nor queue_policy."
     ),
+    ModelWarning.SCHEDULING_CONTRADICTED: (
+        "run.json states another rollout scheduling than the run shows; what the run shows is used."
+    ),
+    ModelWarning.NOT_EXPLAINED: (
+        "Replayed, the current layout trains at a rate that is more than 10% off the measured one: forecasts of other"
+        " layouts are unreliable."
+    ),
     ModelWarning.AHEAD_CONTRADICTED: (
         "The trainers prefetched another number of batches than the model assumes: forecast staleness is too high or"
         " too low by as many steps. The query batches_ahead counts them."

@@ -19,12 +19,21 @@ NOTHING_MEASURED = (
     "`rlscope analyze`."
 )
 
+_NODE_GPUS: Final = 8
+"""Of a usual node; what larger engines cost is in `benchmarks/published_steps.txt`."""
+
 
 def assumption_lines(planned: PlanResult) -> list[str]:
     """Device, model, lengths, decoding, training and weight updates, as the plan gives them."""
     plan = planned.plan
     lines = [_device(plan), _model(planned), _lengths(plan), _decoding(plan), _training(planned), _updates(planned)]
-    return [*lines, "Engines are equally fast, response lengths do not change, and communication between GPUs is free."]
+    lines.append("Engines are equally fast, response lengths do not change, and communication between GPUs is free.")
+    if plan.granularity.gpus_per_engine > _NODE_GPUS:
+        lines.append(
+            f"Engines of {plan.granularity.gpus_per_engine} GPUs span nodes, and latency between nodes is not counted: "
+            "steps of published runs with such engines took 2 to 9 times as long as planned."
+        )
+    return lines
 
 
 def cost_line(planned: PlanResult, file: PlanFile) -> str | None:
@@ -83,6 +92,8 @@ def _decoding(plan: PlanInputs) -> str:
 def _training(planned: PlanResult) -> str:
     guess, trainer = planned.plan.training, planned.calibration.system.trainer
     by = "as stated" if guess.tokens_per_gpu_s is not None else f"MFU {fmt.percent(guess.mfu_ratio.median)}"
+    if guess.tokens_per_gpu_s is None and guess.routing_s_per_token is not None:
+        by += f" plus {fmt.duration(guess.routing_s_per_token.median)} of expert routing per token"
     seen = fmt.counted(trainer.seen_gpus, "GPU", "GPUs")
     power = fmt.significant(guess.scaling_exponent)
     power += f" ± {fmt.significant(guess.scaling_exponent_sd)}" if guess.scaling_exponent_sd else ""
@@ -127,6 +138,7 @@ UNKNOWNS: Final[Mapping[Unknown, UnknownWords]] = {
     "curve_shape": UnknownWords("speed of medium batches", "time an engine at several batch sizes"),
     "prefill": UnknownWords("speed of prefill", "time an engine on prompts only"),
     "training_rate": UnknownWords("training speed", "time a few training steps on synthetic samples"),
+    "expert_routing": UnknownWords("cost of expert routing", "time a few training steps on synthetic samples"),
     "trainer_scaling": UnknownWords("scaling of training", "time training steps on two numbers of GPUs"),
     "weight_update": UnknownWords("time of a weight update", "time one publication of weights"),
     "lengths": UnknownWords("response lengths", "sample a few hundred responses"),
@@ -178,7 +190,7 @@ def why(planned: PlanResult) -> list[str]:
     """The rate, the odds, the upper bound and the synchronous baseline; one or two sentences each."""
     if planned.best is None:
         return _why_none(planned)
-    lines = [_rate_sentence(planned, planned.best), _odds_sentence(planned, planned.best)]
+    lines = [_rate_sentence(planned, planned.best), _odds_sentence(planned, planned.best), *_asked_sentences(planned)]
     return [*lines, _bound_sentence(planned, planned.best), _synchronous_sentence(planned, planned.best)]
 
 
@@ -190,6 +202,8 @@ def plan_rows(planned: PlanResult, shown: int) -> list[PlanRow]:
     kept = ordered[:shown]
     if planned.present is not None and planned.present not in kept:
         kept.append(planned.present)
+    if planned.asked is not None and all(each.layout != planned.asked.layout for each in kept):
+        kept.append(planned.asked)
     excluded = [each for each in planned.candidates if each.excluded and each is not planned.present]
     return [_row(planned, each) for each in (*kept, *excluded[: shown if best == [] else _EXCLUDED_SHOWN])]
 
@@ -264,6 +278,36 @@ def _beyond_cap(planned: PlanResult, best: Forecast) -> list[str]:
     return [f"The present layout exceeds the staleness cap of {cap}."]
 
 
+def _asked_sentences(planned: PlanResult) -> list[str]:
+    """What the layout of --layout would do, beside the recommended one."""
+    asked = planned.asked
+    if asked is None:
+        return []
+    words = f"The layout asked about, {layout_words(asked.layout)},"
+    if asked is planned.best:
+        return [f"{words} is the recommended one.{_idle(planned, asked)}"]
+    rate = advice.rate_of(asked, planned.best)
+    if rate is None:
+        return [f"{words} cannot run: {EXCLUSIONS[asked.excluded] if asked.excluded else fmt.NO_DATA}."]
+    gain = gain_over(asked, planned.best)
+    over = "" if gain is None else f" Against the recommended one: {gain_words(gain)}."
+    staleness = None if asked.staleness is None else asked.staleness.sample_p95
+    beyond = ", above the cap" if asked.excluded == "too_stale" else ""
+    return [
+        f"{words} would train {fmt.with_interval(fmt.tokens_per_second, *rate)}.{over} Staleness p95: "
+        f"{fmt.versions(staleness)}{beyond}.{_idle(planned, asked)}"
+    ]
+
+
+def _idle(planned: PlanResult, forecast: Forecast) -> str:
+    rate, pace = advice.rate_of(forecast, planned.best), forecast.pace
+    if pace is None or rate is None:
+        return ""
+    step_s = forecast.step_seconds(rate.median, planned.calibration.steps_per_version)
+    trainers, samplers = fmt.percent(pace.trainer_idle_ratio), fmt.percent(pace.sampler_idle_ratio)
+    return f" A step takes {fmt.duration(step_s)}; trainers are idle {trainers} of the time, samplers {samplers}."
+
+
 def _bound_sentence(planned: PlanResult, best: Forecast) -> str:
     bound = planned.bound.trained_tokens_per_s
     reached = fmt.percent(None if best.tokens_per_s is None else best.tokens_per_s / bound)
@@ -311,9 +355,13 @@ def _memory_sentences(planned: PlanResult) -> list[str]:
 def _row(planned: PlanResult, forecast: Forecast) -> PlanRow:
     layout, rate, pace = forecast.layout, advice.rate_of(forecast, planned.present), forecast.pace
     drawn = forecast.drawn_tokens_per_s is not None
-    mark = "best" if forecast is planned.best else ""
+    marks = (
+        "present" if forecast is planned.present else "",
+        "best" if forecast is planned.best else "",
+        "asked" if planned.asked is not None and layout == planned.asked.layout else "",
+    )
     return PlanRow(
-        mark=" ".join(filter(None, ("present" if forecast is planned.present else "", mark))),
+        mark=" ".join(filter(None, marks)),
         layout=f"{layout.trainer_gpus} : {layout.sampler_gpus} × {fmt.count(layout.running_per_engine)}",
         rate="" if rate is None else fmt.with_interval(fmt.tokens_per_second, *rate),
         odds=fmt.percent(planned.best_probability.get(layout)) if drawn else "",

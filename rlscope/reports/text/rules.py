@@ -2,11 +2,12 @@
 
 import textwrap
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.alerts.config import built_in_rules
-from rlscope.alerts.durations import write_duration
+from rlscope.alerts.durations import write_duration, write_window
 from rlscope.alerts.evaluate import condition, evidence, written
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet
@@ -62,6 +63,8 @@ def in_words(fired: Iterable[tuple[Rule, Alert]], start_ns: int, end_ns: int) ->
 
 def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
     """When it fired, relative to the run's start; its last tick can be shortly after the run's end."""
+    if alert.judged_over_s is not None:
+        return f"judged over the whole run{_judged_length(rule, alert.judged_over_s)}"
     if rule.window == WHOLE_RUN:
         return "at the end of the run"
     begin, end = (
@@ -69,6 +72,20 @@ def stretch(rule: Rule, alert: Alert, start_ns: int, end_ns: int) -> str:
         for instant_ns in (alert.start_ns, alert.end_ns)
     )
     return f"from {begin} to the end of the run" if alert.end_ns is None else f"from {begin} to {end}"
+
+
+def _judged_length(rule: Rule, judged_s: float) -> str:
+    """How long the run was, and what it is too short for."""
+    lasting = fmt.duration(judged_s) + ("" if rule.kind == "data_quality" else " after warm-up")
+    window, length_ns = write_window(rule.window), rule.window.length_ns
+    if not rule.for_ns or (length_ns is not None and judged_s * 1e9 < length_ns):
+        return f", {lasting}: shorter than the window of {window}"
+    return f", {lasting}: too short for {write_duration(rule.for_ns)} of the condition over {window}"
+
+
+def judged_condition(rule: Rule, alert: Alert) -> str:
+    """The condition over what it was judged over."""
+    return condition(rule if alert.judged_over_s is None else replace(rule, window=WHOLE_RUN))
 
 
 def measured(rule: Rule, alert: Alert) -> str:

@@ -45,8 +45,8 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "lockstep": _Words(
         label="Lockstep",
-        headline="Sampling and training take turns: waits take {share} of the GPU time",
-        plain_headline="Sampling and training take turns",
+        headline="Sampling and training alternate: waits take {share} of the GPU time",
+        plain_headline="Sampling and training alternate",
         cause="waits of each side while the other works",
         side="all GPU time",
     ),
@@ -100,6 +100,19 @@ _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     ),
 }
 """The next step where no ranking of actions says what brings how much."""
+_RECORD: Final[Mapping[str, str]] = {
+    "samplers": (
+        'Record what the samplers wait for and analyse again: put `with run.wait("backpressure"):` around `queue.put`, '
+        '`with run.wait("requests"):` around the wait for prompts and `with run.wait("environment"):` around tool '
+        "calls, and call `run.engine_step(...)` after every forward pass."
+    ),
+    "trainers": (
+        'Record what the trainers wait for and analyse again: put `with run.wait("samples"):` around the call that '
+        "takes a batch from the queue, `with run.train_step(...):` around the step, and `with run.logprobs():`, "
+        "`run.reward()`, `run.evaluation()` and `run.checkpoint()` around what comes between steps."
+    ),
+}
+"""What to add to the code of the side whose GPU time is mostly in no recorded state."""
 
 _ALARMS: Final[Mapping[str, str]] = {
     "weights_not_applied": (
@@ -193,10 +206,11 @@ def next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
-    ranking = ranking_of(analysis)
-    if ranking is None or analysis.verdict.bottleneck == "unknown":
+    if analysis.verdict.unrecorded_side is not None:
+        return _RECORD[analysis.verdict.unrecorded_side]
+    if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
         return _WITHOUT_MODEL[analysis.verdict.bottleneck]
-    first = ranking.first
+    first = first_action(analysis)
     if first is None:
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
     parts = [f"{actions.what_to_do(first)}: {actions.effect(first)}.", _aside(analysis, first), _kept(analysis, first)]
@@ -225,14 +239,31 @@ def _kept(analysis: AnalysisResult, first: Action) -> str:
 
 def then_steps(analysis: AnalysisResult, shown: int = 2) -> list[str]:
     """The next actions after the first, one sentence each."""
-    ranking = ranking_of(analysis)
-    rest = ranking.actions[1 : 1 + shown] if ranking is not None and analysis.verdict.bottleneck != "unknown" else ()
+    rest = actions_of(analysis)[1 : 1 + shown]
     own = own_staleness_p95(analysis)
     lines: list[str] = []
     for each in rest:
         fresh = actions.staleness_words(each, own)
         lines.append(f"{actions.what_to_do(each)}: {actions.effect(each)}{'; ' if fresh else ''}{fresh}.")
     return lines
+
+
+def actions_of(analysis: AnalysisResult) -> tuple[Action, ...]:
+    """What to do, in order; nothing while its results are invalid or the verdict is unknown."""
+    ranking = ranking_of(analysis)
+    is_open = alarm(analysis) is None and analysis.verdict.bottleneck != "unknown"
+    return ranking.actions if ranking is not None and is_open else ()
+
+
+def first_action(analysis: AnalysisResult) -> Action | None:
+    """What to do first; None where nothing is ranked."""
+    return next(iter(actions_of(analysis)), None)
+
+
+def action_rows(analysis: AnalysisResult) -> list[actions.ActionRow]:
+    """What to do, in order, as the rows of a table."""
+    own = own_staleness_p95(analysis)
+    return [actions.action_row(each, analysis, own) for each in actions_of(analysis)]
 
 
 def own_staleness_p95(analysis: AnalysisResult) -> int | None:

@@ -6,12 +6,12 @@ Both columns are modelled; measured values are in the analysis.
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.model.forecast.change import update_seconds
+from rlscope.model.forecast.change import NO_LIMIT, update_seconds
 from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.forecast.what_if import Obstacle, WhatIf
 from rlscope.model.warnings import ModelWarning
-from rlscope.reports.documents.layouts import step_seconds
+from rlscope.reports.documents.what_if import steps_per_version
 from rlscope.reports.text import advice
 from rlscope.reports.text.actions import gain_words
 from rlscope.reports.text.names import EXCLUSIONS, REGIMES, WARNINGS, other_run_lines, overflow_line, scaling_sentence
@@ -51,6 +51,9 @@ def what_if_lines(model: ModelResult, answer: WhatIf) -> list[str]:
         lines.insert(0, "Only the number of GPUs was given; this is their fastest split.")
     if answer.simulated:
         lines.append("Simulated event by event, because no closed form covers a limit that applies here.")
+    if answer.asked.steps_per_version is not None:
+        versions = (fmt.significant(each) for each in (answer.steps_per_version, answer.calibration.steps_per_version))
+        lines.append("Staleness counts versions: one is {} optimizer steps with the change, {} now.".format(*versions))
     overflow = overflow_line(answer.predicted)
     lines += [overflow] if overflow else []
     if answer.calibration.synchronous:
@@ -71,6 +74,7 @@ def _inputs(answer: WhatIf) -> list[WhatIfRow]:
     system = calibration.system
     samples = round(system.workload.samples_per_step / calibration.steps_per_version)
     caps = system.admission.max_staleness, system.workload.lengths.cap_tokens
+    in_flight, group_size = system.admission.max_in_flight_samples, system.workload.group_size
     rows = (
         (change.max_staleness, "staleness cap", _or_none(caps[0]), fmt.count),
         (change.length_factor, "response length", "", _times),
@@ -79,12 +83,25 @@ def _inputs(answer: WhatIf) -> list[WhatIfRow]:
         (change.trainer_speed, "training speed", "", _times),
         (change.forward_speed, "forward speed", "", _times),
         (change.weight_update_s, "weight update time", fmt.duration(update_seconds(system.update)), fmt.duration),
+        (change.queue_capacity_samples, "queue capacity", _or_none(system.admission.queue_capacity_samples), _limit),
+        (change.max_in_flight_samples, "max in flight", _or_none(in_flight), _limit),
+        (change.max_in_flight_groups, "max in flight, groups", _or_none(in_flight and in_flight // group_size), _limit),
+        (
+            change.steps_per_version,
+            "steps per weight update",
+            fmt.significant(calibration.steps_per_version),
+            fmt.count,
+        ),
     )
     return [WhatIfRow(name, now, write(asked), "") for asked, name, now, write in rows if asked is not None]
 
 
 def _or_none(cap: int | None) -> str:
     return "none" if cap is None else fmt.count(cap)
+
+
+def _limit(limit: float | None) -> str:
+    return "none" if limit == NO_LIMIT else fmt.count(limit)
 
 
 def _times(factor: float | None) -> str:
@@ -101,7 +118,7 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
         fmt.count(layout.running_per_engine),
         fmt.significant(rate.median if rate else None),
         f"{fmt.significant(rate.low)} to {fmt.significant(rate.high)}" if rate else fmt.NO_DATA,
-        fmt.duration(step_seconds(answer.calibration, forecast, answer.now)),
+        fmt.duration(_step_s(answer, forecast)),
         fmt.percent(pace.trainer_idle_ratio if pace else None),
         fmt.percent(pace.sampler_idle_ratio if pace else None),
         fmt.versions(ages.token_mean if ages else None),
@@ -111,10 +128,15 @@ def _column(answer: WhatIf, forecast: Forecast) -> list[str]:
     ]
 
 
+def _step_s(answer: WhatIf, forecast: Forecast) -> float | None:
+    rate = advice.rate_of(forecast, answer.now)
+    return None if rate is None else forecast.step_seconds(rate.median, steps_per_version(answer, forecast))
+
+
 def _differences(answer: WhatIf) -> list[str]:
     """The differences, in the order of _ROWS; empty for rows without one."""
     now, asked = answer.now, answer.predicted
-    steps_s = [step_seconds(answer.calibration, each, now) for each in (now, asked)]
+    steps_s = [_step_s(answer, each) for each in (now, asked)]
     trainers = [each.pace.trainer_idle_ratio if each.pace else None for each in (now, asked)]
     samplers = [each.pace.sampler_idle_ratio if each.pace else None for each in (now, asked)]
     differences = {

@@ -14,6 +14,7 @@ from rlscope.model.decode.prior import LogNormal
 from rlscope.model.forecast.plan import PlanResult, gain_over, hours_of, layouts_of, plan_layouts, sweep
 from rlscope.model.forecast.plan_prior import (
     UNKNOWNS,
+    AskedLayout,
     PlanInputs,
     UnplannableError,
     drawn_alone,
@@ -272,7 +273,9 @@ def test_no_draw_is_faster_than_the_device(small: PlanResult) -> None:
 
 
 def test_an_unknown_alone_moves_nothing_else(small: PlanResult) -> None:
+    routed = replace(small.plan.training, routing_s_per_token=LogNormal(1e-4, 0.5))
     plan = replace(small.plan, lengths_log_sd=0.3, update=replace(small.plan.update, seconds=LogNormal(3.0, 0.3)))
+    plan = replace(plan, training=routed)
     median = planned_system(plan, {})
     for unknown in UNKNOWNS:
         low, middle, high = drawn_alone(plan, unknown, 3)
@@ -283,7 +286,12 @@ def test_an_unknown_alone_moves_nothing_else(small: PlanResult) -> None:
             "update": low.update != high.update,
             "lengths": low.workload.lengths.mean_tokens != high.workload.lengths.mean_tokens,
         }
-        expected = {"weight_update": {"update"}, "lengths": {"lengths", "trainer"}, "training_rate": {"trainer"}}
+        expected = {
+            "weight_update": {"update"},
+            "lengths": {"lengths", "trainer"},
+            "training_rate": {"trainer"},
+            "expert_routing": {"trainer"},
+        }
         moved = expected.get(unknown, {"trainer"} if unknown == "trainer_scaling" else {"engine"})
         assert {name for name, moves in changed.items() if moves} == moved, unknown
         assert is_unsure(plan, unknown)
@@ -328,3 +336,77 @@ def test_a_shape_that_says_too_little_is_refused(small: PlanResult) -> None:
 
 def test_the_example_is_a_plan() -> None:
     assert plan_of(read_plan(EXAMPLE)).gpus == 32
+
+
+def asked_of(folder: Path, trainers: int, samplers: int, running: int | None, text: str = SMALL_PLAN) -> PlanResult:
+    return plan_layouts(replace(plan_from(folder, text), asked=AskedLayout(trainers, samplers, running)))
+
+
+def test_a_layout_that_is_asked_about_is_forecast_and_changes_nothing_else(tmp_path: Path) -> None:
+    plain, planned = plan_layouts(plan_from(tmp_path, SMALL_PLAN)), asked_of(tmp_path, 5, 1, 7)
+    assert plain.asked is None
+    assert planned.asked is not None and planned.asked.layout == Layout(5, 1, 7)
+    assert [each.layout for each in planned.candidates] == [each.layout for each in plain.candidates]
+    assert planned.best is not None and plain.best is not None and planned.best.layout == plain.best.layout
+    gain = gain_over(planned.asked, planned.best)
+    assert gain is not None and gain.high < 0.0
+
+
+def test_a_split_alone_is_that_of_the_candidates_and_some_gpus_may_stay_idle(tmp_path: Path) -> None:
+    planned = asked_of(tmp_path, 2, 4, None)
+    assert planned.asked is not None and planned.asked in planned.candidates
+    smaller = asked_of(tmp_path, 2, 3, None).asked
+    assert smaller is not None and split(smaller.layout) == (2, 3) and smaller.drawn_tokens_per_s is not None
+
+
+def test_a_layout_beyond_the_cap_has_its_figures_and_one_that_cannot_run_has_none(tmp_path: Path) -> None:
+    capped = SMALL_PLAN + "[limits]\nmax_staleness = 1\n"
+    stale = asked_of(tmp_path, 2, 4, 512, capped).asked
+    assert stale is not None and stale.excluded == "too_stale" and stale.drawn_tokens_per_s is not None
+    assert stale.staleness is not None and stale.staleness.sample_p95 > 1
+    refused = asked_of(tmp_path, 1, 5, 64).asked  # 131 GB of training state on a GPU of 80 GB
+    assert refused is not None and (refused.excluded, refused.tokens_per_s) == ("trainer_memory", None)
+
+
+EXPERTS = SMALL_PLAN.replace(
+    "head_dim = 128",
+    "head_dim = 128\nhidden_size = 2048\nexperts = 128\nexperts_per_token = 8\nactive_parameters = 1_200_000_000",
+)
+
+
+def test_routing_to_experts_costs_training_time_on_top_of_the_arithmetic(tmp_path: Path) -> None:
+    plan = plan_from(tmp_path, EXPERTS)
+    # 36 layers of 1.8 us and of 8 bytes for each of 8 x 2048 values at 92 GB/s.
+    routing_s = 36 * (1.8e-6 + 8 * 8 * 2048 / 92e9)
+    assert plan.training.routing_s_per_token is not None
+    assert plan.training.routing_s_per_token.median == pytest.approx(routing_s)
+    free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
+    rates = [planned_system(each, {}).trainer.tokens_per_gpu_s for each in (plan, free)]
+    assert 1.0 / rates[0] - 1.0 / rates[1] == pytest.approx(routing_s)
+    assert is_unsure(plan, "expert_routing") and not is_unsure(free, "expert_routing")
+
+
+def test_every_pass_over_a_token_is_routed(tmp_path: Path) -> None:
+    again = EXPERTS + "[training]\nrecompute_activations = true\nextra_forward_passes = 2\n"
+    costs = []
+    for text in (EXPERTS, again):
+        plan = plan_from(tmp_path, text)
+        free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
+        rates = [planned_system(each, {}).trainer.tokens_per_gpu_s for each in (plan, free)]
+        costs.append(1.0 / rates[0] - 1.0 / rates[1])
+    assert costs[1] == pytest.approx(2.0 * costs[0])  # six forward passes' worth instead of three
+
+
+@pytest.mark.parametrize("stated", ["mfu_ratio = 0.1", "tokens_per_gpu_s = 5000"])
+def test_a_stated_share_of_the_peak_or_rate_has_the_routing_in_it(tmp_path: Path, stated: str) -> None:
+    plan = plan_from(tmp_path, f"{EXPERTS}[training]\n{stated}\n")
+    free = replace(plan, training=replace(plan.training, routing_s_per_token=None))
+    assert planned_system(plan, {}).trainer == planned_system(free, {}).trainer
+    assert not is_unsure(plan, "expert_routing")
+
+
+def test_a_dense_model_routes_nothing_and_an_unstated_hidden_size_is_that_of_the_heads(tmp_path: Path) -> None:
+    assert plan_from(tmp_path, SMALL_PLAN).training.routing_s_per_token is None
+    routing = plan_from(tmp_path, EXPERTS.replace("hidden_size = 2048\n", "")).training.routing_s_per_token
+    assert routing is not None
+    assert routing.median == pytest.approx(36 * (1.8e-6 + 8 * 8 * 32 * 128 / 92e9))

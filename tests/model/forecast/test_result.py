@@ -358,6 +358,11 @@ def test_a_full_batch_is_efficient_and_a_single_request_is_not():
     assert alone.efficient_time_ratio < 0.2
 
 
+def test_a_run_at_one_batch_size_has_no_efficient_batch():
+    run = observed(batches=(64,))
+    assert batch_efficiency(calibrate(run, Admission(), None, np.random.default_rng(0)), run) is None
+
+
 @pytest.mark.parametrize(
     ("gpus", "granularity", "splits"),
     [

@@ -8,10 +8,18 @@ import pytest
 
 from rlscope.model.calibration import Calibration, calibrate
 from rlscope.model.forecast.layouts import Forecast, forecast_layouts
-from rlscope.model.forecast.simulated import _moved, correct_by_simulation, is_doubtful
+from rlscope.model.forecast.simulated import (
+    _moved,
+    correct_by_simulation,
+    is_doubtful,
+    simulated_run,
+    slow_engines,
+    slowness_at,
+)
+from rlscope.model.observed import Observed
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts
-from tests.model.known_run import observed
+from tests.model.known_run import TRUTH, observed
 
 DRAWS = np.full(4000, 100.0)
 TODAY = Layout(4, 4, 32)
@@ -69,3 +77,46 @@ def test_the_fastest_are_asked_about_until_none_of_the_first_few_is_left_in_doub
     assert all(each.tokens_per_s != closed[each.layout] for each in leaders)
     rates = [each.tokens_per_s or 0.0 for each in judged.forecasts.rivals]
     assert rates == sorted(rates, reverse=True)
+
+
+def with_slow_engines(*factors: float) -> Observed:
+    """The run, with passes of the first engines that take so many times as long."""
+    run = observed(noise=0.0)
+    by_engine = np.ones(run.engines)
+    by_engine[: len(factors)] = factors
+    return replace(run, passes=replace(run.passes, busy_s=run.passes.busy_s * by_engine[run.passes.engine]))
+
+
+@pytest.mark.parametrize(("factor", "is_slow"), [(1.24, False), (1.26, True)])
+def test_an_engine_a_quarter_slower_than_the_median_is_slow(factor: float, is_slow: bool) -> None:
+    assert (slow_engines(with_slow_engines(factor), TRUTH.engine.curve) is not None) == is_slow
+
+
+def test_slow_engines_come_first_and_all_engines_together_keep_their_speed() -> None:
+    found = slow_engines(with_slow_engines(1.5, 2.0), TRUTH.engine.curve)
+    assert found is not None
+    assert len(found) == 6
+    # Speeds of 1/2, 2/3 and four times 1 have a mean of 31/36: that is the speed 1 of the curve.
+    assert found == pytest.approx([2.0 * 31 / 36, 1.5 * 31 / 36, *[31 / 36] * 4])
+
+
+def test_slow_engines_stay_in_every_layout() -> None:
+    slowness = (2.0, 1.5, 0.8, 0.8)
+    assert slowness_at(slowness, 4) == slowness
+    assert slowness_at(slowness, 1) == (2.0,)
+    assert slowness_at(slowness, 6) == (2.0, 1.5, 0.8, 0.8, 0.8, 0.8)
+    assert slowness_at(None, 6) is None
+
+
+def test_every_layout_of_a_run_with_slow_engines_is_simulated() -> None:
+    plain = calibrate(observed(), Admission(), None, np.random.default_rng(0))
+    slow = replace(plain, engine_slowness=(2.0, *[0.9] * 5))
+    starved = Layout(6, 2, 64)
+    assert not is_doubtful(plain, starved)
+    assert is_doubtful(slow, starved)
+    rates = [simulated_run(each, starved, Settings()) for each in (plain, slow)]
+    assert rates[0] is not None
+    assert rates[1] is not None
+    # Of the two engines left one is slow: half of 1 / 2 + 1 / 0.9 as fast.
+    expected = (1 / 2.0 + 1 / 0.9) / 2.0
+    assert rates[1].trained_tokens_per_s / rates[0].trained_tokens_per_s == pytest.approx(expected, rel=0.05)

@@ -21,7 +21,7 @@ from rlscope.model.forecast.change import (
 )
 from rlscope.model.forecast.layouts import drawn_rates
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
-from rlscope.model.forecast.what_if import WhatIf, asked_layouts, what_if
+from rlscope.model.forecast.what_if import WhatIf, asked_layouts, forecast_change, what_if
 from rlscope.model.lengths import LengthLaw
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, System, Trainer, TrainerPhase, WeightUpdate, Workload
@@ -111,6 +111,11 @@ def test_another_layout_is_forecast_as_the_recommendation_forecasts_it(change: C
             replace(TRUTH, workload=replace(TRUTH.workload, lengths=TRUTH.workload.lengths.scaled(1.5))),
         ),
         (Change(weight_update_s=1.0), replace(TRUTH, update=WeightUpdate(0.5, 1.0))),
+        (
+            Change(steps_per_version=2),
+            replace(TRUTH, workload=replace(TRUTH.workload, samples_per_step=512, batches_per_version=2)),
+        ),
+        (Change(max_in_flight_groups=100), replace(TRUTH, admission=Admission(max_in_flight_samples=400))),
     ],
 )
 def test_a_changed_run_does_what_the_changed_truth_does(change: Change, system: System):
@@ -158,12 +163,81 @@ def test_a_staleness_cap_that_holds_the_samplers_back_is_simulated_and_makes_tok
         (Change(max_staleness=0), "synchronous"),
         (Change(samples_per_step=304), "queue_capacity"),
         (Change(samples_per_step=300), None),  # exactly as many as the queue holds
+        (Change(queue_capacity_samples=255), "queue_capacity"),
+        (Change(queue_capacity_samples=256), None),  # exactly the samples of a step
+        (Change(max_in_flight_groups=63), "in_flight_cap"),
+        (Change(max_in_flight_groups=64), None),
+        (Change(steps_per_version=4), None),  # 1,024 samples of a version, taken 256 at a time
     ],
 )
 def test_what_cannot_run_has_no_rate_and_says_why(change: Change, obstacle: str | None):
     found = what_if(model(admission=Admission(queue_capacity_samples=300)), change)
     assert found.obstacle == obstacle
     assert (found.predicted.tokens_per_s is None) == (found.gain_ratio is None) == (obstacle is not None)
+
+
+@pytest.mark.parametrize(
+    ("today", "change", "expected"),
+    [
+        (Admission(512), Change(queue_capacity_samples=256), Admission(256)),
+        (Admission(512), Change(queue_capacity_samples=0), Admission()),
+        (Admission(512, "drop_oldest"), Change(queue_capacity_samples=0), Admission()),
+        (Admission(512, "drop_oldest"), Change(queue_capacity_samples=256), Admission(256, "drop_oldest")),
+        (Admission(), Change(queue_capacity_samples=256), Admission(256)),
+        (Admission(), Change(max_in_flight_samples=401), Admission(max_in_flight_samples=401)),
+        (Admission(), Change(max_in_flight_groups=100), Admission(max_in_flight_samples=400)),
+        (Admission(max_in_flight_samples=400), Change(max_in_flight_groups=0), Admission()),
+        (Admission(max_in_flight_samples=400), Change(), Admission(max_in_flight_samples=400)),
+    ],
+)
+def test_a_limit_is_set_moved_or_removed(today: Admission, change: Change, expected: Admission):
+    (changed,) = changed_systems((replace(TRUTH, admission=today),), change, 1.0, "admission")
+    assert changed.admission == expected
+
+
+def test_a_version_of_more_steps_trains_more_batches_and_is_published_once():
+    trainer = Trainer(100.0, 2, overhead_s=1.0, phases=(TrainerPhase("log-probabilities", 2.0, True),))
+    workload = replace(TRUTH.workload, prefetched_batches=1.0)
+    (changed,) = changed_systems(
+        (replace(TRUTH, trainer=trainer, workload=workload),), Change(steps_per_version=4), 1.0, "admission"
+    )
+    assert (changed.workload.samples_per_step, changed.workload.samples_per_batch) == (1_024, 256)
+    assert changed.workload.prefetched_batches == 0.25
+    assert changed.trainer == replace(trainer, overhead_s=4.0, phases=(TrainerPhase("log-probabilities", 8.0, True),))
+    assert changed.update == TRUTH.update
+
+
+@pytest.mark.parametrize(
+    ("today", "asked", "samples", "batches"),
+    [(1.0, 3, 768, 3), (4.0, 8, 512, 2), (4.0, 2, 128, 1), (4.0, 4, 256, 1)],
+)
+def test_steps_that_share_a_batch_today_go_on_to_share_it(today: float, asked: int, samples: int, batches: int):
+    workload = changed_workload(TRUTH.workload, Change(steps_per_version=asked), today)
+    assert (workload.samples_per_step, workload.batches_per_version) == (samples, batches)
+
+
+def test_fewer_publications_cost_less_and_leave_tokens_fewer_versions_behind():
+    said = model(admission=Admission(queue_capacity_samples=512))
+    found = what_if(said, Change(steps_per_version=4))
+    assert found.steps_per_version == 4.0 and found.calibration.steps_per_version == 1.0
+    # A step takes 4 s and a publication, which comes with every fourth of them then, 0.1 s.
+    assert found.gain_ratio.median == pytest.approx(0.019, abs=0.004)
+    assert found.predicted.staleness.token_mean < 0.3 * found.now.staleness.token_mean
+
+
+def test_a_change_is_forecast_without_a_model_result():
+    said = model()
+    change = Change(max_in_flight_samples=400)
+    alone = forecast_change(said.calibration, said.model_config, said.forecasts.today, change)
+    assert rate(alone) == rate(what_if(said, change))
+    assert alone.gain_ratio == what_if(said, change).gain_ratio
+
+
+def test_one_limit_in_two_ways_and_too_many_samples_of_a_version_are_refused():
+    with pytest.raises(ImpossibleChangeError, match="in samples or in groups, not in both"):
+        what_if(model(), Change(max_in_flight_samples=8, max_in_flight_groups=2))
+    with pytest.raises(ImpossibleChangeError, match="100,096 samples between two weight updates; at most 100,000"):
+        what_if(model(), Change(steps_per_version=391))
 
 
 PAIRS = Granularity(gpus_per_engine=2, gpus_per_trainer_replica=2)

@@ -1,5 +1,6 @@
 """The last stable stretch of step periods: after a warm-up, after a change, and none where there are too few steps."""
 
+import math
 from random import Random
 
 import polars as pl
@@ -46,10 +47,53 @@ def test_a_drain_too_short_to_judge_leaves_the_stretch_before_it() -> None:
     assert last_stable_stretch(noisy(1.0, 40) + noisy(5.0, LEAST_STEPS_TO_SETTLE - 2)) == Stretch(0, 39)
 
 
-def test_one_slow_step_cuts_nothing() -> None:
-    periods_s = noisy(1.0, 60)
-    periods_s[30] = 1.5
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("factor", [1.5, 10.0, 0.1])
+@pytest.mark.parametrize("slow", [(44,), (30, 31), (20, 21, 22, 23), (9, 19, 29, 39, 49)])
+def test_outlying_steps_cut_nothing(seed: int, factor: float, slow: tuple[int, ...]) -> None:
+    periods_s = noisy(1.0, 60, seed)
+    for step in slow:
+        periods_s[step] *= factor
     assert last_stable_stretch(periods_s) == Stretch(0, 59)
+
+
+@pytest.mark.parametrize(("lasting", "first"), [(4, 0), (5, 49)])
+def test_five_steps_are_a_level_and_four_are_outliers(lasting: int, first: int) -> None:
+    after = 60 - 44 - lasting
+    assert last_stable_stretch([1.0] * 44 + [10.0] * lasting + [1.0] * after) == Stretch(first, 59)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "stretch"),
+    [
+        ([10.0], [], Stretch(1, 40)),
+        ([10.0, 8.0, 6.0, 4.0], [], Stretch(4, 43)),
+        ([], [3.0, 7.0], Stretch(0, 39)),
+        ([9.0], [9.0], Stretch(1, 40)),
+    ],
+)
+def test_a_stretch_neither_begins_nor_ends_with_an_outlier(
+    start: list[float], end: list[float], stretch: Stretch
+) -> None:
+    assert last_stable_stretch([*start, *noisy(1.0, 40), *end]) == stretch
+
+
+@pytest.mark.parametrize(("slow_s", "first"), [(math.nextafter(math.exp(0.06), 0), 0), (math.exp(0.06), 1)])
+def test_three_sigmas_above_the_rest_is_no_outlier_and_more_is(slow_s: float, first: int) -> None:
+    """The least noise that is assumed is 2%, and a run without noise has it; the two differ in their last bit."""
+    assert last_stable_stretch([slow_s, *[1.0] * 20]) == Stretch(first, 20)
+
+
+def test_outliers_do_not_hide_a_change_of_level() -> None:
+    periods_s = noisy(1.0, 40) + noisy(2.0, 30, seed=1)
+    periods_s[20], periods_s[55] = 10.0, 20.0
+    assert last_stable_stretch(periods_s) == Stretch(40, 69)
+
+
+def test_too_few_steps_are_left_between_outliers_at_both_ends() -> None:
+    steps = LEAST_STEPS_TO_SETTLE
+    assert last_stable_stretch([5.0, *[1.0] * steps]) == Stretch(1, steps)
+    assert last_stable_stretch([5.0, *[1.0] * (steps - 1)]) is None
 
 
 def test_a_change_within_two_percent_is_no_change() -> None:

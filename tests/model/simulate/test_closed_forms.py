@@ -238,3 +238,26 @@ def test_prompts_that_join_together_share_a_pass_as_the_closed_form_says() -> No
     assert measure(runs_of(system), lambda run: run.trained_tokens_per_s).agrees_with(expected, bias_ratio=0.01)
     alone = replace(system, engine=replace(engine, prefill_pass_s=0.0, prefill_tokens_per_s=20.0 / 0.005))
     assert expected > 1.3 * state_of(alone).trained_tokens_per_s
+
+
+@pytest.mark.parametrize(
+    ("admission", "trainer_tokens_per_s"),
+    [(Admission(), 12_000.0), (Admission(96), 5_000.0), (Admission(max_in_flight_samples=130), 5_000.0)],
+)
+@pytest.mark.parametrize("batches", [2, 4])
+def test_batches_of_one_version_are_taken_one_by_one_and_published_once(
+    admission: Admission, trainer_tokens_per_s: float, batches: int
+) -> None:
+    """The rate is that of a run that publishes every batch, and staleness counts versions of so many of them."""
+    each = replace(with_trainer(SYSTEM, trainer_tokens_per_s), admission=admission)
+    together = replace(
+        each, workload=replace(each.workload, samples_per_step=48 * batches, batches_per_version=batches)
+    )
+    alone, versions = runs_of(each), runs_of(together, steps=80)
+    rate = measure(alone, lambda run: run.trained_tokens_per_s).mean
+    assert measure(versions, lambda run: run.trained_tokens_per_s).agrees_with(rate, 0.01)
+    ages = measure(alone, lambda run: run.staleness.tokens.mean).mean
+    assert measure(versions, lambda run: run.staleness.tokens.mean).agrees_with(ages / batches, 0.03)
+    terms = [state_of(system).staleness for system in (each, together)]
+    by_form = [token_mean(term, LENGTHS, 1) for term in terms if term is not None]
+    assert by_form[1] == pytest.approx(by_form[0] / batches, rel=1e-6)

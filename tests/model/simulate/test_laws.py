@@ -53,6 +53,17 @@ def test_the_seconds_of_each_side_add_up(case: Case) -> None:
 
 
 @every_case
+def test_samples_in_flight_are_at_least_those_that_run_and_those_that_are_queued(case: Case) -> None:
+    system, layout, settings = case
+    run = simulate(system, layout, steps=30, seed=5, settings=settings)
+    cut_ratio = 0.2 if run.preemptions else 0.0  # a sample that was preempted is in flight, and it does not run
+    least = run.engines * run.mean_running + run.mean_queued_samples
+    assert least * (1.0 - 1e-9) <= run.mean_in_flight_samples
+    if system.workload.unit_samples == 1 and not system.workload.environment_s and not cut_ratio:
+        assert run.mean_in_flight_samples <= least + 1e-9
+
+
+@every_case
 def test_requests_that_run_are_the_time_that_each_of_them_runs(case: Case) -> None:
     """Little's law as an identity: the integral of their number is the sum of their times."""
     system, layout, settings = case
@@ -202,5 +213,5 @@ def test_a_step_trains_the_samples_it_should(case: Case) -> None:
     trained = Counter(step for step in run.samples.group_step if step != NEVER)
     so_far = 0
     for step in range(1, 13):
-        so_far += trained[step] * workload.group_size
-        assert so_far == math.floor(step * workload.samples_per_step / workload.group_size) * workload.group_size
+        so_far += trained[step] * workload.unit_samples
+        assert so_far == math.floor(step * workload.samples_per_step / workload.unit_samples) * workload.unit_samples

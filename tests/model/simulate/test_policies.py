@@ -11,7 +11,7 @@ from rlscope.model.simulate.dispatch import Cap, EngineFleet, Pull
 from rlscope.model.simulate.loop import EventLoop, engine_terms
 from rlscope.model.simulate.queue import Gate, GroupQueue
 from rlscope.model.simulate.results import Ages
-from rlscope.model.simulate.samples import DROPPED, QUEUED, Draws, Samples, group_correlation
+from rlscope.model.simulate.samples import DROPPED, NEVER, QUEUED, Draws, Samples, group_correlation
 from rlscope.model.simulate.settings import QueueOrder
 from rlscope.model.simulate.trainer import SimulatedTrainer
 from rlscope.model.system import Admission, Engine, Layout, System, Trainer, WeightUpdate, Workload
@@ -180,13 +180,23 @@ def queue_of(
     return GroupQueue(admission, order, samples, held_by_engines=held_by_engines), samples
 
 
-@pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("oldest_first", [5, 1, 3])])
-def test_the_trainer_takes_what_came_first_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
+@pytest.mark.parametrize(("order", "taken"), [("fifo", [0, 1, 2]), ("lifo", [5, 4, 3]), ("oldest_first", [5, 1, 3])])
+def test_the_trainer_takes_what_came_first_or_last_or_what_is_oldest(order: QueueOrder, taken: list[int]) -> None:
     queue, _ = queue_of(order)
     for group in range(6):
         queue.offer(group, 5, 0.0)
     assert queue.take(3, 1.0) == taken
     assert (len(queue), queue.dropped) == (3, 0)
+
+
+def test_a_full_queue_that_is_taken_from_its_end_loses_what_came_first() -> None:
+    queue, samples = queue_of("lifo", queue_capacity_samples=2, queue_policy="drop_oldest")
+    for group in range(4):
+        queue.offer(group, 5, float(group))
+    assert [samples.group_outcome[group] for group in range(4)] == [DROPPED, DROPPED, QUEUED, QUEUED]
+    assert samples.group_left_s[:4] == [2.0, 3.0, NEVER, NEVER]
+    assert queue.take(2, 9.0) == [3, 2]
+    assert samples.group_left_s[:4] == [2.0, 3.0, 9.0, 9.0]
 
 
 def test_a_full_queue_holds_groups_back_until_some_are_taken() -> None:
@@ -296,6 +306,52 @@ def test_a_cap_on_what_runs_is_each_engine_s_share_of_it(most: int, running: int
         for system, asked in ((capped, plenty), (replace(STARVED, admission=admission), limited))
     ]
     assert runs[0].trained_tokens_per_s == runs[1].trained_tokens_per_s
+
+
+def test_a_limit_in_flight_lets_go_of_a_batch_when_it_is_taken_or_when_it_is_trained_on() -> None:
+    for until_trained, started in ((False, 16), (True, 10)):
+        admission = Admission(max_in_flight_samples=40, in_flight_until_trained=until_trained)
+        samples = Samples(Draws(WORKLOAD, 0, 0.0, np.random.default_rng(0)), 4)
+        gate = Gate(admission, 24, 4, GroupQueue(admission, "fifo", samples))
+        gate.started, gate.taken = 10, 6
+        while gate.hold() is None:
+            gate.started += 1
+        assert gate.started == started
+        gate.trained = 6
+        while gate.hold() is None:
+            gate.started += 1
+        assert gate.started == 16
+
+
+def test_what_is_in_flight_keeps_to_the_limit_with_the_batch_in_training() -> None:
+    """The trainers never wait: a batch of 24 is always in training, so 36 of 60 are left for the rest."""
+    slow = replace(BUSY, trainer=replace(BUSY.trainer, tokens_per_gpu_s=100.0))
+    until_taken = simulate(with_admission(slow, max_in_flight_samples=60), LAYOUT, steps=30, seed=1)
+    until_trained = simulate(
+        with_admission(slow, max_in_flight_samples=60, in_flight_until_trained=True), LAYOUT, steps=30, seed=1
+    )
+    assert until_taken.mean_in_flight_samples == pytest.approx(60, rel=0.02)
+    assert until_trained.mean_in_flight_samples == pytest.approx(36, rel=0.02)
+    assert until_trained.staleness.tokens.mean < until_taken.staleness.tokens.mean - 0.5
+
+
+def test_samples_by_themselves_wait_for_no_group() -> None:
+    """Four engines' worth of samples in flight are all that a limit lets run, where none of them waits for a group."""
+    whole = with_admission(STARVED, max_in_flight_samples=24 + 24)
+    alone = replace(whole, workload=replace(WORKLOAD, delivery="sample"))
+    groups, singles = (simulate(each, LAYOUT, steps=60, seed=1) for each in (whole, alone))
+    assert singles.trained_tokens_per_s > 1.05 * groups.trained_tokens_per_s
+    assert singles.staleness.tokens.mean < groups.staleness.tokens.mean
+    assert singles.mean_trained_tokens == pytest.approx(LENGTHS.mean_tokens, rel=0.05)
+
+
+def test_limits_count_samples_where_they_are_delivered_by_themselves() -> None:
+    uneven = replace(STARVED, workload=replace(WORKLOAD, delivery="sample"))
+    run = simulate(with_admission(uneven, max_in_flight_samples=26), LAYOUT, steps=20, seed=1)
+    assert run.mean_in_flight_samples <= 26
+    whole = with_admission(STARVED, max_in_flight_samples=23)
+    with pytest.raises(ValueError, match="fewer whole groups"):
+        simulate(whole, LAYOUT, steps=4, seed=1)
 
 
 def test_what_was_thrown_away_may_be_started_again() -> None:

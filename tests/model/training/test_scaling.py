@@ -164,3 +164,22 @@ def test_the_same_seed_gives_the_same_draws() -> None:
 def test_steps_without_positive_tokens_and_seconds_are_refused(tokens: list[float], seconds: list[float]) -> None:
     with pytest.raises(ValueError, match="positive tokens and seconds"):
         fit(tokens, seconds, 8)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.02])
+def test_steps_whose_seconds_do_not_grow_with_their_tokens_leave_the_exponent_to_the_prior(noise: float) -> None:
+    rng = np.random.default_rng(4)
+    tokens = 1e6 * np.exp(0.3 * rng.standard_normal(60))
+    seconds = 10.0 * np.exp(noise * rng.standard_normal(60))
+    found = fit_training_rate(tokens, seconds, 8, np.random.default_rng(1))
+    expected = prior_exponents(np.random.default_rng(1), 20_000)
+    assert found.scaling_exponent == pytest.approx(float(np.median(expected)), abs=0.01)
+    assert found.exponent_draws.std() == pytest.approx(float(expected.std()), rel=0.15)
+
+
+@pytest.mark.parametrize(("elasticity", "says_something"), [(0.11, True), (0.09, False)])
+def test_a_step_grows_with_its_tokens_from_an_elasticity_of_a_tenth(elasticity: float, says_something: bool) -> None:
+    tokens = np.linspace(0.95e6, 1.05e6, 40)
+    found = fit_training_rate(tokens, 10.0 * (tokens / 1e6) ** elasticity, 8, np.random.default_rng(1))
+    assert found.overhead_identified
+    assert (found.scaling_exponent > 0.85) == says_something

@@ -7,7 +7,8 @@ from functools import cache
 
 import pytest
 
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, Loss, Verdict
+from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult, NoModelResult, model_run
 from rlscope.reports.documents.analysis import as_document
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
@@ -23,6 +24,9 @@ CONTRACT = {
     "recommendation": {"action", "why", "current", "best", "candidates"},
     "eta": {"remaining_steps", "current", "best"},
 }  # fmt: skip
+ACTION = {"kind", "what", "setting", "from", "to", "tokens_per_s", "gain_ratio", "gain_low_ratio", "gain_high_ratio",
+          "probability", "staleness_p95_before", "staleness_p95_after", "effective_gain_ratio", "evidence", "verify",
+          "cost"}  # fmt: skip
 WAITS = {"samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", None}
 
 
@@ -58,7 +62,8 @@ def test_every_key_of_the_contract_is_there_whatever_the_model_can_say(name: str
     for candidate in candidates:
         assert set(candidate) >= CANDIDATE
         assert candidate["regime"] in WAITS
-    assert advice["action"] in ("change", "keep", "unknown")
+    assert advice["action"] in ("change", "probe", "keep", "unknown")
+    assert all(set(action) >= ACTION for action in document["actions"])
     assert advice["why"]
     assert "outlook" not in document
 
@@ -88,18 +93,99 @@ def test_a_run_to_change_names_the_layout_to_use_and_what_it_brings():
     }
 
 
-def test_a_run_to_keep_has_its_own_layout_as_the_best_with_no_gain_and_the_best_other_one_beside_it():
+def layout_of(entry):
+    return {name: entry[name] for name in LAYOUT}
+
+
+def test_a_layout_to_try_is_the_best_one_beside_the_one_in_use():
     model = short_model()
     advice = as_document(with_model(model))["recommendation"]
-    assert (advice["action"], advice["reason"]) == ("keep", "too_short")
+    tried = model.recommendation.best.layout
+    assert (advice["action"], advice["reason"]) == ("probe", "too_short")
+    assert layout_of(advice["best"]) == {
+        "n_train_gpus": tried.trainer_gpus,
+        "n_sample_gpus": tried.sampler_gpus,
+        "max_running_per_engine": tried.running_per_engine,
+    }
+    assert layout_of(advice["current"]) == {"n_train_gpus": 2, "n_sample_gpus": 6, "max_running_per_engine": 32}
+    assert (advice["best"]["gain_ratio"] > 0.05, advice["alternative"]) == (True, None)
+    assert advice["probability_better"] >= advice["probability_worthwhile"] > 0.5
+
+
+@pytest.mark.parametrize("reason", ["best_already", "small_gain", "no_other_layout"])
+def test_a_run_to_keep_has_its_own_layout_as_the_best_and_names_no_gain(reason):
+    model = changing_model()
+    kept = replace(model, recommendation=replace(model.recommendation, reason=reason))
+    advice = as_document(with_model(kept))["recommendation"]
+    assert (advice["action"], advice["alternative"], advice["probability_better"]) == ("keep", None, None)
     assert {name: advice["best"][name] for name in PRESENT} == advice["current"]
-    assert (advice["best"]["gain_ratio"], advice["best"]["gain_low_ratio"], advice["best"]["gain_high_ratio"]) == (
-        0.0,
-        0.0,
-        0.0,
-    )
-    assert advice["alternative"]["n_train_gpus"] == model.recommendation.best.layout.trainer_gpus
-    assert advice["alternative"]["gain_ratio"] > 0.05
+    gains = {each["gain_ratio"] for each in advice["candidates"] if layout_of(each) != layout_of(advice["current"])}
+    assert (advice["best"]["gain_ratio"], gains) == (0.0, {None})
+
+
+def test_a_run_that_the_model_does_not_reproduce_has_no_best_layout():
+    model = changing_model()
+    silent = replace(model, recommendation=replace(model.recommendation, reason="not_replayed"))
+    advice = as_document(with_model(silent))["recommendation"]
+    assert (advice["action"], advice["best"], advice["alternative"]) == ("unknown", None, None)
+    assert (advice["probability_better"], advice["probability_worthwhile"]) == (None, None)
+
+
+def test_a_staler_layout_is_the_alternative_of_a_change():
+    model = changing_model()
+    staler = next(each for each in model.forecasts.rivals if each is not model.recommendation.best)
+    changed = replace(model, recommendation=replace(model.recommendation, staler=staler))
+    advice = as_document(with_model(changed))["recommendation"]
+    assert layout_of(advice["alternative"])["n_train_gpus"] == staler.layout.trainer_gpus
+    assert advice["alternative"] in advice["candidates"]
+
+
+def test_the_layout_in_use_has_the_measured_rate_and_the_others_their_gain_on_it():
+    model = changing_model()
+    measured = observed(40).trained_tokens_per_s
+    advice = as_document(with_model(model))["recommendation"]
+    assert advice["current"]["tokens_per_s"] == pytest.approx(measured, rel=1e-12)
+    gain = model.recommendation.gain_ratio.median
+    assert advice["best"]["tokens_per_s"] == pytest.approx(measured * (1.0 + gain), rel=1e-12)
+
+
+def test_the_best_layout_of_a_change_is_that_of_the_first_action_that_moves_the_layout():
+    document = as_document(with_model(changing_model()))
+    moves = [each for each in document["actions"] if each["kind"] == "change" and isinstance(each["to"], dict)]
+    assert moves[0]["to"] == layout_of(document["recommendation"]["best"])
+    assert moves[0]["from"] == layout_of(document["recommendation"]["current"])
+
+
+def test_an_action_names_its_rate_on_the_measured_one_what_it_costs_and_how_to_verify_it():
+    analysis = with_model(changing_model())
+    steady = analysis.throughput.steady_tokens_per_s
+    first, ranked = as_document(analysis)["actions"][0], changing_model().ranking.actions[0]
+    assert steady is not None
+    assert first["tokens_per_s"] == pytest.approx(steady * (1.0 + ranked.gain_ratio.median))
+    assert (first["gain_low_ratio"], first["gain_high_ratio"]) == (ranked.gain_ratio.low, ranked.gain_ratio.high)
+    assert (first["kind"], first["what"], first["cause"], first["cost"]) == ("change", "layout", "trainers", "restart")
+    assert first["probability"] == ranked.worthwhile_probability >= 0.9
+    assert first["verify"].startswith("Record 20 steady steps with it: ")
+    assert first["headline"].startswith("Use 4 trainer GPUs and 4 sampler GPUs, up to ")
+
+
+def test_a_loss_holds_what_its_removal_would_bring_and_is_null_where_the_model_is_silent():
+    analysis = with_model(changing_model())
+    losses = (Loss("trainers", 10.0, 0.4, Spread(0.5, 0.4, 0.6)), Loss("environment", 1.0, 0.1))
+    verdict = Verdict("trainers", losses, None, 0, 10**10, ("environment",))
+    said = as_document(replace(analysis, verdict=verdict))["verdict"]
+    assert (said["cause"], said["tied_with"]) == ("trainers", ["environment"])
+    steady = analysis.throughput.steady_tokens_per_s
+    assert steady is not None and said["losses"][0]["recoverable_tokens_per_s"] == pytest.approx(0.5 * steady)
+    assert [said["losses"][0][name] for name in ("gain_low_ratio", "gain_ratio", "gain_high_ratio")] == [0.4, 0.5, 0.6]
+    assert {said["losses"][1][name] for name in ("gain_ratio", "recoverable_tokens_per_s")} == {None}
+
+
+@pytest.mark.parametrize("bottleneck", ["balanced", "unknown"])
+def test_a_verdict_without_a_cause_has_none(bottleneck):
+    verdict = Verdict(bottleneck, (), "too few steps" if bottleneck == "unknown" else None, 0, 10**10)
+    said = as_document(replace(full_analysis(), verdict=verdict))["verdict"]
+    assert (said["bottleneck"], said["cause"], said["tied_with"], said["then"]) == (bottleneck, None, [], [])
 
 
 def test_without_an_model_the_advice_is_unknown_and_says_what_is_missing():

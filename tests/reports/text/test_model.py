@@ -13,7 +13,8 @@ from rlscope.model.forecast.gap import Gap, GapCause, GapStep
 from rlscope.model.forecast.holdout import Achieved, Compared, PredictedQuantity
 from rlscope.model.forecast.layouts import Exclusion, Spread
 from rlscope.model.forecast.recommend import GainUncertainty, Reason, UncertaintySource
-from rlscope.model.forecast.result import NOT_ASKED, model_run
+from rlscope.model.forecast.replay import UNITS, Observable
+from rlscope.model.forecast.result import ModelResult, model_run
 from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
@@ -76,54 +77,61 @@ def test_every_advice_has_a_headline_a_reason_and_a_next_step_for_every_verdict(
     assert advice.why(analysis.model).endswith(".")
 
 
-@pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "worthwhile"])
-@pytest.mark.parametrize("bottleneck", ["samplers", "trainers", "balanced"])
-def test_where_the_layout_is_kept_the_next_step_moves_no_gpu(reason, bottleneck):
-    assert advice.headline(with_reason(reason)).startswith("Keep 2 trainer GPUs and 6 sampler GPUs")
-    assert "move GPUs" not in verdict_words.next_step(analysed(with_reason(reason), bottleneck))
+@pytest.mark.parametrize(
+    ("reason", "begins"),
+    [
+        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs, up to "),
+        ("unsure", "Try 4 trainer GPUs and 4 sampler GPUs, up to "),
+        ("lengths_drift", "Try 4 trainer GPUs and 4 sampler GPUs, up to "),
+        ("too_short", "Try 4 trainer GPUs and 4 sampler GPUs, up to "),
+        ("best_already", "Keep 2 trainer GPUs and 6 sampler GPUs, up to 32 running requests per engine"),
+        ("small_gain", "Keep 2 trainer GPUs and 6 sampler GPUs, up to 32 running requests per engine"),
+        ("no_other_layout", "Keep 2 trainer GPUs and 6 sampler GPUs, up to 32 running requests per engine"),
+        ("not_replayed", "No layout is recommended"),
+    ],
+)
+def test_the_headline_of_the_layout_follows_from_the_advice(reason, begins):
+    assert advice.headline(with_reason(reason)).startswith(begins)
+
+
+@pytest.mark.parametrize("reason", ["best_already", "small_gain", "no_other_layout", "not_replayed"])
+def test_a_layout_that_is_kept_comes_without_gains_odds_or_other_layouts(reason):
+    made = with_reason(reason)
+    assert advice.why(made) == advice.why_beside_rows(made) == names.REASONS[reason]
+    assert [row.mark for row in advice.layout_rows(made, 6)] == ["current"]
+    assert "draws" not in advice.why(made) and "throughput" not in advice.headline(made)
+
+
+@pytest.mark.parametrize("reason", ["worthwhile", "unsure", "lengths_drift", "too_short"])
+def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds(reason):
+    made = with_reason(reason)
+    assert advice.headline(made).endswith(f": throughput {advice.gain_words(made.recommendation.gain_ratio)}")
+    assert "It brings 5% or more in 100% of posterior draws" in advice.why(made)
 
 
 def test_the_next_step_without_a_model_may_move_gpus():
     assert "move GPUs from trainers to samplers" in verdict_words.next_step(full_analysis())
 
 
-@pytest.mark.parametrize(
-    ("reason", "begins"),
-    [
-        ("worthwhile", "Use 4 trainer GPUs and 4 sampler GPUs, up to "),
-        (
-            "too_short",
-            "Make each engine faster. Before changing the layout, record at least 20 steady steps and analyse again.",
-        ),
-        ("best_already", "Make each engine faster: no other layout of these GPUs is faster."),
-        ("small_gain", "Make each engine faster: no other layout of these GPUs is faster by 5%."),
-        ("no_other_layout", "Make each engine faster: these GPUs allow no other layout."),
-        ("updates_bind", "Publish less often"),
-        ("environment_binds", "Run more environments in parallel"),
-        ("unsure", "Make each engine faster. Before changing the layout, record 15 steps with "),
-    ],
-)
-def test_the_next_step_follows_from_the_advice(reason, begins):
-    doubts = (GainUncertainty("trainer_scaling", 0.2),)
-    assert verdict_words.next_step(analysed(with_reason(reason, uncertainties=doubts))).startswith(begins)
-
-
-@pytest.mark.parametrize("bottleneck", ["staleness_cap", "weight_updates", "environment", "balanced"])
-def test_a_remedy_that_moves_no_gpu_is_kept_while_the_layout_is_unsure(bottleneck):
-    step = verdict_words.next_step(analysed(with_reason("unsure"), bottleneck))
-    remedy = verdict_words.next_step(analysed(NOT_ASKED, bottleneck)).partition(" Change one thing")[0]
-    assert step.startswith(remedy.partition(" First check")[0]) and "Before changing the layout, " in step
-
-
-def test_a_layout_without_a_gain_is_no_faster():
-    none = with_reason("best_already", gain_ratio=Spread(0.0, 0.0, 0.0))
-    assert advice.why(none).endswith("running requests per engine) is no faster.")
-
-
-def test_the_next_step_holds_no_figure_of_the_gain():
+def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
     made = changing_model()
-    assert made.recommendation.changes
-    assert "%" not in verdict_words.next_step(analysed(made))
+    first = made.ranking.actions[0]
+    assert (first.kind, first.what, first.after) == ("change", "layout", made.recommendation.best.layout)
+    gain = advice.gain_words(first.gain_ratio)
+    words = advice.layout_words(first.after)
+    assert verdict_words.next_step(analysed(made, "trainers")) == f"Use {words}: {gain} throughput."
+
+
+def test_a_first_action_against_another_cause_says_why():
+    step = verdict_words.next_step(analysed(changing_model(), "weight_updates"))
+    assert step.endswith("No setting takes weight updates away; this is what brings most.")
+
+
+def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follows():
+    made = changing_model()
+    analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "balanced")
+    assert verdict_words.next_step(analysis).startswith("Keep the layout: nothing brings 5%.")
+    assert verdict_words.then_steps(analysis) == verdict_words.action_rows(analysis) == []
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
@@ -244,7 +252,7 @@ def test_the_rows_of_current_and_recommended_agree_with_the_recommendation():
     today, best = advice.chosen_rows(made)
     assert (today.mark, today.gain, best.mark) == ("current", "", "recommended")
     assert best.gain == fmt.with_interval(fmt.signed_percent, *made.recommendation.gain_ratio)
-    assert advice.chosen_rows(short_model())[1].mark == "best other"
+    assert advice.chosen_rows(short_model())[1].mark == "to try"
 
 
 def test_without_another_layout_there_is_one_row_and_no_odds():
@@ -265,7 +273,7 @@ def test_a_change_of_a_synchronous_run_includes_running_asynchronously():
     made = changing_model()
     turns = replace(made, calibration=replace(made.calibration, synchronous=True))
     assert advice.headline(turns).startswith("Run asynchronously with 4 trainer GPUs and 4 sampler GPUs")
-    assert "per engine, asynchronous. Its modelled gain is" in advice.why(with_reason("small_gain", turns))
+    assert advice.headline(with_reason("unsure", turns)).startswith("Try running asynchronously with 4 trainer GPUs")
     assert any(line.startswith("This run is synchronous.") for line in model_words.remarks(turns))
     assert not any(line.startswith("This run is synchronous.") for line in model_words.remarks(made))
 
@@ -275,19 +283,50 @@ def test_time_to_finish_comes_with_its_price_or_why_it_is_unknown():
     assert [row.layout for row in rows] == ["current layout", "recommended layout"]
     finish = changing_model().finish
     assert rows[0].price == fmt.significant(finish.today_hours.median * 8 * 2.5)
-    assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model())
+    run = full_analysis().run
+    assert "400 steps left on 8 GPUs" in model_words.finish_sentence(changing_model(), run)
     assert model_words.finish_rows(short_model()) == []
-    assert model_words.finish_sentence(short_model()).startswith("Unknown: ")
+    assert model_words.finish_sentence(short_model(), run) == "Unknown: run.json does not give the number of steps."
     unpriced = replace(changing_model(), finish=replace(finish, gpu_hour_price=None))
     assert {row.price for row in model_words.finish_rows(unpriced)} == {""}
+
+
+@pytest.mark.parametrize(
+    ("total_steps", "sentence"),
+    [
+        (120, "All 120 steps are done."),
+        (119, "All 119 steps are done."),
+        (None, "Unknown: run.json does not give the number of steps."),
+        (0, "Unknown: run.json does not give the number of steps."),
+    ],
+)
+def test_a_run_that_made_its_steps_says_so(total_steps: int | None, sentence: str):
+    run = replace(full_analysis().run, steps=120, total_steps=total_steps)
+    assert model_words.finish_sentence(replace(changing_model(), finish=None), run) == sentence
 
 
 def test_batches_that_were_all_efficient_cost_nothing():
     made = changing_model()
     efficient = replace(made, efficiency=replace(made.efficiency, efficient_time_ratio=1.0))
-    assert model_words.batch_sentence(efficient).endswith(": all decoding time was in efficient batches.")
+    assert model_words.batch_sentence(efficient).endswith(
+        ": all decoding time of the steady steps was in efficient batches."
+    )
     assert model_words.batch_sentence(replace(made, efficiency=None)) is None
-    assert "% of decoding time." in model_words.batch_sentence(made)
+    assert "% of the decoding time of the steady steps." in model_words.batch_sentence(made)
+
+
+@pytest.mark.parametrize(
+    ("warnings", "said"),
+    [
+        ((ModelWarning.ONE_BATCH_SIZE,), "The run had one batch size: where batches become efficient is unknown."),
+        ((), "The run's batches were too small to show where batches become efficient."),
+    ],
+)
+def test_efficient_batches_that_the_run_does_not_show_are_said_to_be_unknown(warnings, said):
+    made = changing_model()
+    curve = replace(made.calibration.curve, warnings=warnings)
+    unknown = replace(made, efficiency=None, calibration=replace(made.calibration, curve=curve))
+    assert model_words.batch_sentence(unknown) == said
 
 
 def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_are_compared_with():
@@ -300,13 +339,14 @@ def test_a_run_that_is_staler_than_the_cap_asked_for_is_still_what_the_others_ar
 
 def test_the_rate_beside_a_gain_is_the_current_rate_times_that_gain():
     made = changing_model()
-    today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
+    drawn = np.array([100.0, 200.0, 400.0])
+    today = replace(made.forecasts.today, tokens_per_s=210.0, drawn_tokens_per_s=drawn)
     other = replace(made.recommendation.best, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
     assert advice.rate_of(today).median == 200.0
     assert advice.rate_of(other).median == 190.0
-    # Draw by draw: +10%, -5%, +10%.
-    assert advice.rate_of(other, today).median == pytest.approx(220.0)
-    assert advice.rate_of(today, today) == advice.rate_of(today)
+    # Draw by draw: +10%, -5%, +10%; on the measured 210, not on the median of the draws.
+    assert advice.rate_of(other, today).median == pytest.approx(231.0)
+    assert advice.rate_of(today, today).median == 210.0
     assert advice.rate_of(other, replace(today, tokens_per_s=None)) == advice.rate_of(other)
 
 
@@ -321,3 +361,45 @@ def test_the_rows_of_the_layouts_are_sorted_by_gain():
     ]  # fmt: skip
     rows = advice.layout_rows(replace(made, forecasts=replace(made.forecasts, others=tuple(others))), shown=6)
     assert [row.gain for row in rows[2:]] == ["+10.0%", "+5.0%", "0%", "−5.0%"]
+
+
+def replayed(**values: tuple[float | None, float | None]) -> ModelResult:
+    """The made run with a replay of these (measured, replayed) alone."""
+    model = changing_model()
+    compared = tuple(Observable(name, *values.get(name, (None, None))) for name in UNITS)
+    return replace(model, replay=replace(model.replay, compared=compared, method="simulation"))
+
+
+def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_says_so() -> None:
+    model = replayed(
+        tokens_per_s=(1_000.0, 950.0),
+        wait_samples_ratio=(0.25, 0.30),
+        staleness_mean=(2.0, 1.5),
+        queued_samples=(None, 8),
+    )
+    rows = {row.name: row[1:] for row in model_words.replay_rows(model)}
+    assert rows["trained throughput"] == ("1k tokens/s", "950 tokens/s", "−5.0%")
+    assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
+    assert rows["token staleness, mean"] == ("2 versions", "1.5 versions", "−0.5 versions")
+    assert rows["queue depth"] == ("not recorded", "8 samples", "")
+    assert rows["step time"] == ("not recorded", "not modelled", "")
+    assert len(rows) == 12
+
+
+def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> None:
+    sentence = model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 800.0), wait_samples_ratio=(0.2, 0.4)))
+    assert "does not explain this run: the replayed rate is −20.0% from the measured one" in sentence
+    assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples, trained throughput.")
+    assert model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 950.0))).endswith(
+        "Every quantity is within its tolerance."
+    )
+
+
+def test_the_terminal_shows_the_rate_the_wait_the_staleness_and_what_is_furthest_off() -> None:
+    model = replayed(tokens_per_s=(1_000.0, 950.0), queued_samples=(10.0, 90.0))
+    assert [row.name for row in model_words.short_replay_rows(model)] == [
+        "trained throughput",
+        "queue depth",
+        "trainers waiting for samples",
+        "token staleness, mean",
+    ]

@@ -1,6 +1,9 @@
+import re
 from dataclasses import replace
 
 import pytest
+from rlscope_otel.recorder import Run
+from rlscope_otel.schema import WAIT_REASONS
 
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import Finding, Loss, Verdict
@@ -9,6 +12,7 @@ from rlscope.pipeline import analyze
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from tests.reports.analysis_fixture import empty_analysis, full_analysis
+from tests.reports.model_fixture import changing_model
 from tests.trace_folder import delivery_row, sample_row, worker, write_run
 
 EVIDENCE = {
@@ -70,7 +74,8 @@ def test_braces_in_a_run_s_strings_are_not_fields():
 
 
 @pytest.mark.parametrize(
-    "bottleneck", ["samplers", "trainers", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"]
+    "bottleneck",
+    ["samplers", "trainers", "lockstep", "staleness_cap", "weight_updates", "environment", "balanced", "unknown"],
 )
 @pytest.mark.parametrize("with_losses", [True, False])
 def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_losses):
@@ -85,15 +90,48 @@ def test_every_verdict_has_a_headline_a_reason_and_a_next_step(bottleneck, with_
         assert verdict_words.why(analysis).endswith(".")
 
 
-def test_the_next_step_names_the_finding_that_is_cheaper_to_fix():
-    assert "First check “underfilled engines”" in verdict_words.next_step(full_analysis())
+def test_a_finding_adds_nothing_to_the_next_step():
+    full = full_analysis()
+    assert full.findings
+    assert verdict_words.next_step(full) == verdict_words.next_step(replace(full, findings=()))
 
 
-def test_no_finding_is_cheaper_to_fix_than_the_updates_that_it_is_about():
-    dear = Finding("weight_update_cost", "warning", 10.0, EVIDENCE["weight_update_cost"], None, None)
-    verdict = Verdict("weight_updates", (Loss("weight_updates", 12.0, 0.25),), None, 0, 10**10)
-    analysis = replace(full_analysis(), findings=(dear,), verdict=verdict)
-    assert "weight-update cost" not in verdict_words.next_step(analysis)
+@pytest.mark.parametrize(
+    ("side", "line"),
+    [
+        ("samplers", 'with run.wait("backpressure"):` around `queue.put`'),
+        ("trainers", 'with run.wait("samples"):` around the call that takes a batch'),
+    ],
+)
+def test_a_side_that_is_mostly_unrecorded_is_given_the_lines_of_code_to_add(side, line):
+    reason = f"71% of the {side}' GPU time (64 of 90 GPU-seconds) is in no recorded state"
+    analysis = replace(
+        full_analysis(), verdict=Verdict("unknown", (), reason, 0, 10**10, unrecorded_side=side), findings=()
+    )
+    assert verdict_words.why(analysis) == f"{reason}."
+    assert line in verdict_words.next_step(analysis)
+    assert "at least one sampler" not in verdict_words.next_step(analysis)
+    for method in re.findall(r"run\.(\w+)\(", verdict_words.next_step(analysis)):
+        assert callable(getattr(Run, method))
+    for reason in re.findall(r'wait\("(\w+)"\)', verdict_words.next_step(analysis)):
+        assert reason in WAIT_REASONS
+
+
+def test_while_the_results_are_invalid_no_action_is_named():
+    ranked = replace(full_analysis(), model=changing_model())
+    wrong = Finding("weights_not_applied", "critical", None, EVIDENCE["weights_not_applied"], None, None)
+    assert verdict_words.first_action(ranked) is changing_model().ranking.actions[0]
+    invalid = replace(ranked, findings=(wrong,))
+    assert verdict_words.actions_of(invalid) == () and verdict_words.first_action(invalid) is None
+    unknown = replace(ranked, verdict=Verdict("unknown", (), "too few steps", 0, 10**10))
+    assert verdict_words.actions_of(unknown) == ()
+
+
+def test_causes_that_cost_as_much_are_named_in_the_headline():
+    losses = (Loss("samplers", 12.0, 0.25), Loss("weight_updates", 11.0, 0.2))
+    verdict = Verdict("samplers", losses, None, 0, 10**10, ("weight_updates",))
+    words = verdict_words.headline(replace(full_analysis(), verdict=verdict))
+    assert words == "Trainers wait for samples 25.0% of the time; tied with weight updates"
 
 
 def test_weights_that_do_not_arrive_are_an_alarm_and_fixed_first():

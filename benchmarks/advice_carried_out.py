@@ -1,0 +1,175 @@
+"""The first action of recorded runs, carried out for real: what was promised, and what came.
+
+Each run of the example pipelines is recorded and analysed; the first action that the example has a setting for is
+carried out, nothing else is changed, and the run is recorded again, one right after the other on the same machine.
+Promised is the gain of the trained tokens per second with its 90 % interval; achieved, the ratio of the two steady
+rates. The policy learns while it runs, so lengths drift and differ between the two: that is part of the error.
+
+    python benchmarks/advice_carried_out.py [--steps 120] [--vllm-python .venv-vllm/bin/python] [--keep DIR]
+
+Needs torch and two idle cores; the TRL runs need vLLM's CPU build (`make pipelines-vllm` installs it). Writes its
+figures to `benchmarks/advice_carried_out.txt`.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the cores are the pipeline's; before numpy is loaded
+
+from rlscope.analysis.result import AnalysisResult
+from rlscope.model.forecast.actions import Action
+from rlscope.model.forecast.result import ModelResult
+from rlscope.model.system import Layout
+from rlscope.pipeline import analyze
+from rlscope.reports.text.actions import what_to_do
+
+REPOSITORY = Path(__file__).parents[1]
+FIGURES = Path(__file__).with_suffix(".txt")
+
+Flags = Mapping[str, str]
+"""Command line flags of the example; a flag without a value has an empty one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of an example, as somebody might have it."""
+
+    name: str
+    module: str
+    flags: Flags
+
+
+PIPELINE: Final = "examples.pipeline_rl"
+TRL: Final = "examples.trl_async"
+CASES: Final = (
+    Case("few slots, slow engines", PIPELINE, {"samplers": "2", "slots": "8", "slow-sampler": "3"}),
+    Case("few slots", PIPELINE, {"slots": "8", "queue-capacity": "256"}),
+    Case("tight limit in flight", PIPELINE, {"max-in-flight": "64", "slots": "64"}),
+    Case(
+        "tight staleness cap",
+        PIPELINE,
+        {"batch": "32", "slow-sampler": "1.6", "staleness-policy": "publication_waits", "max-staleness": "1"},
+    ),
+    Case("synchronous", PIPELINE, {"synchronous": "", "slots": "64"}),
+    Case("slow trainer", PIPELINE, {"slow-trainer": "3", "queue-capacity": "256"}),
+    Case("TRL and vLLM, few in flight", TRL, {"engine": "vllm", "in-flight": "8"}),
+    Case("TRL and vLLM, as it comes", TRL, {"engine": "vllm"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A run before and after. Rates in trained response tokens per second, over the steady stretches."""
+
+    case: Case
+    action: Action | None
+    """None where no action has a setting in the example."""
+    before: AnalysisResult
+    after: AnalysisResult | None
+
+    @property
+    def achieved_ratio(self) -> float | None:
+        """The rate after over the rate before, less 1; None where one of them is not known."""
+        after = None if self.after is None else self.after.throughput.steady_tokens_per_s
+        before = self.before.throughput.steady_tokens_per_s
+        return after / before - 1.0 if after is not None and before else None
+
+
+def record(case: Case, flags: Flags, folder: Path, steps: int, vllm_python: Path) -> None:
+    """Run the example."""
+    python = str(vllm_python) if case.module == TRL else sys.executable
+    given = {**flags, "steps": str(steps)}
+    words = [word for name, value in given.items() for word in (f"--{name}", value) if word]
+    subprocess.run(
+        [python, "-m", case.module, str(folder), *words], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL
+    )
+
+
+def carried_out(case: Case, action: Action) -> Flags | None:
+    """The flags with the action done; None where the example has no setting for it, such as other trainer GPUs."""
+    pipeline, after = case.module == PIPELINE, action.after
+    if isinstance(after, Layout):
+        if after.trainer_gpus != 1 or after.sampler_gpus != int(case.flags.get("samplers", "1")):
+            return None
+        flags = {name: value for name, value in case.flags.items() if name != "synchronous"}
+        return {**flags, "slots" if pipeline else "in-flight": str(after.running_per_engine)}
+    names = {
+        "staleness_cap": "max-staleness",
+        "in_flight_limit": "max-in-flight" if pipeline else "in-flight",
+        "queue_capacity": "queue-capacity",
+        "publish_every": "publish-every" if pipeline else "sync-every",
+    }
+    if action.what in names and after is not None:
+        return {**case.flags, names[action.what]: str(int(after))}
+    slow = {"trainer_speed": "slow-trainer", "forward_speed": "slow-sampler"}.get(action.what)
+    if slow in case.flags and after is not None:
+        return {**case.flags, slow: str(float(case.flags[slow]) / after)}
+    return None
+
+
+def try_out(case: Case, steps: int, vllm_python: Path, scratch: Path) -> Pair:
+    """Record, ask, do as told, record again."""
+    folder = scratch / case.name.replace(" ", "_").replace(",", "")
+    record(case, case.flags, folder, steps, vllm_python)
+    before = analyze(folder)
+    actions = before.model.ranking.actions if isinstance(before.model, ModelResult) else ()
+    for action in actions:
+        flags = carried_out(case, action)
+        if flags is not None:
+            again = folder.with_name(f"{folder.name}_after")
+            record(case, flags, again, steps, vllm_python)
+            return Pair(case, action, before, analyze(again))
+    return Pair(case, None, before, None)
+
+
+def lines_of(pair: Pair) -> list[str]:
+    """What was said, what was done, what came."""
+    cause, rate = pair.before.verdict.bottleneck, pair.before.throughput.steady_tokens_per_s
+    head = f"{pair.case.name}: {cause}, {rate:.0f} tokens/s" if rate else f"{pair.case.name}: {cause}"
+    if pair.action is None:
+        return [head, "    nothing to carry out"]
+    promised, achieved = pair.action.gain_ratio, pair.achieved_ratio
+    came = "no steady stretch" if achieved is None else f"{achieved:+.1%}"
+    inside = achieved is not None and promised.low <= achieved <= promised.high
+    return [
+        head,
+        f"    {pair.action.kind}: {what_to_do(pair.action)}",
+        f"    promised {promised.median:+.1%} ({promised.low:+.1%} to {promised.high:+.1%}), achieved {came},"
+        f" {'in' if inside else 'outside'} the interval",
+    ]
+
+
+def main() -> None:
+    """Record, advise, carry out, print and keep."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument("--vllm-python", type=Path, default=REPOSITORY / ".venv-vllm" / "bin" / "python")
+    parser.add_argument("--keep", type=Path, default=None, help="a new folder for the recorded runs")
+    parser.add_argument("--only", type=int, nargs="*", default=None, help="numbers of the cases, from 0")
+    options = parser.parse_args()
+    load = os.getloadavg()[0]
+    chosen = CASES if options.only is None else tuple(CASES[index] for index in options.only)
+    if not options.vllm_python.exists():
+        chosen = tuple(case for case in chosen if case.module != TRL)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = options.keep or Path(scratch)
+        folder.mkdir(exist_ok=True)
+        pairs = [try_out(case, options.steps, options.vllm_python.absolute(), folder) for case in chosen]
+    head = (
+        f"{options.steps} steps a run; {platform.machine()}, {os.cpu_count()} cores, Python"
+        f" {platform.python_version()}, load at the start {load:.1f}"
+    )
+    FIGURES.write_text("\n".join([head, "", *(line for pair in pairs for line in lines_of(pair))]) + "\n")
+    print(FIGURES.read_text(), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+-- Were the samples of a group queued one by one or all together, in the interval?
+--
+-- in   deliveries, sample_totals
+-- arg  from_ns         BIGINT  start of the interval, UTC epoch
+-- arg  to_ns           BIGINT  its end, exclusive
+-- out  samples         BIGINT  samples queued in the interval that were finished before the last one of their group
+-- out  queued_earlier  BIGINT  of those, samples that entered the queue by themselves
+-- grain: one row
+--
+-- A group that waits for its last sample is queued at once, however far apart its samples were finished. So a sample
+-- counts as queued by itself if it entered the queue ahead of the group's last one by more than half of the time by
+-- which it was finished ahead of that one. What follows the last token, such as a reward, then makes no difference.
+WITH uses AS (
+    SELECT sample_id, min(queued_ns) AS queued_ns FROM deliveries WHERE queued_ns IS NOT NULL GROUP BY sample_id
+),
+members AS (
+    SELECT
+        queued_ns,
+        max(finished_ns) OVER (PARTITION BY group_id) - finished_ns AS finished_ahead_ns,
+        max(queued_ns) OVER (PARTITION BY group_id) - queued_ns AS queued_ahead_ns
+    FROM uses
+    JOIN sample_totals USING (sample_id)
+    WHERE group_id IS NOT NULL
+)
+SELECT
+    count(*) AS samples,
+    count(*) FILTER (2 * queued_ahead_ns > finished_ahead_ns) AS queued_earlier
+FROM members
+WHERE finished_ahead_ns > 0 AND queued_ns >= $from_ns AND queued_ns < $to_ns

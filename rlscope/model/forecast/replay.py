@@ -1,0 +1,336 @@
+"""The run replayed: today's layout by the model, beside what the steady stretch measured.
+
+Before the model speaks of other layouts it has to explain the one that it was fitted to. Where the run leaves open how
+its rollouts are scheduled, every scheduling that its facts allow is simulated, and the one that fits best is used for
+all layouts. A synchronous run is replayed by its closed form: the event simulator has no step that waits for all its
+samples and starts no others. Not covered: what differs from stretch to stretch, such as lengths that drift; the
+simulator repeats the stretch's means.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from rlscope.model.analytic.limits import Refused
+from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.synchronous import split_step
+from rlscope.model.calibration import Calibration
+from rlscope.model.forecast.simulated import simulated_run
+from rlscope.model.observed import Observed
+from rlscope.model.policies import Delivery
+from rlscope.model.simulate import Settings, Simulated
+from rlscope.model.simulate.results import Ages
+from rlscope.model.system import Admission, System
+
+ObservableName = Literal[
+    "tokens_per_s",
+    "step_s",
+    "running_per_engine",
+    "in_flight_samples",
+    "queued_samples",
+    "wait_samples_ratio",
+    "wait_staleness_cap_ratio",
+    "hold_backpressure_ratio",
+    "hold_staleness_cap_ratio",
+    "hold_other_ratio",
+    "staleness_mean",
+    "staleness_p95",
+]
+"""tokens_per_s: trained response tokens. step_s: period of an optimizer step. in_flight_samples: begun, and neither
+taken by the trainers nor dropped. wait_*: shares of the trainers' time. hold_*: shares of the engines' time without a
+request, by what keeps requests away; other: environments, or nothing to do. staleness_*: of trained tokens, versions.
+"""
+ObservableUnit = Literal["tokens/s", "s", "requests", "samples", "ratio", "versions"]
+ReplayMethod = Literal["simulation", "synchronous_form", "closed_form"]
+"""closed_form: the simulator cannot run the layout under its limits."""
+
+UNITS: Final[Mapping[ObservableName, ObservableUnit]] = {
+    "tokens_per_s": "tokens/s",
+    "step_s": "s",
+    "running_per_engine": "requests",
+    "in_flight_samples": "samples",
+    "queued_samples": "samples",
+    "wait_samples_ratio": "ratio",
+    "wait_staleness_cap_ratio": "ratio",
+    "hold_backpressure_ratio": "ratio",
+    "hold_staleness_cap_ratio": "ratio",
+    "hold_other_ratio": "ratio",
+    "staleness_mean": "versions",
+    "staleness_p95": "versions",
+}
+"""In the order in which they are shown."""
+
+MOST_RATE_MISFIT: Final = 0.10
+"""Of the measured rate: a model that is further off at the layout it was fitted to is not believed about another."""
+_UNRECORDED_RATIO: Final = 0.10
+"""Of the engines' time: so much without a state may hide that they had no request."""
+_SIZE_RATIO: Final = 0.10
+"""Tolerance of a size or a time, in shares of what was measured."""
+_SHARE: Final = 0.05
+"""Tolerance of a share of time."""
+_VERSIONS: Final = 0.25
+"""Tolerance of a staleness, besides a tenth of it: publications come at whole versions."""
+_BATCH_RATIO: Final = 0.10
+"""Tolerance of a number of samples, in batches: queues are filled and emptied by batches."""
+_MOST_MISFIT: Final = 5.0
+"""Tolerances that one observable counts at most, so that none outvotes all others."""
+_ABOUT_AS_GOOD: Final = 0.1
+"""Tolerances by which the best fit has to be better than one that the facts suggest first: less is the noise of the
+simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observable:
+    """One quantity of the run. None: not recorded, or not a quantity that the method knows."""
+
+    name: ObservableName
+    measured: float | None
+    replayed: float | None
+
+    @property
+    def unit(self) -> ObservableUnit:
+        """Of both values."""
+        return UNITS[self.name]
+
+    @property
+    def misfit_ratio(self) -> float | None:
+        """Replayed over measured, less 1; None for shares and versions, and where either is missing."""
+        if self.unit in ("ratio", "versions") or self.measured is None or self.replayed is None or not self.measured:
+            return None
+        return self.replayed / self.measured - 1.0
+
+    @property
+    def difference(self) -> float | None:
+        """Replayed less measured; None where either is missing."""
+        return None if self.measured is None or self.replayed is None else self.replayed - self.measured
+
+    def misfit(self, batch_samples: float) -> float | None:
+        """The difference in tolerances, at least 0; None where either is missing."""
+        if self.measured is None or self.difference is None:
+            return None
+        tolerance = {
+            "ratio": _SHARE,
+            "versions": _VERSIONS + _SIZE_RATIO * self.measured,
+            "samples": _BATCH_RATIO * batch_samples + _SIZE_RATIO * self.measured,
+        }.get(self.unit, _SIZE_RATIO * self.measured)
+        return abs(self.difference) / tolerance if tolerance else math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduling:
+    """How rollouts are scheduled: all that the run's facts may leave open."""
+
+    delivery: Delivery
+    settings: Settings
+    admission: Admission
+    turnaround_s: float = 0.0
+    """For so long the place of a finished sample stays empty: its client is busy, or far away."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One scheduling that the facts allow."""
+
+    scheduling: Scheduling
+    misfit: float
+    """Root mean square over the observables, in their tolerances; infinite where the model cannot run it."""
+    rate_misfit_ratio: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Today's layout by the model and as measured."""
+
+    compared: tuple[Observable, ...]
+    """Every observable, in the order of UNITS."""
+    scheduling: Scheduling
+    """The one that fits best."""
+    tried: tuple[Tried, ...]
+    """All of them, the best first."""
+    method: ReplayMethod
+    batch_samples: float
+    """Samples of a version: what tolerances of a number of samples rest on."""
+
+    @property
+    def rate(self) -> Observable:
+        """The trained tokens per second."""
+        return self.compared[0]
+
+    @property
+    def rate_misfit_ratio(self) -> float | None:
+        """Replayed rate over the measured one, less 1; None where the model has none."""
+        return self.rate.misfit_ratio
+
+    @property
+    def explains(self) -> bool:
+        """Whether the rate is within MOST_RATE_MISFIT of the measured one."""
+        off = self.rate.difference
+        return off is not None and abs(off) <= MOST_RATE_MISFIT * (self.rate.measured or 0.0)
+
+    @property
+    def off(self) -> tuple[Observable, ...]:
+        """Observables beyond their tolerance, the furthest first."""
+        misfits = [(each.misfit(self.batch_samples) or 0.0, each) for each in self.compared]
+        return tuple(each for misfit, each in sorted(misfits, key=lambda one: -one[0]) if misfit > 1.0)
+
+
+def replay_run(calibration: Calibration, observed: Observed, candidates: Sequence[Scheduling]) -> Replay:
+    """Replay today's layout with each scheduling, at least one; the ones that the facts suggest first come first."""
+    if calibration.synchronous:
+        return _of_one(calibration, observed, candidates[0], _synchronous(calibration), "synchronous_form")
+    replays = [_simulated_replay(calibration, observed, each) for each in candidates]
+    found = [each for each in replays if each is not None]
+    if not found:
+        return _of_one(calibration, observed, candidates[0], _closed_form(calibration), "closed_form")
+    slower = _with_turnaround(calibration, observed, _best(found))
+    found += [] if slower is None else [slower]
+    chosen = _best(found)
+    failed = [Tried(each, math.inf, None) for each, run in zip(candidates, replays, strict=True) if run is None]
+    others = [each.tried[0] for each in found if each is not chosen] + failed
+    return replace(chosen, tried=(*chosen.tried, *sorted(others, key=lambda each: each.misfit)))
+
+
+def _best(found: Sequence[Replay]) -> Replay:
+    """The one with the least misfit, or one that comes before it and is about as good; of those that explain the run,
+    if any do: the rate is what the advice rests on.
+    """
+    fitting = [each for each in found if each.explains] or found
+    least = min(each.tried[0].misfit for each in fitting)
+    return next(each for each in fitting if each.tried[0].misfit <= least + _ABOUT_AS_GOOD)
+
+
+def _with_turnaround(calibration: Calibration, observed: Observed, replay: Replay) -> Replay | None:
+    """The same with places that stay empty between two samples, where engines ran fewer requests than replayed.
+
+    By Little's law the places that the replay fills and the run left empty, over the samples that finish in a second.
+    None where the run was as full as the replay, or nothing finished.
+    """
+    running = next(each for each in replay.compared if each.name == "running_per_engine")
+    batch, empty = replay.batch_samples, running.difference
+    if empty is None or empty <= 0.0 or (running.misfit(batch) or 0.0) <= 1.0 or not observed.finished_samples:
+        return None
+    seconds = empty * observed.engines * observed.seconds / observed.finished_samples
+    return _simulated_replay(calibration, observed, replace(replay.scheduling, turnaround_s=seconds))
+
+
+def scheduled(calibration: Calibration, scheduling: Scheduling) -> Calibration:
+    """The calibration with another scheduling in all its systems."""
+
+    def changed(system: System) -> System:
+        away_s = system.workload.environment_s + scheduling.turnaround_s
+        workload = replace(system.workload, delivery=scheduling.delivery, environment_s=away_s)
+        return replace(system, workload=workload, admission=scheduling.admission)
+
+    draws = tuple(changed(draw) for draw in calibration.draws)
+    return replace(calibration, system=changed(calibration.system), draws=draws)
+
+
+def _simulated_replay(calibration: Calibration, observed: Observed, scheduling: Scheduling) -> Replay | None:
+    run = simulated_run(scheduled(calibration, scheduling), calibration.layout, scheduling.settings)
+    if run is None:
+        return None
+    return _of_one(calibration, observed, scheduling, _simulated(run, calibration.steps_per_version), "simulation")
+
+
+def _of_one(
+    calibration: Calibration,
+    observed: Observed,
+    scheduling: Scheduling,
+    replayed: Mapping[ObservableName, float],
+    method: ReplayMethod,
+) -> Replay:
+    batch = float(calibration.system.workload.samples_per_step)
+    measured = measured_of(observed)
+    compared = tuple(Observable(name, measured[name], replayed.get(name)) for name in UNITS)
+    tried = Tried(scheduling, _misfit(compared, batch), compared[0].misfit_ratio)
+    return Replay(compared, scheduling, (tried,), method, batch)
+
+
+def _misfit(compared: Sequence[Observable], batch_samples: float) -> float:
+    """Root mean square; the step period only repeats the rate."""
+    misfits = [each.misfit(batch_samples) for each in compared if each.name != "step_s"]
+    known = [min(each, _MOST_MISFIT) for each in misfits if each is not None]
+    return math.sqrt(sum(each * each for each in known) / len(known)) if known else math.inf
+
+
+def measured_of(observed: Observed) -> dict[ObservableName, float | None]:
+    """Every observable as the stretch has it."""
+    load, ages = observed.load, _ages(observed)
+    running = load.running_samples
+    return {
+        "tokens_per_s": observed.trained_tokens_per_s,
+        "step_s": float(observed.steps.period_s.mean()),
+        "running_per_engine": None if running is None else running / observed.engines,
+        "in_flight_samples": load.in_flight_samples,
+        "queued_samples": load.queued_samples,
+        "wait_samples_ratio": load.wait_samples_ratio,
+        "wait_staleness_cap_ratio": load.wait_staleness_cap_ratio,
+        "hold_backpressure_ratio": _held_ratio(observed, "backpressure"),
+        "hold_staleness_cap_ratio": _held_ratio(observed, "staleness_cap"),
+        "hold_other_ratio": _held_ratio(observed, None),
+        "staleness_mean": None if ages is None else ages.mean,
+        "staleness_p95": None if ages is None else float(ages.percentile(0.95)),
+    }
+
+
+def _ages(observed: Observed) -> Ages | None:
+    """Trained tokens by staleness; None where no version was recorded."""
+    return Ages(observed.staleness) if observed.staleness else None
+
+
+def _held_ratio(observed: Observed, reason: str | None) -> float | None:
+    """Share of the engines' time without a request for a reason, None: any other than those that have a name here.
+
+    None where engines record no such time and much of theirs is in no state: it may be hidden there.
+    """
+    engine_s = observed.engines * observed.seconds
+    held_s = {why: seconds for (state, why), seconds in observed.engine_state_s.items() if state == "no_requests"}
+    if not held_s and observed.engine_state_s.get(("unattributed", None), 0.0) > _UNRECORDED_RATIO * engine_s:
+        return None
+    if reason is not None:
+        return held_s.get(reason, 0.0) / engine_s
+    return sum(seconds for why, seconds in held_s.items() if why not in ("backpressure", "staleness_cap")) / engine_s
+
+
+def _simulated(run: Simulated, steps_per_version: float) -> dict[ObservableName, float]:
+    engine_s, idle_s, trainers = run.engines * run.seconds, run.engine_seconds.idle_s, run.trainer_seconds
+    return {
+        "tokens_per_s": run.trained_tokens_per_s,
+        "step_s": run.step_s / steps_per_version,
+        "running_per_engine": run.mean_running,
+        "in_flight_samples": run.mean_in_flight_samples,
+        "queued_samples": run.mean_queued_samples,
+        "wait_samples_ratio": trainers.wait_samples_s / run.seconds,
+        "wait_staleness_cap_ratio": trainers.wait_staleness_cap_s / run.seconds,
+        "hold_backpressure_ratio": idle_s["backpressure"] / engine_s,
+        "hold_staleness_cap_ratio": idle_s["staleness_cap"] / engine_s,
+        "hold_other_ratio": (idle_s["environment"] + idle_s["weight_updates"]) / engine_s,
+        "staleness_mean": run.staleness.tokens.mean,
+        "staleness_p95": float(run.staleness.tokens.percentile(0.95)),
+    }
+
+
+def _synchronous(calibration: Calibration) -> dict[ObservableName, float]:
+    """What the closed form of a synchronous step knows: every token is of the newest version."""
+    step = split_step(calibration.system, calibration.layout)
+    if step is None:
+        return {}
+    return {
+        "tokens_per_s": step.trained_tokens_per_s,
+        "step_s": step.step_s / calibration.steps_per_version,
+        "wait_samples_ratio": 1.0 - (step.train_s + calibration.system.update.trainer_blocked_s) / step.step_s,
+        "staleness_mean": 0.0,
+        "staleness_p95": 0.0,
+    }
+
+
+def _closed_form(calibration: Calibration) -> dict[ObservableName, float]:
+    state = steady_states(calibration.system, (calibration.layout,))[0]
+    if isinstance(state, Refused):
+        return {}
+    return {
+        "tokens_per_s": state.trained_tokens_per_s,
+        "step_s": state.step_s / calibration.steps_per_version,
+        "running_per_engine": state.running,
+    }

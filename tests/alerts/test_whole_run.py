@@ -1,0 +1,169 @@
+"""Rules whose window or `for` is longer than the run: judged once, over all of it after warm-up, and marked so."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import rlscope
+from rlscope.alerts.config import built_in_rules
+from rlscope.alerts.offline import ENOUGH_STEPS, RuleReport
+from rlscope.alerts.types import WHOLE_RUN, Rule, RuleSet, RuleWindow
+from rlscope.pipeline import check
+from rlscope.reports.documents.check import as_json, as_junit, as_text
+from rlscope.reports.text.rules import stretch
+from tests.trace_folder import Row, activity, train_row, worker, write_run
+
+S = 1_000_000_000
+TRACES = Path(__file__).parents[2] / "sample_traces"
+LONG = RuleWindow(600 * S)
+
+
+def idle(window: RuleWindow = LONG, **more: object) -> Rule:
+    rule = Rule("idle", "idle.trainer_ratio", None, "above", 0.5, window, labels={"severity": "warning"})
+    return replace(rule, **more)  # type: ignore[arg-type]
+
+
+def run_of(
+    folder: Path, *waits_s: tuple[int, int], stop_s: int = 60, steps_s: tuple[int, ...] = (), gpus: int = 2
+) -> Path:
+    waits: list[Row] = [activity("t0", start * S, end * S, "wait", "samples") for start, end in waits_s]
+    steps = [train_row("t0", (end - 1) * S, end * S, step) for step, end in enumerate(steps_s, start=1)]
+    return write_run(
+        folder, [worker("t0", "trainer", 0, stop_s * S, gpu_count=gpus)], activities=waits, train_steps=steps
+    )
+
+
+def judged(folder: Path, rule: Rule, warm_up_steps: int = 0) -> RuleReport:
+    return check(folder, RuleSet((rule,), 10 * S, warm_up_steps))
+
+
+def test_a_run_shorter_than_the_window_is_judged_once_over_all_of_it(tmp_path: Path) -> None:
+    """Idle for 20 of the first 20 s, which the first tick would see, and for 32 of all 60 s."""
+    report = judged(run_of(tmp_path, (0, 20), (40, 52)), idle(for_ns=300 * S))
+    (outcome,) = report.outcomes
+    assert (outcome.judged_ticks, outcome.ticks, outcome.judged_over_s) == (1, 6, 60.0)
+    (alert,) = outcome.alerts
+    assert (alert.value, alert.start_ns, alert.end_ns, alert.cost_gpu_s) == (32 / 60, 0, None, 64.0)
+    assert judged(run_of(tmp_path / "half", (0, 20), (40, 50)), idle()).alerts == ()
+
+
+@pytest.mark.parametrize(("window_s", "judged_over_s"), [(60, None), (61, 60.0)])
+def test_a_window_as_long_as_the_run_keeps_its_ticks(
+    tmp_path: Path, window_s: int, judged_over_s: float | None
+) -> None:
+    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(window_s * S))).outcomes
+    assert outcome.judged_over_s == judged_over_s
+    assert bool(outcome.alerts)
+
+
+@pytest.mark.parametrize(("for_s", "judged_over_s"), [(50, None), (51, 60.0)])
+def test_so_does_a_condition_that_can_hold_from_the_first_tick_to_the_last(
+    tmp_path: Path, for_s: int, judged_over_s: float | None
+) -> None:
+    """The first tick is at 10 s, the last at 60 s."""
+    (outcome,) = judged(run_of(tmp_path, (0, 60)), idle(RuleWindow(10 * S), for_ns=for_s * S)).outcomes
+    assert (outcome.judged_over_s, len(outcome.alerts)) == (judged_over_s, 1)
+
+
+@pytest.mark.parametrize(("steps", "judged_over_s"), [(4, None), (5, 40.0)])
+def test_a_window_in_steps_needs_as_many_after_warm_up(tmp_path: Path, steps: int, judged_over_s: float | None) -> None:
+    """The second of six steps ends warm-up, and the tick at 20 s begins what is judged."""
+    folder = run_of(tmp_path, (0, 60), steps_s=(5, 15, 25, 35, 45, 55))
+    (outcome,) = judged(folder, idle(RuleWindow(None, steps)), warm_up_steps=2).outcomes
+    assert (outcome.judged_over_s, len(outcome.alerts)) == (judged_over_s, 1)
+
+
+def test_warm_up_is_left_out(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, (0, 20), (30, 55), steps_s=(5, 15, 25))
+    (alert,) = judged(folder, idle(), warm_up_steps=2).alerts
+    assert (alert.value, alert.start_ns, alert.judged_over_s) == (25 / 40, 20 * S, 40.0)
+    assert judged(folder, idle(), warm_up_steps=4).outcomes[0].judged_ticks == 0
+
+
+def test_a_minimum_of_evidence_that_the_rule_states_holds(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, (0, 60))
+    assert len(judged(folder, idle(min_evidence=120)).alerts) == 1
+    outcome = judged(folder, idle(min_evidence=121)).outcomes[0]
+    assert (outcome.alerts, outcome.judged_ticks, outcome.judged_over_s) == ((), 0, None)
+
+
+@pytest.mark.parametrize("steps", [ENOUGH_STEPS - 1, ENOUGH_STEPS])
+def test_ten_steps_stand_in_for_the_usual_gpu_seconds(tmp_path: Path, steps: int) -> None:
+    """20 GPU-seconds are fewer than the usual 60."""
+    folder = run_of(tmp_path, (0, 20), stop_s=20, steps_s=tuple(range(5, 5 + steps)), gpus=1)
+    usual = idle(threshold=0.4, min_evidence=60, has_usual_evidence=True)
+    assert len(judged(folder, usual).alerts) == (steps >= ENOUGH_STEPS)
+    assert judged(folder, replace(usual, has_usual_evidence=False)).alerts == ()
+
+
+def test_steps_do_not_stand_in_for_tokens(tmp_path: Path) -> None:
+    folder = run_of(tmp_path, steps_s=tuple(range(5, 45)))
+    dropped = Rule(
+        "dropped", "dropped_stale_ratio", None, "above", 0.1, LONG, min_evidence=1000, has_usual_evidence=True,
+        labels={"severity": "warning"},
+    )  # fmt: skip
+    assert judged(folder, dropped).outcomes[0].judged_ticks == 0
+
+
+def test_a_metric_without_a_window_keeps_its_ticks(tmp_path: Path) -> None:
+    """Steps that end every 5 s, and then none for 30 s, in the middle of the run."""
+    steps_s = (5, 10, 15, 20, 25, 55, 60)
+    overdue = Rule(
+        "late", "step.overdue_periods", None, "above", 4, LONG, kind="alarm", labels={"severity": "critical"}
+    )
+    (alert,) = judged(run_of(tmp_path, steps_s=steps_s), overdue).alerts
+    assert (alert.start_ns, alert.end_ns, alert.judged_over_s) == (50 * S, 60 * S, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "words"),
+    [
+        (idle(), "judged over the whole run, 1 min after warm-up: shorter than the window of 10m"),
+        (idle(kind="data_quality"), "judged over the whole run, 1 min: shorter than the window of 10m"),
+        (
+            idle(RuleWindow(10 * S), for_ns=300 * S),
+            "judged over the whole run, 1 min after warm-up: too short for 5m of the condition over 10s",
+        ),
+    ],
+)
+def test_the_text_says_what_was_judged_and_why(tmp_path: Path, rule: Rule, words: str) -> None:
+    report = judged(run_of(tmp_path, (0, 60)), rule)
+    (alert,) = report.alerts
+    assert stretch(rule, alert, report.start_ns, report.end_ns) == words
+    text = as_text(report, "critical")
+    assert f"WARNING   idle  {words}" in text
+    assert "idle.trainer_ratio over the whole run > 50.0%: 100%" in text
+
+
+def test_json_marks_the_rule_and_its_alert(tmp_path: Path) -> None:
+    report = judged(run_of(tmp_path, (0, 60)), idle())
+    document = json.loads(as_json(report, "critical"))
+    assert [each["judged_over_s"] for each in (*document["rules"], *document["alerts"])] == [60.0, 60.0]
+    assert document["rules"][0]["condition"] == "idle.trainer_ratio over 10m > 50.0%"
+    assert "judged over the whole run, 1 min" in as_junit(report, "warning")
+
+
+def test_rules_that_stayed_quiet_over_the_whole_run_are_named(tmp_path: Path) -> None:
+    text = as_text(judged(run_of(tmp_path, (0, 30)), idle()), "critical")
+    assert "did not fire over the whole run, which is shorter than their windows: idle" in text
+
+
+def test_a_rule_stated_over_the_whole_run_is_as_before(tmp_path: Path) -> None:
+    (alert,) = judged(run_of(tmp_path, (0, 60)), idle(WHOLE_RUN)).alerts
+    assert (alert.start_ns, alert.judged_over_s) == (60 * S, None)
+
+
+def test_the_built_in_rules_see_the_idle_trainers_of_a_recording_of_46_s() -> None:
+    fired = rlscope.check(TRACES / "starved_trainer").alerts
+    assert [(alert.rule, alert.severity) for alert in fired] == [("trainers_idle", "warning")]
+    assert fired[0].value is not None and fired[0].value > 0.7
+
+
+def test_no_built_in_rule_of_a_short_run_is_left_unjudged_for_its_length() -> None:
+    report = rlscope.check(TRACES / "pipeline").result
+    assert report.unjudged == ()
+    longer = {rule.name for rule in built_in_rules().rules if rule.metric not in ("worker.silent_s",)}
+    whole = {outcome.rule.name for outcome in report.outcomes if outcome.judged_over_s is not None}
+    assert whole == longer - {"rows_dropped", "steps_stalled", "weight_updates_stalled"}

@@ -1,0 +1,223 @@
+"""The model replays the run it was fitted to: what is compared, when that explains it, which scheduling is chosen."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlscope.model.calibration import Calibration, UncalibratableError, calibrate
+from rlscope.model.forecast.replay import (
+    UNITS,
+    Observable,
+    ObservableName,
+    Replay,
+    Scheduling,
+    measured_of,
+    replay_run,
+    scheduled,
+)
+from rlscope.model.observed import Delivered, Observed, SeenLoad
+from rlscope.model.simulate import Settings, simulate
+from rlscope.model.system import Admission
+from tests.model.known_run import TODAY, TRUTH, observed
+
+PLAIN = Scheduling("group", Settings(), Admission())
+
+
+@cache
+def calibrated() -> Calibration:
+    return calibrate(observed(), Admission(), None, np.random.default_rng(0))
+
+
+def of_rates(measured: float, replayed: float | None) -> Replay:
+    compared = tuple(
+        Observable(name, measured, replayed) if name == "tokens_per_s" else Observable(name, None, None)
+        for name in UNITS
+    )
+    return Replay(compared, PLAIN, (), "simulation", batch_samples=64.0)
+
+
+@pytest.mark.parametrize(
+    ("replayed", "explains"),
+    [(1_000.0, True), (1_100.0, True), (1_100.1, False), (900.0, True), (899.9, False), (None, False)],
+)
+def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_measured_one(
+    replayed: float | None, explains: bool
+):
+    assert of_rates(1_000.0, replayed).explains == explains
+
+
+@pytest.mark.parametrize(
+    ("name", "measured", "replayed", "misfit_ratio", "misfit"),
+    [
+        ("tokens_per_s", 1_000.0, 1_100.0, 0.1, 1.0),
+        ("step_s", 2.0, 1.8, -0.1, 1.0),
+        ("running_per_engine", 20.0, 24.0, 0.2, 2.0),
+        ("queued_samples", 36.0, 46.0, 10 / 36, 1.0),  # a tenth of 36 and of a batch of 64
+        ("queued_samples", 0.0, 6.4, None, 1.0),
+        ("wait_samples_ratio", 0.50, 0.55, None, 1.0),
+        ("hold_backpressure_ratio", 0.0, 0.05, None, 1.0),
+        ("staleness_mean", 2.5, 3.0, None, 1.0),  # a quarter of a version and a tenth of 2.5
+        ("staleness_p95", None, 3.0, None, None),
+        ("staleness_p95", 3.0, None, None, None),
+    ],
+)
+def test_each_quantity_is_off_by_a_ratio_or_a_difference_and_has_its_tolerance(
+    name: ObservableName,
+    measured: float | None,
+    replayed: float | None,
+    misfit_ratio: float | None,
+    misfit: float | None,
+):
+    observable = Observable(name, measured, replayed)
+    assert observable.misfit_ratio == (None if misfit_ratio is None else pytest.approx(misfit_ratio))
+    assert observable.misfit(batch_samples=64.0) == (None if misfit is None else pytest.approx(misfit))
+
+
+def test_what_is_beyond_its_tolerance_is_named_with_the_furthest_first():
+    values: dict[ObservableName, tuple[float, float]] = {
+        "wait_samples_ratio": (0.50, 0.61),
+        "staleness_mean": (2.5, 3.1),
+        "queued_samples": (36.0, 37.0),
+    }
+    compared = tuple(Observable(name, *values.get(name, (None, None))) for name in UNITS)
+    replay = Replay(compared, PLAIN, (), "simulation", batch_samples=64.0)
+    assert [each.name for each in replay.off] == ["wait_samples_ratio", "staleness_mean"]
+
+
+def test_a_run_that_is_what_the_model_takes_it_for_is_explained():
+    replay = replay_run(calibrated(), observed(), (PLAIN,))
+    assert replay.explains
+    assert replay.method == "simulation"
+    by_name = {each.name: each for each in replay.compared}
+    assert by_name["step_s"].misfit_ratio == pytest.approx(0.0, abs=0.05)
+    assert by_name["queued_samples"].measured is None  # no queue was recorded
+    assert by_name["queued_samples"].misfit(64.0) is None
+
+
+def test_what_a_stretch_measured_is_read_side_by_side():
+    run = replace(
+        observed(),
+        load=SeenLoad(running_samples=60.0, in_flight_samples=80.0, queued_samples=12.0, wait_samples_ratio=0.25),
+        engine_state_s={
+            ("no_requests", "backpressure"): 3.0,
+            ("no_requests", "staleness_cap"): 2.0,
+            ("no_requests", "requests"): 1.0,
+            ("no_requests", "barrier"): 0.5,
+        },
+        staleness=((0, 50), (1, 40), (2, 10)),
+    )
+    engine_s = run.engines * run.seconds
+    measured = measured_of(run)
+    assert measured["tokens_per_s"] == run.trained_tokens_per_s
+    assert measured["running_per_engine"] == 10.0  # six engines
+    assert (measured["in_flight_samples"], measured["queued_samples"]) == (80.0, 12.0)
+    assert (measured["wait_samples_ratio"], measured["wait_staleness_cap_ratio"]) == (0.25, None)
+    assert measured["hold_backpressure_ratio"] == pytest.approx(3.0 / engine_s)
+    assert measured["hold_staleness_cap_ratio"] == pytest.approx(2.0 / engine_s)
+    assert measured["hold_other_ratio"] == pytest.approx(1.5 / engine_s)
+    assert measured["staleness_mean"] == pytest.approx(0.6)
+    assert measured["staleness_p95"] == 2.0
+
+
+@pytest.mark.parametrize(("unattributed_ratio", "held_ratio"), [(0.1, 0.0), (0.101, None)])
+def test_time_without_requests_is_not_recorded_where_a_tenth_of_the_engines_time_is_in_no_state(
+    unattributed_ratio: float, held_ratio: float | None
+):
+    run = observed()
+    states = {("unattributed", None): unattributed_ratio * (run.engines * run.seconds)}
+    assert measured_of(replace(run, engine_state_s=states))["hold_backpressure_ratio"] == held_ratio
+
+
+def test_a_run_without_versions_has_no_staleness():
+    measured = measured_of(replace(observed(), staleness=()))
+    assert measured["staleness_mean"] is None
+    assert measured["staleness_p95"] is None
+
+
+CAPPED = replace(PLAIN, admission=Admission(max_in_flight_samples=280))
+
+
+def capped_run(scheduling: Scheduling) -> tuple[Calibration, Observed]:
+    """A run of that scheduling with fast trainers: its loads and rate are those of a simulation with another seed."""
+    fast = replace(TRUTH, trainer=replace(TRUTH.trainer, tokens_per_gpu_s=80_000.0))
+    run = observed(fast)
+    calibration = calibrate(run, Admission(), None, np.random.default_rng(0))
+    system = scheduled(calibration, scheduling).system
+    truth = simulate(system, TODAY, steps=60, seed=77, settings=scheduling.settings)
+    factor = truth.step_s / float(run.steps.period_s.mean())
+    ages = truth.staleness.tokens.counts
+    load = SeenLoad(
+        running_samples=truth.mean_running * run.engines,
+        in_flight_samples=truth.mean_in_flight_samples,
+        queued_samples=truth.mean_queued_samples,
+        wait_samples_ratio=truth.trainer_seconds.wait_samples_s / truth.seconds,
+    )
+    steps = replace(run.steps, period_s=run.steps.period_s * factor)
+    return calibration, replace(run, steps=steps, load=load, staleness=ages)
+
+
+@pytest.mark.parametrize("delivery", ["group", "sample"])
+def test_of_what_the_facts_leave_open_the_scheduling_that_fits_is_chosen(delivery: str):
+    truth = replace(CAPPED, delivery=delivery)  # type: ignore[type-var]
+    other = replace(CAPPED, delivery="sample" if delivery == "group" else "group")
+    calibration, run = capped_run(truth)
+    replay = replay_run(calibration, run, (other, truth))
+    assert replay.scheduling == truth
+    assert replay.explains
+    assert [each.scheduling for each in replay.tried] == [truth, other]
+    assert replay.tried[0].misfit < replay.tried[1].misfit - 0.1
+
+
+def test_of_two_that_fit_alike_the_first_is_chosen():
+    unlimited = replace(PLAIN, settings=Settings(queue_order="oldest_first"))
+    calibration, run = capped_run(PLAIN)
+    assert replay_run(calibration, run, (unlimited, PLAIN)).scheduling == unlimited
+    assert replay_run(calibration, run, (PLAIN, unlimited)).scheduling == PLAIN
+
+
+IMPOSSIBLE = replace(PLAIN, admission=Admission(max_in_flight_samples=TRUTH.workload.samples_per_step - 1))
+
+
+def test_a_scheduling_that_lets_no_step_start_is_tried_and_not_chosen():
+    replay = replay_run(calibrated(), observed(), (IMPOSSIBLE, PLAIN))
+    assert replay.scheduling == PLAIN
+    assert replay.tried[1].scheduling == IMPOSSIBLE
+    assert replay.tried[1].misfit == float("inf")
+    assert replay.tried[1].rate_misfit_ratio is None
+
+
+def test_a_layout_that_cannot_be_simulated_is_replayed_by_the_closed_form():
+    replay = replay_run(calibrated(), observed(), (IMPOSSIBLE,))
+    assert replay.method == "closed_form"
+    assert {each.name for each in replay.compared if each.replayed is not None} == {
+        "tokens_per_s",
+        "step_s",
+        "running_per_engine",
+    }
+
+
+def test_a_synchronous_run_is_replayed_by_the_closed_form_of_its_step():
+    synchronous = replace(observed(), staleness=((0, 1_000),))
+    calibration = calibrate(synchronous, Admission(), None, np.random.default_rng(0))
+    replay = replay_run(calibration, synchronous, (PLAIN,))
+    assert replay.method == "synchronous_form"
+    by_name = {each.name: each.replayed for each in replay.compared}
+    assert by_name["staleness_mean"] == 0.0
+    assert by_name["running_per_engine"] is None
+    assert by_name["wait_samples_ratio"] is not None
+    assert 0.0 < by_name["wait_samples_ratio"] < 1.0
+
+
+def test_a_scheduling_is_set_in_every_draw():
+    changed = scheduled(calibrated(), replace(CAPPED, delivery="sample"))
+    for system in (changed.system, *changed.draws):
+        assert system.workload.unit_samples == 1
+        assert system.admission == CAPPED.admission
+
+
+def test_samples_that_none_of_the_deliveries_names_cannot_be_calibrated():
+    run = replace(observed(), delivered=Delivered(trained_tokens=0, dropped_tokens=0, filtered_tokens=0))
+    with pytest.raises(UncalibratableError, match="do `samples` and `deliveries` use the same"):
+        calibrate(run, Admission(), None, np.random.default_rng(0))

@@ -1,0 +1,215 @@
+"""Actions in words, and that no remedy of a finding pulls against the first of them."""
+
+import typing
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+
+from rlscope.analysis.result import Finding, TokenStaleness
+from rlscope.diagnose import RULES
+from rlscope.model.forecast.actions import Action, ActionWhat, Cause
+from rlscope.model.forecast.layouts import Spread, StalenessForecast
+from rlscope.model.system import Layout
+from rlscope.reports.text import actions, findings
+from tests.reports.analysis_fixture import full_analysis
+
+GAIN = Spread(0.2, 0.1, 0.3)
+NOW, THEN = Layout(4, 4, 16), Layout(6, 2, 24)
+
+
+def action(what="layout", cause="trainers", kind="change", before=NOW, after=THEN, **others) -> Action:
+    made = Action(
+        kind, what, cause, before, after, GAIN, 0.95, np.array(GAIN), StalenessForecast(1.5, 3, 4), "measured"
+    )
+    return replace(made, **others)
+
+
+WORDS = {
+    "layout": (action(), "Use 6 trainer GPUs and 2 sampler GPUs, up to 24 running requests per engine"),
+    "running_limit": (
+        action("running_limit", "samplers", after=Layout(4, 4, 24)),
+        "Let each engine run up to 24 requests instead of 16",
+    ),
+    "asynchronous": (
+        action("asynchronous", "lockstep"),
+        "Run asynchronously with 6 trainer GPUs and 2 sampler GPUs, up to 24 running requests per engine",
+    ),
+    "staleness_cap": (
+        action("staleness_cap", "staleness_cap", before=1, after=2),
+        "Raise the staleness cap from 1 to 2 versions",
+    ),
+    "in_flight_limit": (
+        action("in_flight_limit", "staleness_cap", before=64, after=128),
+        "Allow 128 samples in flight instead of 64",
+    ),
+    "running_samples_limit": (
+        action("running_samples_limit", "staleness_cap", before=64, after=128),
+        "Allow 128 running samples over all engines instead of 64",
+    ),
+    "queue_capacity": (
+        action("queue_capacity", "trainers", before=32, after=64),
+        "Let the queue hold 64 samples instead of 32",
+    ),
+    "publish_every": (
+        action("publish_every", "weight_updates", before=1, after=2),
+        "Publish every 2 optimizer steps instead of every 1",
+    ),
+    "weight_updates": (
+        action("weight_updates", "weight_updates", "fix", 2.0, None),
+        "Make weight updates cheaper: publish less often, transfer while engines generate",
+    ),
+    "environment": (
+        action("environment", "environment", "fix", 2.0, None),
+        "Make the environment faster, or run more of it in parallel",
+    ),
+    "slow_engines": (
+        action("slow_engines", "samplers", "fix", None, None),
+        "Bring the slow engines up to the speed of the others",
+    ),
+    "trainer_speed": (action("trainer_speed", "trainers", "fix", 1.0, 1.1), "Make the training step faster"),
+    "forward_speed": (action("forward_speed", "samplers", "fix", 1.0, 1.1), "Make each engine faster"),
+}
+
+
+def test_every_kind_of_action_is_written_here():
+    assert set(WORDS) == set(typing.get_args(ActionWhat))
+    assert {made.cause for made, _ in WORDS.values()} == set(typing.get_args(Cause))
+
+
+@pytest.mark.parametrize(("made", "words"), WORDS.values(), ids=WORDS)
+def test_an_action_is_an_imperative(made, words):
+    assert actions.what_to_do(made) == words
+
+
+def test_a_probe_is_tried_for_five_minutes():
+    assert actions.what_to_do(action(kind="probe")).startswith("Try it for five minutes: use 6 trainer GPUs")
+
+
+@pytest.mark.parametrize(
+    ("made", "cost"),
+    [
+        (action(), "restart"),
+        (action("running_limit", "samplers"), "engine_restart"),
+        (action("queue_capacity", before=1, after=2), "restart"),
+        (action("trainer_speed", kind="fix", before=1.0, after=1.1), "engineering"),
+    ],
+)
+def test_a_layout_costs_a_restart_a_running_limit_the_engines_and_a_fix_work(made, cost):
+    assert actions.cost_of(made) == cost
+
+
+@pytest.mark.parametrize(
+    ("framework", "what", "setting"),
+    [
+        ("verl", "running_limit", "actor_rollout_ref.rollout.max_num_seqs"),
+        ("TRL 1.0 with vLLM", "running_limit", "--max-num-seqs"),
+        ("areal", "staleness_cap", "rollout.max_head_offpolicyness"),
+        ("my own", "staleness_cap", "max_staleness"),
+        ("my own", "layout", None),
+    ],
+)
+def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what, setting):
+    run = replace(full_analysis().run, settings={"framework": framework})
+    assert actions.setting_of(action(what), run) == setting
+
+
+def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_figure():
+    expected = "Record 20 steady steps with it: 1.2k tokens/s (1.1k tokens/s to 1.3k tokens/s) is expected."
+    assert actions.verify_words(action(), 1000.0) == expected
+    unmeasured = "Record 20 steady steps with it and compare the steady throughput."
+    assert actions.verify_words(action(), None) == unmeasured
+    assert actions.verify_words(action("trainer_speed", kind="fix", before=1.0, after=1.1), 1000.0) == unmeasured
+
+
+def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
+    analysis = full_analysis()
+    row = actions.action_row(action(), analysis, own_p95=2)
+    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "measured", "a restart")
+    fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own_p95=2)
+    assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%)", "", "", "work on the code or the machines")
+    assert actions.action_row(action(staleness=None), analysis, own_p95=2).staleness == ""
+    assert actions.action_row(action(), analysis, own_p95=None).staleness == ""
+
+
+def test_the_effective_gain_weighs_the_rate_by_the_effective_sample_size_at_both_ages():
+    full = full_analysis()
+    tokens = TokenStaleness(0.0, 0, 0, 0, 2, ((0, 100),))
+    moments = pl.DataFrame({"staleness": [0, 1, 2], "effective_share_ratio": [1.0, 0.8, 0.6]})
+    analysis = replace(
+        full, staleness=replace(full.staleness, tokens=tokens), answers={**full.answers, "version_moments": moments}
+    )
+    # Effective share 1 at a mean of 0 versions today, 0.7 at 1.5: 1.2 x 0.7 - 1.
+    assert actions.effective_gain_ratio(action(), analysis) == pytest.approx(1.2 * 0.7 - 1.0)
+    beyond = action(staleness=StalenessForecast(2.5, 4, 5))
+    assert actions.effective_gain_ratio(beyond, analysis) is None
+    assert actions.effective_gain_ratio(action(staleness=None), analysis) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "direction"),
+    [
+        ("layout", "fewer_samples"),
+        ("trainer_speed", "fewer_samples"),
+        ("running_limit", "more_samples"),
+        ("asynchronous", "more_samples"),
+        ("forward_speed", "more_samples"),
+        ("slow_engines", "more_samples"),
+        ("staleness_cap", "more_samples"),
+        ("in_flight_limit", "more_samples"),
+        ("running_samples_limit", "more_samples"),
+        ("queue_capacity", "more_samples"),
+        ("weight_updates", None),
+        ("environment", None),
+        ("publish_every", None),
+    ],
+)
+def test_an_action_makes_more_samples_or_fewer_or_neither(what, direction):
+    assert actions.direction_of(WORDS[what][0]) == direction
+
+
+def found(rule) -> Finding:
+    return Finding(rule.name, "warning", 1.0, {}, None, None)
+
+
+def test_a_direction_opposes_what_opposes_it_and_never_itself():
+    pairs = {(one, other) for one, others in actions.OPPOSITES.items() for other in others}
+    assert pairs == {(other, one) for one, other in pairs} and all(one != other for one, other in pairs)
+
+
+@pytest.mark.parametrize("what", WORDS)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_no_remedy_pulls_against_the_first_action(rule, what):
+    first, words = WORDS[what]
+    told, aim = findings.remedy(found(rule), first), actions.direction_of(first)
+    lower = words[0].lower() + words[1:]
+    if aim is None or rule.towards is None:
+        assert told == rule.remedy
+    elif rule.towards in actions.OPPOSITES[aim]:
+        assert told == f"First: {lower}; then look again."
+    elif rule.towards == aim:
+        assert told == f"The first action is against this: {lower}."
+    else:
+        assert {rule.towards, aim} == {"fresher", "fewer_samples"} and told == rule.remedy
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
+def test_without_a_ranked_action_a_finding_has_its_own_remedy(rule):
+    assert findings.remedy(found(rule), None) == rule.remedy
+
+
+def test_each_finding_says_where_its_remedy_takes_the_run():
+    assert {rule.name: rule.towards for rule in RULES} == {
+        "weights_not_applied": None,
+        "starved_trainer": "more_samples",
+        "capped_staleness": "fresher",
+        "overproduction": "fewer_samples",
+        "underfilled_engines": "more_samples",
+        "lockstep": "more_samples",
+        "long_tail": "more_samples",
+        "weight_update_cost": None,
+        "straggling_engine": None,
+        "data_quality_gaps": None,
+        "gpu_disagreement": None,
+    }

@@ -13,10 +13,10 @@ from rlscope.analysis.bottleneck import judge, measure_losses
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.result import Loss, RunFacts, Verdict
 from rlscope.model.calibration import UncalibratableError
-from rlscope.model.decode.curves import PNormCurve
+from rlscope.model.decode.curves import Form, PNormCurve
 from rlscope.model.forecast.result import STEPS_TO_PREDICT, ModelConfig, ModelResult, NoModelResult, model_run
 from rlscope.model.lengths import LengthLaw
-from rlscope.model.observed import Delivered, Observed, PassCosts, TrainerSteps
+from rlscope.model.observed import Delivered, Observed, PassCosts, SeenLoad, TrainerSteps
 from rlscope.model.simulate import NeverTrains, Settings, Simulated, simulate
 from rlscope.model.system import Admission, Engine, Granularity, Layout, System, Trainer, WeightUpdate, Workload
 
@@ -40,6 +40,8 @@ class Drawn:
     """Whether its engines ran one batch size only."""
     most_staleness: int | None = None
     """What its user asks."""
+    form: Form | None = "pnorm"
+    """Of the decode curve, where the model's kind tells it."""
 
     @property
     def synchronous(self) -> bool:
@@ -100,8 +102,7 @@ def _draw(rng: np.random.Generator) -> Drawn:
     step_s = batch * lengths.mean_tokens / (made_per_s * min(1.0, speed))
     update = WeightUpdate()
     if widest > 2.0 and rng.random() < 0.6:
-        parts = rng.uniform(0.0, 0.2, 3) * step_s
-        update = WeightUpdate(*parts)
+        update = WeightUpdate(*(float(part) for part in rng.uniform(0.0, 0.2, 3) * step_s))
     environment_s = rng.uniform(0.1, 3.0) * mean_tokens * float(curve.pass_s(1.0)) if rng.random() < 0.2 else 0.0
     system = System(
         Workload(lengths, 20.0, group_size, batch, trained_prompt_tokens=20.0, environment_s=environment_s),
@@ -128,6 +129,7 @@ def _draw(rng: np.random.Generator) -> Drawn:
         steps=SHORT_STEPS if rng.random() < 0.15 else _STEPS,
         one_batch=rng.random() < 0.15,
         most_staleness=int(rng.integers(1, 4)) if rng.random() < 0.1 else None,
+        form=None if rng.random() < 0.05 else "pnorm",
     )
     if kind == "synchronous":
         # One step's samples are all that runs: none is of another version.
@@ -175,7 +177,7 @@ def _config(drawn: Drawn, run: Observed, losses: tuple[Loss, ...]) -> ModelConfi
     return ModelConfig(
         admission=Admission() if drawn.synchronous else drawn.system.admission,
         settings=settings,
-        form=None,
+        form=drawn.form,
         prior=None,
         granularity=Granularity(drawn.system.engine.gpus),
         most_staleness=drawn.most_staleness,
@@ -255,6 +257,14 @@ def observed_of(drawn: Drawn, simulated: Simulated, seed: int = 0) -> Observed:
         update_delay_s=system.update.engine_pause_s + system.update.delay_s,
         kv_kept=True,
         staleness=simulated.staleness.tokens.counts,
+        oldest_staleness=simulated.staleness.samples.counts,
+        load=SeenLoad(
+            running_samples=simulated.mean_running * simulated.engines,
+            in_flight_samples=simulated.mean_in_flight_samples,
+            queued_samples=simulated.mean_queued_samples,
+            wait_samples_ratio=trainers.wait_samples_s / simulated.seconds,
+            wait_staleness_cap_ratio=trainers.wait_staleness_cap_s / simulated.seconds,
+        ),
     )
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import pytest
 
 from rlscope.analysis.data_quality import DataQuality
-from rlscope.analysis.result import AnalysisResult, Ledger, Staleness, Throughput
+from rlscope.analysis.result import AnalysisResult, Finding, Ledger, Staleness, Throughput
+from rlscope.diagnose import RULES
 from rlscope.model import calibration
 from rlscope.model.decode import fit
 from rlscope.model.forecast import actions, recommend, sensitivity, simulated
@@ -14,6 +16,8 @@ from rlscope.model.forecast.layouts import Forecast
 from rlscope.model.forecast.recommend import worthwhile_probability
 from rlscope.model.forecast.result import ModelResult, NoModelResult
 from rlscope.model.system import Layout
+from rlscope.reports.text import findings
+from rlscope.reports.text.actions import OPPOSITES, direction_of
 from rlscope.reports.text.verdict import next_step
 from tests.model.generated_runs import Told, told
 
@@ -28,9 +32,11 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, value in (
         (calibration, "DRAWS", 12),
         (actions, "_DRAWS", 8),
-        (fit, "_SETTLE_STEPS", 40),
+        (fit, "_SETTLE_STEPS", 10),
         (fit, "_SAMPLE", 64),
-        (fit, "_THIN_STEPS", 4),
+        (fit, "_THIN_STEPS", 2),
+        (fit, "_WALKERS", 32),
+        (fit, "_MOVES", 2),
         (simulated, "_STEPS", 16),
         (simulated, "_MOST_SIMULATED", 3),
         (recommend, "_DRAWS_OF_A_SOURCE", 2),
@@ -140,6 +146,42 @@ def the_rate_of_today_is_the_measured_one(run: Told) -> Iterator[str]:
         yield f"{shown} is shown, {measured} were measured"
 
 
+def the_staleness_of_today_is_the_measured_one(run: Told) -> Iterator[str]:
+    shown, by_age = model_of(run).forecasts.today.staleness, run.observed.staleness
+    mean = sum(age * tokens for age, tokens in by_age) / sum(tokens for _, tokens in by_age)
+    oldest = np.repeat(*np.array(run.observed.oldest_staleness).T)
+    p95 = int(np.quantile(oldest, 0.95, method="inverted_cdf"))
+    if (
+        shown is None
+        or abs(shown.token_mean - mean) > _ROUNDING
+        or (shown.sample_p95, shown.sample_max)
+        != (
+            p95,
+            int(oldest.max()),
+        )
+    ):
+        yield f"{shown} is shown, {mean}, {p95} and {oldest.max()} were measured"
+
+
+def a_model_that_misses_the_run_says_nothing_of_what_to_do(run: Told) -> Iterator[str]:
+    model = model_of(run)
+    missed = abs((model.replay.rate.replayed or 0.0) / run.observed.trained_tokens_per_s - 1.0) > 0.1
+    said = (model.recommendation.advice, bool(model.ranking.actions or model.ranking.losses))
+    if missed != (model.recommendation.advice == "unknown") or (missed and said[1]):
+        yield f"the rate is {'missed' if missed else 'met'}, and the advice is {said}"
+
+
+def no_remedy_pulls_against_the_first_action(run: Told) -> Iterator[str]:
+    first = model_of(run).ranking.first
+    for rule in RULES if first else ():
+        aim, told_remedy = (
+            direction_of(first),
+            findings.remedy(Finding(rule.name, "warning", 1.0, {}, None, None), first),
+        )
+        if aim and rule.towards in OPPOSITES[aim] and rule.remedy in told_remedy:
+            yield f"{rule.name} says {told_remedy!r} beside {first.what}"
+
+
 def a_change_is_sure_fresh_enough_and_the_first_of_the_actions(run: Told) -> Iterator[str]:
     model = model_of(run)
     advice, today = model.recommendation, model.forecasts.today
@@ -181,6 +223,9 @@ LAWS: Final[tuple[Callable[[Told], Iterator[str]], ...]] = (
     no_rate_is_above_the_bound,
     the_bars_add_up_from_the_bound_to_what_was_measured,
     the_rate_of_today_is_the_measured_one,
+    the_staleness_of_today_is_the_measured_one,
+    a_model_that_misses_the_run_says_nothing_of_what_to_do,
+    no_remedy_pulls_against_the_first_action,
     a_change_is_sure_fresh_enough_and_the_first_of_the_actions,
     a_layout_is_kept_only_where_no_fresh_one_is_sure_to_bring_5_percent,
     a_change_is_likely_and_a_sure_fresh_setting_comes_first,
@@ -200,3 +245,6 @@ def test_the_laws_hold_of_every_generated_run(block: int) -> None:
     assert not broken, "\n".join(broken)
     # A law that is asked of few kinds of run holds of nothing.
     assert len(modelled) >= 0.9 * len(runs)
+    assert sum(bool(model_of(run).ranking.actions) for run in modelled.values()) >= 0.6 * len(runs)
+    assert len({run.verdict.bottleneck for run in modelled.values()}) >= 3
+    assert {"change", "keep"} <= {model_of(run).recommendation.advice for run in modelled.values()}

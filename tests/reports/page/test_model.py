@@ -21,6 +21,7 @@ from rlscope.reports.page.html import render
 from rlscope.reports.terminal.card import print_card
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
+from rlscope.reports.text.brief import brief_of
 from rlscope.reports.text.verdict import action_rows
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model, short_model
@@ -270,6 +271,15 @@ def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(sai
         assert f"{number}. {row.what}" in terminal
     for text in (page, markdown, terminal):
         assert ("What to do, in order" in text) == bool(rows)
+
+
+def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():
+    made = changing_model()
+    first = made.ranking.actions[0]
+    longer = replace(first, what="queue_capacity", before=128.0, after=256.0)
+    assert brief_of(with_model(made)).choice.headline.startswith("Use 4 trainer GPUs and 4 sampler GPUs")
+    behind = replace(made, ranking=replace(made.ranking, actions=(longer, first)))
+    assert brief_of(with_model(behind)).choice.headline.startswith("Action 2: use 4 trainer GPUs and 4 sampler GPUs")
 
 
 def test_a_page_without_actions_has_no_table_of_them_and_no_link_to_it():

@@ -171,7 +171,7 @@ def test_an_analysis_has_every_part_of_its_result(analysis: rlscope.Analysis) ->
     for name in parts:
         assert getattr(analysis, name) is getattr(analysis.result, name)
     assert analysis.recommendation is analysis.model.recommendation  # type: ignore[union-attr]
-    assert analysis.verdict.bottleneck == "weight_updates" and analysis.path == TRACE
+    assert analysis.verdict.bottleneck == "samplers" and analysis.path == TRACE
 
 
 def test_a_run_without_a_model_has_no_recommendation_and_answers_no_what_if(run_dir: Path) -> None:
@@ -189,13 +189,13 @@ def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_
     for each in answers:
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
-    assert repr(analysis) == "Analysis('vllm_trl-199fa049': Weight updates take 24.3% of the GPU time)"
+    assert repr(analysis) == "Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time)"
     assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 11 rules fired)"
 
 
 def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis: rlscope.Analysis) -> None:
     html = analysis._repr_html_()
-    assert "Weight updates take 24.3% of the GPU time" in html and "waiting for samples" in html
+    assert "Trainers wait for samples 47.8% of the time" in html and "waiting for samples" in html
     assert html.count("<div") == html.count("</div>") and len(html) < 20_000
     assert not [word for word in ("<script", "http", "url(", "@import", "src=") if word in html]
 
@@ -230,7 +230,7 @@ def test_an_analysis_answers_questions_and_sql_of_its_run(analysis: rlscope.Anal
 
 @pytest.mark.usefixtures("stills_drawn_once")
 def test_an_analysis_is_written_in_every_format(analysis: rlscope.Analysis, tmp_path: Path) -> None:
-    assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "weight_updates"
+    assert json.loads(analysis.to_json())["verdict"]["bottleneck"] == "samplers"
     assert analysis.to_markdown().startswith("### ")
     assert analysis.to_html(tmp_path / "page.html").read_text().rstrip().endswith("</html>")
     assert analysis.to_png(str(tmp_path / "card.png")).read_bytes().startswith(b"\x89PNG")
@@ -370,5 +370,5 @@ def test_the_notebook_of_the_examples_runs_cell_by_cell(capsys: pytest.CaptureFi
     for cell in cells:
         exec(compile(cell, path.name, "exec"), namespace)
     printed = capsys.readouterr().out
-    assert "bottleneck: weight_updates" in printed and "trained tokens/s, 90% interval" in printed
+    assert "bottleneck: samplers" in printed and "trained tokens/s, 90% interval" in printed
     assert 8 < len(cells) < 16 and isinstance(namespace["analysis"], rlscope.Analysis)

@@ -70,14 +70,16 @@ def without_gains(words: str) -> str:
 
 def _settled_verdict(document: Any) -> Any:
     """The verdict as measured: neither gains nor what is ranked by them, but the first action where it is far ahead."""
-    verdict, gains = document["verdict"], [each["gain_ratio"] for each in document["actions"]]
+    verdict, first = document["verdict"], document["actions"][:1]
+    gains = [each["gain_ratio"] for each in document["actions"]]
     is_first = len(gains) < 2 or gains[0] - gains[1] > _FAR_AHEAD
+    is_settled = is_first and [each["kind"] for each in first] != ["probe"]
     losses = [{name: loss[name] for name in ("cause", "gpu_s", "side_share_ratio")} for loss in verdict["losses"]]
     return {
         **{name: entry for name, entry in verdict.items() if name not in ("then", "tied_with")},
         "headline": verdict["headline"].partition("; tied with ")[0],
         "why": without_gains(verdict["why"].partition(" Also lost: ")[0]),
-        "next": without_gains(verdict["next"]) if is_first else None,
+        "next": without_gains(verdict["next"]) if is_settled else None,
         "losses": sorted(losses, key=lambda loss: loss["cause"]),
     }
 
@@ -90,7 +92,8 @@ def _settled(document: Any) -> Any:
     held to the truth in `tests/model`.
     """
     advice, model, latency = document["recommendation"], document["model"], document["latency"]
-    best = advice["best"] or {}
+    # Of layouts to try several are as fast.
+    best = {} if advice["action"] == "probe" else advice["best"] or {}
     settled = {name: document["throughput"][name] for name in _ACHIEVED}
     settled["predicts"] = document["throughput"]["predicted_tokens_per_s"] is not None
     return {

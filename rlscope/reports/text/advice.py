@@ -192,7 +192,8 @@ def _odds(model: ModelResult) -> str:
 def _doubts(model: ModelResult) -> list[str]:
     """The largest uncertainty behind the recommendation, and what is extrapolated."""
     advice, lines = model.recommendation, list[str]()
-    known = _most_doubtful(advice) if advice.advice == "probe" else None
+    # A stretch that is too short lacks steps before anything else, and its reason says so.
+    known = _most_doubtful(advice) if advice.advice == "probe" and advice.reason != "too_short" else None
     if known is not None:
         lines.append(f"Largest uncertainty: {_UNKNOWN[known]}. To reduce it, {_measure(known, model)}.")
     if advice.best.grade == "extrapolated" and advice.best is not model.forecasts.today:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
+from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import advice
@@ -123,7 +124,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         roles=_roles(analysis),
         stretch=verdict_words.stretch(analysis),
         causes=_causes(analysis),
-        choice=_choice(result) if known else None,
+        choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
         no_choice="" if known else model_words.no_result_sentence(result),
         achieved=_achieved(analysis),
         gaps=gaps,
@@ -188,9 +189,8 @@ def _cause(loss: Loss, run: RunFacts) -> Cause:
     )
 
 
-def _choice(result: ModelResult) -> RecommendedLayout:
+def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout:
     chosen = advice.chosen_rows(result)
-    changes = result.recommendation.changes
     rows = [
         ("trainer GPUs", [row.trainer_gpus for row in chosen]),
         ("sampler GPUs", [row.sampler_gpus for row in chosen]),
@@ -200,11 +200,20 @@ def _choice(result: ModelResult) -> RecommendedLayout:
         ("modelled staleness p95", [row.staleness for row in chosen]),
     ]
     return RecommendedLayout(
-        advice.change_words(result) if changes else advice.headline(result),
+        _choice_headline(result, actions),
         advice.why_beside_rows(result),
         [row.mark for row in chosen],
         rows,
     )
+
+
+def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
+    """The advice without its gain, which is in a row; with its number where it is not the first action."""
+    advised = result.recommendation
+    words = advice.change_words(result) if advised.changes else advice.headline(result).partition(": throughput ")[0]
+    places = [number for number, action in enumerate(actions, 1) if action.after == advised.best.layout]
+    is_first = not places or places[0] == 1 or advised.advice not in ("change", "probe")
+    return words if is_first else f"Action {fmt.count(places[0])}: {words[0].lower()}{words[1:]}"
 
 
 def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:

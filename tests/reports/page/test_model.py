@@ -16,10 +16,13 @@ from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.charts import model_frames
 from rlscope.reports.documents.analysis import as_document
+from rlscope.reports.markdown import as_markdown
 from rlscope.reports.page.html import render
 from rlscope.reports.terminal.card import print_card
 from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
+from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.verdict import action_rows
 from tests.reports.analysis_fixture import HOSTILE, empty_analysis, full_analysis
 from tests.reports.model_fixture import changing_model, short_model
 from tests.reports.page.test_html import Page
@@ -131,7 +134,8 @@ def test_nothing_is_faster_and_less_stale_than_the_frontier():
 
 def test_the_frontier_goes_by_the_rates_that_are_drawn():
     made = changing_model()
-    today = replace(made.forecasts.today, drawn_tokens_per_s=np.array([100.0, 200.0, 400.0]))
+    drawn = np.array([100.0, 200.0, 400.0])
+    today = replace(made.forecasts.today, tokens_per_s=200.0, drawn_tokens_per_s=drawn)
     first, second = [each for each in made.forecasts.others if each.excluded is None][:2]
     # Its own median is 190, but 200 of the current layout times its median gain is 220.
     faster = replace(first, drawn_tokens_per_s=np.array([110.0, 190.0, 440.0]))
@@ -232,9 +236,57 @@ def test_the_card_says_the_advice_once_in_the_panel_and_the_gain_with_it():
     text = card(changing_model()).partition("Where the GPU time went")[0]
     panel = " ".join(text.replace("│", " ").split())
     assert panel.count("Use 4 trainer GPUs") == 1
-    assert f"Gain {advice.gain_words(changing_model().recommendation.gain_ratio)}" in panel
-    kept = " ".join(card(short_model()).partition("Where the GPU")[0].replace("│", " ").split())
-    assert "Layout Keep 2 trainer GPUs and 6 sampler GPUs" in kept and "Gain" not in kept
+    assert f": {advice.gain_words(changing_model().recommendation.gain_ratio)} throughput." in panel
+    tried = " ".join(card(short_model()).partition("Where the GPU")[0].replace("│", " ").split())
+    assert tried.count("Try it for five minutes: use 4 trainer GPUs") == 1
+
+
+def kept_model():
+    made = changing_model()
+    kept = replace(made.recommendation, reason="small_gain")
+    return replace(made, recommendation=kept, ranking=replace(made.ranking, actions=made.ranking.actions[1:]))
+
+
+def test_the_terminal_names_a_layout_that_is_kept_and_leaves_the_others_to_the_actions():
+    def layouts(said):
+        _, _, rest = card(said).partition("Recommended layout")
+        return " ".join(rest.partition("Predicted and measured")[0].split())
+
+    assert layouts(kept_model()).startswith("Keep 2 trainer GPUs and 6 sampler GPUs")
+    assert layouts(changing_model()).startswith(advice.why(changing_model())[:40])
+    assert "recommended 4 : 4" in layouts(changing_model()) and "recommended" not in layouts(kept_model())
+
+
+@pytest.mark.parametrize("said", [changing_model, short_model, kept_model])
+def test_what_to_do_stands_in_order_in_every_format_with_gain_cost_and_check(said):
+    analysis = with_model(said())
+    rows = action_rows(analysis)
+    page = " ".join(Page(render(analysis)).text.split())
+    markdown = as_markdown(analysis).replace("\\", "")
+    terminal = " ".join(card(said(), 120).split())
+    for number, row in enumerate(rows, 1):
+        for text in (page, markdown, terminal):
+            assert all(value in text for value in row)
+        assert f"{number}. {row.what}" in page and f"| {number}. | {row.what} |" in markdown
+        assert f"{number}. {row.what}" in terminal
+    for text in (page, markdown, terminal):
+        assert ("What to do, in order" in text) == bool(rows)
+
+
+def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():
+    made = changing_model()
+    first = made.ranking.actions[0]
+    longer = replace(first, what="queue_capacity", before=128.0, after=256.0)
+    assert brief_of(with_model(made)).choice.headline.startswith("Use 4 trainer GPUs and 4 sampler GPUs")
+    behind = replace(made, ranking=replace(made.ranking, actions=(longer, first)))
+    assert brief_of(with_model(behind)).choice.headline.startswith("Action 2: use 4 trainer GPUs and 4 sampler GPUs")
+
+
+def test_a_page_without_actions_has_no_table_of_them_and_no_link_to_it():
+    page = Page(render(with_model(NoModelResult("no pass"))))
+    assert "actions" not in page.ids and "#actions" not in page.links
+    ranked = Page(render(with_model(changing_model())))
+    assert "actions" in ranked.ids and "#actions" in ranked.links
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -141,6 +141,12 @@ def test_the_largest_uncertainty_comes_with_what_to_measure(doubt):
     assert advice.measure_first(made) in advice.why(made)
 
 
+def test_a_stretch_that_is_too_short_needs_steps_before_anything_else():
+    made = with_reason("too_short", uncertainties=(GainUncertainty("trainer_scaling", 0.1),))
+    assert advice.measure_first(made) == "record at least 20 steady steps and analyse again"
+    assert "that takes 20 steady steps" in advice.why(made) and "Largest uncertainty" not in advice.why(made)
+
+
 def test_a_doubt_without_a_spread_is_none():
     made = with_reason("unsure", uncertainties=tuple(GainUncertainty(doubt, 0.0) for doubt in DOUBTS))
     assert "Largest uncertainty" not in advice.why(made)

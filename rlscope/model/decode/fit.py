@@ -59,6 +59,8 @@ _WIDE_RANGE: Final = 8.0
 _CLEARLY_BETTER: Final = 0.7
 _GOOD_FIT: Final = 0.03
 """Error of the p-norm below which no other form is tried: what it reaches on measured kernels of dense models."""
+_CLEARLY_LIKELIER: Final = 3.0
+"""Ratio of the weights of two forms that another seed, or another machine, does not turn round."""
 _MIDDLE_BEYOND: Final = 4.0
 """The middle is taken from a quarter of the smallest batch seen to four times the largest."""
 _MIDDLE_UNSEEN: Final = (1.0, 1024.0)
@@ -241,8 +243,10 @@ class _Mixture(NamedTuple):
 
     @property
     def likeliest(self) -> _Sampled:
-        """The part with the most draws."""
-        return max(self.parts, key=lambda part: self.weights[part.model.form])
+        """The part with the most draws; the first where no other is clearly likelier, which is chance."""
+        most = max(self.parts, key=lambda part: self.weights[part.model.form])
+        first = self.parts[0]
+        return most if self.weights[most.model.form] > _CLEARLY_LIKELIER * self.weights[first.model.form] else first
 
     def curves(self, count: int, log_factor: float) -> tuple[FormCurve, ...]:
         """The first draws, exp(log_factor) times as high."""

@@ -143,7 +143,7 @@ ALIKE = ("diagnose", "reports/sections", "cli")
 
 def test_no_module_is_a_fragment_of_the_one_that_imports_it() -> None:
     """Packages and alike things aside, a short module has several importers."""
-    assert len(ANALYSIS) <= 190
+    assert len(ANALYSIS) <= 200
     importers: dict[str, set[str]] = {}
     for path in ANALYSIS:
         for name in set(imports(path)):

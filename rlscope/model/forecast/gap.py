@@ -92,7 +92,7 @@ def explain_gap(
 
     That is the event simulator's rate where a cap binds, and the synchronous step's where the run is synchronous.
     reached_tokens_per_s: the most that any setting is said to reach. The bound is that of the best of the limits on
-    running requests that were tried; what is said of a layout or a setting may err to above it, and a run may do better
+    running requests that were tried; forecasts of a layout or a setting may err to above it, and a run may do better
     than modelled: it is no less than any of them.
     """
     free = _freed(calibration, observed)

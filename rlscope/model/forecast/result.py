@@ -31,7 +31,7 @@ from rlscope.model.forecast.layouts import (
 from rlscope.model.forecast.recommend import Grounds, Recommendation, recommend
 from rlscope.model.forecast.replay import Replay, Scheduling, replay_run, scheduled
 from rlscope.model.forecast.sensitivity import Sensitivity, sensitivities
-from rlscope.model.forecast.simulated import correct_by_simulation, slow_engines
+from rlscope.model.forecast.simulated import Corrected, correct_by_simulation, slow_engines
 from rlscope.model.hardware.kv_cache import safe_batch, steady_kv_load
 from rlscope.model.numerics.bootstrap import RatioOfSums, ratio_of_sums
 from rlscope.model.numerics.changepoints import Drift, drift
@@ -168,34 +168,21 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
     calibration, model_config = scheduled(calibration, replay.scheduling), model_config.scheduled(replay.scheduling)
     prediction = _prediction(halves, model_config, replay.scheduling, rng)
     calibration = replace(calibration, level_log_sd=level_log_sd(prediction))
-    layouts = _layouts(calibration, model_config.granularity)
-    forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
-    if not forecasts.today.tokens_per_s:
-        raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
-    judged = correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
-    anchor = whole.trained_tokens_per_s / (judged.forecasts.today.tokens_per_s or whole.trained_tokens_per_s)
+    judged = _judged(calibration, model_config)
+    predicted_tokens_per_s = judged.forecasts.today.tokens_per_s or 0.0
+    anchor = whole.trained_tokens_per_s / (predicted_tokens_per_s or whole.trained_tokens_per_s)
     anchored = anchored_forecasts(judged.forecasts, anchor, measured_staleness(whole))
     lengths = drift(whole.steps.response_tokens / np.maximum(whole.steps.samples, 1))
-    grounds = replace(
-        _grounds(anchored, model_config),
-        long_enough=halves is not None,
-        replayed=replay.explains,
-        lengths=lengths,
-        anchor_ratio=anchor,
-    )
+    grounds = replace(_grounds(anchored, model_config, anchor), long_enough=halves is not None, lengths=lengths)
+    grounds = replace(grounds, replayed=replay.explains)
     recommendation = recommend(calibration, anchored, grounds)
     ranking = rank_actions(calibration, whole, anchored, recommendation, grounds, model_config.settings)
+    best_tokens_per_s = whole.trained_tokens_per_s * (1.0 + ranking.setting_gain_ratio)
     return ModelResult(
         model_config=model_config,
         calibration=calibration,
         prediction=prediction,
-        gap=explain_gap(
-            calibration,
-            whole,
-            anchored,
-            judged.forecasts.today.tokens_per_s or 0.0,
-            whole.trained_tokens_per_s * (1.0 + ranking.setting_gain_ratio),
-        ),
+        gap=explain_gap(calibration, whole, anchored, predicted_tokens_per_s, best_tokens_per_s),
         forecasts=anchored,
         anchor_ratio=anchor,
         simulated_layouts=judged.simulated_layouts,
@@ -211,6 +198,15 @@ def model_run(whole: Observed, halves: tuple[Observed, Observed] | None, model_c
         others=tuple(other.beside(whole) for other in model_config.others),
         replay=replay,
     )
+
+
+def _judged(calibration: Calibration, model_config: ModelConfig) -> Corrected:
+    """Every layout, by the closed forms and where they cannot be trusted by the event simulator."""
+    layouts = _layouts(calibration, model_config.granularity)
+    forecasts = forecast_layouts(calibration, layouts, model_config.most_staleness)
+    if not forecasts.today.tokens_per_s:
+        raise UncalibratableError("by the model the run's own layout cannot run under its own limits")
+    return correct_by_simulation(calibration, forecasts, model_config.settings, model_config.most_staleness)
 
 
 def time_to_finish(
@@ -232,13 +228,14 @@ def time_to_finish(
     return TimeToFinish(remaining_steps, today, recommended, gpus, gpu_hour_price)
 
 
-def _grounds(forecasts: Forecasts, model_config: ModelConfig) -> Grounds:
+def _grounds(forecasts: Forecasts, model_config: ModelConfig, anchor_ratio: float) -> Grounds:
     staleness, admission = forecasts.today.staleness, model_config.admission
     return Grounds(
         long_enough=True,
         own_staleness_p95=None if staleness is None else staleness.sample_p95,
         capped=model_config.most_staleness is not None or admission.max_staleness is not None,
         lost_gpu_s=model_config.lost_gpu_s,
+        anchor_ratio=anchor_ratio,
     )
 
 

@@ -1,13 +1,14 @@
 """Writes a finding as text: its title, its evidence as a sentence, its remedy. The texts are those of its rule."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import EvidenceValue, Finding
 from rlscope.diagnose import RULES
-from rlscope.model.forecast.actions import Action
-from rlscope.reports.text import actions
 from rlscope.reports.text.states import state_of
+
+if TYPE_CHECKING:
+    from rlscope.model.forecast.actions import Action
 
 _RULES: Final = {rule.name: rule for rule in RULES}
 
@@ -30,13 +31,18 @@ def sentence(finding: Finding) -> str:
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
-def remedy(finding: Finding, first: Action | None) -> str:
+def remedy(finding: Finding, first: "Action | None") -> str:
     """What to try; first: the first action of the ranking, which no remedy pulls against."""
     rule = _RULES.get(finding.rule)
     if rule is None:
         return "Check the evidence; there is no standard remedy."
-    aim = None if first is None else actions.direction_of(first)
-    if first is None or aim is None or rule.towards is None:
+    if first is None:
+        return rule.remedy
+    # Who has an action has the model, which `check` does without.
+    from rlscope.reports.text import actions
+
+    aim = actions.direction_of(first)
+    if aim is None or rule.towards is None:
         return rule.remedy
     words = actions.what_to_do(first)
     words = words[0].lower() + words[1:]

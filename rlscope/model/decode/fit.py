@@ -39,7 +39,7 @@ _PARTS: Final = 25
 _SAMPLE: Final = 480
 """Curves that the middle is taken of: its error is then 5% of their spread."""
 _WALKERS: Final = 160
-"""Vectors that are annealed: a mode with a twentieth of the probability has eight of them."""
+"""Vectors that are annealed: a mode with 5% of the probability has eight of them."""
 _TILT: Final = 0.2
 _TILT_OF_KNOWN: Final = 0.08
 """Standard deviation of d log t / d log b beyond the batches measured, besides what the draws of all forms leave open:

@@ -298,7 +298,7 @@ def fitted_wide(series: Series) -> Whole:
         kv_s_per_token=replace(prior.kv_s_per_token, log_sd=WIDE),
     )
     points = series.points(everywhere(series))
-    fits = {
+    fits: dict[Form, CurveFit | None] = {
         form: fit_decode_curve(points, wide, np.random.default_rng(SEED), form=form, shapes=WIDE_SHAPES)
         for form in FORMS
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from rlscope.model.arrays import Reals
 
@@ -178,7 +178,7 @@ def log_integral(log_density: LogDensity, vectors: Reals, rng: np.random.Generat
     deviations = rng.standard_normal((count, size)) / np.sqrt(rng.chisquare(_DEGREES, (count, 1)) / _DEGREES)
     up = (log_density(centre + deviations @ factor.T) - log_law(deviations)) / 2
     down = (log_law(np.linalg.solve(factor, (vectors - centre).T).T) - log_density(vectors)) / 2
-    return float(logsumexp(up) - logsumexp(down))
+    return float(np.logaddexp.reduce(up) - np.logaddexp.reduce(down))
 
 
 def _cooling(gain: Reals, heat: float) -> float:

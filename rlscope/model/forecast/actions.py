@@ -314,7 +314,7 @@ class _Bench:
         if not self._calibration.synchronous and _has_limits(system.admission):
             changes["staleness_cap"] = _without_limits
         solved = {cause: self._solve(change) for cause, change in changes.items()}
-        found = {cause: gains for cause, (gains, _) in ((one, each) for one, each in solved.items() if each)}
+        found: dict[Cause, Reals] = {cause: each[0] for cause, each in solved.items() if each is not None}
         if self._calibration.synchronous:
             asked = replace(self._calibration, synchronous=False)
             found["lockstep"] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0

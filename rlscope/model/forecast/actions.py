@@ -9,7 +9,7 @@ they cost, and learning per token.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import numpy as np
 
@@ -77,8 +77,8 @@ _TIE_RATIO: Final = 0.02
 _TWICE: Final = 2.0
 """How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
 it from a limit on what is in flight, which a side that takes no time never meets."""
-_REMOVED_ERROR: Final = 0.05
-"""Log deviation of what a removal brings when every parameter is known: that of the closed forms, today's rate and the
+_FORM_ERROR: Final = 0.05
+"""Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, today's rate and the
 other, of which half is in common."""
 _SEED: Final = 4
 _LIMIT_FACTOR: Final = 2
@@ -318,12 +318,8 @@ class _Bench:
         if self._calibration.synchronous:
             asked = replace(self._calibration, synchronous=False)
             found["lockstep"] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
-        rng = np.random.default_rng(_SEED)
-        noise = {cause: rng.standard_normal(gains.size) for cause, gains in found.items()}
-        return {
-            cause: (1.0 + gains) * np.exp(_REMOVED_ERROR * (noise[cause] - np.median(noise[cause]))) - 1.0
-            for cause, gains in found.items()
-        }
+        names = get_args(Cause)
+        return {cause: _with_error(gains, -1 - names.index(cause)) for cause, gains in found.items()}
 
     def _changed(self, change: Callable[[System], System]) -> Calibration:
         calibration = self._calibration
@@ -422,7 +418,7 @@ class _Bench:
         setting: tuple[Layout | float | None, Layout | float | None],
         solved: tuple[Reals, StalenessForecast | None],
     ) -> Action:
-        gains, staleness = solved
+        gains, staleness = _with_error(solved[0], get_args(ActionWhat).index(what)), solved[1]
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         is_sure = self._grounds.long_enough and self._grounds.replayed and likely >= SURE_RATIO
         return Action(
@@ -459,6 +455,15 @@ class _Bench:
                 rates = rates * (simulated.trained_tokens_per_s / closed) * simulation_noise(simulated, rates.size)
                 staleness = staleness_simulated(simulated)
         return rates / self._rates - 1.0, staleness
+
+
+def _with_error(gains: Reals, number: int) -> Reals:
+    """Gains with the error of the form itself, which the solution with the change does not share with today's.
+
+    number: of what is changed; each has its own error, the same wherever it is solved, about its own median.
+    """
+    drawn = np.random.default_rng([_SEED, number + len(get_args(Cause))]).standard_normal(gains.size)
+    return (1.0 + gains) * np.exp(_FORM_ERROR * (drawn - np.median(drawn))) - 1.0
 
 
 def _without_updates(system: System) -> System:

@@ -13,6 +13,7 @@ from rlscope.model.forecast.holdout import compare
 from rlscope.model.forecast.layouts import Forecasts, anchored_forecasts, forecast_layouts
 from rlscope.model.forecast.recommend import Grounds, Recommendation, _uncertainties, gains_over, recommend
 from rlscope.model.forecast.result import ModelConfig, ModelResult, model_run
+from rlscope.model.numerics.changepoints import drift
 from rlscope.model.observed import Observed, OtherRun
 from rlscope.model.simulate import Settings
 from rlscope.model.system import Admission, Granularity, Layout, possible_layouts, running_limits
@@ -248,12 +249,14 @@ def test_lengths_that_drift_are_said_to():
     assert grown.length_drift.change_ratio == pytest.approx(0.3, abs=0.03)
 
 
-def test_lengths_that_drift_by_more_than_the_gain_make_a_probe_of_a_change():
-    assert model().recommendation.changes
-    grown = model_run(longer(observed(), 1.0), (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
-    assert grown.recommendation.reason == "lengths_drift"
-    assert grown.recommendation.advice == "probe"
-    assert grown.recommendation.best.layout.trainer_gpus > TODAY.trainer_gpus
+@pytest.mark.parametrize(("change_ratio", "reason"), [(0.1, "worthwhile"), (1.0, "lengths_drift")])
+def test_lengths_that_drift_by_more_than_the_gain_make_a_probe_of_a_change(change_ratio: float, reason: str):
+    run = longer(observed(), change_ratio)
+    found = calibrate(run, Admission(), None, np.random.default_rng(0))
+    lengths = drift(run.steps.response_tokens / run.steps.samples)
+    advice = recommend(found, forecasts_of(found), Grounds(long_enough=True, lengths=lengths, capped=True))
+    assert advice.reason == reason
+    assert advice.best.layout.trainer_gpus > TODAY.trainer_gpus
 
 
 def test_a_run_of_one_batch_size_without_known_hardware_grades_a_larger_one_as_assumed():

@@ -41,7 +41,7 @@ CONFIG = {"model": MODEL, "framework": "made", "gpus_per_trainer_replica": 1}
 
 
 def record(folder: Path, trainers: int = 2, steps: int = 14, tokens: int = 1_000, **config: Any) -> Path:
-    """Steps of 400 ms on two trainers, less on more, every 500 ms; after five slower ones and one between."""
+    """Steps of 400 ms on two trainers, less on more, every 500 ms; after five slower ones."""
     names = [f"t{number}" for number in range(trainers)]
     rows = []
     for step in range(1, steps + 6):
@@ -64,16 +64,16 @@ def test_the_steady_train_steps_of_another_run_are_read(tmp_path: Path) -> None:
     own, other = record(tmp_path / "own"), record(tmp_path / "other", trainers=4)
     (found,) = read(own, other)
     assert (found.trainer_gpus, found.warnings) == (4, ())
-    assert found.steps.period_s == pytest.approx([0.5] * 13)
-    assert found.steps.train_s == pytest.approx([0.2] * 13)
-    assert found.steps.tokens.tolist() == [1_000] * 13
+    assert found.steps.period_s == pytest.approx([0.5] * 14)
+    assert found.steps.train_s == pytest.approx([0.2] * 14)
+    assert found.steps.tokens.tolist() == [1_000] * 14
     assert found.elsewhere.gpus == 4
 
 
 def test_only_the_steps_that_trained_count(tmp_path: Path) -> None:
     (found,) = read(record(tmp_path / "own"), record(tmp_path / "other", trainers=4))
     steps = replace(found.steps, tokens=np.array([0, *found.steps.tokens[1:]]))
-    assert replace(found, steps=steps).elsewhere.tokens.tolist() == [1_000.0] * 12
+    assert replace(found, steps=steps).elsewhere.tokens.tolist() == [1_000.0] * 13
 
 
 def damaged(path: Path) -> Path:

@@ -328,7 +328,7 @@ def test_too_little_data_is_unknown_whatever_the_ranking_says() -> None:
     states = timeline(filled(("sampler", "unattributed", None, 51.0)))
     verdict = judged(states, ranking=ranking_of({"samplers": 0.50, "trainers": 0.49}))
     assert (verdict.bottleneck, verdict.tied_with, verdict.cause) == ("unknown", (), None)
-    assert verdict.unknown_reason == "nothing explains 51% of the samplers' GPU-seconds"
+    assert verdict.unrecorded_side == "samplers"
 
 
 @pytest.mark.parametrize(("word_said", "cause"), [("samplers", "samplers"), ("balanced", None), ("unknown", None)])

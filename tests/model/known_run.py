@@ -85,9 +85,9 @@ def observed(
 
 
 def longer(run: Observed, change_ratio: float) -> Observed:
-    """The same stretch with responses that grow by so much from its first step to its last."""
+    """The same stretch with responses that grow by so much from its first step to its last, as long in the middle."""
     growth = np.linspace(1.0, 1.0 + change_ratio, run.steps.samples.size)
-    tokens = np.rint(run.steps.response_tokens * growth).astype(np.int64)
+    tokens = np.rint(run.steps.response_tokens * growth / growth.mean()).astype(np.int64)
     return replace(run, steps=replace(run.steps, response_tokens=tokens))
 
 

@@ -299,6 +299,7 @@ def test_every_limit_is_moved_by_a_step():
         "staleness_cap": ("staleness_cap", 1, 2),
         "in_flight_limit": ("staleness_cap", 96, 192),
         "running_samples_limit": ("staleness_cap", 48, 96),
+        "publish_every": ("weight_updates", 1.0, 2.0),
         "queue_capacity": ("trainers", 64, 128),
     }
 

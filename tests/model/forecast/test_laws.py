@@ -22,7 +22,7 @@ from rlscope.reports.text.verdict import next_step
 from tests.model.generated_runs import Told, told
 
 RUNS: Final = 300
-BLOCKS: Final = 12
+BLOCKS: Final = 6
 _ROUNDING: Final = 1e-9
 
 
@@ -38,6 +38,7 @@ def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
         (fit, "_WALKERS", 32),
         (fit, "_MOVES", 2),
         (simulated, "_STEPS", 16),
+        (simulated, "_MORE_STEPS", 16),
         (simulated, "_MOST_SIMULATED", 3),
         (recommend, "_DRAWS_OF_A_SOURCE", 2),
         (sensitivity, "_DRAWS", 1),

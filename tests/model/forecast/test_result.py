@@ -250,8 +250,9 @@ def test_lengths_that_drift_are_said_to():
 
 def test_lengths_that_drift_by_more_than_the_gain_make_a_probe_of_a_change():
     assert model().recommendation.changes
-    grown = model_run(longer(observed(), 1.0), (observed(steps=20, seed=5), observed(steps=20, seed=6)), QUESTION)
-    assert grown.recommendation.reason == "lengths_drift"
+    halves = (observed(steps=20, seed=5), observed(steps=20, seed=6))
+    assert model_run(longer(observed(), 0.2), halves, QUESTION).recommendation.changes
+    grown = model_run(longer(observed(), 1.0), halves, QUESTION)
     assert grown.recommendation.advice == "probe"
     assert grown.recommendation.best.layout.trainer_gpus > TODAY.trainer_gpus
 

@@ -112,6 +112,7 @@ def answers(**changed: pl.DataFrame) -> dict[str, pl.DataFrame]:
         "token_staleness": pl.DataFrame(
             {"step": [1, 2, 3, 4, 4], "staleness": [7, 0, 1, 1, 2], "tokens": [9, 5, 6, 7, 8]}
         ),
+        "oldest_staleness": pl.DataFrame({"step": [1, 2, 4, 4], "staleness": [8, 1, 1, 2], "samples": [3, 2, 4, 1]}),
         **changed,
     }
 

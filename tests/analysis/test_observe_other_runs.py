@@ -41,7 +41,7 @@ CONFIG = {"model": MODEL, "framework": "made", "gpus_per_trainer_replica": 1}
 
 
 def record(folder: Path, trainers: int = 2, steps: int = 14, tokens: int = 1_000, **config: Any) -> Path:
-    """Steps of 400 ms on two trainers, less on more, every 500 ms; after five slower ones and one between."""
+    """Steps of 400 ms on two trainers, less on more, every 500 ms; after five slower ones."""
     names = [f"t{number}" for number in range(trainers)]
     rows = []
     for step in range(1, steps + 6):

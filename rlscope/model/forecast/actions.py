@@ -78,8 +78,8 @@ _TWICE: Final = 2.0
 """How much faster a side is made to see what it costs: as if it had twice the GPUs. Beyond that nothing is left to tell
 it from a limit on what is in flight, which a side that takes no time never meets."""
 _FORM_ERROR: Final = 0.05
-"""Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, today's rate and the
-other, of which half is in common."""
+"""Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, in
+today's rate and in the other, of which half is in common."""
 _SEED: Final = 4
 _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
@@ -313,7 +313,9 @@ class _Bench:
         }
         if not self._calibration.synchronous and _has_limits(system.admission):
             changes["staleness_cap"] = _without_limits
-        solved = {cause: self._solve(change) for cause, change in changes.items()}
+        solved: dict[Cause, tuple[Reals, StalenessForecast | None] | None] = {
+            cause: self._solve(change) for cause, change in changes.items()
+        }
         found: dict[Cause, Reals] = {cause: each[0] for cause, each in solved.items() if each is not None}
         if self._calibration.synchronous:
             asked = replace(self._calibration, synchronous=False)

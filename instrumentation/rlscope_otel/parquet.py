@@ -19,6 +19,10 @@ from rlscope_otel import forks, schema
 Values = Sequence[object]
 """The values of one column."""
 
+# At its first conversion pyarrow imports pandas, where there is one, under a lock of its own. A child that is forked
+# meanwhile would wait for that lock for ever, so it is done before any thread writes.
+pa.array([0])
+
 
 def table_of(name: str, columns: Sequence[Values]) -> pa.Table:
     """An Arrow table of the format from its columns in schema order.

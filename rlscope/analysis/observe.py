@@ -105,7 +105,7 @@ def observe(
         apply_s=state_s.get(("applying_weights", None), 0.0) / len(updates) if len(updates) else None,
         update_delay_s=_mean(updates["publish_to_applied_s"]),
         kv_kept=not (updates["kv"] == "recomputed").any(),
-        **_staleness(answers, step_numbers),
+        **_ages(answers, step_numbers)._asdict(),
         environment_waits_s=tuple(answers["environment_waits"]["wait_s"]),
         one_engine_groups_ratio=_one_engine_groups_ratio(answers["group_engines"]),
         prefetched_batches=_prefetched(answers["batches_ahead"].item(0, "batches_ahead"), steps),
@@ -258,11 +258,18 @@ def _delivered(outcomes: pl.DataFrame) -> Delivered:
     )
 
 
-def _staleness(answers: Mapping[str, pl.DataFrame], steps: pl.Series) -> dict[str, tuple[tuple[int, int], ...]]:
-    return {
-        "staleness": _by_staleness(answers["token_staleness"], steps, "tokens"),
-        "oldest_staleness": _by_staleness(answers["oldest_staleness"], steps, "samples"),
-    }
+class _Ages(NamedTuple):
+    """What was trained, by staleness."""
+
+    staleness: tuple[tuple[int, int], ...]
+    oldest_staleness: tuple[tuple[int, int], ...]
+
+
+def _ages(answers: Mapping[str, pl.DataFrame], steps: pl.Series) -> _Ages:
+    return _Ages(
+        _by_staleness(answers["token_staleness"], steps, "tokens"),
+        _by_staleness(answers["oldest_staleness"], steps, "samples"),
+    )
 
 
 def _by_staleness(rows: pl.DataFrame, steps: pl.Series, counted: str) -> tuple[tuple[int, int], ...]:

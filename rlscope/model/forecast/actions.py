@@ -353,31 +353,35 @@ class _Bench:
         if self._calibration.synchronous:
             return
         admission = self._calibration.system.admission
-        cap, queue = admission.max_staleness, admission.queue_capacity_samples
+        cap = admission.max_staleness
         if cap is not None:
-            yield self._limit("staleness_cap", cap, cap + 1, lambda each: replace(each, max_staleness=cap + 1))
-        if admission.max_in_flight_samples is not None:
-            most = _LIMIT_FACTOR * admission.max_in_flight_samples
-            yield self._limit(
+            changed = replace(admission, max_staleness=cap + 1)
+            yield self._limit("staleness_cap", "staleness_cap", (cap, cap + 1), changed)
+        doubled: tuple[tuple[ActionWhat, Cause, int | None, Callable[[int], Admission]], ...] = (
+            (
                 "in_flight_limit",
+                "staleness_cap",
                 admission.max_in_flight_samples,
-                most,
-                lambda each: replace(each, max_in_flight_samples=most),
-            )
-        if admission.max_running_samples is not None:
-            running = _LIMIT_FACTOR * admission.max_running_samples
-            yield self._limit(
+                lambda most: replace(admission, max_in_flight_samples=most),
+            ),
+            (
                 "running_samples_limit",
+                "staleness_cap",
                 admission.max_running_samples,
-                running,
-                lambda each: replace(each, max_running_samples=running),
-            )
+                lambda most: replace(admission, max_running_samples=most),
+            ),
+            (
+                "queue_capacity",
+                "trainers",
+                admission.queue_capacity_samples,
+                lambda most: replace(admission, queue_capacity_samples=most),
+            ),
+        )
+        for what, cause, limit, with_limit in doubled:
+            if limit is not None:
+                most = _LIMIT_FACTOR * limit
+                yield self._limit(what, cause, (limit, most), with_limit(most))
         yield from self._publications()
-        if queue is not None:
-            longer = _LIMIT_FACTOR * queue
-            yield self._limit(
-                "queue_capacity", queue, longer, lambda each: replace(each, queue_capacity_samples=longer), "trainers"
-            )
 
     def _publications(self) -> Iterator[Action | None]:
         """Publish half as often: each version then costs as much, and there are half as many."""
@@ -401,16 +405,9 @@ class _Bench:
         solved = self._solve(change)
         return None if solved is None else self._action("fix", what, cause, (before, after), solved)
 
-    def _limit(
-        self,
-        what: ActionWhat,
-        before: int,
-        after: int,
-        change: Callable[[Admission], Admission],
-        cause: Cause = "staleness_cap",
-    ) -> Action | None:
-        solved = self._solve(lambda system: replace(system, admission=change(system.admission)))
-        return None if solved is None else self._action("change", what, cause, (before, after), solved)
+    def _limit(self, what: ActionWhat, cause: Cause, setting: tuple[int, int], changed: Admission) -> Action | None:
+        solved = self._solve(lambda system: replace(system, admission=changed))
+        return None if solved is None else self._action("change", what, cause, setting, solved)
 
     def _action(
         self,

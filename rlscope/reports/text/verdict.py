@@ -212,6 +212,8 @@ def next_step(analysis: AnalysisResult) -> str:
         return _WITHOUT_MODEL[analysis.verdict.bottleneck]
     first = first_action(analysis)
     if first is None:
+        if analysis.verdict.cause is not None:
+            return "Keep the layout: no single setting, nor a side 10% faster, brings 5% against this."
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
     parts = [f"{actions.what_to_do(first)}: {actions.effect(first)}.", _aside(analysis, first), _kept(analysis, first)]
     return " ".join(part for part in parts if part)

@@ -127,6 +127,13 @@ def test_a_first_action_against_another_cause_says_why():
     assert step.endswith("No setting takes weight updates away; this is what brings most.")
 
 
+def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():
+    made = changing_model()
+    analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "trainers")
+    step = verdict_words.next_step(analysis)
+    assert step == "Keep the layout: no single setting, nor a side 10% faster, brings 5% against this."
+
+
 def test_where_nothing_brings_five_per_cent_the_layout_is_kept_and_nothing_follows():
     made = changing_model()
     analysis = analysed(replace(made, ranking=replace(made.ranking, actions=())), "balanced")

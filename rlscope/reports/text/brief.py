@@ -197,7 +197,7 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
         ("max running per engine", [row.running for row in chosen]),
         ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
         *_gain_rows(result),
-        ("modelled staleness p95", [row.staleness for row in chosen]),
+        ("staleness p95", [row.staleness for row in chosen]),
     ]
     return RecommendedLayout(
         _choice_headline(result, actions),
@@ -217,9 +217,9 @@ def _choice_headline(result: ModelResult, actions: Sequence[Action]) -> str:
 
 
 def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
-    """The modelled gain of the other layout and its odds; no rows without another layout."""
+    """The modelled gain of the other layout and its odds; no rows where only the current one is shown."""
     recommendation = result.recommendation
-    if recommendation.best is result.forecasts.today:
+    if recommendation.advice not in ("change", "probe"):
         return []
     median, low, high = map(fmt.signed_percent, recommendation.gain_ratio)
     rows = [("modelled gain", median)] + ([("90% interval", f"{low} to {high}")] if low != high else [])

@@ -19,6 +19,7 @@ from rlscope.model.warnings import ModelWarning
 from rlscope.reports.text import advice, names
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
+from rlscope.reports.text.brief import brief_of
 from tests.reports.analysis_fixture import full_analysis
 from tests.reports.model_fixture import QUESTION, changing_model, observed, short_model
 
@@ -125,6 +126,14 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
 def test_a_first_action_against_another_cause_says_why():
     step = verdict_words.next_step(analysed(changing_model(), "weight_updates"))
     assert step.endswith("No setting takes weight updates away; this is what brings most.")
+
+
+@pytest.mark.parametrize(("reason", "columns"), [("worthwhile", 2), ("unsure", 2), ("small_gain", 1)])
+def test_a_kept_layout_stands_alone_without_the_gain_of_another(reason: Reason, columns: int):
+    choice = brief_of(analysed(with_reason(reason))).choice
+    assert choice is not None and len(choice.columns) == columns
+    assert {len(values) for _, values in choice.rows} == {columns}
+    assert any(name == "modelled gain" for name, _ in choice.rows) is (columns == 2)
 
 
 def test_a_named_cause_that_no_action_is_against_is_not_said_to_be_nothing():

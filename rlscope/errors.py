@@ -2,6 +2,7 @@
 
 RlscopeError
 ├── RunFolderError            the folder is not a run, or a run that this version cannot read
+├── ImportFileError           a file that no importer can read, or that several could
 ├── UnreadableDataError       a file of the run broke while it was being read
 ├── QueryError                a question that does not exist, an argument it does not take, or SQL that is refused
 ├── RuleError                 a file of rules, its receivers, or a rule of the command line that cannot be used
@@ -38,6 +39,10 @@ class RunFolderError(RlscopeError):
 
 class UnreadableDataError(RlscopeError):
     """A file of the run broke while it was being read."""
+
+
+class ImportFileError(RlscopeError):
+    """A file or folder that is no run and that no importer can read, or that several could."""
 
 
 class QueryError(RlscopeError):

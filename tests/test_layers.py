@@ -18,7 +18,7 @@ MODULES = [*ANALYSIS, *CAPTURE]
 LAYERS = (
     {"errors", "format", "input_file"},
     {"trace", "model"},
-    {"analysis"},
+    {"analysis", "importers"},
     {"diagnose", "planning"},
     {"alerts"},
     {"pipeline"},
@@ -143,7 +143,7 @@ ALIKE = ("diagnose", "reports/sections", "cli")
 
 def test_no_module_is_a_fragment_of_the_one_that_imports_it() -> None:
     """Packages and alike things aside, a short module has several importers."""
-    assert len(ANALYSIS) <= 200
+    assert len(ANALYSIS) <= 235
     importers: dict[str, set[str]] = {}
     for path in ANALYSIS:
         for name in set(imports(path)):

@@ -1,0 +1,198 @@
+"""The run folder that an import fills: rows of the trace format, workers, and run.json with where each came from.
+
+Rows are written in batches as they come, so that a log of gigabytes takes constant memory.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, TABLES, arrow_schema
+
+from rlscope.errors import OutputError
+from rlscope.trace.imported import Certainty, Imported, SourceFile, TableOrigin, as_document
+
+_BATCH_ROWS: Final = 20_000
+_REALS: Final = {
+    table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
+    for table, columns in TABLES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportOptions:
+    """What the user says about files that do not say it themselves."""
+
+    framework: str | None = None
+    """`--as`: None recognises the framework by what is in the files."""
+    gpus: Mapping[str, int] = field(default_factory=dict[str, int])
+    """`--gpus trainer=8,sampler=8`: GPUs by role."""
+    gpus_per_engine: int | None = None
+    utc_offset_s: int | None = None
+    """Of the time stamps in a log that has no zone; None where it is not known."""
+    year: int | None = None
+    """Of the time stamps in a log that has no year; None takes the file's."""
+    gpu_owners: Mapping[int, str] = field(default_factory=dict[int, str])
+    """`--gpu-owner 0-3=trainer`: worker by index of the GPU."""
+
+
+class ImportTarget:
+    """Collects one run; several importers may fill it, each with what its file knows. Later facts never undo earlier.
+
+    Times are nanoseconds since the UTC epoch. A file without times counts them from `relative_origin_ns`.
+    """
+
+    def __init__(self, folder: Path, run_id: str, *, relative_origin_ns: int) -> None:
+        self.folder = folder
+        self.run_id = run_id
+        self.relative_origin_ns = relative_origin_ns
+        self.clock: Literal["wall", "relative"] = "wall"
+        self.is_thinned = False
+        self._config: dict[str, object] = {}
+        self._workers: dict[str, dict[str, object]] = {}
+        self._extents: dict[str, tuple[int, int]] = {}
+        self._origins: dict[str, TableOrigin] = {}
+        self._coverage: dict[str, float] = {}
+        self._notes: dict[str, None] = {}
+        self._files: list[SourceFile] = []
+        self._carriers: dict[str, None] = {}
+        self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
+        self._written: dict[str, int] = dict.fromkeys(TABLES, 0)
+
+    def add(self, table: str, row: Mapping[str, object]) -> None:
+        """Add one row; columns that are left out are NULL, and a real number that is none (NaN, infinite) is NULL.
+
+        Raises KeyError for a table or a column that the format does not have: a bug of the importer.
+        """
+        held = dict(row)
+        for name in _REALS[table]:
+            value = held.get(name)
+            if isinstance(value, float) and not math.isfinite(value):
+                held[name] = None
+        if not held.keys() <= {column.name for column in TABLES[table]}:
+            raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
+        rows = self._rows[table]
+        rows.append(held)
+        if len(rows) >= _BATCH_ROWS:
+            self._flush(table)
+
+    def add_worker(self, worker_id: str, role: str, **facts: object) -> None:
+        """Add a worker, or what an earlier file did not know of it: host, gpu_count, device_name, max_running, ..."""
+        worker = self._workers.setdefault(worker_id, {"worker_id": worker_id, "role": role})
+        for name, value in facts.items():
+            if worker.get(name) is None:
+                worker[name] = value
+
+    def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
+        """Widen a worker's extent to hold this stretch."""
+        start, end = self._extents.get(worker_id, (start_ns, end_ns))
+        self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
+
+    def extent(self) -> tuple[int, int] | None:
+        """From the first start to the last end of all workers, ns; None while there is none."""
+        if not self._extents:
+            return None
+        return min(start for start, _ in self._extents.values()), max(end for _, end in self._extents.values())
+
+    def add_config(self, **settings: object) -> None:
+        """Settings of the run, by their names in run.json; None and what is already known change nothing."""
+        for name, value in settings.items():
+            if value is not None:
+                self._config.setdefault(name, value)
+
+    def say_origin(self, table: str, certainty: Certainty, rule: str | None = None) -> None:
+        """How sure a table's rows are; of several importers' rows, the least sure counts."""
+        known = self._origins.get(table)
+        order = list(Certainty)
+        if known is None or order.index(certainty) > order.index(known.certainty):
+            self._origins[table] = TableOrigin(certainty, rule)
+
+    def say_coverage(self, worker_id: str, ratio: float) -> None:
+        """Share of a worker's extent that the files cover, 0 to 1."""
+        self._coverage[worker_id] = min(ratio, self._coverage.get(worker_id, 1.0))
+
+    def note(self, sentence: str) -> None:
+        """What cannot be known, and the file or flag that would bring it; said once."""
+        self._notes[sentence] = None
+
+    def add_file(self, carrier: str, file: SourceFile) -> None:
+        """A file that was read, and what kind it is."""
+        self._carriers[carrier] = None
+        self._files.append(file)
+
+    def rows_of(self, table: str) -> int:
+        """Rows added so far."""
+        return self._written[table] + len(self._rows[table])
+
+    def finish(self, framework: str, era: str | None) -> Imported:
+        """Write what is left, the workers and run.json. Raises OutputError."""
+        imported = Imported(
+            framework=framework,
+            era=era,
+            carriers=tuple(self._carriers),
+            files=tuple(self._files),
+            clock=self.clock,
+            tables=dict(self._origins),
+            coverage=dict(self._coverage),
+            is_thinned=self.is_thinned,
+            notes=tuple(self._notes),
+        )
+        for table in TABLES:
+            self._flush(table)
+        for worker_id in self._workers:
+            self._write_json(f"workers/{worker_id}.json", self._worker_document(worker_id))
+        extent = self.extent()
+        document = {
+            "format": FORMAT_NAME,
+            "version": FORMAT_VERSION,
+            "run_id": self.run_id,
+            "created_ns": extent[0] if extent else self.relative_origin_ns,
+            "config": {"framework": framework, **self._config},
+            "imported": as_document(imported),
+        }
+        # Last: a folder without run.json is no run, so an import that is killed leaves none behind.
+        self._write_json("run.json", document)
+        return imported
+
+    def _worker_document(self, worker_id: str) -> dict[str, object]:
+        start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))
+        defaults: dict[str, object] = {"host": "unknown", "gpu_count": 0}
+        known = {name: value for name, value in self._workers[worker_id].items() if value is not None}
+        return {**defaults, **known, "started_ns": start_ns, "stopped_ns": end_ns, "last_flush_ns": end_ns}
+
+    def _flush(self, table: str) -> None:
+        rows = self._rows[table]
+        if not rows:
+            return
+        self._written[table] += len(rows)
+        path = self.folder / table / f"import-{self._written[table]:012d}.parquet"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".{path.name}.part")
+            pq.write_table(_arrow(table, rows), part, compression="zstd")
+            os.replace(part, path)
+        except OSError as error:
+            raise OutputError.of(
+                path, found=str(error), expected="a folder that can be written", next_step="Name another RUN_DIR."
+            ) from error
+        rows.clear()
+
+    def _write_json(self, name: str, document: Mapping[str, object]) -> None:
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        except OSError as error:
+            raise OutputError.of(
+                path, found=str(error), expected="a folder that can be written", next_step="Name another RUN_DIR."
+            ) from error
+
+
+def _arrow(table: str, rows: Iterable[Mapping[str, object]]) -> pa.Table:
+    return pa.Table.from_pylist([dict(row) for row in rows], schema=arrow_schema(table))

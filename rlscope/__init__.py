@@ -15,6 +15,7 @@
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
     rlscope.report("runs/monday", "report.html")
+    rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
 quick, and neither `check` nor a query waits for the model or for charts.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         WhatIfAnswer,
         analyze,
         check,
+        export_perfetto,
         open,
         plan,
         report,
@@ -48,6 +50,7 @@ __all__ = [
     "WhatIfAnswer",
     "analyze",
     "check",
+    "export_perfetto",
     "open",
     "plan",
     "report",

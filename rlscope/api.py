@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
+    from rlscope.exports.perfetto import Part, PerfettoExport
     from rlscope.model.forecast.change import Change
     from rlscope.model.forecast.layouts import Forecast, Spread
     from rlscope.model.forecast.plan import PlanResult
@@ -549,6 +550,13 @@ def report(
     if output is not None or png is None:
         written.append(analysis.to_html(output or Path(path) / PAGE_NAME))
     return tuple(written)
+
+
+def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "PerfettoExport":
+    """Write the timeline of the run in a folder as a Perfetto trace; `Part` says what of it. Raises RlscopeError."""
+    from rlscope.exports import perfetto
+
+    return perfetto.export_perfetto(Path(path), Path(output), **part)
 
 
 def _change(changes: Changes) -> "Change":

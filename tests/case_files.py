@@ -76,6 +76,8 @@ def cell(text: str, kind: str) -> Any:
         return {"true": True, "false": False}[text]
     if kind == "DOUBLE":
         return float(text)
+    if kind.endswith("[]"):
+        return [cell(each, kind.removesuffix("[]")) for each in text.split(",")]
     if kind in ("BIGINT", "INTEGER"):
         number, unit = re.fullmatch(r"(-?[\d_]+)(m?s)?", text).groups()  # type: ignore[union-attr]
         return int(number) * _UNITS_NS.get(unit, 1)

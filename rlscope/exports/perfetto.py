@@ -26,7 +26,7 @@ _CLEARED, _NEEDS_STATE = 1, 2
 _BATCH_PACKETS: Final = 512
 _RESERVED_BYTES: Final = 400_000
 """What closing the open slices and flows may take: about 5,000 packets."""
-_NOTES_UUID: Final = 1 << 40
+_NOTES_UUID: Final = 1 << 30
 """Above the tracks of the timeline."""
 
 

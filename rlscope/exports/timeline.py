@@ -13,6 +13,7 @@ from typing import Final, Literal, NamedTuple
 
 import polars as pl
 
+from rlscope import format as fmt
 from rlscope.reports.text.states import state_of
 from rlscope.trace.query import Argument, ask, ask_in_pages, standard_arguments
 from rlscope.trace.store import OpenRun
@@ -149,7 +150,12 @@ class Timeline:
         for row in ask(self.run, "worker_extents").iter_rows(named=True):
             if self.stretch.shows(row["worker_id"]):
                 device = devices[row["worker_id"]]["device_name"]
-                labels = (row["role"], row["host"], f"{row['gpu_count']} GPUs", *([device] if device else []))
+                labels = (
+                    row["role"],
+                    row["host"],
+                    fmt.counted(row["gpu_count"], "GPU", "GPUs"),
+                    *([device] if device else []),
+                )
                 self._process(row["worker_id"], row["worker_id"], labels)
 
     def _process(self, worker_id: str, name: str, labels: tuple[str, ...]) -> Track:

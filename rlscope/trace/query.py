@@ -33,6 +33,8 @@ _PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOU
 _ONLY_READS: Final = "EXPLAIN FROM query($sql)"
 """Refused for a SELECT whose WITH clause writes (DuckDB allows COPY there): inside query() it must not."""
 _NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
+IDLE_AFTER_NS: Final = 100_000_000
+"""The shortest time without an engine row that is looked at: below it, the host may prepare the next pass."""
 PAGE_ROWS: Final = 20_000
 """Rows of a page: some megabytes of Python objects."""
 
@@ -60,8 +62,7 @@ class Grid:
     most_columns: int = 120
     """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
     most_versions: int = 400
-    idle_after_ns: int = 100_000_000
-    """The shortest time without an engine row that is looked at: below it, hosts schedule between two passes."""
+    idle_after_ns: int = IDLE_AFTER_NS
 
 
 def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:

@@ -100,9 +100,11 @@ def _implied(tables: Mapping[str, list[Row]]) -> list[Row]:
 def _worker(cells: Mapping[str, str]) -> Row:
     names = {"worker_id", "role", "host", "device_name"}
     values = {
-        name: cell(text, "VARCHAR" if name in names else "BIGINT") for name, text in cells.items() if text[0] != "{"
+        name: cell(text, "VARCHAR" if name in names else "BIGINT")
+        for name, text in cells.items()
+        if text[0] not in "{["
     }
-    return worker(**values, **{name: json.loads(text) for name, text in cells.items() if text[0] == "{"})
+    return worker(**values, **{name: json.loads(text) for name, text in cells.items() if text[0] in "{["})
 
 
 def _row(table: str, cells: Mapping[str, str]) -> Row:

@@ -3,7 +3,7 @@
 -- in   worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns     BIGINT   start of the first cell, UTC epoch
 -- arg  cell_ns       BIGINT   length of a cell
--- arg  idle_after_ns BIGINT   a shorter time between two engine rows counts as work, unless it reaches a cell's edge
+-- arg  idle_after_ns BIGINT   a shorter time between two engine rows is work unless it reaches a cell's edge
 -- out  worker_id     VARCHAR  worker
 -- out  role          VARCHAR  its role
 -- out  gpu_count     INTEGER  its GPUs, above 0

@@ -272,8 +272,18 @@ def baseline_sentence(model: ModelResult) -> str:
     text = "The upper bound is for the best layout of these GPUs at measured mean costs."
     if model.synchronous_tokens_per_s is not None:
         rate = fmt.tokens_per_second(model.synchronous_tokens_per_s)
-        text += f" A synchronous run, with every GPU sampling and then training, is modelled at {rate}."
+        text += f" A synchronous run, with every GPU sampling and then training, is modelled at {rate}"
+        text += f"{_over_synchronous(model, model.synchronous_tokens_per_s)}."
     return text
+
+
+def _over_synchronous(model: ModelResult, synchronous_tokens_per_s: float) -> str:
+    """What running asynchronously brings the layout in use, as the end of a sentence; nothing where it does not."""
+    today = model.forecasts.today.tokens_per_s
+    if model.calibration.synchronous or today is None or synchronous_tokens_per_s <= 0.0:
+        return ""
+    gain = fmt.signed_percent(today / synchronous_tokens_per_s - 1.0)
+    return f"; this run, asynchronous, at {fmt.tokens_per_second(today)}: {gain}"
 
 
 def batch_sentence(model: ModelResult) -> str | None:

@@ -15,6 +15,7 @@
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
     rlscope.report("runs/monday", "report.html")
+    rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         export_perfetto,
         open,
         plan,
+        push,
         report,
         what_if,
     )
@@ -53,6 +55,7 @@ __all__ = [
     "export_perfetto",
     "open",
     "plan",
+    "push",
     "report",
     "what_if",
 ]

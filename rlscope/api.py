@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Verdict,
     )
     from rlscope.exports.perfetto import Part, PerfettoExport
+    from rlscope.exports.trackers import Tracker
     from rlscope.model.forecast.change import Change
     from rlscope.model.forecast.layouts import Forecast, Spread
     from rlscope.model.forecast.plan import PlanResult
@@ -557,6 +558,27 @@ def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "Pe
     from rlscope.exports import perfetto
 
     return perfetto.export_perfetto(Path(path), Path(output), **part)
+
+
+def push(
+    path: Folder,
+    tracker: "Tracker",
+    *,
+    project: str | None = None,
+    into: str | None = None,
+    folder: Folder | None = None,
+    also: Folder | Sequence[Folder] = (),
+    progress: Progress | None = None,
+) -> str:
+    """Analyse the run in a folder and write the results into a tracker of experiments; returns where.
+
+    tracker: wandb, mlflow or tensorboard. project, into: its project or experiment, and the id of its run to add to.
+    folder: the log folder of TensorBoard. Raises what `analyze` does, ArgumentError, and RlscopeError.
+    """
+    from rlscope.exports.trackers import TRACKERS, Target, push_analysis
+
+    target = Target(_one_of("tracker", tracker, TRACKERS), project, into, None if folder is None else Path(folder))
+    return push_analysis(analyze(path, also=also, progress=progress).result, target)
 
 
 def _change(changes: Changes) -> "Change":

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, export, plan, query, rules, watch, what_if
+from rlscope.cli import analyze, check, export, plan, push, query, rules, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -27,6 +27,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     query.query,
     query.queries,
     export.export,
+    push.push,
 )
 """In the order of the help; `what_if` is `rlscope what-if`."""
 for _command in COMMANDS:

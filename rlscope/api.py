@@ -575,9 +575,10 @@ def push(
     tracker: wandb, mlflow or tensorboard. project, into: its project or experiment, and the id of its run to add to.
     folder: the log folder of TensorBoard. Raises what `analyze` does, ArgumentError, and RlscopeError.
     """
-    from rlscope.exports.trackers import TRACKERS, Target, push_analysis
+    from rlscope.exports.trackers import TRACKERS, Target, library_of, push_analysis
 
     target = Target(_one_of("tracker", tracker, TRACKERS), project, into, None if folder is None else Path(folder))
+    library_of(target.tracker)  # An analysis takes a while.
     return push_analysis(analyze(path, also=also, progress=progress).result, target)
 
 

@@ -1,13 +1,15 @@
 """`rlscope push`: the results of an analysis into the run's tracker."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import typer
 from rich.console import Console
 
 import rlscope
 from rlscope.cli.app import Also, RunFolder, progress_on
+
+TRACKERS: Final[tuple[Literal["wandb", "mlflow", "tensorboard"], ...]] = ("wandb", "mlflow", "tensorboard")
 
 
 def push(
@@ -32,8 +34,8 @@ def push(
     also: Also = None,
 ) -> None:
     """Write verdict, rates, GPU time by state, staleness and the report into the run's experiment tracker."""
-    chosen = [name for name, is_chosen in (("wandb", wandb), ("mlflow", mlflow)) if is_chosen]
-    chosen += [] if tensorboard is None else ["tensorboard"]
+    asked = {"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard is not None}
+    chosen = [name for name in TRACKERS if asked[name]]
     if len(chosen) != 1:
         raise typer.BadParameter("name one tracker: --wandb, --mlflow or --tensorboard LOG_DIR")
     notes = Console(stderr=True)

@@ -8,7 +8,7 @@ Nothing of those is printed: an error of theirs is shown without credentials.
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -25,6 +25,7 @@ from rlscope.reports.text import verdict as verdict_words
 
 Tracker = Literal["wandb", "mlflow", "tensorboard"]
 TRACKERS: Final[tuple[Tracker, ...]] = ("wandb", "mlflow", "tensorboard")
+_PACKAGES: Final[Mapping[Tracker, str]] = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboardX"}
 PREFIX: Final = "rlscope"
 PAGE: Final = "rlscope_report.html"
 _STEP_COLUMNS: Final = ("staleness_mean", "staleness_p95", "staleness_max")
@@ -70,10 +71,9 @@ def push_analysis(analysis: AnalysisResult, target: Target) -> str:
     Raises RlscopeError where its library is not installed or does not succeed, OutputError for a folder that cannot be
     written.
     """
-    module, write = _WRITERS[target.tracker]
-    library = _library(target.tracker, module)
+    library, summary = library_of(target.tracker), summary_of(analysis)
     with _without_credentials(target.tracker):
-        return write(library, summary_of(analysis), target)
+        return _WRITERS[target.tracker](library, summary, target)
 
 
 def summary_of(analysis: AnalysisResult) -> Summary:
@@ -207,22 +207,24 @@ def _to_tensorboard(tensorboard: Any, summary: Summary, target: Target) -> str: 
     return f"{folder}, with the page in {PAGE}"
 
 
-_WRITERS: Final[Mapping[Tracker, tuple[str, Callable[[Any, Summary, Target], str]]]] = {
-    "wandb": ("wandb", _to_wandb),
-    "mlflow": ("mlflow", _to_mlflow),
-    "tensorboard": ("tensorboardX", _to_tensorboard),
+_WRITERS: Final[Mapping[Tracker, Callable[[Any, Summary, Target], str]]] = {
+    "wandb": _to_wandb,
+    "mlflow": _to_mlflow,
+    "tensorboard": _to_tensorboard,
 }
 
 
 @contextmanager
-def _page_file(summary: Summary) -> Iterator[Path]:
+def _page_file(summary: Summary) -> Generator[Path]:
     with TemporaryDirectory(prefix="rlscope-") as folder:
         path = Path(folder) / PAGE
         path.write_text(summary.page, encoding="utf-8")
         yield path
 
 
-def _library(tracker: Tracker, module: str) -> Any:  # noqa: ANN401
+def library_of(tracker: Tracker) -> Any:  # noqa: ANN401
+    """The package that writes to a tracker. Raises RlscopeError where it is not installed."""
+    module = _PACKAGES[tracker]
     try:
         return import_module(module)
     except ImportError as error:
@@ -235,7 +237,7 @@ def _library(tracker: Tracker, module: str) -> Any:  # noqa: ANN401
 
 
 @contextmanager
-def _without_credentials(tracker: Tracker) -> Iterator[None]:
+def _without_credentials(tracker: Tracker) -> Generator[None]:
     """What fails inside becomes an error of ours, and neither its message nor its cause shows a credential."""
     try:
         yield

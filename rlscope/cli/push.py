@@ -9,7 +9,8 @@ from rich.console import Console
 import rlscope
 from rlscope.cli.app import Also, RunFolder, progress_on
 
-TRACKERS: Final[tuple[Literal["wandb", "mlflow", "tensorboard"], ...]] = ("wandb", "mlflow", "tensorboard")
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
+TRACKERS: Final[tuple[Tracker, ...]] = ("wandb", "mlflow", "tensorboard")
 
 
 def push(
@@ -35,7 +36,7 @@ def push(
 ) -> None:
     """Write verdict, rates, GPU time by state, staleness and the report into the run's experiment tracker."""
     asked = {"wandb": wandb, "mlflow": mlflow, "tensorboard": tensorboard is not None}
-    chosen = [name for name in TRACKERS if asked[name]]
+    chosen: list[Tracker] = [name for name in TRACKERS if asked[name]]
     if len(chosen) != 1:
         raise typer.BadParameter("name one tracker: --wandb, --mlflow or --tensorboard LOG_DIR")
     notes = Console(stderr=True)

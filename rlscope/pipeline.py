@@ -44,7 +44,6 @@ QUESTIONS: Final = (
     "staleness_parts",
     "version_sources",
     "sample_strips",
-    "sample_staleness",
     "oldest_staleness",
     "batch_size",
     "waiting_requests",

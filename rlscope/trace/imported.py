@@ -63,6 +63,8 @@ class Imported:
     """Whether steps are missing at regular intervals, as in exports of at most 500 rows."""
     notes: tuple[str, ...] = ()
     """What cannot be known, and the file or flag that would bring it; one sentence each."""
+    no_verdict: tuple[str, ...] = ()
+    """Why what the files hold is no ground for a verdict; empty where it is one."""
 
 
 _MODEL: Final = TypeAdapter(Imported)

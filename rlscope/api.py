@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
+    from rlscope.importers.join import RunFolder
+    from rlscope.importers.target import ImportOptions
     from rlscope.model.forecast.change import Change
     from rlscope.model.forecast.recommend import Recommendation
     from rlscope.model.forecast.result import ModelResult, NoModelResult
@@ -106,8 +108,8 @@ class Run:
     def __init__(self, path: Folder) -> None:
         from rlscope.trace.store import open_run
 
-        self._stack = ExitStack()
-        self._run = self._stack.enter_context(open_run(Path(path)))
+        self._stack, self._folder = ExitStack(), _folder(path)
+        self._run = self._stack.enter_context(open_run(self._folder.path))
         self._is_open = True
 
     @property
@@ -169,16 +171,22 @@ class Analysis:
     questions of the same run.
     """
 
-    def __init__(self, path: Folder, result: "AnalysisResult") -> None:
+    def __init__(self, path: Folder, result: "AnalysisResult", folder: "RunFolder | None" = None) -> None:
         self._path = Path(path)
+        self._folder = folder or _folder(path)
         self._charts: Charts | None = None
         self.result: AnalysisResult = result
         """Everything that was computed, as one frozen dataclass."""
 
     @property
     def path(self) -> Path:
-        """The run's folder, as it was given."""
+        """The run's folder, or the file that was imported, as it was given."""
         return self._path
+
+    @property
+    def page_path(self) -> Path:
+        """Where the page goes unless another path is given."""
+        return self._folder.beside(PAGE_NAME)
 
     @property
     def run(self) -> "RunFacts":
@@ -242,12 +250,12 @@ class Analysis:
 
     def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
         """The answer to a question, as `Run.query` gives it; the run's folder is opened for it."""
-        with Run(self._path) as run:
+        with Run(self._folder.path) as run:
             return run.query(name, **arguments)
 
     def sql(self, text: str) -> "pl.DataFrame":
         """The answer to one SELECT of your own, as `Run.sql` gives it; the run's folder is opened for it."""
-        with Run(self._path) as run:
+        with Run(self._folder.path) as run:
             return run.sql(text)
 
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
@@ -323,14 +331,16 @@ def analyze(
     gpus_per_node: int = 1,
     also: Folder | Sequence[Folder] = (),
     progress: Progress | None = None,
+    options: "ImportOptions | None" = None,
 ) -> Analysis:
-    """Analyse the run in a folder.
+    """Analyse the run in a folder, or a run that a framework's log or metrics file shows.
 
     max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
     gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
     same model with another number of trainer GPUs, which say how training scales. progress: called with what is being
-    done. Raises RunFolderError for a folder that is not a run, AnalysisError for one of `also` that cannot be compared,
-    and ArgumentError for a number out of range.
+    done. options: of such a file, what it does not say itself. Raises RunFolderError for a folder that is not a run,
+    ImportFileError for a file that no importer knows, AnalysisError for one of `also` that cannot be compared, and
+    ArgumentError for a number out of range.
     """
     from rlscope.analysis.result import Constraints
     from rlscope.pipeline import analyze as analyze_folder
@@ -340,7 +350,8 @@ def analyze(
         Limits(0).check("max_staleness", max_staleness)
     Limits(1).check("gpus_per_node", gpus_per_node)
     constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
-    return Analysis(path, analyze_folder(Path(path), progress=progress or say_nothing, constraints=constraints))
+    folder, say = _folder(path, options, progress), progress or say_nothing
+    return Analysis(path, analyze_folder(folder.path, progress=say, constraints=constraints), folder)
 
 
 def what_if(
@@ -405,7 +416,8 @@ def check(
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
     chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
     severity = fail_on_finding and severity_of(fail_on_finding, "fail_on_finding")
-    return CheckReport(pipeline.check(Path(path), chosen, severity))
+    folder = _folder(path)
+    return CheckReport(pipeline.check(folder.path, chosen, severity))
 
 
 def report(
@@ -427,8 +439,14 @@ def report(
     if png is not None:
         written.append(analysis.to_png(png))
     if output is not None or png is None:
-        written.append(analysis.to_html(output or Path(path) / PAGE_NAME))
+        written.append(analysis.to_html(output or analysis.page_path))
     return tuple(written)
+
+
+def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress | None = None) -> "RunFolder":
+    from rlscope.importers.join import resolve
+
+    return resolve(Path(path), options, say)
 
 
 def _change(changes: Changes) -> "Change":

@@ -1,7 +1,7 @@
 r"""Console logs: `step:12 - name:1.5 - name:2` lines, dictionaries of metrics, and a config printed at the head.
 
-Colours (ANSI) and prefixes that Ray puts before a worker's lines, as `(TaskRunner pid=123)`, are removed. A progress bar
-rewrites its line with `\r`, which ends a line here too.
+Colours (ANSI) and prefixes that Ray puts before a worker's lines, as `(TaskRunner pid=123)`, are removed. A progress
+bar rewrites its line with `\r`, which ends a line here too.
 """
 
 import ast
@@ -45,7 +45,7 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
 
 
 def literal(text: str) -> object:
-    """The value of a printed Python dictionary or of JSON, of at most 64 kB; None for anything else. Evaluates nothing."""
+    """The value of a printed Python dictionary or of JSON of at most 64 kB; None for anything else. Runs nothing."""
     if len(text) > _LONGEST_DICTIONARY:
         return None
     try:

@@ -1,8 +1,8 @@
 """The names under which each framework writes what a step of its trainer took: tables, no code.
 
-A dialect is one framework's set of names. Its parties are the processes that log: mostly the trainer alone. A phase is a
-metric in seconds, and what the worker does meanwhile; phases are listed in the order of the program. A metric whose time
-lies inside that of another phase is left out of the table, since it would count twice.
+A dialect is one framework's set of names. Its parties are the processes that log: mostly the trainer alone. A phase is
+a metric in seconds, and what the worker does meanwhile; phases are listed in the order of the program. A metric whose
+time lies inside that of another phase is left out of the table, since it would count twice.
 """
 
 from collections.abc import Mapping
@@ -103,7 +103,7 @@ class Dialect:
     eras: tuple[tuple[str, str], ...] = ()
     """Beginnings of names, and the set of names that they show; the first that is met."""
     closes: bool = False
-    """Whether the phases are known to add up to the step: a sum that is off then means names that are not understood."""
+    """Whether the phases are known to add up to the step: a sum that is off then means unknown names."""
     means_over_steps: bool = False
     """Whether a row is a mean over the steps since the row before it."""
 

@@ -4,10 +4,12 @@ Files are joined on one clock. The trainer's metrics come first: they set the ex
 into, and what they lack is left out of everything.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Final
+from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.importers.importer import Progress
@@ -19,19 +21,41 @@ NO_OPTIONS: Final = ImportOptions()
 _MANIFEST: Final = "run.json"
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
-    """A run folder, and what keeps it: one that was imported for a while is removed with this object."""
+    """A run folder. One that was made for the time being is removed when nothing refers to this object any more."""
 
-    path: Path
-    held: "TemporaryDirectory[str] | None" = None
+    def __init__(self, path: Path, *, is_temporary: bool = False) -> None:
+        self.path = path
+        self._is_temporary = is_temporary
+        if is_temporary:
+            finalize(self, rmtree, path, ignore_errors=True)
+
+    def beside(self, name: str) -> Path:
+        """Where a file about the run goes: into its folder, or into the current one for a run that was imported."""
+        return Path(name) if self._is_temporary else self.path / name
 
 
 def no_progress(_bytes: int) -> None:
     """Progress that is not shown."""
 
 
-def resolve(path: Path, options: ImportOptions | None = None, progress: Progress = no_progress) -> RunFolder:
+def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> Progress:
+    """Progress in words, such as "reading run.log: 40%"."""
+    total = sum(path.stat().st_size for path in paths if path.is_file())
+    read, shown, name = 0, -1, paths[0].name
+
+    def count(size: int) -> None:
+        nonlocal read, shown
+        read += size
+        percent = min(100, 100 * read // total) if total else 0
+        if percent > shown:
+            shown = percent
+            say(f"reading {name}: {percent}%" if total else f"reading {name}")
+
+    return count
+
+
+def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str], None] | None = None) -> RunFolder:
     """The run folder that a path means: itself, or one that a log or metrics file is imported into for the time being.
 
     Raises ImportFileError for what no importer knows, ArgumentError for options of an import with a run folder.
@@ -49,13 +73,11 @@ def resolve(path: Path, options: ImportOptions | None = None, progress: Progress
     is_run_in_part = (path / "workers").is_dir() or not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if is_run_in_part and not asked:
         return RunFolder(path)
-    held = TemporaryDirectory(prefix="rlscope-import-")
-    try:
-        import_run(path, Path(held.name), options or NO_OPTIONS, progress)
-    except BaseException:
-        held.cleanup()
-        raise
-    return RunFolder(Path(held.name), held)
+    options = options or NO_OPTIONS
+    progress = share_read((path, *options.with_files, *options.engine_logs), say) if say else no_progress
+    made = RunFolder(Path(mkdtemp(prefix="rlscope-import-")), is_temporary=True)
+    import_run(path, made.path, options, progress)
+    return made
 
 
 def import_run(
@@ -86,7 +108,10 @@ def import_run(
         each.importer.read(each.source, target, options, progress)
     if target.extent() is None:
         raise ImportFileError.of(
-            path, found="no step that lasted any time", expected="steps with their times", next_step="Pass another file."
+            path,
+            found="no step that lasted any time",
+            expected="steps with their times",
+            next_step="Pass another file.",
         )
     return target.finish(first.importer.name, ", ".join(eras) or None)
 

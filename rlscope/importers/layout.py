@@ -1,7 +1,7 @@
 """Lays steps out in time: durations as logged, in the order of the program. No file is opened, no row is made.
 
-A step ends when its metrics were written; without times, steps follow each other from a fixed origin. What the phases of
-a step leave of it stays empty, and the ledger shows it as unattributed.
+A step ends when its metrics were written; without times, steps follow each other from a fixed origin. What the phases
+of a step leave of it stays empty, and the ledger shows it as unattributed.
 """
 
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from statistics import median
 
 from rlscope.importers.dialects import Kind, Party, Phase
 from rlscope.importers.steps import PartySteps, Step, phase_value
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -50,7 +51,7 @@ class _Durations:
 
 
 def placed_steps(steps: PartySteps, origin_ns: int) -> tuple[PlacedStep, ...]:
-    """The steps at their places, each after the one before it; those without times follow each other from the origin."""
+    """The steps at their places, each after the one before it; without times they begin at the origin."""
     return tuple(_place(steps, origin_ns, _auto_is_inside(steps)))
 
 
@@ -139,5 +140,3 @@ def _clipped(pieces: tuple[Piece, ...], start_ns: int) -> Iterator[Piece]:
     for piece in pieces:
         if piece.end_ns > start_ns:
             yield Piece(piece.kind, max(start_ns, piece.start_ns), piece.end_ns)
-
-

@@ -1,4 +1,4 @@
-"""Finds out what a file or folder is, by its content: which importer reads it, and which files of a folder are worth it.
+"""Finds out what a file or folder is, by its content: which importer reads it, and which file of a folder to read.
 
 Two importers that both could is an error that names them; the user then decides with `--as`.
 """
@@ -75,9 +75,7 @@ def _the_one(source: Source, found: Sequence[Importer]) -> Recognised:
     if len({each.name for each in tellers}) > 1:
         kinds = " and ".join(f"{each.kind} ({each.recognise(source)})" for each in tellers)
         names = " or ".join(f"--as {name}" for name in dict.fromkeys(each.name for each in tellers))
-        raise ImportFileError.of(
-            source.path, found=kinds, expected="one framework", next_step=f"Decide with {names}."
-        )
+        raise ImportFileError.of(source.path, found=kinds, expected="one framework", next_step=f"Decide with {names}.")
     first = tellers[0] if tellers else found[0]
     return Recognised(source, first, tuple(each for each in found if each.is_companion and each is not first))
 

@@ -112,7 +112,9 @@ def _check_coverage(
     if len(numbers) >= COMPLETE_RATIO * spanned:
         return
     target.is_thinned = True
-    target.refuse_verdict(f"the file of the {worker_id} holds {missing}; export all rows, or pass the .wandb file itself")
+    target.refuse_verdict(
+        f"the file of the {worker_id} holds {missing}; export all rows, or pass the .wandb file itself"
+    )
     if any(step.end_ns is not None for step in steps.steps):
         cuts = [(a.end_ns, b.start_ns) for a, b in pairwise(placed) if b.step.number > a.step.number + 1]
         target.leave_out([(start_ns, end_ns) for start_ns, end_ns in cuts if end_ns > start_ns])
@@ -220,9 +222,7 @@ def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTa
                 _add_activity(target, worker_id, piece, is_separate=False)
 
 
-def _infer_sampler(
-    log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions
-) -> None:
+def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
     """The side that does not log: it generates while the trainer waits for it, and takes the weights it is sent."""
     if target.expects_engines:
         return

@@ -17,11 +17,11 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.console import CONSOLE
 from rlscope.importers.dialects import DIALECTS, Dialect, Party, Paths, Phase
 from rlscope.importers.importer import Progress, Source
-from rlscope.importers.jsonl import JSONL, TRAINER_STATE
+from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
 from rlscope.importers.rows import Carrier, MetricRow, Tally
 from rlscope.importers.target import ImportTarget
 
-CARRIERS: Final = (TRAINER_STATE, JSONL, CONSOLE)
+CARRIERS: Final = (SQLITE, JSONL, CSV, TRAINER_STATE, CONSOLE)
 """Those that are sure of their form first."""
 _ROWS_TO_KNOW: Final = 200
 _BYTES_TO_KNOW: Final = 16 << 20

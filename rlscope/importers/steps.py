@@ -20,8 +20,10 @@ from rlscope.importers.importer import Progress, Source
 from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
 from rlscope.importers.rows import Carrier, MetricRow, Tally
 from rlscope.importers.target import ImportTarget
+from rlscope.importers.tensorboard import TENSORBOARD
+from rlscope.importers.wandb import WANDB
 
-CARRIERS: Final = (SQLITE, JSONL, CSV, TRAINER_STATE, CONSOLE)
+CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, JSONL, CSV, TRAINER_STATE, CONSOLE)
 """Those that are sure of their form first."""
 _ROWS_TO_KNOW: Final = 200
 _BYTES_TO_KNOW: Final = 16 << 20

@@ -1,120 +1,19 @@
-"""The names under which each framework writes what a step of its trainer took: tables, no code.
+"""The dialects: the names that each framework gives to its metrics, read in its source. Tables, no code.
 
-A dialect is one framework's set of names. Its parties are the processes that log: mostly the trainer alone. A phase is
-a metric in seconds, and what the worker does meanwhile; phases are listed in the order of the program. A metric whose
-time lies inside that of another phase is left out of the table, since it would count twice.
+Phases are listed in the order of the program.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
-
-class Kind(StrEnum):
-    """What a worker does in a phase."""
-
-    GENERATE = "generate"
-    TAKE = "take"
-    """Generates where the roles share their GPUs, waits for samples where they do not."""
-    WAIT_SAMPLES = "samples"
-    WAIT_CAP = "staleness_cap"
-    WAIT_BARRIER = "barrier"
-    REWARD = "reward"
-    LOGPROBS = "logprobs"
-    OTHER = "other"
-    CRITIC = "critic"
-    """Trains a model that is not the policy."""
-    TRAIN = "train"
-    UPDATE = "update"
-    """Publishes the policy's weights, or applies them."""
-    SWITCH = "switch"
-    """Moves weights or memory between training and generation without a new version."""
-    CHECKPOINT = "checkpoint"
-    EVAL = "eval"
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """A metric in seconds and what it is the time of."""
-
-    name: str | None
-    """None: what the other phases leave of the step."""
-    kind: Kind
-    minus: tuple[str, ...] = ()
-    """Metrics whose time lies inside this one and belongs to other phases."""
-    is_cumulative: bool = False
-    """Whether the metric counts from the start of the run."""
-    where: Literal["inside", "before", "after", "auto"] = "inside"
-    """Of the time that the step's own metric counts. auto: inside if the sums close better that way, else before."""
-    also: tuple[str, ...] = ()
-    """Other names of the same metric, of other releases."""
-
-
-@dataclass(frozen=True, slots=True)
-class Party:
-    """A process that logs steps."""
-
-    worker: str
-    role: Literal["trainer", "sampler", "controller"]
-    known_by: tuple[str, ...]
-    """A row with any of these is this party's."""
-    step: tuple[str, ...]
-    """The time of the whole step, by its names; none: the sum of the phases."""
-    phases: tuple[Phase, ...]
-    gpu_ratio: tuple[str, str] | None = None
-    """Two rates whose quotient is the number of GPUs."""
-    gpu_work: tuple[str, str, str] | None = None
-    """Tokens, seconds and tokens per second and GPU, of which the number of GPUs follows."""
-
-
-Paths = tuple[str, ...]
-"""Settings of a framework's config, dotted; their product is meant."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialect:
-    """The names of one framework."""
-
-    framework: str
-    """As `--as` takes it."""
-    title: str
-    known_by: tuple[str, ...]
-    """All of them are found in a file of this dialect."""
-    parties: tuple[Party, ...]
-    separate_when: tuple[str, ...] = ()
-    """Names, or with a / at the end their beginnings, that only runs with separate trainer and sampler GPUs write."""
-    separate_config: tuple[tuple[str, str], ...] = ()
-    """The same of settings: a dotted path, and words of which its value contains one."""
-    is_separate: bool = False
-    """Whether all runs have separate GPUs."""
-    strip: tuple[str, ...] = ()
-    """Beginnings of names that a writer puts before all of them."""
-    step_names: tuple[str, ...] = ()
-    """Metrics that hold the optimizer step, where the record's own step counts something else."""
-    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """Columns of train_steps, by the names of the metrics."""
-    reported: tuple[str, ...] = ()
-    """Beginnings of names of the framework's own figures, which are shown as it reports them."""
-    gpus: Mapping[str, tuple[Paths, ...]] = field(default_factory=dict[str, tuple[Paths, ...]])
-    """GPUs by role: the first product of settings that is known."""
-    settings: Mapping[str, tuple[Paths, ...]] = field(default_factory=dict[str, tuple[Paths, ...]])
-    """Entries of run.json's config: the first product of settings that is known."""
-    eras: tuple[tuple[str, str], ...] = ()
-    """Beginnings of names, and the set of names that they show; the first that is met."""
-    closes: bool = False
-    """Whether the phases are known to add up to the step: a sum that is off then means unknown names."""
-    means_over_steps: bool = False
-    """Whether a row is a mean over the steps since the row before it."""
-
+from rlscope.importers.dialect import Dialect, Kind, Party, Phase
 
 _K = Kind
 
 _VERL_PHASES: Final = (
     Phase("timing_s/gen", _K.TAKE),
+    Phase("timing_s/gen_max", _K.TAKE),
     Phase("timing_s/switch_wait", _K.WAIT_BARRIER),
     Phase("timing_s/switch_to_trainer", _K.SWITCH),
-    Phase("timing_s/gen_max", _K.GENERATE),
     Phase("timing_s/reward", _K.REWARD),
     Phase("timing_s/old_log_prob", _K.LOGPROBS),
     Phase("timing_s/ref", _K.LOGPROBS),
@@ -166,7 +65,7 @@ _VERL_SETTINGS: Final = {
 VERL: Final = Dialect(
     framework="verl",
     title="verl",
-    known_by=("timing_s/step", "timing_s/gen"),
+    known_by=(("timing_s/step", "timing_s/gen"),),
     parties=(
         Party(
             "trainer",
@@ -204,7 +103,7 @@ VERL: Final = Dialect(
 VERL_2024: Final = Dialect(
     framework="verl",
     title="verl",
-    known_by=("timing/gen", "timing/update_actor"),
+    known_by=(("timing/gen", "timing/update_actor"),),
     parties=(Party("trainer", "trainer", ("timing/gen", "timing/update_actor"), (), _VERL_2024_PHASES),),
     columns=_VERL_COLUMNS,
     reported=("response_length/mean", "response_length/max"),
@@ -213,5 +112,431 @@ VERL_2024: Final = Dialect(
     eras=(("timing/", "timing"),),
 )
 
-DIALECTS: Final = (VERL, VERL_2024)
+SKYRL: Final = Dialect(
+    framework="skyrl",
+    title="SkyRL",
+    known_by=(("timing/step", "timing/sync_weights"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing/step",),
+            ("timing/step",),
+            (
+                Phase("timing/wait_for_generation_buffer", _K.WAIT_SAMPLES),
+                Phase("timing/generate", _K.TAKE),
+                Phase("timing/postprocess_generator_output", _K.OTHER),
+                Phase("timing/convert_to_training_input", _K.OTHER),
+                Phase("timing/fwd_logprobs_values_reward", _K.LOGPROBS),
+                Phase("timing/compute_advantages_and_returns", _K.OTHER),
+                Phase("timing/train_critic_and_policy", _K.TRAIN),
+                Phase("timing/sync_weights", _K.UPDATE),
+                Phase("timing/eval", _K.EVAL, where="auto"),
+                Phase("timing/save_checkpoints", _K.CHECKPOINT, where="auto"),
+                Phase("timing/save_hf_model", _K.CHECKPOINT, where="auto"),
+            ),
+        ),
+    ),
+    separate_when=("timing/wait_for_generation_buffer",),
+    separate_config=(("trainer.placement.colocate_all", "False"),),
+    step_names=("trainer/global_step",),
+    columns={
+        "loss": ("policy/policy_loss", "policy/final_loss"),
+        "grad_norm": ("policy/raw_grad_norm", "policy/grad_norm"),
+        "entropy": ("policy/policy_entropy",),
+        "reward_mean": ("reward/avg_raw_reward", "reward/mean_raw_reward"),
+    },
+    reported=("async/", "generate/", "reward/avg_pass"),
+    gpus={
+        "trainer": (("trainer.placement.policy_num_gpus_per_node", "trainer.placement.policy_num_nodes"),),
+        "sampler": (("generator.num_inference_engines", "generator.inference_engine_tensor_parallel_size"),),
+    },
+    settings={
+        "samples_per_step": (("trainer.train_batch_size", "generator.n_samples_per_prompt"),),
+        "group_size": (("generator.n_samples_per_prompt",),),
+        "max_output_tokens": (("generator.sampling_params.max_generate_length",),),
+        "gpus_per_engine": (("generator.inference_engine_tensor_parallel_size",),),
+    },
+)
+NEMO_RL: Final = Dialect(
+    framework="nemo-rl",
+    title="NeMo-RL",
+    known_by=(("timing/train/total_step_time", "timing/train/policy_training"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing/train/total_step_time",),
+            ("timing/train/total_step_time",),
+            (
+                Phase("timing/train/data_processing", _K.OTHER),
+                Phase("timing/train/prepare_for_generation/total", _K.UPDATE, when="colocated"),
+                Phase("timing/train/exposed_generation", _K.WAIT_SAMPLES, when="separate"),
+                Phase("timing/train/generation", _K.GENERATE, when="colocated"),
+                Phase("timing/train/reward_calculation", _K.REWARD),
+                Phase("timing/train/logprob_inference_prep", _K.OTHER),
+                Phase("timing/train/policy_and_reference_logprobs", _K.LOGPROBS),
+                Phase("timing/train/advantage_calculation", _K.OTHER),
+                Phase("timing/train/training_prep", _K.OTHER),
+                Phase("timing/train/policy_training", _K.TRAIN),
+                Phase("timing/train/weight_sync", _K.UPDATE, when="separate"),
+                Phase("timing/train/checkpointing", _K.CHECKPOINT),
+            ),
+        ),
+    ),
+    separate_when=("timing/train/exposed_generation", "timing/train/weight_sync"),
+    columns={
+        "tokens": ("train/total_num_tokens",),
+        "loss": ("train/loss",),
+        "grad_norm": ("train/grad_norm",),
+        "reward_mean": ("train/reward",),
+    },
+    reported=("timing/train/idle/", "performance/", "train/avg_trajectory_age", "train/generation_lengths"),
+    gpus={"trainer": (("cluster.gpus_per_node", "cluster.num_nodes"),)},
+    settings={
+        "samples_per_step": (("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt"),),
+        "group_size": (("grpo.num_generations_per_prompt",),),
+        "max_output_tokens": (("policy.generation.max_new_tokens",),),
+        "max_staleness": (("grpo.async_grpo.max_trajectory_age_steps",),),
+    },
+)
+OPENRLHF: Final = Dialect(
+    framework="openrlhf",
+    title="OpenRLHF",
+    known_by=(("timing/ppo_train", "timing/step_total"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing/ppo_train",),
+            ("timing/step_total",),
+            (
+                Phase(None, _K.WAIT_SAMPLES, when="separate"),
+                Phase("timing/generation", _K.GENERATE, when="colocated"),
+                Phase("timing/make_experience", _K.LOGPROBS),
+                Phase("timing/ppo_train", _K.TRAIN),
+                Phase("timing/broadcast", _K.UPDATE),
+            ),
+        ),
+    ),
+    separate_config=(("async_train", "True"), ("train.async_enable", "True")),
+    strip=("train/",),
+    step_names=("global_step",),
+    columns={
+        "loss": ("policy_loss",),
+        "grad_norm": ("actor_grad_norm", "grad_norm"),
+        "entropy": ("entropy_loss",),
+        "reward_mean": ("reward",),
+    },
+    reported=("timing/generation", "response_length", "total_length", "truncated"),
+    gpus={
+        "trainer": (("actor_num_nodes", "actor_num_gpus_per_node"),),
+        "sampler": (("vllm_num_engines", "vllm_tensor_parallel_size"),),
+    },
+    settings={
+        "samples_per_step": (("rollout_batch_size", "n_samples_per_prompt"),),
+        "group_size": (("n_samples_per_prompt",),),
+        "max_output_tokens": (("generate_max_len",),),
+        "gpus_per_engine": (("vllm_tensor_parallel_size",),),
+    },
+)
+OPEN_INSTRUCT: Final = Dialect(
+    framework="open-instruct",
+    title="open-instruct",
+    known_by=(("time/trainer_waiting_for_data", "time/training"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("time/trainer_waiting_for_data", "time/training"),
+            ("time/total",),
+            (
+                Phase("time/trainer_waiting_for_data", _K.WAIT_SAMPLES),
+                Phase("time/training", _K.TRAIN),
+                Phase("time/weight_sync", _K.UPDATE),
+                Phase("time/saving", _K.CHECKPOINT),
+            ),
+        ),
+    ),
+    is_separate=True,
+    step_names=("training_step",),
+    columns={
+        "loss": ("loss/policy_avg",),
+        "grad_norm": ("optim/grad_norm",),
+        "entropy": ("policy/entropy_avg", "objective/entropy"),
+        "reward_mean": ("objective/verifiable_reward", "scores"),
+        "clip_ratio": ("policy/clipfrac_avg",),
+    },
+    reported=(
+        "time/getting_response",
+        "val/actor_tokens_per_second",
+        "learner_tokens_per_second",
+        "val/sequence_lengths",
+    ),
+    gpus={"sampler": (("vllm_num_engines", "vllm_tensor_parallel_size"),)},
+    settings={
+        "samples_per_step": (("num_unique_prompts_rollout", "num_samples_per_prompt_rollout"),),
+        "group_size": (("num_samples_per_prompt_rollout",),),
+        "max_output_tokens": (("response_length",),),
+        "max_staleness": (("async_steps",),),
+        "gpus_per_engine": (("vllm_tensor_parallel_size",),),
+    },
+)
+SLIME: Final = Dialect(
+    framework="slime",
+    title="slime or miles",
+    known_by=(("perf/train_wait_time", "perf/actor_train_time"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("perf/train_wait_time",),
+            ("perf/step_time",),
+            (
+                # train_wait holds what happens between two trainings: the weights of the last one are published first.
+                Phase("perf/update_weights_time", _K.UPDATE),
+                Phase("perf/save_model_time", _K.CHECKPOINT),
+                Phase("perf/eval_time", _K.EVAL),
+                Phase(
+                    "perf/train_wait_time",
+                    _K.TAKE,
+                    minus=("perf/update_weights_time", "perf/save_model_time", "perf/eval_time"),
+                ),
+                Phase("perf/data_preprocess_time", _K.OTHER),
+                Phase("perf/ref_log_probs_time", _K.LOGPROBS),
+                Phase("perf/log_probs_time", _K.LOGPROBS),
+                Phase("perf/actor_train_time", _K.TRAIN),
+            ),
+        ),
+    ),
+    is_separate=True,
+    colocated_when=("perf/sleep_time", "perf/wake_up_time"),
+    colocated_config=(("colocate", "True"),),
+    step_names=("rollout/step", "train/step"),
+    columns={
+        "loss": ("train/loss",),
+        "grad_norm": ("train/grad_norm",),
+        "entropy": ("train/entropy_loss",),
+        "reward_mean": ("rollout/raw_reward", "rollout/rewards"),
+    },
+    reported=(
+        "perf/rollout_time",
+        "perf/longest_sample_tokens",
+        "perf/actor_train_tok_per_s",
+        "perf/wait_time_ratio",
+        "rollout/response_len",
+        "rollout/response_lengths",
+    ),
+    gpus={
+        "trainer": (("actor_num_nodes", "actor_num_gpus_per_node"),),
+        "sampler": (("rollout_num_gpus",),),
+    },
+    settings={
+        "samples_per_step": (("rollout_batch_size", "n_samples_per_prompt"), ("global_batch_size",)),
+        "group_size": (("n_samples_per_prompt",),),
+        "max_output_tokens": (("rollout_max_response_len",),),
+        "gpus_per_engine": (("rollout_num_gpus_per_engine",),),
+    },
+)
+TRL: Final = Dialect(
+    framework="trl",
+    title="TRL (AsyncGRPO)",
+    known_by=(("perf/rollout_wait_s", "perf/step_s"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("perf/step_s",),
+            ("perf/step_s",),
+            (
+                Phase("perf/rollout_wait_s", _K.WAIT_SAMPLES),
+                Phase("perf/fwd_bwd_s", _K.TRAIN),
+                Phase("perf/optimizer_s", _K.TRAIN),
+                Phase("perf/weight_sync_s", _K.UPDATE),
+            ),
+        ),
+    ),
+    is_separate=True,
+    strip=("train/",),
+    step_names=("global_step",),
+    columns={
+        "tokens": ("num_tokens_per_step",),
+        "loss": ("loss",),
+        "grad_norm": ("grad_norm",),
+        "entropy": ("entropy",),
+        "reward_mean": ("reward",),
+        "clip_ratio": ("clip_ratio/region_mean",),
+    },
+    reported=("perf/weight_sync_", "staleness/", "queue/", "completions/mean_length", "completions/max_length"),
+    settings={"group_size": (("num_generations",),), "max_staleness": (("max_staleness",),)},
+    means_over_steps=True,
+)
+AREAL: Final = Dialect(
+    framework="areal",
+    title="AReaL",
+    known_by=(("timeperf/train_step", "timeperf/rollout"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timeperf/train_step",),
+            (),
+            (
+                Phase("timeperf/rollout", _K.WAIT_SAMPLES),
+                Phase("timeperf/critic_values", _K.LOGPROBS),
+                Phase("timeperf/recompute_logp", _K.LOGPROBS),
+                Phase("timeperf/ref_logp", _K.LOGPROBS),
+                Phase("timeperf/compute_advantage", _K.OTHER, also=("timeperf/compute_advantages",)),
+                Phase("timeperf/train_step", _K.TRAIN),
+                Phase("timeperf/update_weights", _K.UPDATE),
+                Phase("timeperf/save", _K.CHECKPOINT),
+                Phase("timeperf/checkpoint_for_recover", _K.CHECKPOINT),
+                Phase("timeperf/eval", _K.EVAL),
+            ),
+        ),
+    ),
+    is_separate=True,
+    columns={
+        "loss": ("grpo_actor/update/loss/avg", "ppo_actor/update/loss/avg"),
+        "grad_norm": ("grpo_actor/update/grad_norm", "ppo_actor/update/grad_norm"),
+        "reward_mean": ("grpo_actor/task_reward/avg", "ppo_actor/task_reward/avg"),
+    },
+    reported=("rollout/", "grpo_actor/version_stats/", "ppo_actor/version_stats/"),
+    settings={
+        "group_size": (("gconfig.n_samples",),),
+        "max_staleness": (("rollout.max_head_offpolicyness",),),
+        "max_output_tokens": (("gconfig.max_new_tokens",),),
+    },
+)
+ROLL: Final = Dialect(
+    framework="roll",
+    title="ROLL",
+    known_by=(("time/step_total", "time/step_train"), ("time/step_train", "time/step_model_update")),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("time/step_train",),
+            ("time/step_total",),
+            (
+                Phase("time/step_model_update", _K.UPDATE),
+                Phase("time/step_rollout", _K.TAKE, also=("time/step_generate",)),
+                Phase(
+                    "time/ref_log_probs_values",
+                    _K.LOGPROBS,
+                    also=("time/ref_log_probs_values_reward", "time/ref_log_probs"),
+                ),
+                Phase("time/old_log_probs_values", _K.LOGPROBS, also=("time/old_log_probs",)),
+                Phase("time/step_train", _K.TRAIN),
+            ),
+        ),
+    ),
+    separate_config=(("async_generation_ratio", ">"),),
+    columns={
+        "loss": ("actor/total_loss", "actor_train/total_loss"),
+        "grad_norm": ("actor_train/grad_norm",),
+        "reward_mean": ("critic/score/mean", "critic/rewards/mean"),
+    },
+    reported=("system/", "tokens/response_length"),
+    settings={
+        "samples_per_step": (("rollout_batch_size", "num_return_sequences_in_group"),),
+        "group_size": (("num_return_sequences_in_group",),),
+        "max_output_tokens": (("response_length",),),
+    },
+)
+PIPELINERL: Final = Dialect(
+    framework="pipelinerl",
+    title="PipelineRL",
+    known_by=(("throughput/sec_per_step", "stats/time_waiting_for_data"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("throughput/sec_per_step",),
+            ("throughput/sec_per_step",),
+            (Phase("stats/time_waiting_for_data", _K.WAIT_SAMPLES, is_cumulative=True), Phase(None, _K.TRAIN)),
+        ),
+    ),
+    is_separate=True,
+    step_names=("stats/completed_steps",),
+    columns={"loss": ("rl/loss",), "grad_norm": ("stats/grad_norm",), "reward_mean": ("rl/reward",)},
+    reported=("stats/lag", "stats/queue", "dataset_stats/", "throughput/tokens_per_sec"),
+)
+PRIME_RL: Final = Dialect(
+    framework="prime-rl",
+    title="prime-rl",
+    known_by=(
+        ("time/forward_backward", "time/wait_for_batch"),
+        ("time/generate_completions", "time/update_weights"),
+        ("time/wait_for_policy",),
+    ),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("time/forward_backward",),
+            ("time/step",),
+            (
+                Phase("time/broadcast_weights", _K.UPDATE, where="auto"),
+                Phase("time/save_ckpt", _K.CHECKPOINT, where="auto"),
+                Phase("time/wait_for_batch", _K.WAIT_SAMPLES),
+                Phase("time/load_data", _K.OTHER),
+                Phase("time/forward_backward", _K.TRAIN),
+            ),
+            gpu_ratio=("perf/throughput", "perf/throughput_per_gpu"),
+        ),
+        Party(
+            "sampler",
+            "sampler",
+            ("time/generate_completions",),
+            ("time/step",),
+            (
+                Phase("time/wait_for_weight_ckpt", _K.WAIT_CAP, also=("time/wait_for_policy",)),
+                Phase("time/update_weights", _K.UPDATE),
+                Phase("time/generate_completions", _K.GENERATE),
+                Phase("time/save_ckpt", _K.CHECKPOINT, where="auto"),
+            ),
+        ),
+        Party(
+            "orchestrator",
+            "controller",
+            ("time/pack", "time/wait_for_policy"),
+            ("time/step",),
+            (Phase("time/wait_for_policy", _K.WAIT_CAP), Phase("time/pack", _K.OTHER)),
+        ),
+    ),
+    is_separate=True,
+    columns={"loss": ("loss/mean",), "grad_norm": ("optim/grad_norm",), "entropy": ("entropy/mean",)},
+    reported=(
+        "off_policy/",
+        "progress/ckpt_step",
+        "progress/tokens",
+        "perf/throughput",
+        "perf/mfu",
+        "reward/mean",
+        "seq_len/mean",
+        "seq_len/max",
+        "mismatch_kl/mean",
+    ),
+    settings={
+        "samples_per_step": (("batch_size",),),
+        "group_size": (("rollouts_per_example",),),
+        "max_staleness": (("max_off_policy_steps",), ("async_level",), ("max_async_level",)),
+    },
+)
+
+DIALECTS: Final = (
+    VERL,
+    VERL_2024,
+    SKYRL,
+    NEMO_RL,
+    OPENRLHF,
+    OPEN_INSTRUCT,
+    SLIME,
+    TRL,
+    AREAL,
+    ROLL,
+    PIPELINERL,
+    PRIME_RL,
+)
 """All of them. The names of one never make up another's `known_by`."""

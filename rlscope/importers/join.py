@@ -14,6 +14,7 @@ from weakref import finalize
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.importers.importer import Progress
 from rlscope.importers.recognise import Recognised, recognise
+from rlscope.importers.steps import tells_samplers, tells_trainer
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 
@@ -95,7 +96,7 @@ def import_run(
     others = [_joined(each, first.importer.name) for each in options.with_files]
     engines = [_joined(each, None) for each in options.engine_logs]
     target = ImportTarget(folder, _run_id(path), relative_origin_ns=0)
-    target.expects_engines = bool(engines)
+    target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
     eras: dict[str, None] = {}
     for each in sorted((first, *others), key=_rank):
         era = each.importer.read(each.source, target, options, progress)
@@ -127,7 +128,10 @@ def _joined(path: Path, framework: str | None) -> Recognised:
 
 
 def _rank(each: Recognised) -> int:
-    return int(each.importer.is_companion)
+    """The trainer's metrics first, then other files, then what only adds to them."""
+    if each.importer.is_companion:
+        return 2
+    return 0 if tells_trainer(each.source) else 1
 
 
 def _run_id(path: Path) -> str:

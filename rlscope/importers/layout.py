@@ -5,10 +5,10 @@ of a step leave of it stays empty, and the ledger shows it as unattributed.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
-from rlscope.importers.dialects import Kind, Party, Phase
+from rlscope.importers.dialect import Kind, Party, Phase
 from rlscope.importers.steps import PartySteps, Step, phase_value
 
 
@@ -50,15 +50,22 @@ class _Durations:
         return round(1e9 * before_s), round(1e9 * self.step_s), round(1e9 * after_s)
 
 
-def placed_steps(steps: PartySteps, origin_ns: int) -> tuple[PlacedStep, ...]:
+def placed_steps(steps: PartySteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
     """The steps at their places, each after the one before it; without times they begin at the origin."""
-    return tuple(_place(steps, origin_ns, _auto_is_inside(steps)))
+    return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_is_inside(steps)))
 
 
-def open_ratio(steps: PartySteps) -> float | None:
+def _counted(steps: PartySteps, is_separate: bool) -> PartySteps:
+    """With the phases that count in such a run."""
+    left_out = "colocated" if is_separate else "separate"
+    phases = tuple(phase for phase in steps.party.phases if phase.when != left_out)
+    return replace(steps, party=replace(steps.party, phases=phases))
+
+
+def open_ratio(steps: PartySteps, is_separate: bool) -> float | None:
     """Median over the steps of what the phases leave of a step, or exceed it by (then negative); None without any."""
     ratios: list[float] = []
-    auto_inside = _auto_is_inside(steps)
+    auto_inside, steps = _auto_is_inside(steps), _counted(steps, is_separate)
     for step in steps.steps:
         durations = _durations(steps.party, step, auto_inside, None)
         if durations.step_s > 0.0 and durations.inside:
@@ -68,18 +75,18 @@ def open_ratio(steps: PartySteps) -> float | None:
 
 def _durations(party: Party, step: Step, auto_inside: bool, previous: Step | None) -> _Durations:
     parts: dict[str, list[tuple[Kind, float]]] = {"before": [], "inside": [], "after": []}
-    rest: Kind | None = None
+    rest: tuple[int, Kind] | None = None
     for phase in party.phases:
         where = phase.where if phase.where != "auto" else ("inside" if auto_inside else "before")
         seconds = _phase_s(phase, step, previous)
         if phase.name is None:
-            rest = phase.kind
+            rest = len(parts["inside"]), phase.kind
         elif seconds:
-            parts[where].append((phase.kind, seconds))
+            parts[where].append((phase.kind, seconds * step.count))
     inside_s = sum(seconds for _, seconds in parts["inside"])
-    stated = next((step.values[name] for name in party.step if step.values.get(name, 0.0) > 0.0), None)
+    stated = next((step.count * step.values[name] for name in party.step if step.values.get(name, 0.0) > 0.0), None)
     if rest is not None and stated is not None and stated > inside_s:
-        parts["inside"].append((rest, stated - inside_s))
+        parts["inside"].insert(rest[0], (rest[1], stated - inside_s))
     return _Durations(
         tuple(parts["before"]), tuple(parts["inside"]), tuple(parts["after"]), inside_s if stated is None else stated
     )

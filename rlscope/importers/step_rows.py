@@ -9,7 +9,8 @@ from functools import partial
 from itertools import pairwise
 from typing import Final, Literal
 
-from rlscope.importers.dialects import DIALECTS, Kind
+from rlscope.importers.dialect import Kind
+from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.layout import Piece, PlacedStep, open_ratio, placed_steps
 from rlscope.importers.steps import PartySteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
@@ -30,6 +31,7 @@ _ACTIVITIES: Final[Mapping[Kind, tuple[str, str | None]]] = {
     Kind.OTHER: ("other", None),
     Kind.CRITIC: ("train", None),
     Kind.SWITCH: ("weight_update", None),
+    Kind.UPDATE: ("weight_update", None),
     Kind.CHECKPOINT: ("checkpoint", None),
     Kind.EVAL: ("eval", None),
 }
@@ -57,7 +59,7 @@ def step_importers() -> tuple[Importer, ...]:
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add the workers and rows that a log of steps shows."""
     for each in log.parties:
-        placed = placed_steps(each, target.relative_origin_ns)
+        placed = placed_steps(each, target.relative_origin_ns, log.is_separate)
         if not placed:
             continue
         if all(step.end_ns is None for step in each.steps):
@@ -87,6 +89,12 @@ def _gpus(
         return 0
     side = "trainer" if role == "colocated" else role
     derived = derived_gpus(steps) if steps is not None else None
+    if derived is not None and log.is_separate and steps is not None and steps.party.gpu_work is not None:
+        target.note(
+            f"The throughput that {log.dialect.title} logs implies {derived} GPUs; whether samplers are among them "
+            "depends on its release, so they are not counted"
+        )
+        derived = None
     known = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side) or derived
     if known is None:
         target.note(
@@ -130,7 +138,7 @@ def _gaps(numbers: Sequence[int]) -> str:
 
 def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
     """Refuse a verdict where the phases do not add up to the step, so that a name is not understood."""
-    left = open_ratio(steps)
+    left = open_ratio(steps, log.is_separate)
     if left is None or -_OPEN_RATIO <= left <= (_OPEN_RATIO if log.dialect.closes else 1.0):
         return
     amount = f"exceed the step by {-left:.1%}" if left < 0.0 else f"leave {left:.1%} of the step unexplained"
@@ -209,22 +217,15 @@ def _add_update(
 
 
 def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
-    """Activities and applied versions of a process that logs for the samplers, or of the controller."""
+    """What a process that logs for the samplers, or the controller, does; its log does not name versions."""
     target.say_origin("activities", Certainty.PLACED)
-    version = 0
-    for each in placed:
-        for piece in each.pieces:
-            if piece.kind is Kind.UPDATE:
-                version += 1
-                target.say_origin("weight_updates", Certainty.PLACED)
-                _add_update(target, worker_id, "apply", version, piece)
-            else:
-                _add_activity(target, worker_id, piece, is_separate=False)
+    for piece in _pieces(placed):
+        _add_activity(target, worker_id, piece, is_separate=False)
 
 
 def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
     """The side that does not log: it generates while the trainer waits for it, and takes the weights it is sent."""
-    if target.expects_engines:
+    if target.knows_samplers:
         return
     target.add_worker(_SAMPLER, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
     target.extend_worker(_SAMPLER, placed[0].start_ns, placed[-1].end_ns)

@@ -8,14 +8,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.console import CONSOLE
-from rlscope.importers.dialects import DIALECTS, Dialect, Party, Paths, Phase
+from rlscope.importers.dialect import Dialect, Party, Paths, Phase
+from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
 from rlscope.importers.rows import Carrier, MetricRow, Tally
@@ -37,6 +38,8 @@ class Step:
 
     number: int
     end_ns: int | None
+    count: int = 1
+    """Steps that it is the mean of."""
     values: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -132,7 +135,11 @@ def recognise_steps(framework: str, source: Source) -> str | None:
     """Which names of the framework's steps a file holds; None where it holds none."""
     names = names_in(source)
     dialect = _dialect_of(framework, names)
-    return None if dialect is None else f"steps with {' and '.join(f'`{name}`' for name in dialect.known_by[:2])}"
+    return None if dialect is None else f"metrics named {_known_names(dialect)}"
+
+
+def _known_names(dialect: Dialect) -> str:
+    return " or ".join(" and ".join(f"`{name}`" for name in names) for names in dialect.known_by)
 
 
 def _dialect_of(framework: str, names: frozenset[str]) -> Dialect | None:
@@ -140,7 +147,7 @@ def _dialect_of(framework: str, names: frozenset[str]) -> Dialect | None:
         if dialect.framework != framework:
             continue
         bare = {_bare(dialect, name) for name in names}
-        if set(dialect.known_by) <= bare:
+        if any(set(names) <= bare for names in dialect.known_by):
             return dialect
     return None
 
@@ -177,8 +184,21 @@ def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySt
         step = steps.setdefault(known, Step(known, None))
         step.values.update(kept)
         step.end_ns = row.time_ns if row.time_ns is not None else step.end_ns
-    parties = zip(dialect.parties, by_party, strict=True)
-    return tuple(PartySteps(party, _in_order(steps)) for party, steps in parties if steps), frozenset(met)
+    parties = tuple(
+        PartySteps(party, _in_order(steps)) for party, steps in zip(dialect.parties, by_party, strict=True) if steps
+    )
+    if dialect.means_over_steps:
+        for each in parties:
+            _count_steps(each.steps)
+    return parties, frozenset(met)
+
+
+def _count_steps(steps: tuple[Step, ...]) -> None:
+    """A row is the mean of the steps since the row before it; how many the first one stands for is that of the next."""
+    for before, step in pairwise(steps):
+        step.count = max(1, step.number - before.number)
+    if len(steps) > 1:
+        steps[0].count = min(max(1, steps[0].number), steps[1].count)
 
 
 def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
@@ -200,9 +220,7 @@ def _party_of(dialect: Dialect, values: Mapping[str, float]) -> int | None:
 
 def _step_number(dialect: Dialect, row: MetricRow, values: Mapping[str, float]) -> int | None:
     stated = next((values[name] for name in dialect.step_names if name in values), None)
-    if stated is not None and math.isfinite(stated):
-        return int(stated)
-    return None if dialect.step_names else row.step
+    return int(stated) if stated is not None and math.isfinite(stated) else row.step
 
 
 def read_steps(source: Source, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
@@ -216,20 +234,53 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
     era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
-    is_separate = dialect.is_separate or _is_separate(dialect, met, tally.config)
-    return StepLog(dialect, era, is_separate, parties, tally.config, tally.host)
+    return StepLog(dialect, era, _is_separate(dialect, met, tally.config), parties, tally.config, tally.host)
 
 
 def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any]) -> bool:
-    for mark in dialect.separate_when:
+    if _is_shown(dialect.colocated_when, dialect.colocated_config, met, config):
+        return False
+    return dialect.is_separate or _is_shown(dialect.separate_when, dialect.separate_config, met, config)
+
+
+def _is_shown(
+    marks: tuple[str, ...], settings: tuple[tuple[str, str], ...], met: frozenset[str], config: Mapping[str, Any]
+) -> bool:
+    """Whether one of these names was met, or one of these settings has the value."""
+    for mark in marks:
         if mark in met or (mark.endswith("/") and any(name.startswith(mark) for name in met)):
             return True
-    return any(word in str(setting(config, path)) for path, word in dialect.separate_config)
+    for path, word in settings:
+        value = setting(config, path)
+        if word == ">":
+            if isinstance(value, int | float) and value > 0:
+                return True
+        elif word in str(value):
+            return True
+    return False
+
+
+def tells_samplers(source: Source) -> bool:
+    """Whether a file of metrics holds steps of the samplers, so that nobody needs to infer what they do."""
+    names = names_in(source)
+    return any(
+        party.role == "sampler" and names.intersection(party.known_by) for each in DIALECTS for party in each.parties
+    )
+
+
+def tells_trainer(source: Source) -> bool:
+    """Whether a file of metrics holds steps of the trainer."""
+    names = names_in(source)
+    for each in DIALECTS:
+        bare = {_bare(each, name) for name in names}
+        if any(party.role == "trainer" and bare.intersection(party.known_by) for party in each.parties):
+            return True
+    return False
 
 
 def _no_steps(source: Source, framework: str) -> ImportFileError:
     known = [each for each in DIALECTS if each.framework == framework]
-    names = " or ".join(" and ".join(f"`{name}`" for name in each.known_by) for each in known)
+    names = " or ".join(map(_known_names, known))
     return ImportFileError.of(
         source.path,
         found=f"no step of {framework}",

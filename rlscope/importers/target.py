@@ -62,8 +62,8 @@ class ImportTarget:
         self.relative_origin_ns = relative_origin_ns
         self.clock: Literal["wall", "relative"] = "wall"
         self.is_thinned = False
-        self.expects_engines = False
-        """Whether files of the engines will be read too, so that nobody needs to infer the samplers."""
+        self.knows_samplers = False
+        """Whether some file tells what the samplers do, so that nobody needs to infer it."""
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}

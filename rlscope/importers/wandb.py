@@ -14,7 +14,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from rlscope.importers.importer import Progress, Source
-from rlscope.importers.protobuf import BrokenMessageError, fields, text
+from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
 from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _MAGIC: Final = b":W&B"
@@ -25,8 +25,8 @@ _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _LARGEST_RECORD: Final = 64 << 20
 """Larger ones hold tables and pictures, not scalars."""
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
-_KEY, _NESTED_KEY, _JSON = 1, 2, 16
-_RUN_HOST, _RUN_CONFIG = 13, 5
+_KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
+_RUN_HOST, _RUN_CONFIG = 13, 4
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -78,6 +78,10 @@ def _items(message: bytes, number: int) -> Iterator[tuple[str, Any]]:
                 nested.append(text(content))
             elif part == _JSON and isinstance(content, bytes):
                 value = parsed_json(content)
+            elif part == _NUMBER:
+                value = real(content)
+            elif part == _INTEGER:
+                value = signed(content)
         yield key or "/".join(nested), value
 
 

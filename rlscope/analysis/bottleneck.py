@@ -51,14 +51,16 @@ def judge(
     interval: Interval,
     losses: tuple[Loss, ...],
     ranking: "Ranking | None" = None,
+    refusal: str | None = None,
 ) -> Verdict:
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
     bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
-    losses: of `measure_losses`; ranking: of the model, None or empty where it does not explain the run.
+    losses: of `measure_losses`; ranking: of the model, None or empty where it does not explain the run; refusal: why
+    the data is no ground for a verdict, whatever it holds.
     """
     inside = interval.clip(timeline, bucket_ns)
-    unknown_reason = _unknown_reason(run, inside)
+    unknown_reason = refusal or _unknown_reason(run, inside)
     unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
     if unrecorded is not None:
         unknown_reason = _unrecorded_reason(inside, unrecorded)

@@ -15,7 +15,9 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
+from rlscope.reports.text.origin import source_words
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
+from rlscope.trace.imported import Imported
 
 
 class Fact(NamedTuple):
@@ -112,7 +114,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     known = isinstance(result, ModelResult)
     return Brief(
         run_id=run.run_id,
-        about=" · ".join(_about(run)),
+        about=" · ".join(_about(run, analysis.data_quality.imported)),
         label=verdict_words.verdict_label(analysis.verdict.bottleneck),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
@@ -132,9 +134,11 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     )
 
 
-def _about(run: RunFacts) -> tuple[str, ...]:
+def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
+    has_dates = imported is None or imported.clock == "wall"
     return (
-        fmt.instant(run.started_ns),
+        *((fmt.instant(run.started_ns),) if has_dates else ()),
+        *((source_words(imported),) if imported is not None else ()),
         fmt.duration(run.duration_s),
         fmt.counted(run.n_gpus, "GPU", "GPUs"),
         fmt.counted(run.steps, "training step", "training steps"),

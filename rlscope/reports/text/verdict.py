@@ -9,6 +9,7 @@ from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
 from rlscope.model.forecast.actions import Action, Ranking
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, findings
+from rlscope.reports.text.origin import next_data, origin_lines
 
 
 class _Words(NamedTuple):
@@ -207,6 +208,8 @@ def next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
+    if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
+        return next_data()
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD[analysis.verdict.unrecorded_side]
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
@@ -288,7 +291,8 @@ def no_findings(analysis: AnalysisResult) -> str:
 def gap_lines(analysis: AnalysisResult) -> list[str]:
     """Everything missing from the data, one sentence each; empty if nothing is."""
     quality = analysis.data_quality
-    lines = [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
+    lines = origin_lines(quality.imported)
+    lines += [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
     lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
         names = _some(quality.workers_without_end)

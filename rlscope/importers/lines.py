@@ -150,6 +150,11 @@ def clean_lines(text: str) -> Iterator[Line]:
     return (clean(line) for line in re.split(r"\r\n|[\r\n]", text))
 
 
+def to_ns(seconds: float) -> int:
+    """Seconds as whole nanoseconds."""
+    return round(seconds * _SECOND_NS)
+
+
 def safe_worker_id(name: str) -> str:
     """A name as a worker id: what it may not hold becomes a dash."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")[:128] or "worker"

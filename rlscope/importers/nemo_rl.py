@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock
+from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Certainty
 
@@ -69,7 +69,6 @@ _UPDATES: Final = frozenset({"prepare_for_generation/total", "weight_sync"})
 _CLOSES_WITHIN_RATIO: Final = 0.03
 """If the phases miss more of the median step, the names are not those that this importer knows."""
 _WHOLE_GPUS_WITHIN: Final = 0.01
-_SECOND_NS: Final = 1_000_000_000
 
 
 @dataclass(slots=True)
@@ -235,18 +234,18 @@ def _starts(steps: list[_Step], target: ImportTarget, clock: LogClock | None) ->
     for step in steps:
         start_ns = max(end_ns, step.stamped_ns or 0)
         starts.append(start_ns)
-        end_ns = start_ns + _ns(step.total_s or 0.0)
+        end_ns = start_ns + to_ns(step.total_s or 0.0)
     return starts
 
 
 def _lay_out(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, start_ns: int) -> None:
-    end_ns = start_ns + _ns(step.total_s or 0.0)
+    end_ns = start_ns + to_ns(step.total_s or 0.0)
     others = [name for name in step.phases if name not in _ORDER and name not in _LAST]
     at_ns = start_ns
     for name in (*_ORDER, *others):
         at_ns = _place(target, workers, step, name, at_ns, end_ns)
     # What no phase accounts for lies before the validation: mostly its loading of weights.
-    at_ns = max(at_ns, end_ns - sum(_ns(step.phases.get(name, 0.0)) for name in _LAST))
+    at_ns = max(at_ns, end_ns - sum(to_ns(step.phases.get(name, 0.0)) for name in _LAST))
     for name in _LAST:
         at_ns = _place(target, workers, step, name, at_ns, end_ns)
     for worker in workers:
@@ -257,7 +256,7 @@ def _place(
     target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, name: str, start_ns: int, limit_ns: int
 ) -> int:
     """Add the rows of one phase and return its end, which is never after the step's."""
-    end_ns = min(limit_ns, start_ns + _ns(step.phases.get(name, 0.0)))
+    end_ns = min(limit_ns, start_ns + to_ns(step.phases.get(name, 0.0)))
     if end_ns <= start_ns:
         return start_ns
     owner, sampler = workers[0], workers[-1]
@@ -330,16 +329,12 @@ def _say_gaps(target: ImportTarget, steps: list[_Step], starts_ns: list[int]) ->
     if not any(step.stamped_ns for step in steps):
         target.note("The log has no time stamps: steps are laid end to end, and time between two steps is not seen.")
         return
-    ends_ns = [start + _ns(step.total_s or 0.0) for step, start in zip(steps, starts_ns, strict=True)]
+    ends_ns = [start + to_ns(step.total_s or 0.0) for step, start in zip(steps, starts_ns, strict=True)]
     between_s = sum(after - before for (_, after), before in zip(pairwise(starts_ns), ends_ns, strict=False)) / 1e9
     target.note(
         f"Steps start at vLLM's first time stamp inside them, to the second: {between_s:,.0f} s lie between the steps,"
         " where NeMo-RL times nothing (it writes logs and train_data_step files there)."
     )
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * _SECOND_NS)
 
 
 NEMO_RL_CONSOLE: Final = Importer("nemo-rl", "NeMo-RL console", _recognise, _read)

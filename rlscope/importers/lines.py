@@ -97,6 +97,14 @@ class LogFile:
                 next_step="Check the path and permissions.",
             ) from error
 
+    def say_merged(self, target: ImportTarget) -> None:
+        """Say that Ray's driver left lines out, if it did."""
+        if self.merged_lines:
+            target.note(
+                f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}: set RAY_DEDUP_LOGS=0, or pass"
+                " the workers' own logs."
+            )
+
     def source(self) -> SourceFile:
         """What was read of the file so far."""
         return SourceFile(self.path.name, self._bytes, self.lines, self.bad_lines)
@@ -271,7 +279,7 @@ def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[
     if not has_date:
         start = _local(first, ended.replace(hour=0, minute=0, second=0, microsecond=0)) or ended
         return start, _local(last, start) or start
-    end = _local(last, ended.replace(year=year) if year else ended) or ended
+    end = _local(last, datetime(year or ended.year, 1, 1)) or ended  # noqa: DTZ001
     if year is None and end.replace(tzinfo=None) > ended + timedelta(days=2):
         end = end.replace(year=end.year - 1)
     start = _local(first, end) or end

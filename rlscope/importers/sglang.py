@@ -453,10 +453,7 @@ class _Engines:
         if log.merged_lines:
             for lane in lanes:
                 self._target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))
-            self._target.note(
-                f"Ray merged {log.merged_lines:,} lines into others in {log.path.name}: set RAY_DEDUP_LOGS=0, or pass the"
-                " workers' own logs."
-            )
+            log.say_merged(self._target)
 
 
 SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", recognise_log, read_log, is_companion=True)

@@ -101,6 +101,11 @@ class ImportTarget:
         self.add_worker(worker_id, "sampler", **facts)
         self._engines[worker_id] = None
 
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines added so far."""
+        return tuple(self._engines)
+
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
         """Widen a worker's extent to hold this stretch."""
         start, end = self._extents.get(worker_id, (start_ns, end_ns))

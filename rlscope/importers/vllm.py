@@ -22,12 +22,12 @@ _STATS: Final = re.compile(
     r"Avg prompt throughput: (?P<prompt>[\d.]+) tokens/s, Avg generation throughput: (?P<output>[\d.]+) tokens/s, "
     r"Running: (?P<running>\d+) reqs, (?:Swapped: \d+ reqs, )?(?:Waiting|Pending): (?P<waiting>\d+) reqs"
 )
-_KV: Final = re.compile(r"GPU KV cache usage: ([\d.]+)%")
+_KV: Final = re.compile(r"KV cache usage: ([\d.]+)%")
 _BAR: Final = re.compile(
     r"Processed prompts: *\d+%.*?(?P<done>\d+)/(?P<total>\d+) \[(?P<elapsed>[\d:]+)<.*output: (?P<per_s>[\d.]+) toks/s"
 )
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
-    "kv_capacity_tokens": re.compile(r"GPU KV cache size: ([\d,]+) tokens"),
+    "kv_capacity_tokens": re.compile(r"KV cache size: ([\d,]+) tokens"),
     "max_running": re.compile(r"['\"]?max_num_seqs['\"]?[=:] ?(\d+)"),
     "gpus": re.compile(r"tensor_parallel_size['\"]?[=:] ?(\d+)"),
 }

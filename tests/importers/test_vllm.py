@@ -10,6 +10,7 @@ from rlscope.importers.vllm import VLLM_LOG
 from rlscope.trace.imported import Certainty
 from tests.importers.filling import NS, Filled, fill
 
+FIXTURE = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
 CAPACITY = "INFO 03-22 00:00:00 [kv_cache_utils.py:1319] GPU KV cache size: 10,000 tokens\n"
 
 
@@ -101,6 +102,14 @@ def test_engines_of_one_log_are_workers_and_their_gpus_those_of_its_settings(tmp
     )
     assert sorted(path.stem for path in (run.folder / "workers").iterdir()) == ["engine", "engine-1"]
     assert all('"gpu_count": 2' in path.read_text() for path in (run.folder / "workers").iterdir())
+
+
+def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_path: Path) -> None:
+    run = fill(tmp_path / "run", (FIXTURE, VLLM_LOG), utc_offset_s=0, year=2026)
+    tokens = sum(row["decode_tokens"] for row in run.rows("engine_steps"))
+    assert tokens == pytest.approx(205_907, rel=0.001)
+    # 25 s without requests hold one whole window of 10 s, and parts of two that had some.
+    assert [(row["end_ns"] - row["start_ns"]) / NS for row in run.rows("activities")] == [10.0]
 
 
 def test_a_year_end_goes_forward(tmp_path: Path) -> None:

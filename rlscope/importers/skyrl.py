@@ -17,6 +17,7 @@ _TIMER: Final = re.compile(
     r"(?:, time cost: (?P<s>[\d.]+)s)?"
 )
 _PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+\.?\d*(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
+_BATCH: Final = re.compile(r"batch_num_seq: (\d+)")
 _RESULTS: Final = re.compile(r"avg_final_rewards: (-?[\d.]+(?:e-?\d+)?)")
 _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
     name: re.compile(rf"['\"]?\b{name}['\"]?[ :=]+(\w+)")
@@ -71,7 +72,10 @@ class _Run:
     steps: int = 0
     reward_mean: float | None = None
     results: dict[str, float] = field(default_factory=dict[str, float])
+    samples: int = 0
     trained: Span | None = None
+    trained_on: int = 0
+    """The version that the held training started with."""
 
 
 def _recognise(source: Source) -> str | None:
@@ -117,6 +121,9 @@ def _take_other(run: _Run, text: str) -> None:
         run.reward_mean = float(reward[1])
     elif "'policy_loss'" in text or "'final_loss'" in text:
         run.results = {name: float(value) for name, value in _PAIR.findall(text)}
+        _add_training(run)
+    elif "batch_num_seq" in text and (batch := _BATCH.search(text)):
+        run.samples = int(batch[1])
     elif len(run.settings) < len(_SETTINGS):
         for name, pattern in _SETTINGS.items():
             if name in text and name not in run.settings and (found := pattern.search(text)):
@@ -128,25 +135,21 @@ def _take_span(run: _Run, span: Span) -> None:
         run.generations.append(span)
     elif span.name == _TRAIN:
         _add_training(run)
-        run.trained = span
+        run.trained, run.trained_on = span, run.version
+        run.steps += 1
     elif span.name in _UPDATES:
-        _add_training(run)
         if run.steps:
             run.version += 1
         run.updates.append((span, run.version))
     else:
         run.is_async = run.is_async or span.name == _BUFFER
-        if span.name == "step":
-            _add_training(run)
         add_activity(run.target, _POLICY, span, _MEANINGS)
 
 
 def _add_training(run: _Run) -> None:
-    """Add the training that was held until its results were printed, or the next timer told that they were not."""
+    """Add the training that was held until its results were printed, or the next one ended without them."""
     if run.trained is None:
         return
-    run.steps += 1
-    batch, each = run.settings.get("train_batch_size", ""), run.settings.get("n_samples_per_prompt", "")
     run.target.add(
         "train_steps",
         {
@@ -154,9 +157,9 @@ def _add_training(run: _Run) -> None:
             "step": run.steps,
             "start_ns": run.trained.start_ns,
             "end_ns": run.trained.end_ns,
-            "version_in": run.version,
-            "version_out": run.version + 1,
-            "samples": int(batch) * int(each) if batch.isdecimal() and each.isdecimal() else 0,
+            "version_in": run.trained_on,
+            "version_out": run.trained_on + 1,
+            "samples": run.samples,
             "tokens": 0,
             "loss": run.results.get("policy_loss", run.results.get("final_loss")),
             "grad_norm": run.results.get("grad_norm", run.results.get("raw_grad_norm")),

@@ -197,8 +197,11 @@ class ImportTarget:
                 self.note("GPUs of an engine are not in its log: one is assumed. Pass --gpus-per-engine.")
         if is_colocated:
             self.note("The engines share the GPUs of training: what their rows show is not added to the ledger.")
-        for worker in wholes.values():
+        for name, worker in wholes.items():
             worker["gpu_count"] = 0
+            if name in self._extents:
+                for engine in self._engines:
+                    self.extend_worker(engine, *self._extents[name])
         for row in [row for row in self._applied if row["worker_id"] in wholes]:
             for engine in self._engines:
                 self.add("weight_updates", {**row, "worker_id": engine})

@@ -7,6 +7,8 @@ from rlscope.importers.lines import to_ns
 from rlscope.importers.target import ImportTarget
 
 _SECOND_NS: Final = 1_000_000_000
+_FITS_WITHIN_NS: Final = 1_100_000_000
+"""Two stamps of whole seconds and a duration to a tenth differ by no more."""
 
 
 class Span(NamedTuple):
@@ -36,26 +38,39 @@ class Timers:
         self.first_ns: int | None = None
         self.last_ns = 0
         self.unpaired = 0
-        """Starts or ends whose other half is not in the file."""
-        self._open: dict[str, int] = {}
+        """Ends whose start is not in the file."""
+        self._open: dict[str, list[int]] = {}
 
     def start(self, name: str, stamp_ns: int) -> None:
-        """A timer that was started."""
-        self.unpaired += name in self._open
-        self._open[name] = self._move(stamp_ns)
+        """A timer that was started. Tasks that overlap have timers of one name that do, too."""
+        self._open.setdefault(name, []).append(self._move(stamp_ns))
 
     def end(self, name: str, stamp_ns: int, elapsed_s: float | None = None) -> Span:
         """A timer that ended; without its start in the file it began its duration before."""
-        started_ns = self._open.pop(name, None)
         length_ns = to_ns(elapsed_s or 0.0)
+        started_ns = self._take_start(name, stamp_ns, None if elapsed_s is None else length_ns)
         if started_ns is None:
             self.unpaired += 1
             end_ns = self._move(stamp_ns)
+            self.first_ns = min(self.first_ns or end_ns, end_ns - length_ns)
             return Span(name, end_ns - length_ns, end_ns)
         end_ns = stamp_ns
         if elapsed_s is not None and stamp_ns % _SECOND_NS == 0:
             end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + _SECOND_NS)
         return Span(name, started_ns, self._move(max(end_ns, started_ns)))
+
+    def _take_start(self, name: str, stamp_ns: int, length_ns: int | None) -> int | None:
+        """The start of this name that fits the duration best, if one fits."""
+        starts = self._open.get(name)
+        if not starts:
+            return None
+        if length_ns is None:
+            return starts.pop()
+        best = min(starts, key=lambda start_ns: abs(stamp_ns - length_ns - start_ns))
+        if abs(stamp_ns - length_ns - best) > _FITS_WITHIN_NS:
+            return None
+        starts.remove(best)
+        return best
 
     def _move(self, time_ns: int) -> int:
         """Time goes forward: what a whole second leaves open is settled by what came before."""

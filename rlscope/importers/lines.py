@@ -84,6 +84,14 @@ class LogFile:
             else:
                 self.bad_lines += 1
 
+    def whole(self) -> list[dict[str, Any]]:
+        """The one JSON object that a small file is, over however many lines; none where it is not one."""
+        try:
+            document: object = json.loads(b"\n".join(self.raw_lines()))
+        except (ValueError, RecursionError):
+            return []
+        return [cast("dict[str, Any]", document)] if isinstance(document, dict) else []
+
     def raw_lines(self) -> Iterator[bytes]:
         """The lines as bytes. A progress bar's carriage returns end lines too. Raises ImportFileError."""
         try:

@@ -39,11 +39,11 @@ _SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
         "num_rollout",
     )
 }
-_TRAIN: Final = "actor_train"
-_UPDATE: Final = "update_weights"
-_WAIT: Final = "train_wait"
+TRAIN: Final = "actor_train"
+UPDATE: Final = "update_weights"
+WAIT: Final = "train_wait"
 _COLOCATED_ONLY: Final = frozenset({"sleep", "wake_up"})
-_MEANINGS: Final[Mapping[str, Meaning]] = {
+TIMER_MEANINGS: Final[Mapping[str, Meaning]] = {
     "data_preprocess": Meaning("other"),
     "ref_log_probs": Meaning("logprobs"),
     "log_probs": Meaning("logprobs"),
@@ -68,7 +68,7 @@ class _Run:
     timers: dict[str | None, Timers] = field(default_factory=dict[str | None, Timers])
     waits: list[Span] = field(default_factory=list[Span])
     updates: list[tuple[Span, int]] = field(default_factory=list[tuple[Span, int]])
-    version: int | None = None
+    version: int = 0
     """The last one published."""
     trained: Span | None = None
     """The training that waits for its numbers, which are printed after it."""
@@ -137,17 +137,18 @@ def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int
     span = timers.end(name, time_ns, float(found["s"]) if found["s"] else None)
     run.is_colocated = run.is_colocated or name in _COLOCATED_ONLY
     if timers.worker_id != _TRAINER:
-        add_activity(run.target, timers.worker_id, span, {**_MEANINGS, _TRAIN: Meaning("train")})
-    elif name == _WAIT:
+        add_activity(run.target, timers.worker_id, span, {**TIMER_MEANINGS, TRAIN: Meaning("train")})
+    elif name == WAIT:
         run.waits.append(span)
-    elif name == _UPDATE:
-        run.version = (0 if not run.steps and run.trained is None else 1) if run.version is None else run.version + 1
+    elif name == UPDATE:
+        # slime counts from 1: the weights that rollouts begin with are version 1.
+        run.version += 1
         run.updates.append((span, run.version))
-    elif name == _TRAIN:
+    elif name == TRAIN:
         _add_training(run)
         run.trained = span
     else:
-        add_activity(run.target, _TRAINER, span, _MEANINGS)
+        add_activity(run.target, _TRAINER, span, TIMER_MEANINGS)
 
 
 def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
@@ -166,10 +167,9 @@ def _add_training(run: _Run) -> None:
     span, numbers = run.trained, run.numbers
     if span is None:
         return
-    version = run.version if run.version is not None else 0
     # An update after this training is printed before its numbers are.
     was_updated = bool(run.updates) and run.updates[-1][0].start_ns >= span.end_ns
-    version_in = version - 1 if was_updated else version
+    version_in = run.version - 1 if was_updated else run.version
     per_s = numbers.get("perf/actor_train_tok_per_s", 0.0)
     step = run.step if run.step not in run.steps else max(run.steps) + 1
     prompts, each = run.settings.get("rollout_batch_size", ""), run.settings.get("n_samples_per_prompt", "")
@@ -180,8 +180,8 @@ def _add_training(run: _Run) -> None:
             "step": step,
             "start_ns": span.start_ns,
             "end_ns": span.end_ns,
-            "version_in": max(0, version_in),
-            "version_out": max(0, version_in) + 1,
+            "version_in": version_in,
+            "version_out": version_in + 1,
             "samples": int(prompts) * int(each) if prompts.isdecimal() and each.isdecimal() else 0,
             "tokens": round(per_s * numbers.get("perf/actor_train_time", 0.0)),
             "loss": numbers.get("train/loss"),
@@ -231,7 +231,7 @@ def _add_held(run: _Run) -> None:
     """Add what depends on whether trainer and samplers share GPUs."""
     wait = Meaning("generate") if run.is_colocated else Meaning("wait", "samples")
     for span in run.waits:
-        add_activity(run.target, _TRAINER, span, {_WAIT: wait})
+        add_activity(run.target, _TRAINER, span, {WAIT: wait})
     for span, version in run.updates:
         times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
         if not run.is_colocated:

@@ -108,16 +108,16 @@ def test_rollouts_end_where_their_numbers_are_printed(tmp_path: Path) -> None:
 
 def test_steps_have_their_versions_tokens_and_results(tmp_path: Path) -> None:
     steps = imported(tmp_path, *run_lines(SEPARATE)).rows("train_steps")
-    assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [(0, 0, 1), (1, 1, 2)]
+    assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [(0, 1, 2), (1, 2, 3)]
     assert {(row["tokens"], row["samples"], row["loss"], row["grad_norm"], row["reward_mean"]) for row in steps} == {
         (10_000, 32, -0.125, 0.5, 0.25)
     }
 
 
-def test_every_update_is_a_publication_and_the_first_is_version_0(tmp_path: Path) -> None:
+def test_every_update_is_a_publication_and_the_first_is_version_1(tmp_path: Path) -> None:
     updates = imported(tmp_path, *run_lines(SEPARATE)).rows("weight_updates")
-    assert [row["version"] for row in updates if row["phase"] == "publish"] == [0, 1, 2]
-    assert [row["version"] for row in updates if row["phase"] == "apply"] == [0, 1, 2]
+    assert [row["version"] for row in updates if row["phase"] == "publish"] == [1, 2, 3]
+    assert [row["version"] for row in updates if row["phase"] == "apply"] == [1, 2, 3]
 
 
 def test_colocated_gpus_generate_while_they_do_not_train(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LAYERS = (
     {"alerts"},
     {"pipeline"},
     {"reports"},
-    {"api"},
+    {"api", "answers"},
     {"cli"},
 )
 """Each package imports itself and what stands before it; packages of one layer may import each other."""
@@ -143,7 +143,7 @@ ALIKE = ("diagnose", "reports/sections", "cli")
 
 def test_no_module_is_a_fragment_of_the_one_that_imports_it() -> None:
     """Packages and alike things aside, a short module has several importers."""
-    assert len(ANALYSIS) <= 200
+    assert len(ANALYSIS) <= 235
     importers: dict[str, set[str]] = {}
     for path in ANALYSIS:
         for name in set(imports(path)):

@@ -73,6 +73,7 @@ QUESTIONS: Final = (
     "sampled_engines",
     "worker_devices",
     "trainer_steps",
+    "learning",
 )
 """The questions that an analysis asks of a run, in order."""
 

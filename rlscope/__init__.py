@@ -14,6 +14,7 @@
     rlscope.what_if("runs/monday", trainer_speed=2)
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
+    rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
     rlscope.report("runs/monday", "report.html")
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
     from rlscope.api import (
         Analysis,
         CheckReport,
+        Comparison,
         PlanAnswer,
         Run,
         WhatIfAnswer,
         analyze,
         check,
+        compare,
         open,
         plan,
         report,
@@ -42,12 +45,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "CheckReport",
+    "Comparison",
     "PlanAnswer",
     "RlscopeError",
     "Run",
     "WhatIfAnswer",
     "analyze",
     "check",
+    "compare",
     "open",
     "plan",
     "report",

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
 
-from rlscope.answers import CheckReport, PlanAnswer, WhatIfAnswer, one_line, severity_of
+from rlscope.answers import CheckReport, Comparison, PlanAnswer, WhatIfAnswer, one_line, severity_of
 from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
 
 if TYPE_CHECKING:
@@ -406,6 +406,21 @@ def check(
     chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
     severity = fail_on_finding and severity_of(fail_on_finding, "fail_on_finding")
     return CheckReport(pipeline.check(Path(path), chosen, severity))
+
+
+def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:
+    """Compare runs with a baseline: `compare("runs/before", "runs/after")`.
+
+    Each is the folder of a run, its analysis, or the JSON document of an analysis, which has totals of the whole run
+    and therefore no intervals. progress: called with what is being done. Raises RunFolderError for a folder that is not a
+    run, and AnalysisError for a document that cannot be read, or with nothing to compare.
+    """
+    from rlscope.comparison.runs import compare_runs, read_runs
+    from rlscope.pipeline import say_nothing
+
+    given = [each.result if isinstance(each, Analysis) else Path(each) for each in (baseline, *runs)]
+    first, *others = read_runs(given, progress or say_nothing)
+    return Comparison(compare_runs(first, others))
 
 
 def report(

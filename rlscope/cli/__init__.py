@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, plan, query, rules, watch, what_if
+from rlscope.cli import analyze, check, compare, plan, query, rules, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -21,6 +21,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.report,
     what_if.what_if,
     plan.plan,
+    compare.compare,
     check.check,
     watch.watch,
     rules.rules,

@@ -34,8 +34,8 @@ Quantity = Literal[
     "dropped_ratio",
 ]
 """tokens_per_s: trained response tokens per second. tokens_per_gpu_s: the same per GPU of the run. response_tokens: of
-a trained sample, mean. update_s: from publication to an engine. dropped_ratio: dropped as stale, of the tokens that left
-the queue."""
+a trained sample, mean. update_s: from publication to an engine. dropped_ratio: dropped as stale, of the tokens that
+left the queue."""
 Learned = Literal["reward", "loss", "entropy"]
 BreakdownName = Literal["rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness", "tokens_per_step"]
 

@@ -392,19 +392,27 @@ def check(
     rules: Folder | None = None,
     fail_if: str | Sequence[str] = (),
     fail_on_finding: "Severity | None" = None,
+    baseline: Folder | None = None,
 ) -> CheckReport:
     """Evaluate alert rules over the whole run in a folder.
 
     rules: a file of rules, TOML or YAML; None: the built-in rules. fail_if: further critical rules over the whole run,
     each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
-    finding of that severity or higher; None: look for none. Raises RunFolderError for a folder that is not a run,
-    RuleError for rules that cannot be used, ArgumentError.
+    finding of that severity or higher; None: look for none. baseline: a run, or the JSON document of an analysis, to
+    compare with; the built-in regression rules then apply too, or those of `fail_if` that name it, as
+    `throughput.steady_tokens_per_s < 0.95 * baseline`. Raises RunFolderError for a folder that is not a run, RuleError
+    for rules that cannot be used, AnalysisError for a document that cannot be read, ArgumentError.
     """
     from rlscope import pipeline
 
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
-    chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
     severity = fail_on_finding and severity_of(fail_on_finding, "fail_on_finding")
+    file = None if rules is None else Path(rules)
+    if baseline is not None:
+        from rlscope.comparison.gate import check_against
+
+        return CheckReport(check_against(Path(path), Path(baseline), file, one_offs, severity))
+    chosen = pipeline.rules_to_check(file, one_offs)
     return CheckReport(pipeline.check(Path(path), chosen, severity))
 
 
@@ -412,8 +420,8 @@ def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress:
     """Compare runs with a baseline: `compare("runs/before", "runs/after")`.
 
     Each is the folder of a run, its analysis, or the JSON document of an analysis, which has totals of the whole run
-    and therefore no intervals. progress: called with what is being done. Raises RunFolderError for a folder that is not a
-    run, and AnalysisError for a document that cannot be read, or with nothing to compare.
+    and therefore no intervals. progress: called with what is being done. Raises RunFolderError for a folder that is
+    not a run, and AnalysisError for a document that cannot be read, or with nothing to compare.
     """
     from rlscope.comparison.runs import compare_runs, read_runs
     from rlscope.pipeline import say_nothing

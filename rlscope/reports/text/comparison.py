@@ -181,7 +181,7 @@ def headline(rate: Difference, letter: str) -> str:
     """What came of the trained throughput, as one sentence without a full stop."""
     if rate.change is None:
         return f"The throughput of {letter} and A cannot be compared: one of them trained nothing that was recorded"
-    rates = f"{fmt.tokens_per_second(rate.after)} against {fmt.tokens_per_second(rate.before)}"
+    rates = f"{fmt.si(rate.after)} against {fmt.tokens_per_second(rate.before)}"
     if rate.interval is not None and not rate.is_significant:
         ends = fmt.with_interval(fmt.signed_percent, rate.change, rate.interval.low, rate.interval.high)
         return f"No significant difference in throughput: {ends}, {rates}"

@@ -15,6 +15,7 @@
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
     rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
+    rlscope.list_runs("runs", sort="tokens_per_s").frame()
     rlscope.report("runs/monday", "report.html")
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
@@ -31,10 +32,12 @@ if TYPE_CHECKING:
         Comparison,
         PlanAnswer,
         Run,
+        RunList,
         WhatIfAnswer,
         analyze,
         check,
         compare,
+        list_runs,
         open,
         plan,
         report,
@@ -49,10 +52,12 @@ __all__ = [
     "PlanAnswer",
     "RlscopeError",
     "Run",
+    "RunList",
     "WhatIfAnswer",
     "analyze",
     "check",
     "compare",
+    "list_runs",
     "open",
     "plan",
     "report",

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from rlscope.errors import ArgumentError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from rlscope.alerts.offline import RuleOutcome, RuleReport
     from rlscope.analysis.result import Alert, Finding, Severity
     from rlscope.comparison.facts import ComparedRun
+    from rlscope.comparison.history import RunEntry
     from rlscope.comparison.runs import Compared, Pair
     from rlscope.model.forecast.layouts import Forecast, Spread
     from rlscope.model.forecast.plan import PlanResult
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from rlscope.planning.schema import PlanFile
     from rlscope.reports.page.comparison import ComparisonCharts
 
+ListForm = Literal["text", "csv", "json"]
 CheckForm = Literal["text", "json", "markdown", "junit", "github"]
 Word = TypeVar("Word", bound=str)
 _REPR_CHARACTERS: Final = 160
@@ -204,6 +208,50 @@ class Comparison:
         from rlscope.reports.page.comparison import comparison_card
 
         return comparison_card(self.result)
+
+
+class RunList:
+    """The runs below a folder, from `list_runs`, in the order asked for."""
+
+    def __init__(self, folder: str, entries: "tuple[RunEntry, ...]") -> None:
+        self._folder = folder
+        self.entries: tuple[RunEntry, ...] = entries
+        """One a run; `problem` says why one could not be analysed."""
+
+    def frame(self) -> "pl.DataFrame":
+        """The list as a polars frame, a row a run, with units in the names of the columns."""
+        import polars as pl
+
+        from rlscope.reports.documents.history import RunEntryJson
+
+        names = RunEntryJson.model_fields
+        return pl.DataFrame({name: [getattr(each, name) for each in self.entries] for name in names}, strict=False)
+
+    def to_text(self, form: ListForm = "text") -> str:
+        """The list for a terminal, or as CSV or JSON. Raises ArgumentError for an unknown form."""
+        from rlscope.reports.documents.history import FORMS
+
+        return FORMS[one_of("form", form, tuple(FORMS))](self.entries)
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the list as a page, one file that loads nothing, and return its path. Raises OutputError."""
+        from rlscope.reports.page.history import render_list
+        from rlscope.trace.adhoc import write_file
+
+        return write_file(Path(path), render_list(self.entries, self._folder).encode())
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        from rlscope.format import counted
+
+        return one_line("RunList", self._folder, counted(len(self.entries), "run", "runs"))
+
+    def _repr_html_(self) -> str:
+        from rlscope.reports.page.history import list_table
+
+        return list_table(self.entries, self._folder)
 
 
 def severity_of(name: "Severity", argument: str = "fail_on") -> "Severity":

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
 
-from rlscope.answers import CheckReport, Comparison, PlanAnswer, WhatIfAnswer, one_line, severity_of
+from rlscope.answers import CheckReport, Comparison, PlanAnswer, RunList, WhatIfAnswer, one_line, severity_of
 from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
 
 if TYPE_CHECKING:
@@ -429,6 +429,31 @@ def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress:
     given = [each.result if isinstance(each, Analysis) else Path(each) for each in (baseline, *runs)]
     first, *others = read_runs(given, progress or say_nothing)
     return Comparison(compare_runs(first, others))
+
+
+def list_runs(
+    folder: Folder,
+    *,
+    sort: str = "date",
+    reverse: bool = False,
+    filters: Sequence[str] = (),
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> RunList:
+    """The runs in a folder and below it, one entry each.
+
+    sort: a column, such as "tokens_per_s"; reverse: the largest first. filters: such as "bottleneck = samplers"; a run
+    must pass all. cache: keep what was found in the user's cache folder, and read it from there while the run's files
+    are the same. progress: called with what is being done. Raises RunFolderError for a folder without runs, and
+    ArgumentError for an unknown column or a filter in another form.
+    """
+    from rlscope.comparison.history import filtered_entries, list_entries, sorted_entries
+    from rlscope.pipeline import say_nothing
+
+    # What cannot be asked is refused before hours of analysis.
+    sorted_entries(filtered_entries((), filters), sort, reverse=reverse)
+    entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing)
+    return RunList(str(folder), sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse))
 
 
 def report(

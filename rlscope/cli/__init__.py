@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, compare, plan, query, rules, watch, what_if
+from rlscope.cli import analyze, check, compare, plan, query, rules, runs, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -22,6 +22,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     what_if.what_if,
     plan.plan,
     compare.compare,
+    runs.list_,
     check.check,
     watch.watch,
     rules.rules,
@@ -30,7 +31,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
 )
 """In the order of the help; `what_if` is `rlscope what-if`."""
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
 
 
 def main() -> None:

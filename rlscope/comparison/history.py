@@ -15,7 +15,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from rlscope.analysis.result import AnalysisResult, at_least
 from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
@@ -39,30 +41,30 @@ class RunEntry:
     path: str
     """Its folder, relative to the one that was listed."""
     run_id: str
-    started_ns: int | None
+    started_ns: int | None = None
     """UTC epoch."""
-    duration_s: float | None
-    framework: str | None
-    trainer_gpus: int | None
-    sampler_gpus: int | None
-    colocated_gpus: int | None
-    running_per_engine: int | None
+    duration_s: float | None = None
+    framework: str | None = None
+    trainer_gpus: int | None = None
+    sampler_gpus: int | None = None
+    colocated_gpus: int | None = None
+    running_per_engine: int | None = None
     """Requests that an engine may run at once."""
-    steps: int | None
-    tokens_per_s: float | None
+    steps: int | None = None
+    tokens_per_s: float | None = None
     """Trained response tokens per second over the steady stretch."""
-    bottleneck: str | None
+    bottleneck: str | None = None
     """The verdict's word."""
-    staleness_p95: int | None
+    staleness_p95: int | None = None
     """Of the trained tokens, in versions."""
-    gpu_hours_per_million_tokens: float | None
+    gpu_hours_per_million_tokens: float | None = None
     """GPU-hours of the whole run for a million trained tokens."""
-    cost_per_million_tokens: float | None
+    cost_per_million_tokens: float | None = None
     """The same at the run's price of a GPU-hour, in its currency."""
-    currency: str | None
-    alerts: int | None
+    currency: str | None = None
+    alerts: int | None = None
     """Alerts of severity warning or critical, of the built-in rules."""
-    problem: str | None
+    problem: str | None = None
     """Why the run could not be analysed."""
 
     @property
@@ -78,6 +80,7 @@ class RunEntry:
         return getattr(self, COLUMNS[column])
 
 
+_ENTRY: Final = TypeAdapter(RunEntry)
 COLUMNS: Final[Mapping[str, str]] = {
     "date": "started_ns",
     "run": "run_id",
@@ -95,7 +98,7 @@ COLUMNS: Final[Mapping[str, str]] = {
     "problem": "problem",
 }
 """Names that a list is sorted and filtered by, and the attribute of each."""
-_COMPARE: Final[Mapping[str, Callable[[object, object], bool]]] = {
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "=": operator.eq,
     "!=": operator.ne,
     "<=": operator.le,
@@ -228,7 +231,8 @@ def _kept_entry(kept: Path, signature: str, path: str) -> RunEntry | None:
         document = json.loads(kept.read_text(encoding="utf-8"))
         if document["signature"] != signature or document["entry"].keys() != {each.name for each in fields(RunEntry)}:
             return None
-        return RunEntry(**{**document["entry"], "path": path})
+        return _ENTRY.validate_python({**document["entry"], "path": path}, strict=True)
+    # A ValidationError is a ValueError.
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
@@ -246,8 +250,7 @@ def _analysed(run: Path, path: str) -> RunEntry:
     try:
         return entry_of(analyze(run), path)
     except RlscopeError as error:
-        nothing = dict.fromkeys((each.name for each in fields(RunEntry)), None)
-        return RunEntry(**{**nothing, "path": path, "run_id": run.name, "problem": str(error)})  # type: ignore[arg-type]
+        return RunEntry(path, run.name, problem=str(error))
 
 
 def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:

@@ -21,8 +21,10 @@ from scipy.special import stdtr, stdtrit
 from rlscope.model.arrays import Reals
 from rlscope.model.numerics.bootstrap import block_draws, block_steps
 
+LEVEL: Final = 0.05
+"""Of every test: the share of pairs of one setting that may be called different."""
 INTERVAL_RATIO: Final = 0.95
-"""Coverage of every interval of a comparison: one false alarm in twenty."""
+"""Coverage of every interval of a comparison."""
 LEAST_STEPS: Final = 8
 """Fewer steps say nothing about how they are related."""
 LEAST_BLOCKS: Final = 4
@@ -147,7 +149,7 @@ def _judged(plain: Difference, before: _Spread, after: _Spread) -> Difference:
         interval=Interval(on_scale(centre - reach), on_scale(centre + reach)),
         p_value=p_value,
         detectable=on_scale(reach + power),
-        is_significant=p_value < 1.0 - INTERVAL_RATIO and not plain.is_noisy,
+        is_significant=p_value < LEVEL and not plain.is_noisy,
     )
 
 
@@ -157,9 +159,9 @@ def corrected(differences: Sequence[Difference]) -> tuple[Difference, ...]:
         (index for index, each in enumerate(differences) if each.p_value is not None),
         key=lambda index: differences[index].p_value or 0.0,
     )
-    passed, level = set[int](), 1.0 - INTERVAL_RATIO
+    passed = set[int]()
     for rank, index in enumerate(tested):
-        if (differences[index].p_value or 0.0) >= level / (len(tested) - rank):
+        if (differences[index].p_value or 0.0) >= LEVEL / (len(tested) - rank):
             break
         passed.add(index)
     return tuple(

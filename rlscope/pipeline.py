@@ -72,6 +72,7 @@ QUESTIONS: Final = (
     "sampled_engines",
     "worker_devices",
     "trainer_steps",
+    "learning",
 )
 """The questions that an analysis asks of a run, in order."""
 

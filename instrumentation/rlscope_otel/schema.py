@@ -246,6 +246,36 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "spans": SPANS,
 }
 
+TIMES: Final[dict[str, tuple[str, str]]] = {
+    "samples": ("finished_ns", "finished_ns"),
+    "deliveries": ("taken_ns", "taken_ns"),
+    "queue_depths": ("time_ns", "time_ns"),
+    "gpu_samples": ("time_ns", "time_ns"),
+    **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
+}
+"""The columns with the first and last time of a row, by table; neither may be NULL."""
+
+KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "samples": ("sample_id", "segment"),
+    "deliveries": ("sample_id", "worker_id", "taken_ns", "outcome", "step"),
+    "engine_steps": ("worker_id", "start_ns", "end_ns"),
+    "train_steps": ("worker_id", "step", "start_ns"),
+    "weight_updates": ("worker_id", "version", "phase", "start_ns", "end_ns"),
+    "activities": ("worker_id", "activity", "reason", "start_ns", "end_ns"),
+    "queue_depths": ("queue", "worker_id", "time_ns", "depth"),
+    "gpu_samples": ("worker_id", "gpu_id", "time_ns", "source"),
+    "spans": ("trace_id", "span_id"),
+}
+"""By table, the columns that no two rows share. Rows that do were stored twice and are counted once."""
+
+CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "samples": {"version_source": VERSION_SOURCES},
+    "deliveries": {"outcome": DELIVERY_OUTCOMES},
+    "weight_updates": {"phase": UPDATE_PHASES},
+    "activities": {"activity": ACTIVITIES},
+}
+"""By table and column, the only values there are. Rows with another are counted by nothing."""
+
 
 def arrow_schema(table: str) -> pa.Schema:
     """The Arrow schema of a table; field metadata holds `unit` and `meaning`, its own metadata the format version.

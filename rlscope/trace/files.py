@@ -10,14 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeGuard, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN, arrow_schema
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN
 
 from rlscope.errors import RunFolderError
+from rlscope.trace.footers import Footer, read_footer
 
-_MAGIC: Final = b"PAR1"
-_SMALLEST_PARQUET_BYTES: Final = 12
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
@@ -35,12 +32,35 @@ class RunManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A readable file of a table."""
+
+    path: Path
+    footer: Footer
+
+
+@dataclass(frozen=True, slots=True)
 class TableFiles:
     """The readable files of one table, and the columns found in them."""
 
     paths: tuple[Path, ...]
     columns: frozenset[str]
     rows: int
+    is_plain: bool = False
+    """Whether every column of every file has exactly the contract's type."""
+    files: tuple[StoredFile, ...] = ()
+    """The same files, each with its footer."""
+
+
+def table_of(files: tuple[StoredFile, ...]) -> TableFiles:
+    """A table that consists of these files."""
+    return TableFiles(
+        paths=tuple(file.path for file in files),
+        columns=frozenset(name for file in files for name in file.footer.columns),
+        rows=sum(file.footer.rows for file in files),
+        is_plain=all(file.footer.is_plain for file in files),
+        files=files,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +176,21 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
 
     Damage inside a file does not show in its footer.
     """
-    good: list[Path] = []
+    stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
-    columns: set[str] = set()
-    rows = 0
     for path in _parquet_files(folder / table):
-        why, schema, file_rows = _check(path, table)
-        if why is not None:
-            skipped.append(SkippedFile(_name(folder, path), why))
+        footer = read_footer(path, table)
+        if isinstance(footer, str):
+            skipped.append(SkippedFile(_name(folder, path), footer))
             continue
-        good.append(path)
-        columns.update(schema)
-        rows += file_rows
-    return TableFiles(tuple(good), frozenset(columns), rows), skipped
+        stored.append(StoredFile(path, footer))
+    return table_of(tuple(stored)), skipped
 
 
 def table_fault(path: Path, table: str) -> str | None:
     """Why a file of a table cannot be read, by its envelope and footer; None when it can."""
-    return _check(path, table)[0]
+    footer = read_footer(path, table)
+    return footer if isinstance(footer, str) else None
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
@@ -185,66 +202,6 @@ def _parquet_files(folder: Path) -> Iterator[Path]:
 def _worker_and_sequence(path: Path) -> tuple[str, int, str]:
     worker_id, _, sequence = path.stem.rpartition("-")
     return (worker_id, int(sequence), "") if sequence.isdecimal() else (path.stem, -1, path.stem)
-
-
-def _check(path: Path, table: str) -> tuple[str | None, list[str], int]:
-    try:
-        why = _envelope_fault(path)
-        if why is not None:
-            return why, [], 0
-        file = pq.ParquetFile(path)
-        found = file.schema_arrow
-        return _schema_fault(found, table), found.names, file.metadata.num_rows
-    except (OSError, ValueError, pa.ArrowException) as error:
-        return f"cannot be read: {error}", [], 0
-
-
-def _envelope_fault(path: Path) -> str | None:
-    size_bytes = path.stat().st_size
-    if size_bytes < _SMALLEST_PARQUET_BYTES:
-        return f"{size_bytes} bytes long, too short for a Parquet file"
-    with path.open("rb") as file:
-        head = file.read(4)
-        file.seek(-4, 2)
-        tail = file.read(4)
-    if head != _MAGIC or tail != _MAGIC:
-        return "no Parquet magic bytes at its start and end: cut off or not a Parquet file"
-    return None
-
-
-def _schema_fault(found: pa.Schema, table: str) -> str | None:
-    for field in arrow_schema(table):
-        index = found.get_field_index(field.name)
-        if index < 0:
-            if not field.nullable:
-                return f"column {field.name} is missing, expected {field.type}"
-        elif not _reads_as(found.field(index).type, field.type):
-            return f"column {field.name} is {found.field(index).type}, expected {field.type}"
-    return None
-
-
-def _reads_as(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether a stored type can be cast to the contract's without losing anything but width."""
-    if found == expected or pa.types.is_null(found):
-        return True
-    if pa.types.is_dictionary(found):
-        return _reads_as(found.value_type, expected)
-    if pa.types.is_integer(expected):
-        return pa.types.is_integer(found)
-    if pa.types.is_floating(expected):
-        return pa.types.is_floating(found) or pa.types.is_integer(found)
-    if pa.types.is_string(expected):
-        return pa.types.is_string(found) or pa.types.is_large_string(found)
-    if pa.types.is_list(expected):
-        is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
-        return is_list and _reads_as(found.value_type, expected.value_type)
-    if pa.types.is_struct(expected):
-        return pa.types.is_struct(found) and all(
-            found.get_field_index(field.name) >= 0
-            and _reads_as(found.field(found.get_field_index(field.name)).type, field.type)
-            for field in expected
-        )
-    return False
 
 
 def _name(folder: Path, path: Path) -> str:

@@ -6,7 +6,7 @@ opened, so a run that is still being written can be analysed. `workers` has one 
 
 import tempfile
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -17,16 +17,20 @@ from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
 from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import UnreadableDataError
+from rlscope.trace import execution
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (
     RunManifest,
     SkippedFile,
+    StoredFile,
     TableFiles,
     is_integer,
     list_table,
     read_manifest,
     read_workers,
+    table_of,
 )
+from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
 
 EXTENTS: Final = "worker_extents"
@@ -36,6 +40,9 @@ KeptAnswers = dict[str, dict[str, object]]
 """The questions whose answer a connection holds as a table of their name, and the arguments that it was given with."""
 MEMORY_LIMIT: Final = "1200MB"
 """What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
+LEAST_SPILL_BYTES: Final = 2 * 10**9
+SPILL_RATIO: Final = 40
+"""What DuckDB may write to temporary files, as a multiple of the stored bytes: rows unpack to several times those."""
 
 WORKERS: Final = pa.schema(
     [
@@ -62,6 +69,8 @@ class OpenRun:
     created_ns: int | None
     config: RunConfig
     connection: DuckDBPyConnection
+    locked: LockedConnection
+    """What a user's SQL runs on."""
     row_counts: dict[str, int]
     """Rows stored, by table."""
     dropped_rows: dict[str, int]
@@ -88,31 +97,29 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
     for table in TABLES:
         tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
-    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
-        connection = _connect(Path(scratch), folder)
-        try:
-            link = Path(scratch) / "run"
-            if read_all:
-                tables, broken = _without_broken(connection, link, folder, tables)
-                skipped.extend(broken)
-            _create_tables(connection, link, folder, tables)
-            connection.from_arrow(_workers_table(workers)).create_view("workers")
-            _create_macros(connection, folder)
-            _lock_down(connection, Path(scratch), folder)
+    with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
+        link = scratch / "run"
+        if read_all:
+            tables, broken = _without_broken(connection, link, folder, tables)
+            skipped.extend(broken)
+        _create_tables(connection, link, folder, tables)
+        connection.from_arrow(_workers_table(workers)).create_view("workers")
+        _create_macros(connection, folder)
+        _lock_down(connection, scratch, folder)
+        with closing(LockedConnection(connection, _as_stored(tables), (EXTENTS,), macros_sql)) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,
                 created_ns=manifest.created_ns,
                 config=config,
                 connection=connection,
+                locked=locked,
                 row_counts={table: files.rows for table, files in tables.items()},
                 dropped_rows=_dropped_rows(workers),
                 skipped_files=tuple(skipped),
                 gaps=(*gaps, *_identity_gaps(workers)),
                 settings=manifest.config,
             )
-        finally:
-            connection.close()
 
 
 @contextmanager
@@ -125,20 +132,26 @@ def open_rows(
     """
     documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
-    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
-        connection = _connect(Path(scratch), folder)
-        try:
-            for table in TABLES:
-                held = rows.get(table, arrow_schema(table).empty_table())
-                connection.from_arrow(held).create_view(table)
-            connection.from_arrow(_workers_table(documents)).create_view("workers")
-            _create_macros(connection, folder)
-            _lock_down(connection, Path(scratch), folder)
-            counts = {table: held.num_rows for table, held in rows.items()}
-            dropped = _dropped_rows(documents)
-            yield OpenRun(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
-        finally:
-            connection.close()
+    with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
+        for table in TABLES:
+            held = rows.get(table, arrow_schema(table).empty_table())
+            connection.from_arrow(held).create_view(table)
+        connection.from_arrow(_workers_table(documents)).create_view("workers")
+        _create_macros(connection, folder)
+        _lock_down(connection, scratch, folder)
+        with closing(LockedConnection(connection, {}, (EXTENTS,), macros_sql)) as locked:
+            yield OpenRun(
+                folder=folder,
+                run_id=manifest.run_id,
+                created_ns=manifest.created_ns,
+                config=config,
+                connection=connection,
+                locked=locked,
+                row_counts=dict.fromkeys(TABLES, 0) | {table: held.num_rows for table, held in rows.items()},
+                dropped_rows=_dropped_rows(documents),
+                skipped_files=(),
+                gaps=(),
+            )
 
 
 def open_empty() -> DuckDBPyConnection:
@@ -151,13 +164,35 @@ def open_empty() -> DuckDBPyConnection:
     return connection
 
 
-def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
+@contextmanager
+def _connected(folder: Path, stored_bytes: int) -> Generator[tuple[DuckDBPyConnection, Path]]:
+    """A connection and its scratch folder, both gone with the block."""
+    with tempfile.TemporaryDirectory(prefix="rlscope-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
+        connection = _connect(scratch, folder, max(LEAST_SPILL_BYTES, SPILL_RATIO * stored_bytes))
+        try:
+            yield connection, scratch
+        finally:
+            execution.close(connection)
+
+
+def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
+    return sum(path.stat().st_size for files in tables.values() for path in files.paths)
+
+
+def _as_stored(tables: Mapping[str, TableFiles]) -> dict[str, tuple[Path, ...]]:
+    """The files of the tables that are read as they are."""
+    return {table: files.paths for table, files in tables.items() if files.is_plain}
+
+
+def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:
     """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
     (scratch / "run").symlink_to(folder, target_is_directory=True)
     connection = duckdb.connect(
         config={
             "memory_limit": MEMORY_LIMIT,
             "temp_directory": str(scratch / "spill"),
+            "max_temp_directory_size": f"{spill_bytes}B",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
@@ -192,20 +227,17 @@ def _without_broken(
     sound: dict[str, TableFiles] = {}
     broken: list[SkippedFile] = []
     for table, files in tables.items():
-        paths: list[Path] = []
-        columns: set[str] = set()
-        rows = 0
-        for path in files.paths:
-            name = path.relative_to(folder)
+        good: list[StoredFile] = []
+        for file in files.files:
+            name = file.path.relative_to(folder)
             try:
-                stored = connection.read_parquet(str(link / name))
-                rows += sum(batch.num_rows for batch in stored.to_arrow_reader())
+                for _ in connection.read_parquet(str(link / name)).to_arrow_reader():
+                    pass
             except (duckdb.Error, OSError, pa.ArrowException) as error:
                 broken.append(SkippedFile(name.as_posix(), f"cannot be read: {error}"))
                 continue
-            paths.append(path)
-            columns.update(stored.columns)
-        sound[table] = TableFiles(tuple(paths), frozenset(columns), rows)
+            good.append(file)
+        sound[table] = table_of(tuple(good))
     return sound, broken
 
 

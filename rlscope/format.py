@@ -21,6 +21,7 @@ _NOUNS: Final = {
     "steps": ("step", "steps"),
     "skipped_files": ("file", "files"),
     "dropped_rows": ("row", "rows"),
+    "missing_rows": ("row", "rows"),
     "workers_without_end": ("worker", "workers"),
 }
 

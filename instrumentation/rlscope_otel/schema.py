@@ -10,6 +10,8 @@ A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No d
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # pyarrow ships no types; it is confined to this module and `parquet.py`.
 
+import struct
+import zlib
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -245,6 +247,15 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "gpu_samples": GPU_SAMPLES,
     "spans": SPANS,
 }
+
+STAMP_KEYS: Final = ("rlscope.run", "rlscope.table", "rlscope.worker", "rlscope.sequence")
+"""Metadata of a file: the run, table and worker that it belongs to, and its number among their files, from 1 on."""
+
+
+def chained_checksum(before: int, sequence: int, file_crc32: int) -> int:
+    """The checksum of a table's files up to one of them, from that of the files before it; 0 before the first."""
+    return zlib.crc32(struct.pack("<QI", sequence, file_crc32), before)
+
 
 TIMES: Final[dict[str, tuple[str, str]]] = {
     "samples": ("finished_ns", "finished_ns"),

@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.store import OpenRun
 
@@ -44,6 +45,8 @@ class DataQuality:
     gaps: tuple[str, ...]
     """Everything else, one sentence each."""
     sampled_engines: tuple[SampledEngine, ...] = ()
+    completeness: Completeness = NOT_KNOWN
+    """Whether every row that the workers wrote was read."""
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -74,6 +77,7 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
             for row in answers["sampled_engines"].iter_rows(named=True)
         ),
+        completeness=run.completeness,
     )
 
 

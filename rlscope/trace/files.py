@@ -5,6 +5,7 @@ A damaged file is skipped and listed with the reason. Only an unknown format, or
 
 import json
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +14,15 @@ from typing import Final, TypeGuard, cast
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN
 
 from rlscope.errors import RunFolderError
-from rlscope.trace.footers import Footer, read_footer
+from rlscope.trace.footers import LATEST_NS, Footer, read_footer
 
+RUN_FILE: Final = "run.json"
+LARGEST_JSON_BYTES: Final = 4 * 10**6
+"""Of run.json or a worker file: the settings of a run are a few kilobytes."""
+_MOST_NAME_CHARACTERS: Final = 1_000
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
-_LATEST_NS: Final = 1 << 62
-"""In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ class SkippedFile:
 
 def read_manifest(folder: Path) -> RunManifest:
     """Read run.json. Raises RunFolderError for what is no run, or a format that this version does not know."""
-    path = folder / "run.json"
+    path = folder / RUN_FILE
     if not folder.is_dir():
         raise RunFolderError.of(
             folder,
@@ -81,7 +84,7 @@ def read_manifest(folder: Path) -> RunManifest:
             expected="the folder of a run",
             next_step="Pass the folder that RLSCOPE_RUN_DIR named while the run was recorded.",
         )
-    if not path.is_file():
+    if not path.exists():
         raise RunFolderError.of(
             folder,
             found="no run.json",
@@ -92,9 +95,14 @@ def read_manifest(folder: Path) -> RunManifest:
 
 
 def _json_object(path: Path) -> Mapping[str, object]:
+    why = irregularity(path, path.parent if path.name == RUN_FILE else path.parent.parent)
+    if why is not None:
+        raise RunFolderError.of(path, found=why, expected="a JSON file of its own", next_step="Copy the file there.")
     try:
+        if path.stat().st_size > LARGEST_JSON_BYTES:
+            raise ValueError(f"more than {LARGEST_JSON_BYTES:,} bytes")
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError.of(
             path, found=f"text that is not JSON ({error})", expected="a JSON object", next_step="Restore the file."
         ) from error
@@ -103,6 +111,21 @@ def _json_object(path: Path) -> Mapping[str, object]:
             path, found=f"a JSON {type(document).__name__}", expected="a JSON object", next_step="Restore the file."
         )
     return cast("Mapping[str, object]", document)
+
+
+def irregularity(path: Path, folder: Path) -> str | None:
+    """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return "a folder"
+        if not stat.S_ISREG(mode):
+            return "a pipe, a socket or a device"
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return "a link that leads out of the run folder"
+    except (OSError, RuntimeError) as error:
+        return f"what cannot be opened ({error})"
+    return None
 
 
 def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
@@ -117,7 +140,7 @@ def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
     config = document.get("config")
     created_ns = document.get("created_ns")
     return RunManifest(
-        run_id=str(document.get("run_id") or path.parent.name),
+        run_id=str(document.get("run_id") or path.parent.name)[:_MOST_NAME_CHARACTERS],
         created_ns=created_ns if is_integer(created_ns) else None,
         config=cast("Mapping[str, object]", config) if isinstance(config, dict) else {},
     )
@@ -163,7 +186,7 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
 
 
 def _is_too_late(value: object) -> bool:
-    return isinstance(value, int) and value >= _LATEST_NS
+    return isinstance(value, int) and value >= LATEST_NS
 
 
 def _late_fault(key: str, value: object) -> str:
@@ -179,7 +202,7 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
     stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
     for path in _parquet_files(folder / table):
-        footer = read_footer(path, table)
+        footer = irregularity(path, folder) or read_footer(path, table)
         if isinstance(footer, str):
             skipped.append(SkippedFile(_name(folder, path), footer))
             continue
@@ -189,7 +212,7 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
 
 def table_fault(path: Path, table: str) -> str | None:
     """Why a file of a table cannot be read, by its envelope and footer; None when it can."""
-    footer = read_footer(path, table)
+    footer = irregularity(path, path.parent.parent) or read_footer(path, table)
     return footer if isinstance(footer, str) else None
 
 

@@ -11,13 +11,18 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import TABLES, TIMES, arrow_schema
+from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, Column, arrow_schema
 
 _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
+LATEST_NS: Final = 1 << 62
+"""In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
+_LENGTHS: Final = ("busy_ns", "env_wait_ns")
+"""Columns in nanoseconds that are no times."""
+_NUMBERED: Final = ("version", "staleness")
+"""Numbers inside a list that may be below 0, and of which nothing else bounds the size."""
 LONGEST_TEXT_BYTES: Final = 65_536
 """Of a name, an id or a reason. Longer ones are no names, and a few of them fill the memory."""
-_STAMP_KEYS: Final = (b"rlscope.run", b"rlscope.table", b"rlscope.worker", b"rlscope.sequence")
 
 
 class Stamp(NamedTuple):
@@ -43,10 +48,8 @@ class Footer:
     first_ns: int | None
     """The earliest and the latest time in its rows, where the footer has them."""
     last_ns: int | None
-    may_lack: frozenset[str]
-    """Required columns that may hold a NULL."""
-    may_be_long: frozenset[str]
-    """Columns with a text that may be longer than LONGEST_TEXT_BYTES."""
+    suspects: frozenset[str]
+    """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
@@ -77,12 +80,7 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         stamp=_stamp(metadata.metadata or {}),
         first_ns=min(low.min for low in lows) if timed else None,
         last_ns=max(high.max for high in highs) if timed else None,
-        may_lack=_may_lack(table, found, chunks),
-        may_be_long=frozenset(
-            chunk.path_in_schema.split(".")[0]
-            for chunk in chunks
-            if chunk.physical_type == "BYTE_ARRAY" and chunk.total_uncompressed_size > LONGEST_TEXT_BYTES
-        ),
+        suspects=frozenset(_suspects(table, found, chunks)),
     )
 
 
@@ -93,32 +91,54 @@ def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
             yield row_group.column(column)
 
 
-def _may_lack(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]) -> frozenset[str]:
-    """The required columns that are stored as optional, unless their statistics say that no value is missing."""
-    required = {column.name for column in TABLES[table] if not column.nullable}
-    optional = {name for name in required if _has_optional(found.field(name))}
-    if not optional:
-        return frozenset()
-    lacking: set[str] = set()
+def _suspects(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]) -> Iterator[str]:
+    """The columns of which the statistics do not say that every value is in order."""
+    columns = {column.name: column for column in TABLES[table]}
+    lacks = {name for name, column in columns.items() if not column.nullable and _has_optional(found, name)}
     for chunk in chunks:
-        name = chunk.path_in_schema.split(".")[0]
+        name, _, inside = chunk.path_in_schema.partition(".")
+        if name not in columns:
+            continue
         statistics = chunk.statistics
-        if name in optional and (statistics is None or not statistics.has_null_count or statistics.null_count):
-            lacking.add(name)
-    return frozenset(lacking)
+        if name in lacks and (statistics is None or not statistics.has_null_count or statistics.null_count):
+            yield name
+        elif chunk.physical_type == "BYTE_ARRAY":
+            if chunk.total_uncompressed_size > LONGEST_TEXT_BYTES:
+                yield name
+        elif chunk.physical_type in ("INT32", "INT64"):
+            low, high = number_limits(columns[name], inside.rpartition(".")[2])
+            if statistics is None or not statistics.has_min_max:
+                if statistics is None or statistics.null_count != chunk.num_values:
+                    yield name
+            elif statistics.min < low or statistics.max > high:
+                yield name
 
 
-def _has_optional(field: pa.Field) -> bool:
+def number_limits(column: Column, inside: str = "") -> tuple[int, int]:
+    """The least and the most that a whole number of a column, or of a field inside it, can be."""
+    if column.unit == "ns" and not inside and column.name not in _LENGTHS:
+        return -LATEST_NS, LATEST_NS
+    if inside in _NUMBERED or (not inside and column.unit == "" and column.name != "segment"):
+        return -(1 << 31), 1 << 31
+    return 0, 1 << 53
+
+
+def _has_optional(found: pa.Schema, name: str) -> bool:
+    index = found.get_field_index(name)
+    return index >= 0 and _is_optional(found.field(index))
+
+
+def _is_optional(field: pa.Field) -> bool:
     """Whether a field, or one inside it, may be NULL."""
-    if field.nullable:
-        return True
     inside = [field.type.value_field] if pa.types.is_list(field.type) else ()
     inside = list(field.type) if pa.types.is_struct(field.type) else inside
-    return any(_has_optional(each) for each in inside)
+    return field.nullable or any(_is_optional(each) for each in inside)
 
 
 def _stamp(metadata: Mapping[bytes, bytes]) -> Stamp | None:
-    run_id, table, worker_id, sequence = (metadata.get(key, b"").decode("utf-8", "replace") for key in _STAMP_KEYS)
+    run_id, table, worker_id, sequence = (
+        metadata.get(key.encode(), b"").decode("utf-8", "replace") for key in STAMP_KEYS
+    )
     return Stamp(run_id, table, worker_id, int(sequence)) if sequence.isdecimal() and len(sequence) < 20 else None
 
 

@@ -5,19 +5,21 @@ opened, so a run that is still being written can be analysed. `workers` has one 
 """
 
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import duckdb
 import pyarrow as pa
-from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import UnreadableDataError
 from rlscope.trace import execution
+from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (
     RunManifest,
@@ -32,6 +34,8 @@ from rlscope.trace.files import (
 )
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
+from rlscope.trace.row_checks import check_rows
+from rlscope.trace.usual_times import Window, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""
@@ -80,6 +84,8 @@ class OpenRun:
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The config as it was given, with what `config` leaves out."""
     kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
+    completeness: Completeness = NOT_KNOWN
+    """Whether every row that the workers wrote was read."""
 
 
 @contextmanager
@@ -90,6 +96,52 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
     Raises RunFolderError for a folder that is no run, or an unknown format version.
     """
     folder = folder.resolve()
+    given = _read_files(folder)
+    with _connected(folder, _stored_bytes(given.tables)) as (connection, scratch):
+        link, tables, skipped = scratch / "run", given.tables, given.skipped
+        if read_all:
+            tables, broken = _without_broken(connection, link, folder, tables)
+            skipped = (*skipped, *broken)
+        rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
+        connection.from_arrow(_workers_table(given.workers)).create_view("workers")
+        _create_macros(connection, folder)
+        _lock_down(connection, scratch, folder)
+        as_stored = {table: files.paths for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
+        with closing(LockedConnection(connection, as_stored, (EXTENTS, *rows.kept), macros_sql)) as locked:
+            yield OpenRun(
+                folder=folder,
+                run_id=given.manifest.run_id,
+                created_ns=given.created_ns,
+                config=given.config,
+                connection=connection,
+                locked=locked,
+                row_counts=rows.counts,
+                dropped_rows=_dropped_rows(given.workers),
+                skipped_files=skipped,
+                gaps=(*given.gaps, *chain(*rows.gaps.values())),
+                settings=given.manifest.config,
+                completeness=given.completeness,
+            )
+
+
+class _Given(NamedTuple):
+    """A run folder as far as it is known before a row is read."""
+
+    manifest: RunManifest
+    config: RunConfig
+    created_ns: int | None
+    workers: list[dict[str, object]]
+    tables: dict[str, TableFiles]
+    skipped: tuple[SkippedFile, ...]
+    gaps: tuple[str, ...]
+    window: Window | None
+    completeness: Completeness
+    unsure: frozenset[str]
+    """Tables in which rows may be stored twice."""
+
+
+def _read_files(folder: Path) -> _Given:
+    """Read run.json, the worker files and the footers, and compare them with each other."""
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
@@ -97,29 +149,22 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
     for table in TABLES:
         tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
-    with _connected(folder, _stored_bytes(tables)) as (connection, scratch):
-        link = scratch / "run"
-        if read_all:
-            tables, broken = _without_broken(connection, link, folder, tables)
-            skipped.extend(broken)
-        _create_tables(connection, link, folder, tables)
-        connection.from_arrow(_workers_table(workers)).create_view("workers")
-        _create_macros(connection, folder)
-        _lock_down(connection, scratch, folder)
-        with closing(LockedConnection(connection, _as_stored(tables), (EXTENTS,), macros_sql)) as locked:
-            yield OpenRun(
-                folder=folder,
-                run_id=manifest.run_id,
-                created_ns=manifest.created_ns,
-                config=config,
-                connection=connection,
-                locked=locked,
-                row_counts={table: files.rows for table, files in tables.items()},
-                dropped_rows=_dropped_rows(workers),
-                skipped_files=tuple(skipped),
-                gaps=(*gaps, *_identity_gaps(workers)),
-                settings=manifest.config,
-            )
+    checked = check_files(folder, manifest.run_id, workers, tables)
+    window = usual_window(checked.tables, workers)
+    workers, time_gaps = with_usual_times(workers, checked.tables, window)
+    created_ns, created_gaps = _usual_creation(manifest.created_ns, window)
+    return _Given(
+        manifest=manifest,
+        config=config,
+        created_ns=created_ns,
+        workers=workers,
+        tables=checked.tables,
+        skipped=(*skipped, *checked.skipped),
+        gaps=(*gaps, *time_gaps, *created_gaps, *_identity_gaps(workers)),
+        window=window,
+        completeness=checked.completeness,
+        unsure=checked.unsure,
+    )
 
 
 @contextmanager
@@ -180,9 +225,11 @@ def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
     return sum(path.stat().st_size for files in tables.values() for path in files.paths)
 
 
-def _as_stored(tables: Mapping[str, TableFiles]) -> dict[str, tuple[Path, ...]]:
-    """The files of the tables that are read as they are."""
-    return {table: files.paths for table, files in tables.items() if files.is_plain}
+def _usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
+    """When the run was created, and what is wrong with it; None for a time far from the rest of the run."""
+    if created_ns is None or window is None or window.holds(created_ns):
+        return created_ns, ()
+    return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)
 
 
 def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:
@@ -202,22 +249,54 @@ def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnectio
     return connection
 
 
-def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]) -> None:
+class _Rows(NamedTuple):
+    """What the tables came to."""
+
+    counts: dict[str, int]
+    gaps: dict[str, tuple[str, ...]]
+    kept: tuple[str, ...]
+    """Tables that are no views: what was stored twice was taken out of them."""
+
+
+def _create_tables(
+    connection: DuckDBPyConnection,
+    link: Path,
+    folder: Path,
+    tables: Mapping[str, TableFiles],
+    window: Window | None,
+    unsure: Collection[str],
+) -> _Rows:
+    """Every table by its name, without rows that cannot be."""
+    result = _Rows({}, {}, ())
     for table, files in tables.items():
         empty = connection.from_arrow(arrow_schema(table).empty_table())
+        result.counts[table], result.gaps[table] = files.rows, ()
         if not files.paths:
             empty.create_view(table)
             continue
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
         try:
             stored = connection.read_parquet(paths, union_by_name=True)
+            checked = check_rows(_contract_rows(stored, empty, files), table, files, window, table in unsure)
+            if checked.is_distinct:
+                checked.rows.create(table)
+                result = result._replace(kept=(*result.kept, table))
+            else:
+                checked.rows.create_view(table)
         except duckdb.Error as error:
             raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
-        columns = [
-            (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
-            for name, kind in zip(empty.columns, empty.types, strict=True)
-        ]
-        stored.select(*columns).create_view(table)
+        result.counts[table] -= checked.left_out
+        result.gaps[table] = checked.gaps
+    return result
+
+
+def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation, files: TableFiles) -> DuckDBPyRelation:
+    """The stored rows with the contract's columns and types."""
+    columns = [
+        (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
+        for name, kind in zip(empty.columns, empty.types, strict=True)
+    ]
+    return stored.select(*columns)
 
 
 def _without_broken(
@@ -276,7 +355,7 @@ def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:
         if not isinstance(counts, dict):
             continue
         for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(table, str) and isinstance(count, int) and count > 0:
+            if table in TABLES and is_integer(count) and count > 0:
                 dropped[table] = dropped.get(table, 0) + count
     return dropped
 

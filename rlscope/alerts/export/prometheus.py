@@ -257,6 +257,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "staleness.samples.max": "the trainer's hook exports the staleness of tokens, not of samples",
     "unattributed_ratio": "unattributed time is the remainder of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know the length of a sample",
+    "rows.missing": "only the files of a whole run show it",
     "throughput.residual_ratio": "the model needs the whole trace",
     "weight_update.duration_s": "it runs from one worker's publication to another worker's update",
     "weight_update.overdue_periods": "an engine only knows its own updates, not which engine was first",

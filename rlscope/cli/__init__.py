@@ -15,6 +15,7 @@ from rich.console import Console
 from rlscope.cli import analyze, check, plan, query, rules, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
+from rlscope.text_out import for_terminal
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -68,7 +69,7 @@ def _leave_what_is_stuck() -> None:
 
 def _complain(error: RlscopeError) -> None:
     """On a terminal lines end between words, and a path stays whole; elsewhere they are left as they are."""
-    console, text = Console(stderr=True), f"rlscope: {error}"
+    console, text = Console(stderr=True), for_terminal(f"rlscope: {error}")
     if console.is_terminal:
         # Line by line: below a SELECT that is refused, a mark points at the place.
         between_words = TextWrapper(console.width, break_long_words=False, break_on_hyphens=False)

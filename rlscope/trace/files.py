@@ -14,9 +14,13 @@ from typing import Final, TypeGuard, cast
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN
 
 from rlscope.errors import RunFolderError
+from rlscope.text_out import cleaned, for_terminal
 from rlscope.trace.footers import LATEST_NS, Footer, read_footer
 
 RUN_FILE: Final = "run.json"
+_GLOBS: Final = "*?[]{}"
+"""By these a reader takes one name for several."""
+_HALF_A_PAIR: Final = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 LARGEST_JSON_BYTES: Final = 4 * 10**6
 """Of run.json or a worker file: the settings of a run are a few kilobytes."""
 _MOST_NAME_CHARACTERS: Final = 1_000
@@ -101,7 +105,10 @@ def _json_object(path: Path) -> Mapping[str, object]:
     try:
         if path.stat().st_size > LARGEST_JSON_BYTES:
             raise ValueError(f"more than {LARGEST_JSON_BYTES:,} bytes")
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
+        # Half of a pair is no character, and no table can hold it.
+        document = cleaned(document) if _HALF_A_PAIR.search(text) else document
     except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError.of(
             path, found=f"text that is not JSON ({error})", expected="a JSON object", next_step="Restore the file."
@@ -115,6 +122,8 @@ def _json_object(path: Path) -> Mapping[str, object]:
 
 def irregularity(path: Path, folder: Path) -> str | None:
     """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
+    if not path.name.isprintable() or any(mark in path.name for mark in _GLOBS):
+        return "a file whose name can stand for others, or cannot be printed"
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
@@ -228,4 +237,4 @@ def _worker_and_sequence(path: Path) -> tuple[str, int, str]:
 
 
 def _name(folder: Path, path: Path) -> str:
-    return path.relative_to(folder).as_posix()
+    return for_terminal(path.relative_to(folder).as_posix())

@@ -289,7 +289,7 @@ def _read_engine_series(run: _Run) -> None:
                 _add_row(run, address, before.get(address), reading)
                 before[address] = reading
             reading = current[address] = _Reading(float(time_s))
-        if value == value:  # noqa: PLR0124: NaN is no reading
+        if value == value:
             reading.values[metric] = reading.values.get(metric, 0.0) + float(value)
     for address, reading in current.items():
         _add_row(run, address, before.get(address), reading)

@@ -36,7 +36,8 @@ _RUNNING, _QUEUED, _TOKENS, _PROMPTS = (
 _SERIES: Final = frozenset({_RUNNING, _QUEUED, _TOKENS, _PROMPTS})
 _LONGEST_SAMPLE_S: Final = 60.0
 """Two readings further apart are of two stretches: the engine was away between them."""
-_TOOL_FACTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
+_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
+_RESULTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
 
 
 class _Lengths(NamedTuple):
@@ -160,7 +161,7 @@ def _read_metrics(run: _Run) -> None:
             facts = {
                 name: float(value)
                 for name, value in _mapping(record.get("metrics")).items()
-                if isinstance(value, int | float) and (name.startswith("perf/actor_train") or name in _TOOL_FACTS)
+                if isinstance(value, int | float) and (name.startswith("perf/actor_train") or name in _RESULTS)
             }
             run.numbers.setdefault(step, {}).update(facts)
 
@@ -276,6 +277,7 @@ def _read_engine_series(run: _Run) -> None:
     """Add a row between two scrapes of an engine; its series may be split by labels, which add up."""
     before: dict[str, _Reading] = {}
     current: dict[str, _Reading] = {}
+    idle: dict[str, Span] = {}
     for file, record in _records(run, "engine_series"):
         time_s, address, metric, value = (record.get(name) for name in ("ts", "addr", "metric", "value"))
         if not _is_time(time_s) or not isinstance(address, str) or not isinstance(value, int | float):
@@ -286,16 +288,20 @@ def _read_engine_series(run: _Run) -> None:
         reading = current.get(address)
         if reading is None or time_s > reading.time_s:
             if reading is not None:
-                _add_row(run, address, before.get(address), reading)
+                _add_row(run, address, before.get(address), reading, idle)
                 before[address] = reading
             reading = current[address] = _Reading(float(time_s))
         if value == value:  # noqa: PLR0124: NaN is no reading
             reading.values[metric] = reading.values.get(metric, 0.0) + float(value)
     for address, reading in current.items():
-        _add_row(run, address, before.get(address), reading)
+        _add_row(run, address, before.get(address), reading, idle)
+    for worker, span in idle.items():
+        add_activity(run.target, worker, span, _IDLE)
 
 
-def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading) -> None:
+def _add_row(
+    run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, Span]
+) -> None:
     worker = run.engines.get(address)
     if worker is None:
         worker = run.engines[address] = safe_worker_id(address)
@@ -309,8 +315,14 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading) 
     )
     run.target.extend_worker(worker, start_ns, end_ns)
     if not (running or decoded or prefilled):
-        wait = {"activity": "wait", "reason": "requests", "start_ns": start_ns, "end_ns": end_ns}
-        run.target.add("activities", {"worker_id": worker, **wait})
+        # One stretch, however often it was looked at: an update of weights inside it is the later, inner span.
+        since = idle.get(worker)
+        if since is not None and since.end_ns == start_ns:
+            idle[worker] = since._replace(end_ns=end_ns)
+            return
+        if since is not None:
+            add_activity(run.target, worker, since, _IDLE)
+        idle[worker] = Span("idle", start_ns, end_ns)
         return
     run.target.add(
         "engine_steps",

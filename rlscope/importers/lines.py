@@ -287,7 +287,7 @@ def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[
     if not has_date:
         start = _local(first, ended.replace(hour=0, minute=0, second=0, microsecond=0)) or ended
         return start, _local(last, start) or start
-    end = _local(last, datetime(year or ended.year, 1, 1)) or ended  # noqa: DTZ001
+    end = _local(last, datetime(year or ended.year, 1, 1)) or ended
     if year is None and end.replace(tzinfo=None) > ended + timedelta(days=2):
         end = end.replace(year=end.year - 1)
     start = _local(first, end) or end

@@ -474,7 +474,15 @@ def _say(run: _Run) -> None:
             expected="the telemetry of a miles run",
             next_step="Pass the --dump-details folder of a run that got as far as its first rollout.",
         )
-    for table in ("train_steps", "activities", "weight_updates", "engine_steps", "gpu_samples", "queue_depths", "samples"):
+    for table in (
+        "train_steps",
+        "activities",
+        "weight_updates",
+        "engine_steps",
+        "gpu_samples",
+        "queue_depths",
+        "samples",
+    ):
         if target.rows_of(table):
             target.say_origin(table, Certainty.RECORDED)
     if target.rows_of("deliveries"):

@@ -107,7 +107,11 @@ def _recognise(source: Source) -> str | None:
     totals = sum(1 for line in lines if _TOTAL.search(line))
     if totals:
         return f"{totals} lines `• Total step time`"
-    return f"{steps} lines `Step N/M`" if steps and any("Generating responses for batch" in line for line in lines) else None
+    return (
+        f"{steps} lines `Step N/M`"
+        if steps and any("Generating responses for batch" in line for line in lines)
+        else None
+    )
 
 
 def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
@@ -197,7 +201,9 @@ def _workers(
     target.add_worker(_TRAINER.worker_id, _TRAINER.role, gpu_count=options.gpus.get("trainer", trainer_gpus))
     target.add_worker(_SAMPLER.worker_id, _SAMPLER.role, gpu_count=options.gpus.get("sampler", sampling))
     if trainer_gpus is None and not {"trainer", "sampler"} <= options.gpus.keys():
-        target.note("How the GPUs are split between trainer and sampler is not in the log. Pass --gpus trainer=N,sampler=N.")
+        target.note(
+            "How the GPUs are split between trainer and sampler is not in the log. Pass --gpus trainer=N,sampler=N."
+        )
     return (_TRAINER, _SAMPLER)
 
 

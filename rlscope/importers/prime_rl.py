@@ -303,9 +303,7 @@ def _read_inference(run: _Run, folder: Path, options: ImportOptions, progress: P
 
 def _read_rollouts(run: _Run, folder: Path, progress: Progress) -> None:
     """The episodes that were trained on, then those that only arrived."""
-    steps = sorted(
-        (int(found[1]), path) for path in folder.glob("step_*") if (found := _STEP_FOLDER.search(path.name))
-    )
+    steps = sorted((int(found[1]), path) for path in folder.glob("step_*") if (found := _STEP_FOLDER.search(path.name)))
     last_trained = -1
     for step, path in steps:
         for episode in _episodes(run, path / "train" / "effective" / "traces.jsonl", progress):
@@ -326,9 +324,7 @@ def _episodes(run: _Run, path: Path, progress: Progress) -> Iterator[dict[str, A
     run.target.add_file("jsonl", file.source())
 
 
-def _add_episode(
-    run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool = True
-) -> None:
+def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool = True) -> None:
     """Add the trainable traces of an episode that were not added before."""
     policy = _inside(episode, "run", "work", "policy")
     group = _inside(episode, "group").get("id")
@@ -345,7 +341,9 @@ def _add_episode(
         if end_ns is None:
             continue
         run.samples += 1
-        queued_ns = max(end_ns, *(_time_ns(_inside(trace, "timing", part), "end") or 0 for part in ("scoring", "finalize")))
+        queued_ns = max(
+            end_ns, *(_time_ns(_inside(trace, "timing", part), "end") or 0 for part in ("scoring", "finalize"))
+        )
         delivery = {"sample_id": str(name), "worker_id": _TRAINER, "queued_ns": queued_ns, "reward": _reward(trace)}
         if is_trained:
             taken_ns, version = run.taken.get(step, (queued_ns, step - 1))
@@ -356,9 +354,7 @@ def _add_episode(
             run.target.add("deliveries", {**delivery, "outcome": _why_not(episode), "taken_ns": queued_ns})
 
 
-def _add_calls(
-    run: _Run, trace: Mapping[str, Any], name: str, group: object, policy: Mapping[str, Any]
-) -> int | None:
+def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, policy: Mapping[str, Any]) -> int | None:
     """Add a trace's model calls as segments and return the end of the last; None for a trace without any."""
     last_ns: int | None = None
     segment = 0

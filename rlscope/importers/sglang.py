@@ -208,9 +208,7 @@ def _learn_times(survey: _Survey, gaps: list[_Gap]) -> None:
     survey.prefill_s = median(positive) if positive else None
 
 
-def _gaps(
-    log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | None = None
-) -> Iterator[_Entry | _Gap]:
+def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | None = None) -> Iterator[_Entry | _Gap]:
     """The gaps between decode lines, and the lines that end none: the first of an engine, and prefills."""
     before: dict[str, _Entry] = {}
     prefills: Counter[str] = Counter()
@@ -447,9 +445,13 @@ class _Engines:
         if rows and recorded == rows:
             self._target.say_origin("engine_steps", Certainty.RECORDED)
         elif rows:
-            rule = "where the batch changed or a prefill lay between two lines, passes take what others of their size took"
+            rule = (
+                "where the batch changed or a prefill lay between two lines, passes take what others of their size took"
+            )
             self._target.say_origin("engine_steps", Certainty.INFERRED, rule)
-            self._target.note(f"{recorded:,} of {rows:,} engine rows have a recorded pass time; the others are inferred.")
+            self._target.note(
+                f"{recorded:,} of {rows:,} engine rows have a recorded pass time; the others are inferred."
+            )
         if log.merged_lines:
             for lane in lanes:
                 self._target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))

@@ -131,6 +131,4 @@ def _finish_reason(value: object) -> str | None:
     return kind if kind in ("stop", "length", "abort") else None  # pyright: ignore[reportUnknownVariableType]
 
 
-SGLANG_REQUESTS: Final = Importer(
-    "sglang-requests", "SGLang request metrics", _recognise, _read, is_companion=True
-)
+SGLANG_REQUESTS: Final = Importer("sglang-requests", "SGLang request metrics", _recognise, _read, is_companion=True)

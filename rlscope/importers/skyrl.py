@@ -220,7 +220,9 @@ def _say(run: _Run) -> None:
     for table in ("train_steps", "weight_updates", "activities"):
         if run.target.rows_of(table):
             run.target.say_origin(table, Certainty.RECORDED)
-    run.target.note("Tokens of a step are not in SkyRL's console: no throughput. Its .wandb file or W&B export has them.")
+    run.target.note(
+        "Tokens of a step are not in SkyRL's console: no throughput. Its .wandb file or W&B export has them."
+    )
     if not run.steps:
         run.target.note("No training step has ended in this log.")
 

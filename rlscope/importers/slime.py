@@ -218,7 +218,9 @@ def _add_workers(run: _Run, options: ImportOptions) -> None:
         sampling = options.gpus.get("sampler", numbers.get("rollout_num_gpus"))
         run.target.add_worker(_ROLLOUT, "sampler", gpu_count=sampling)
         if sampling is None:
-            run.target.note("GPUs of the rollouts are not in the log: their time is not counted. Pass --gpus sampler=N.")
+            run.target.note(
+                "GPUs of the rollouts are not in the log: their time is not counted. Pass --gpus sampler=N."
+            )
     if gpus is None:
         run.target.note("GPUs of the trainer are not in the log: its time is not counted. Pass --gpus trainer=N.")
     for timers in run.timers.values():

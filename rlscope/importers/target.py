@@ -6,7 +6,7 @@ Rows are written in batches as they come, so that a log of gigabytes takes const
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,6 +19,10 @@ from rlscope.errors import OutputError
 from rlscope.trace.imported import Certainty, Imported, SourceFile, TableOrigin, as_document
 
 _BATCH_ROWS: Final = 20_000
+_TIMES: Final = frozenset(
+    ("start_ns", "end_ns", "time_ns", "submitted_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns")
+)
+_STRETCHES: Final = (("start_ns", "end_ns"), ("started_ns", "finished_ns"))
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
     for table, columns in TABLES.items()
@@ -40,6 +44,10 @@ class ImportOptions:
     """Of the time stamps in a log that has no year; None takes the file's."""
     gpu_owners: Mapping[int, str] = field(default_factory=dict[int, str])
     """`--gpu-owner 0-3=trainer`: worker by index of the GPU."""
+    with_files: tuple[Path, ...] = ()
+    """`--with`: other files of the same run."""
+    engine_logs: tuple[Path, ...] = ()
+    """`--engine-log`: logs of the engines, one each."""
 
 
 class ImportTarget:
@@ -54,6 +62,8 @@ class ImportTarget:
         self.relative_origin_ns = relative_origin_ns
         self.clock: Literal["wall", "relative"] = "wall"
         self.is_thinned = False
+        self.knows_samplers = False
+        """Whether some file tells what the samplers do, so that nobody needs to infer it."""
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
@@ -64,6 +74,8 @@ class ImportTarget:
         self._notes: dict[str, None] = {}
         self._files: list[SourceFile] = []
         self._carriers: dict[str, None] = {}
+        self._refusals: dict[str, None] = {}
+        self._cuts: list[tuple[int, int]] = []
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
         self._written: dict[str, int] = dict.fromkeys(TABLES, 0)
 
@@ -79,6 +91,8 @@ class ImportTarget:
                 held[name] = None
         if not held.keys() <= {column.name for column in TABLES[table]}:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
+        if self._cuts and not self._shift(held):
+            return
         if table == "weight_updates" and held.get("phase") == "apply":
             self._applied.append(held)
         rows = self._rows[table]
@@ -92,6 +106,26 @@ class ImportTarget:
         for name, value in facts.items():
             if worker.get(name) is None:
                 worker[name] = value
+
+    def leave_out(self, stretches: Sequence[tuple[int, int]]) -> None:
+        """Cut these stretches (ns) out of the run's time: later rows inside are dropped, and times after them move up.
+
+        For files of which only some steps are there: the rest of the run keeps its shares of time. To be called before
+        the first row of a run is added.
+        """
+        self._cuts = sorted([*self._cuts, *stretches])
+
+    def _shift(self, row: dict[str, Any]) -> bool:
+        """Move a row's times to where they are once the cuts are made; False for a row of which nothing is left."""
+        lengths = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
+        for name in _TIMES & row.keys():
+            if row[name] is not None:
+                row[name] = self._moved(row[name])
+        left = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
+        return not any(before > 0 >= after for before, after in zip(lengths, left, strict=True))
+
+    def _moved(self, time_ns: int) -> int:
+        return time_ns - sum(min(end, time_ns) - start for start, end in self._cuts if start < time_ns)
 
     def add_engine(self, worker_id: str, **facts: object) -> None:
         """Add one engine of the samplers, as its own log tells it.
@@ -108,6 +142,7 @@ class ImportTarget:
 
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
         """Widen a worker's extent to hold this stretch."""
+        start_ns, end_ns = self._moved(start_ns), self._moved(end_ns)
         start, end = self._extents.get(worker_id, (start_ns, end_ns))
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
 
@@ -133,6 +168,10 @@ class ImportTarget:
     def say_coverage(self, worker_id: str, ratio: float) -> None:
         """Share of a worker's extent that the files cover, 0 to 1."""
         self._coverage[worker_id] = min(ratio, self._coverage.get(worker_id, 1.0))
+
+    def refuse_verdict(self, reason: str) -> None:
+        """Why what the files hold is no ground for a verdict."""
+        self._refusals[reason] = None
 
     def note(self, sentence: str) -> None:
         """What cannot be known, and the file or flag that would bring it; said once."""
@@ -160,6 +199,7 @@ class ImportTarget:
             coverage=dict(self._coverage),
             is_thinned=self.is_thinned,
             notes=tuple(self._notes),
+            no_verdict=tuple(self._refusals),
         )
         for table in TABLES:
             self._flush(table)

@@ -176,7 +176,9 @@ class _Reader:
 
     def _is_full(self, engine: _Engine, before: _Stats, stats: _Stats) -> bool:
         """Whether the batch stayed the same all through a window: it did at both ends, and something kept it full."""
-        if engine.count > 1 or abs(stats.running - before.running) > _SAME_BATCH_RATIO * max(stats.running, before.running):
+        if engine.count > 1 or abs(stats.running - before.running) > _SAME_BATCH_RATIO * max(
+            stats.running, before.running
+        ):
             return False
         cap = self.settings.get("max_running")
         return min(before.waiting, stats.waiting) > 0 or (cap is not None and stats.running >= cap)
@@ -283,7 +285,9 @@ def _say(target: ImportTarget, log: LogFile, reader: _Reader) -> None:
     else:
         target.say_origin("engine_steps", Certainty.INFERRED, "the batch of a window is the mean of its ends")
         timed, rows = sum(engine.timed_rows for engine in engines), sum(engine.rows for engine in engines)
-        target.note(f"{timed:,} of {rows:,} windows of vLLM's log give a pass time: their batch stayed full and the same.")
+        target.note(
+            f"{timed:,} of {rows:,} windows of vLLM's log give a pass time: their batch stayed full and the same."
+        )
     if target.rows_of("activities"):
         target.say_origin("activities", Certainty.INFERRED, "an engine that logs nothing after zeros is idle")
     if log.merged_lines:

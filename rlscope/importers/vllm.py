@@ -257,7 +257,11 @@ def _recognise(source: Source) -> str | None:
 
 def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add the engines of a log with their windows. Raises ImportFileError where there are none."""
-    reader = _Reader(target, options, source.path, open_clock(source.path, _STATS, target, options))
+    clock = open_clock(source.path, _STATS, target, options)
+    if clock is None and target.extent() is not None:
+        target.note(f"The bars of vLLM in {source.path.name} have no times: they are not placed among the steps.")
+        return None
+    reader = _Reader(target, options, source.path, clock)
     log = LogFile(source.path, progress)
     for line in log:
         reader.take(line)

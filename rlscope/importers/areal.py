@@ -1,7 +1,7 @@
 """AReaL's trajectory dumps (`rollout/VERSION/TASK.jsonl`) and session traces (`sessions-rRANK.jsonl`), joined by task.
 
-The dumps have lengths and versions but no times, the sessions times but no lengths. See `areal/infra/workflow_executor.py`
-and `areal/utils/perf_tracer.py`.
+The dumps have lengths and versions but no times, the sessions times but no lengths. They are written by
+`areal/infra/workflow_executor.py` and `areal/utils/perf_tracer.py`.
 """
 
 import re
@@ -176,7 +176,12 @@ def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
         outcome = _OUTCOMES.get(str(record.get("status")))
         taken_ns = _time_ns(run, record.get("finalized_ts"))
         if outcome is not None and taken_ns is not None:
-            row = {"sample_id": name, "worker_id": _TRAINER, "queued_ns": min(finished_ns, taken_ns), "outcome": outcome}
+            row = {
+                "sample_id": name,
+                "worker_id": _TRAINER,
+                "queued_ns": min(finished_ns, taken_ns),
+                "outcome": outcome,
+            }
             run.taken.append({**row, "taken_ns": taken_ns})
     return True
 
@@ -268,7 +273,9 @@ def _say(run: _Run) -> None:
             f"{run.sessions - run.samples:,} of {run.sessions:,} sessions have no dumped trajectory, so no lengths and"
             " versions: set rollout.dump_to_file=true in AReaL's config."
         )
-    target.note("What the trainer did is in AReaL's statistics, not in its sessions: pass its log or .wandb file --with.")
+    target.note(
+        "What the trainer did is in AReaL's statistics, not in its sessions: pass its log or .wandb file --with."
+    )
 
 
 AREAL_SESSIONS: Final = Importer("areal", "AReaL dumps and session traces", _recognise, _read)

@@ -1,16 +1,17 @@
 """The telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, GPUs, and turns of every sample.
 
 Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/YYYYMMDD_HH.jsonl`; see
-`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it: the dumps themselves are pickles, which are
-never read.
+`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it: the dumps themselves are pickles, which
+are never read.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,7 +148,7 @@ def _mapping(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _is_time(value: object) -> bool:
+def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e10
 
 
@@ -291,7 +292,7 @@ def _read_engine_series(run: _Run) -> None:
                 _add_row(run, address, before.get(address), reading, idle)
                 before[address] = reading
             reading = current[address] = _Reading(float(time_s))
-        if value == value:  # noqa: PLR0124: NaN is no reading
+        if isfinite(value):
             reading.values[metric] = reading.values.get(metric, 0.0) + float(value)
     for address, reading in current.items():
         _add_row(run, address, before.get(address), reading, idle)
@@ -299,9 +300,7 @@ def _read_engine_series(run: _Run) -> None:
         add_activity(run.target, worker, span, _IDLE)
 
 
-def _add_row(
-    run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, Span]
-) -> None:
+def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, Span]) -> None:
     worker = run.engines.get(address)
     if worker is None:
         worker = run.engines[address] = safe_worker_id(address)
@@ -355,7 +354,7 @@ def _read_gpus(run: _Run) -> None:
             {
                 "worker_id": owner,
                 "gpu_id": f"{node}/{gpu}",
-                "time_ns": to_ns(cast("float", time_s)),
+                "time_ns": to_ns(time_s),
                 "busy_ratio": util / 100 if isinstance(util, int | float) else None,
                 "memory_used_bytes": round(memory * _MEGABYTE) if isinstance(memory, int | float) else None,
                 "power_w": float(power) if isinstance(power, int | float) else None,
@@ -370,7 +369,7 @@ def _read_queue(run: _Run) -> None:
         if not _is_time(time_s) or not isinstance(length, int):
             file.bad_lines += 1
             continue
-        row = {"queue": "data_buffer", "time_ns": to_ns(cast("float", time_s)), "depth": length}
+        row = {"queue": "data_buffer", "time_ns": to_ns(time_s), "depth": length}
         run.target.add("queue_depths", {"worker_id": _rank(0), **row})
 
 
@@ -408,10 +407,10 @@ def _read_trajectories(run: _Run) -> None:
         if not _is_time(time_s) or not isinstance(index, int) or not isinstance(turn, int):
             file.bad_lines += 1
         elif record.get("kind") == "gen_start":
-            started[index, turn] = float(cast("float", time_s))
+            started[index, turn] = float(time_s)
         elif record.get("kind") == "gen_end":
             start_s = started.pop((index, turn), None)
-            start_ns, end_ns = None if start_s is None else to_ns(start_s), to_ns(cast("float", time_s))
+            start_ns, end_ns = None if start_s is None else to_ns(start_s), to_ns(time_s)
             run.in_flight.add(start_ns, end_ns)
             _add_turn(run, only, record, segments[index], start_ns, end_ns)
             segments[index] += 1
@@ -489,7 +488,7 @@ def _say(run: _Run) -> None:
         target.say_origin("deliveries", Certainty.INFERRED, "a rollout's samples are trained in the step of its number")
     if run.unmatched:
         target.note(
-            f"{run.unmatched:,} turns have no lengths in dashboard_columns/, so how stale their tokens are is not known."
+            f"{run.unmatched:,} turns have no lengths in dashboard_columns/: how stale their tokens are is not known."
         )
 
 

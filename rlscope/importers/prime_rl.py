@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source, open_source
@@ -165,7 +165,7 @@ def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
     run.target.add_file("jsonl", file.source())
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e10
 
 
@@ -404,7 +404,7 @@ def _why_not(episode: Mapping[str, Any]) -> str:
 
 def _reward(trace: Mapping[str, Any]) -> float | None:
     rewards = [reward for reward in _inside(trace, "rewards").values() if isinstance(reward, dict)]
-    known = [cast("dict[str, Any]", reward) for reward in rewards]
+    known: list[dict[str, Any]] = rewards
     scores = [
         float(reward["score"]) * float(reward.get("weight") or 1.0)
         for reward in known
@@ -428,7 +428,7 @@ def _list(value: object) -> list[dict[str, Any]]:
 
 def _time_ns(span: Mapping[str, Any], name: str) -> int | None:
     value = span.get(name)
-    return to_ns(float(cast("float", value))) if _is_number(value) and value else None
+    return to_ns(value) if _is_number(value) and value else None
 
 
 def _say(run: _Run) -> None:

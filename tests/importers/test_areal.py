@@ -88,9 +88,7 @@ def test_accepted_samples_are_trained_with_at_least_the_newest_version_seen(run:
 
 
 def test_times_of_a_clock_that_started_with_the_machine_are_relative(tmp_path: Path) -> None:
-    early = session(
-        submit_ts=100.0, finalized_ts=109.0, phases={"generate": [{"start_ts": 101.0, "end_ts": 105.0}]}
-    )
+    early = session(submit_ts=100.0, finalized_ts=109.0, phases={"generate": [{"start_ts": 101.0, "end_ts": 105.0}]})
     run = fill(tmp_path / "run", (written(tmp_path, [early]), AREAL_SESSIONS), gpus={"sampler": 1})
     assert run.imported.clock == "relative"
     assert run.spans_s("rollout") == [("generate", 101.0, 105.0)]
@@ -119,5 +117,5 @@ def test_dumps_without_sessions_are_an_error_that_names_the_setting(tmp_path: Pa
     shutil.copytree(FIXTURE / "rollout", tmp_path / "areal" / "rollout")
     assert AREAL_SESSIONS.recognise(open_source(tmp_path / "areal")) == "6 trajectory dumps"
     assert AREAL_SESSIONS.recognise(open_source(FIXTURE)) == "1 session traces and 6 trajectory dumps"
-    with pytest.raises(ImportFileError, match="session_tracer.enabled=true"):
+    with pytest.raises(ImportFileError, match=r"session_tracer\.enabled=true"):
         fill(tmp_path / "run", (tmp_path / "areal", AREAL_SESSIONS))

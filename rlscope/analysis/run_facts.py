@@ -7,6 +7,7 @@ from itertools import accumulate
 import polars as pl
 
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
+from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
 from rlscope.trace.store import OpenRun
 
@@ -81,11 +82,14 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
         # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
         named = recorded and (delivered > 0 or not facts.tokens_trained)
         steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
+    achieved = facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None
+    effective_share = effective_share_of_all(answers.get("version_moments"))
     generated = int(answers["token_balance"]["generated_tokens"].sum())
     return Throughput(
-        achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None,
+        achieved_tokens_per_s=achieved,
         steady_tokens_per_s=steady,
         generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
+        effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from rlscope.importers.dialect import Kind
 from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.layout import Piece, PlacedStep, open_ratio, placed_steps
+from rlscope.importers.layout import Piece, PlacedStep, contradicts_times, open_ratio, placed_steps
 from rlscope.importers.steps import PartySteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
@@ -59,6 +59,13 @@ def step_importers() -> tuple[Importer, ...]:
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add the workers and rows that a log of steps shows."""
     for each in log.parties:
+        if contradicts_times(each, log.is_separate):
+            target.note(
+                f"The steps of the {each.party.worker} last longer than the time between the rows that state them, so "
+                "these times are not used"
+            )
+            for step in each.steps:
+                step.end_ns = None
         placed = placed_steps(each, target.relative_origin_ns, log.is_separate)
         if not placed:
             continue

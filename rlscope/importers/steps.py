@@ -24,7 +24,7 @@ from rlscope.importers.target import ImportTarget
 from rlscope.importers.tensorboard import TENSORBOARD
 from rlscope.importers.wandb import WANDB
 
-CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, JSONL, CSV, TRAINER_STATE, CONSOLE)
+CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, TRAINER_STATE, JSONL, CSV, CONSOLE)
 """Those that are sure of their form first."""
 _ROWS_TO_KNOW: Final = 200
 _BYTES_TO_KNOW: Final = 16 << 20

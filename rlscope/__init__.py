@@ -14,6 +14,8 @@
     rlscope.what_if("runs/monday", trainer_speed=2)
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
+    rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
+    rlscope.list_runs("runs", sort="tokens_per_s").frame()
     rlscope.report("runs/monday", "report.html")
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
@@ -27,11 +29,15 @@ if TYPE_CHECKING:
     from rlscope.api import (
         Analysis,
         CheckReport,
+        Comparison,
         PlanAnswer,
         Run,
+        RunList,
         WhatIfAnswer,
         analyze,
         check,
+        compare,
+        list_runs,
         open,
         plan,
         report,
@@ -42,12 +48,16 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "CheckReport",
+    "Comparison",
     "PlanAnswer",
     "RlscopeError",
     "Run",
+    "RunList",
     "WhatIfAnswer",
     "analyze",
     "check",
+    "compare",
+    "list_runs",
     "open",
     "plan",
     "report",

@@ -1,21 +1,30 @@
-"""What `what_if`, `plan` and `check` answer: classes around the frozen dataclasses that hold the facts.
+"""What the functions of the front door answer: classes around the frozen dataclasses that hold the facts.
 
 Each says in one line what it is, and writes itself as a document. What is slow to import is imported when it is needed.
 """
 
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 
 from rlscope.errors import ArgumentError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from rlscope.alerts.offline import RuleOutcome, RuleReport
     from rlscope.analysis.result import Alert, Finding, Severity
+    from rlscope.comparison.facts import ComparedRun
+    from rlscope.comparison.history import RunEntry
+    from rlscope.comparison.runs import Compared, Pair
     from rlscope.model.forecast.layouts import Forecast, Spread
     from rlscope.model.forecast.plan import PlanResult
     from rlscope.model.forecast.result import ModelResult
     from rlscope.model.forecast.what_if import Obstacle, WhatIf
     from rlscope.planning.schema import PlanFile
+    from rlscope.reports.page.comparison import ComparisonCharts
 
+ListForm = Literal["text", "csv", "json"]
 CheckForm = Literal["text", "json", "markdown", "junit", "github"]
 Word = TypeVar("Word", bound=str)
 _REPR_CHARACTERS: Final = 160
@@ -134,6 +143,117 @@ class CheckReport:
         return one_line("CheckReport", self.result.run_id, f"{fired} of {len(self.outcomes)} rules fired")
 
 
+class Comparison:
+    """Runs beside a baseline, from `compare`: what differs, whether that is more than noise, and what it is from."""
+
+    def __init__(self, result: "Compared") -> None:
+        self._charts: ComparisonCharts | None = None
+        self.result: Compared = result
+        """Everything that was computed, as one frozen dataclass."""
+
+    @property
+    def baseline(self) -> "ComparedRun":
+        """Run A."""
+        return self.result.baseline
+
+    @property
+    def pairs(self) -> "tuple[Pair, ...]":
+        """Every other run beside it: differences with intervals, causes, the promise, and reasons for care."""
+        return self.result.pairs
+
+    @property
+    def charts(self) -> "ComparisonCharts":
+        """The charts of the page: `charts.states()` is an Altair chart; `dir(charts)` lists them."""
+        from rlscope.reports.page.comparison import ComparisonCharts
+
+        self._charts = self._charts or ComparisonCharts(self.result)
+        return self._charts
+
+    def to_json(self) -> str:
+        """The comparison as JSON, the document of `rlscope compare --json`."""
+        from rlscope.reports.documents.comparison import compare_document
+
+        return compare_document(self.result).as_json()
+
+    def to_markdown(self) -> str:
+        """The comparison as Markdown, for a pull request or a chat."""
+        from rlscope.reports.documents.comparison import as_markdown
+
+        return as_markdown(self.result)
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the page, one file that loads nothing, and return its path. Raises OutputError."""
+        from rlscope.reports.page.comparison import render_comparison
+        from rlscope.trace.adhoc import write_file
+
+        return write_file(Path(path), render_comparison(self.result).encode())
+
+    def to_png(self, path: str | PathLike[str]) -> Path:
+        """Write the first pair as a picture of 2560 x 1440 pixels and return its path.
+
+        Raises OutputError, and RlscopeError where no font is installed.
+        """
+        from rlscope.reports.page.comparison import comparison_png
+        from rlscope.trace.adhoc import write_file
+
+        return write_file(Path(path), comparison_png(self.result))
+
+    def __repr__(self) -> str:
+        from rlscope.reports.text.comparison import pairs_in_words
+
+        headlines = "; ".join(pair.headline for pair in pairs_in_words(self.result))
+        return one_line("Comparison", self.baseline.name, headlines)
+
+    def _repr_html_(self) -> str:
+        from rlscope.reports.page.comparison import comparison_card
+
+        return comparison_card(self.result)
+
+
+class RunList:
+    """The runs below a folder, from `list_runs`, in the order asked for."""
+
+    def __init__(self, folder: str, entries: "tuple[RunEntry, ...]") -> None:
+        self._folder = folder
+        self.entries: tuple[RunEntry, ...] = entries
+        """One a run; `problem` says why one could not be analysed."""
+
+    def frame(self) -> "pl.DataFrame":
+        """The list as a polars frame, a row a run, with units in the names of the columns."""
+        import polars as pl
+
+        from rlscope.reports.documents.history import RunEntryJson
+
+        names = RunEntryJson.model_fields
+        return pl.DataFrame({name: [getattr(each, name) for each in self.entries] for name in names}, strict=False)
+
+    def to_text(self, form: ListForm = "text") -> str:
+        """The list for a terminal, or as CSV or JSON. Raises ArgumentError for an unknown form."""
+        from rlscope.reports.documents.history import FORMS
+
+        return FORMS[one_of("form", form, tuple(FORMS))](self.entries)
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the list as a page, one file that loads nothing, and return its path. Raises OutputError."""
+        from rlscope.reports.page.history import render_list
+        from rlscope.trace.adhoc import write_file
+
+        return write_file(Path(path), render_list(self.entries, self._folder).encode())
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __repr__(self) -> str:
+        from rlscope.format import counted
+
+        return one_line("RunList", self._folder, counted(len(self.entries), "run", "runs"))
+
+    def _repr_html_(self) -> str:
+        from rlscope.reports.page.history import list_table
+
+        return list_table(self.entries, self._folder)
+
+
 def severity_of(name: "Severity", argument: str = "fail_on") -> "Severity":
     """A severity by its name. Raises ArgumentError for another name."""
     from rlscope.analysis.result import SEVERITIES
@@ -149,7 +269,7 @@ def one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:
 
 
 def one_line(kind: str, of: str, says: str) -> str:
-    """What a class says about itself: `Analysis('monday': the trainers limit the run)`."""
+    """What a class says of itself: `Analysis('monday': the trainers limit the run)`."""
     from rlscope.format import printable
 
     text = printable(says.rstrip("."))

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
 
-from rlscope.answers import CheckReport, PlanAnswer, WhatIfAnswer, one_line, severity_of
+from rlscope.answers import CheckReport, Comparison, PlanAnswer, RunList, WhatIfAnswer, one_line, severity_of
 from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
 
 if TYPE_CHECKING:
@@ -403,21 +403,72 @@ def check(
     rules: Folder | None = None,
     fail_if: str | Sequence[str] = (),
     fail_on_finding: "Severity | None" = None,
+    baseline: Folder | None = None,
 ) -> CheckReport:
     """Evaluate alert rules over the whole run in a folder.
 
     rules: a file of rules, TOML or YAML; None: the built-in rules. fail_if: further critical rules over the whole run,
     each as `staleness.tokens.p95 > 4`; without `rules` they replace the built-in ones. fail_on_finding: fail on a
-    finding of that severity or higher; None: look for none. Raises RunFolderError for a folder that is not a run,
-    RuleError for rules that cannot be used, ArgumentError.
+    finding of that severity or higher; None: look for none. baseline: a run, or the JSON document of an analysis, to
+    compare with; the built-in regression rules then apply too, or those of `fail_if` that name it, as
+    `throughput.steady_tokens_per_s < 0.95 * baseline`. Raises RunFolderError for a folder that is not a run, RuleError
+    for rules that cannot be used, AnalysisError for a document that cannot be read, ArgumentError.
     """
     from rlscope import pipeline
 
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
-    chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
     severity = fail_on_finding and severity_of(fail_on_finding, "fail_on_finding")
+    file = None if rules is None else Path(rules)
     folder = _folder(path)
+    if baseline is not None:
+        from rlscope.comparison.gate import check_against
+
+        before = _readable(baseline)
+        return CheckReport(check_against(folder.path, before.path, file, one_offs, severity))
+    chosen = pipeline.rules_to_check(file, one_offs)
     return CheckReport(pipeline.check(folder.path, chosen, severity))
+
+
+def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:
+    """Compare runs with a baseline: `compare("runs/before", "runs/after")`.
+
+    Each is the folder of a run, a log or metrics file that can be imported, its analysis, or the JSON document of an
+    analysis, which has totals of the whole run and therefore no intervals. progress: called with what is being done.
+    Raises RunFolderError for a folder that is not a run, ImportFileError for a file that no importer knows, and
+    AnalysisError for a document that cannot be read, or with nothing to compare.
+    """
+    from rlscope.comparison.runs import compare_runs, read_runs
+    from rlscope.pipeline import say_nothing
+
+    opened = [each if isinstance(each, Analysis) else _readable(each, progress) for each in (baseline, *runs)]
+    given = [each.result if isinstance(each, Analysis) else each.path for each in opened]
+    first, *others = read_runs(given, progress or say_nothing)
+    return Comparison(compare_runs(first, others))
+
+
+def list_runs(
+    folder: Folder,
+    *,
+    sort: str = "date",
+    reverse: bool = False,
+    filters: Sequence[str] = (),
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> RunList:
+    """The runs in a folder and below it, one entry each.
+
+    sort: a column, such as "tokens_per_s"; reverse: the largest first. filters: such as "bottleneck = samplers"; a run
+    must pass all. cache: keep what was found in the user's cache folder, and read it from there while the run's files
+    are the same. progress: called with what is being done. Raises RunFolderError for a folder without runs, and
+    ArgumentError for an unknown column or a filter in another form.
+    """
+    from rlscope.comparison.history import filtered_entries, list_entries, sorted_entries
+    from rlscope.pipeline import say_nothing
+
+    # What cannot be asked is refused before hours of analysis.
+    sorted_entries(filtered_entries((), filters), sort, reverse=reverse)
+    entries = list_entries(Path(folder), use_cache=cache, progress=progress or say_nothing)
+    return RunList(str(folder), sorted_entries(filtered_entries(entries, filters), sort, reverse=reverse))
 
 
 def report(
@@ -447,6 +498,14 @@ def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress 
     from rlscope.importers.join import resolve
 
     return resolve(Path(path), options, say)
+
+
+def _readable(path: Folder, say: Progress | None = None) -> "RunFolder":
+    """What `compare` reads: the folder of a run, or the JSON document of an analysis as it is."""
+    from rlscope.importers.join import RunFolder
+
+    is_document = Path(path).is_file() and Path(path).suffix == ".json"
+    return RunFolder(Path(path)) if is_document else _folder(path, say=say)
 
 
 def _change(changes: Changes) -> "Change":

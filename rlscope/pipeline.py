@@ -44,7 +44,6 @@ QUESTIONS: Final = (
     "staleness_parts",
     "version_sources",
     "sample_strips",
-    "sample_staleness",
     "oldest_staleness",
     "batch_size",
     "waiting_requests",
@@ -73,6 +72,7 @@ QUESTIONS: Final = (
     "sampled_engines",
     "worker_devices",
     "trainer_steps",
+    "learning",
 )
 """The questions that an analysis asks of a run, in order."""
 

@@ -21,7 +21,7 @@ LAYERS = (
     {"analysis", "importers"},
     {"diagnose", "planning"},
     {"alerts"},
-    {"pipeline"},
+    {"pipeline", "comparison"},
     {"reports"},
     {"api", "answers"},
     {"cli"},

@@ -23,7 +23,7 @@ from rlscope.analysis.ledger import GENERATING, IDLE_STATES
 from rlscope.analysis.result import Bottleneck, Loss, RunFacts, SteadyWindow, Verdict
 
 if TYPE_CHECKING:
-    from rlscope.model.forecast.actions import Ranking
+    from rlscope.model.forecast.actions import Cause, Ranking
 
 # Closer than two stretches of one run.
 _TIE_RATIO: Final = 0.90
@@ -68,7 +68,7 @@ def judge(
     tied: tuple[Bottleneck, ...] = ()
     if ranking is not None and ranking.losses:
         losses = _priced(losses, ranking)
-        bottleneck, tied = ranking.cause or "balanced", ranking.tied_with
+        bottleneck, tied = ranking.cause or "balanced", _seen(ranking.tied_with, losses, ranking)
     elif not _is_balanced(inside, losses):
         unknown_reason = unknown_reason or _uncovered_reason(inside, losses[0])
         bottleneck, tied = losses[0].cause, _tied(losses)
@@ -86,6 +86,13 @@ def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
     ]
     named = {loss.cause for loss in ranked}
     return (*ranked, *(loss for loss in losses if loss.cause not in named))
+
+
+def _seen(causes: tuple["Cause", ...], losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Bottleneck, ...]:
+    """Of the causes that the model cannot tell apart, those that cost GPU time, and the one of the first action."""
+    cost = {loss.cause for loss in losses if loss.gpu_s > 0.0}
+    first = ranking.first.cause if ranking.first is not None else None
+    return tuple(cause for cause in causes if cause in cost or cause == first)
 
 
 def _tied(losses: tuple[Loss, ...]) -> tuple[Bottleneck, ...]:

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, import_, plan, query, rules, watch, what_if
+from rlscope.cli import analyze, check, compare, import_, plan, query, rules, runs, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -22,6 +22,8 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     import_.import_,
     what_if.what_if,
     plan.plan,
+    compare.compare,
+    runs.list_,
     check.check,
     watch.watch,
     rules.rules,

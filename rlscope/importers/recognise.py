@@ -10,10 +10,28 @@ from typing import Final, NamedTuple
 
 from rlscope.errors import ArgumentError, ImportFileError
 from rlscope.importers.importer import Importer, Source, open_source
+from rlscope.importers.miles import MILES_DASHBOARD
+from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
+from rlscope.importers.prime_rl import PRIME_RL
+from rlscope.importers.sglang import SGLANG_LOG
+from rlscope.importers.sglang_requests import SGLANG_REQUESTS
+from rlscope.importers.skyrl import SKYRL_CONSOLE
+from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.importers.step_rows import step_importers
 from rlscope.importers.steps import CARRIERS, carrier_of
+from rlscope.importers.vllm import VLLM_LOG
 
-IMPORTERS: Final[tuple[Importer, ...]] = step_importers()
+IMPORTERS: Final[tuple[Importer, ...]] = (
+    *step_importers(),
+    NEMO_RL_CONSOLE,
+    SKYRL_CONSOLE,
+    SLIME_CONSOLE,
+    PRIME_RL,
+    MILES_DASHBOARD,
+    SGLANG_LOG,
+    SGLANG_REQUESTS,
+    VLLM_LOG,
+)
 """All of them; those that add to a run that another file tells last."""
 _FILES_LOOKED_AT: Final = 2000
 _DEEPEST: Final = 5

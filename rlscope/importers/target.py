@@ -67,6 +67,8 @@ class ImportTarget:
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
+        self._engines: dict[str, None] = {}
+        self._applied: list[dict[str, Any]] = []
         self._origins: dict[str, TableOrigin] = {}
         self._coverage: dict[str, float] = {}
         self._notes: dict[str, None] = {}
@@ -91,6 +93,8 @@ class ImportTarget:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
         if self._cuts and not self._shift(held):
             return
+        if table == "weight_updates" and held.get("phase") == "apply":
+            self._applied.append(held)
         rows = self._rows[table]
         rows.append(held)
         if len(rows) >= _BATCH_ROWS:
@@ -122,6 +126,19 @@ class ImportTarget:
 
     def _moved(self, time_ns: int) -> int:
         return time_ns - sum(min(end, time_ns) - start for start, end in self._cuts if start < time_ns)
+
+    def add_engine(self, worker_id: str, **facts: object) -> None:
+        """Add one engine of the samplers, as its own log tells it.
+
+        The steps of a run know only of samplers as a whole. With engines in it, that worker gives them its GPUs.
+        """
+        self.add_worker(worker_id, "sampler", **facts)
+        self._engines[worker_id] = None
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines added so far."""
+        return tuple(self._engines)
 
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
         """Widen a worker's extent to hold this stretch."""
@@ -171,6 +188,7 @@ class ImportTarget:
 
     def finish(self, framework: str, era: str | None) -> Imported:
         """Write what is left, the workers and run.json. Raises OutputError."""
+        self._settle_engines()
         imported = Imported(
             framework=framework,
             era=era,
@@ -199,6 +217,34 @@ class ImportTarget:
         # Last: a folder without run.json is no run, so an import that is killed leaves none behind.
         self._write_json("run.json", document)
         return imported
+
+    def _settle_engines(self) -> None:
+        """Share out the GPUs of the samplers as a whole, and the weights that they applied, among the engines."""
+        if not self._engines:
+            return
+        others = {name: worker for name, worker in self._workers.items() if name not in self._engines}
+        wholes = {name: worker for name, worker in others.items() if worker["role"] == "sampler"}
+        gpus = sum(int(str(worker.get("gpu_count") or 0)) for worker in wholes.values())
+        is_colocated = any(worker["role"] == "colocated" for worker in others.values())
+        for engine in self._engines:
+            worker = self._workers[engine]
+            if is_colocated:
+                worker["gpu_count"] = 0
+            elif gpus:
+                worker["gpu_count"] = gpus // len(self._engines)
+            elif worker.get("gpu_count") is None:
+                worker["gpu_count"] = 1
+                self.note("GPUs of an engine are not in its log: one is assumed. Pass --gpus-per-engine.")
+        if is_colocated:
+            self.note("The engines share the GPUs of training: what their rows show is not added to the ledger.")
+        for name, worker in wholes.items():
+            worker["gpu_count"] = 0
+            if name in self._extents:
+                for engine in self._engines:
+                    self.extend_worker(engine, *self._extents[name])
+        for row in [row for row in self._applied if row["worker_id"] in wholes]:
+            for engine in self._engines:
+                self.add("weight_updates", {**row, "worker_id": engine})
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

@@ -201,7 +201,7 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
         ("max running per engine", [row.running for row in chosen]),
         ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
         *_gain_rows(result),
-        ("staleness p95", [row.staleness for row in chosen]),
+        ("sample staleness p95", [row.staleness for row in chosen]),
     ]
     return RecommendedLayout(
         _choice_headline(result, actions),
@@ -232,7 +232,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
 
 
 def _achieved(analysis: AnalysisResult) -> Fact:
-    """Measured throughput of the held-out steps beside its prediction; of the steady stretch if there is none."""
+    """Measured throughput of the steady stretch, and of its held-out steps beside their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "
     if not isinstance(result, ModelResult):
@@ -242,8 +242,8 @@ def _achieved(analysis: AnalysisResult) -> Fact:
         return Fact("Trained", rate, f"{measured}too few steady steps to test a prediction")
     heldout, row = result.prediction, compared[0]
     achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
-    words = f"measured over the last {steps} steady steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
-    return Fact("Trained", achieved, words)
+    tested = f"its last {steps} steps made {achieved}, predicted {row.predicted}{_agreement(heldout.compared[0])}"
+    return Fact("Trained", rate, f"{measured}{tested}")
 
 
 def _agreement(compared: Compared) -> str:

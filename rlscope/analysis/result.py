@@ -186,6 +186,9 @@ class Throughput:
     """Over the window; None without one."""
     generated_tokens_per_s: float | None
     """Response tokens sampled per second over the whole run."""
+    counted_tokens: int | None = None
+    """Prompt and response tokens of the training steps, where no delivery was recorded: the trained rates then count
+    these. None where they count the response tokens of deliveries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,10 +70,13 @@ def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
 def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
     """Sums over sums: tokens over seconds, of the whole run and of the window.
 
-    A rate over no time, or of deliveries that were not recorded, is None.
+    A rate over no time is None. Where no delivery was recorded, the trained tokens are those that the trainer counts,
+    prompts included; None where it counts none.
     """
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
+    if not recorded and steps["tokens"].null_count() < len(steps):
+        return _counted_throughput(facts, steps)
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
@@ -86,6 +89,21 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
         achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None,
         steady_tokens_per_s=steady,
         generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
+    )
+
+
+def _counted_throughput(facts: RunFacts, steps: pl.DataFrame) -> Throughput:
+    """Rates of the tokens that the trainer itself counts: those of prompts and responses."""
+    steady = None
+    if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
+        inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
+        steady = int(inside["tokens"].sum()) / ((facts.window.end_ns - facts.window.start_ns) / 1e9)
+    counted = int(steps["tokens"].sum())
+    return Throughput(
+        achieved_tokens_per_s=counted / facts.duration_s if facts.duration_s else None,
+        steady_tokens_per_s=steady,
+        generated_tokens_per_s=None,
+        counted_tokens=counted,
     )
 
 

@@ -22,17 +22,17 @@ from rlscope.importers.steps import CARRIERS, carrier_of
 from rlscope.importers.vllm import VLLM_LOG
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
-    *step_importers(),
     NEMO_RL_CONSOLE,
     SKYRL_CONSOLE,
     SLIME_CONSOLE,
     PRIME_RL,
     MILES_DASHBOARD,
+    *step_importers(),
     SGLANG_LOG,
     SGLANG_REQUESTS,
     VLLM_LOG,
 )
-"""All of them; those that add to a run that another file tells last."""
+"""All of them: of two of one name the first is asked first; those that only add to a run come last."""
 _FILES_LOOKED_AT: Final = 2000
 _DEEPEST: Final = 5
 _NAMED: Final = 5

@@ -95,14 +95,15 @@ def _gpus(
     if role == "controller":
         return 0
     side = "trainer" if role == "colocated" else role
-    derived = derived_gpus(steps) if steps is not None else None
+    stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
+    derived = derived_gpus(steps) if steps is not None and not stated else None
     if derived is not None and log.is_separate and steps is not None and steps.party.gpu_work is not None:
         target.note(
             f"The throughput that {log.dialect.title} logs implies {derived} GPUs; whether samplers are among them "
             "depends on its release, so they are not counted"
         )
         derived = None
-    known = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side) or derived
+    known = stated or derived
     if known is None:
         target.note(
             f"No file says how many GPUs the {side} has: it is counted as one, so shares of its time are right and "

@@ -45,6 +45,7 @@ from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost
+from rlscope.trace.imported import Certainty
 
 Evidence = Annotated[EvidenceValue, FINITE, WithJsonSchema({"type": ["number", "string", "null"]})]
 """One piece of evidence."""
@@ -332,6 +333,54 @@ class SampledEngineJson(Document):
     """Whether the engine counts its time in forward passes itself."""
 
 
+class TableOriginJson(Document):
+    """How sure the rows of one table are."""
+
+    certainty: Certainty
+    """recorded: the file states each value and its time. placed: durations are recorded, their place inside a step is
+    the order of the program. inferred: derived by a rule."""
+    rule: str | None
+    """How the rows were inferred; null for what is recorded or placed."""
+
+
+class SourceFileJson(Document):
+    """A file that was imported."""
+
+    name: str
+    """Its name."""
+    bytes: int
+    """Bytes read."""
+    lines: int
+    """Lines of text, or records of a binary file."""
+    bad_lines: int
+    """Those of them that could not be read and are left out."""
+
+
+class ImportedJson(Document):
+    """Where a run comes from that no hook recorded."""
+
+    framework: str
+    """Whose names were found."""
+    era: str | None
+    """Which of the framework's sets of names; null where it has one."""
+    carriers: tuple[str, ...]
+    """Kinds of the files."""
+    files: tuple[SourceFileJson, ...]
+    """The files."""
+    clock: Literal["wall", "relative"]
+    """relative: no file has times of its own, so dates mean nothing."""
+    tables: Mapping[str, TableOriginJson]
+    """How sure the rows of each table are."""
+    coverage: Mapping[str, float]
+    """By worker, the share of its steps, 0 to 1, that the files hold."""
+    is_thinned: bool
+    """Whether so many steps are missing that their time is left out."""
+    notes: tuple[str, ...]
+    """What cannot be known, and the file or flag that would bring it."""
+    no_verdict: tuple[str, ...]
+    """Why the files are no ground for a verdict; empty where they are one."""
+
+
 class DataQualityJson(Document):
     """What the analysis could not see."""
 
@@ -347,6 +396,8 @@ class DataQualityJson(Document):
     """Everything else that is missing, one sentence each."""
     sampled_engines: tuple[SampledEngineJson, ...]
     """Engines that were polled from outside."""
+    imported: ImportedJson | None
+    """Where an imported run comes from; null for a run that hooks recorded."""
 
 
 class AnalysisDocument(Document):

@@ -17,6 +17,8 @@
     rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
     rlscope.list_runs("runs", sort="tokens_per_s").frame()
     rlscope.report("runs/monday", "report.html")
+    rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
+    rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
 quick, and neither `check` nor a query waits for the model or for charts.
@@ -37,9 +39,11 @@ if TYPE_CHECKING:
         analyze,
         check,
         compare,
+        export_perfetto,
         list_runs,
         open,
         plan,
+        push,
         report,
         what_if,
     )
@@ -57,9 +61,11 @@ __all__ = [
     "analyze",
     "check",
     "compare",
+    "export_perfetto",
     "list_runs",
     "open",
     "plan",
+    "push",
     "report",
     "what_if",
 ]

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
 
-from rlscope.answers import CheckReport, Comparison, PlanAnswer, RunList, WhatIfAnswer, one_line, severity_of
+from rlscope.answers import CheckReport, Comparison, PlanAnswer, RunList, WhatIfAnswer, one_line, one_of, severity_of
 from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
+    from rlscope.exports.perfetto import Part, PerfettoExport
+    from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
     from rlscope.importers.target import ImportOptions
     from rlscope.model.forecast.change import Change
@@ -492,6 +494,36 @@ def report(
     if output is not None or png is None:
         written.append(analysis.to_html(output or analysis.page_path))
     return tuple(written)
+
+
+def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "PerfettoExport":
+    """Write the timeline of the run in a folder as a Perfetto trace; `Part` says what of it. Raises RlscopeError."""
+    from rlscope.exports import perfetto
+
+    folder = _folder(path)
+    return perfetto.export_perfetto(folder.path, Path(output), **part)
+
+
+def push(
+    path: Folder,
+    tracker: "Tracker",
+    *,
+    project: str | None = None,
+    into: str | None = None,
+    folder: Folder | None = None,
+    also: Folder | Sequence[Folder] = (),
+    progress: Progress | None = None,
+) -> str:
+    """Analyse the run in a folder and write the results into a tracker of experiments; returns where.
+
+    tracker: wandb, mlflow or tensorboard. project, into: its project or experiment, and the id of its run to add to.
+    folder: the log folder of TensorBoard. Raises what `analyze` does, ArgumentError, and RlscopeError.
+    """
+    from rlscope.exports.trackers import TRACKERS, Target, library_of, push_analysis
+
+    target = Target(one_of("tracker", tracker, TRACKERS), project, into, None if folder is None else Path(folder))
+    library_of(target.tracker)  # An analysis takes a while.
+    return push_analysis(analyze(path, also=also, progress=progress).result, target)
 
 
 def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress | None = None) -> "RunFolder":

@@ -34,6 +34,7 @@ _Read = TypeVar("_Read")
 QUESTIONS: Final = (
     "worker_extents",
     "worker_timeline",
+    "idle_stretches",
     "weight_marks",
     "ledger",
     "training_steps",
@@ -71,6 +72,7 @@ QUESTIONS: Final = (
     "row_faults",
     "sampled_engines",
     "worker_devices",
+    "shared_gpus",
     "trainer_steps",
     "reported_values",
     "learning",

@@ -76,6 +76,8 @@ def cell(text: str, kind: str) -> Any:
         return {"true": True, "false": False}[text]
     if kind == "DOUBLE":
         return float(text)
+    if kind.endswith("[]"):
+        return [cell(each, kind.removesuffix("[]")) for each in text.split(",")]
     if kind in ("BIGINT", "INTEGER"):
         number, unit = re.fullmatch(r"(-?[\d_]+)(m?s)?", text).groups()  # type: ignore[union-attr]
         return int(number) * _UNITS_NS.get(unit, 1)
@@ -98,9 +100,11 @@ def _implied(tables: Mapping[str, list[Row]]) -> list[Row]:
 def _worker(cells: Mapping[str, str]) -> Row:
     names = {"worker_id", "role", "host", "device_name"}
     values = {
-        name: cell(text, "VARCHAR" if name in names else "BIGINT") for name, text in cells.items() if text[0] != "{"
+        name: cell(text, "VARCHAR" if name in names else "BIGINT")
+        for name, text in cells.items()
+        if text[0] not in "{["
     }
-    return worker(**values, **{name: json.loads(text) for name, text in cells.items() if text[0] == "{"})
+    return worker(**values, **{name: json.loads(text) for name, text in cells.items() if text[0] in "{["})
 
 
 def _row(table: str, cells: Mapping[str, str]) -> Row:

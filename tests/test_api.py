@@ -70,7 +70,7 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
 def test_the_public_names_are_these() -> None:
     names = [
         "Analysis", "CheckReport", "Comparison", "PlanAnswer", "RlscopeError", "Run", "RunList", "WhatIfAnswer",
-        "analyze", "check", "compare", "list_runs", "open", "plan", "report", "what_if",
+        "analyze", "check", "compare", "export_perfetto", "list_runs", "open", "plan", "push", "report", "what_if",
     ]  # fmt: skip
     assert rlscope.__all__ == names == dir(rlscope)
     for name in names:

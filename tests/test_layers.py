@@ -22,7 +22,7 @@ LAYERS = (
     {"diagnose", "planning"},
     {"alerts"},
     {"pipeline", "comparison"},
-    {"reports"},
+    {"reports", "exports"},
     {"api", "answers"},
     {"cli"},
 )
@@ -35,6 +35,11 @@ CONFINED = {
     "typer": {"cli"},
     "rich": {"cli", "reports/terminal", "format.py"},
     "opentelemetry": set[str](),
+    "perfetto": {"exports"},
+    "google": {"exports"},
+    "wandb": {"exports"},
+    "mlflow": {"exports"},
+    "tensorboardX": {"exports"},
 }
 
 

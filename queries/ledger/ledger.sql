@@ -76,7 +76,7 @@ engine_rows AS MATERIALIZED (
     FROM won GROUP BY worker_id, cell, began_ns, decodes, prefills
     UNION ALL
     SELECT any_value(account), state, least(any_value(busy_ns), sum(end_ns - start_ns)), sum(end_ns - start_ns)
-    FROM stretches WHERE is_engine GROUP BY worker_id, cell, began_ns, state
+    FROM stretches WHERE is_engine GROUP BY worker_id, cell, began_ns, ended_ns, state
 ),
 pieces AS (
     SELECT account, state, NULL AS reason, busy_ns AS state_ns FROM engine_rows

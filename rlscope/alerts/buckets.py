@@ -12,12 +12,13 @@ import polars as pl
 
 from rlscope.alerts.types import RuleSet
 from rlscope.errors import QueryError, RuleError
-from rlscope.trace.query import Argument, ask, ask_own
+from rlscope.trace.query import IDLE_AFTER_NS, Argument, ask, ask_own
 from rlscope.trace.store import OpenRun
 
-Family = Literal["states", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
+Family = Literal["states", "idle", "engines", "queues", "tokens", "samples", "outcomes", "steps", "updates"]
 FAMILIES: Final[tuple[Family, ...]] = (
     "states",
+    "idle",
     "engines",
     "queues",
     "tokens",
@@ -29,6 +30,7 @@ FAMILIES: Final[tuple[Family, ...]] = (
 TRAINER_ROLES: Final = ("trainer", "colocated")
 _OF_BUCKETS: Final[Mapping[Family, str]] = {
     "states": "role_states",
+    "idle": "idle_buckets",
     "engines": "engine_buckets",
     "queues": "queue_buckets",
     "outcomes": "outcome_buckets",
@@ -107,6 +109,7 @@ def gather(run: OpenRun, ticks: Ticks, families: Collection[Family], end_ns: int
         "cell_ns": ticks.interval_ns,
         "cells_per_bucket": 1,
         "rows_disjoint": _rows_disjoint(run, families),
+        "idle_after_ns": IDLE_AFTER_NS,
     }
     steps = ask(run, "training_steps") if {"tokens", "samples", "steps"} & set(families) else pl.DataFrame()
     return {family: _part(run, family, steps, arguments, ticks) for family in FAMILIES if family in families}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+import numpy as np
 import polars as pl
 
 from rlscope.alerts.buckets import TRAINER_ROLES, Family, trained_until_ns
@@ -16,6 +17,7 @@ from rlscope.alerts.series import (
     Fullest,
     Greatest,
     Histogram,
+    LongestStretch,
     Overdue,
     Rate,
     Ratio,
@@ -203,6 +205,23 @@ def _due_until_ns(timeline: Timeline) -> int | None:
     return min((end_ns for end_ns in ends_ns if end_ns is not None), default=None)
 
 
+def _longest_idle(timeline: Timeline) -> Series:
+    """Times without work that meet at the edge of a bucket are one stretch."""
+    rows, found = timeline.rows("idle"), dict[str, list[list[int]]]()
+    if len(rows):
+        for worker_id, start_ns, end_ns in rows.sort("start_ns").select("worker_id", "start_ns", "end_ns").iter_rows():
+            own = found.setdefault(worker_id, [])
+            if own and own[-1][1] == start_ns:
+                own[-1][1] = end_ns
+            else:
+                own.append([start_ns, end_ns])
+    stretches = sorted((start_ns, end_ns, name) for name, own in found.items() for start_ns, end_ns in own)
+    starts_ns, ends_ns = (np.array([each[side] for each in stretches], dtype=np.int64) for side in (0, 1))
+    names = tuple(name for _, _, name in stretches)
+    workers = timeline.parts.workers
+    return LongestStretch(starts_ns, ends_ns, names, workers, timeline.ticks, timeline.first_bucket)
+
+
 def _dropped_rows(timeline: Timeline) -> Series:
     return Constant(timeline.parts.dropped_rows, timeline.parts.dropped_rows + timeline.parts.stored_rows)
 
@@ -275,6 +294,8 @@ METRICS: Final[tuple[Metric, ...]] = (
     Metric("staleness.over_cap_ratio", "ratio", "share of the trained tokens beyond the run's max_staleness",
            "token_staleness", "tokens", "tokens", 1000, _over_cap),
     *_shares(),
+    Metric("idle.longest_s", "s", "longest unbroken time for which no work was recorded for the GPUs of one worker",
+           "idle_buckets", "idle", "workers", 1, _longest_idle),
     Metric("dropped_stale_ratio", "ratio", "share of the tokens leaving the queue that were dropped as stale",
            "delivery_outcomes", "outcomes", "tokens", 1000, _dropped_stale),
     Metric("queue.depth", "samples", "mean depth of the deepest queue",

@@ -203,6 +203,36 @@ class Silence:
 
 
 @dataclass(frozen=True, slots=True)
+class LongestStretch:
+    """The longest unbroken stretch of any worker within the window, in seconds, from stretches of any number."""
+
+    starts_ns: Whole
+    """Ascending."""
+    ends_ns: Whole
+    worker_ids: tuple[str, ...]
+    """One per stretch."""
+    workers: tuple[WorkerLife, ...]
+    ticks: Ticks
+    first_bucket: int
+
+    def reading(self, first: int, after: int) -> Reading:
+        """A stretch counts as far as it lies in the window; 0 where every worker always worked."""
+        from_ns, to_ns = (self.ticks.at_ns(place + self.first_bucket) for place in (first, after))
+        begun = sum(worker.start_ns < to_ns for worker in self.workers)
+        last = int(np.searchsorted(self.starts_ns, to_ns))
+        # No stretch before the first one whose predecessors and itself end in the window reaches into it.
+        reach_ns = np.maximum.accumulate(self.ends_ns[:last])
+        some = slice(int(np.searchsorted(reach_ns, from_ns, side="right")), last)
+        lengths_ns = np.minimum(self.ends_ns[some], to_ns) - np.maximum(self.starts_ns[some], from_ns)
+        if not begun:
+            return NOTHING
+        if not len(lengths_ns):
+            return Reading(0.0, begun)
+        place = int(lengths_ns.argmax())
+        return Reading(int(lengths_ns[place]) / 1e9, begun, self.worker_ids[some.start + place])
+
+
+@dataclass(frozen=True, slots=True)
 class Constant:
     """A value of the whole run, the same in every window."""
 

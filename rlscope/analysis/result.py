@@ -178,14 +178,17 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Response tokens trained per second."""
+    """Response tokens per second, measured."""
 
     achieved_tokens_per_s: float | None
-    """Over the whole run."""
+    """Trained throughput over the whole run."""
     steady_tokens_per_s: float | None
-    """Over the window; None without one."""
+    """Trained throughput over the window; None without one."""
     generated_tokens_per_s: float | None
-    """Response tokens sampled per second over the whole run."""
+    """Generated throughput over the whole run: tokens sampled, trained on or not."""
+    effective_tokens_per_s: float | None = None
+    """Effective throughput over the whole run: the trained one times the effective sample size over its tokens; None
+    where no importance ratios were recorded."""
     counted_tokens: int | None = None
     """Prompt and response tokens of the training steps, where no delivery was recorded: the trained rates then count
     these. None where they count the response tokens of deliveries."""

@@ -7,6 +7,7 @@ from itertools import accumulate
 import polars as pl
 
 from rlscope.analysis.result import RunFacts, SteadyWindow, Throughput
+from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.model.numerics.changepoints import LEAST_STEPS_TO_SETTLE, last_stable_stretch
 from rlscope.trace.store import OpenRun
 
@@ -75,8 +76,10 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
     """
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
+    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    generated_per_s = generated / facts.duration_s if facts.duration_s and generated else None
     if not recorded and steps["tokens"].null_count() < len(steps):
-        return _counted_throughput(facts, steps)
+        return _counted_throughput(facts, steps, generated_per_s)
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
@@ -84,15 +87,17 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
         # Samples were trained, none of them in a step of the window: the deliveries do not name their step.
         named = recorded and (delivered > 0 or not facts.tokens_trained)
         steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
-    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    achieved = facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None
+    effective_share = effective_share_of_all(answers.get("version_moments"))
     return Throughput(
-        achieved_tokens_per_s=facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None,
+        achieved_tokens_per_s=achieved,
         steady_tokens_per_s=steady,
-        generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
+        generated_tokens_per_s=generated_per_s,
+        effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
     )
 
 
-def _counted_throughput(facts: RunFacts, steps: pl.DataFrame) -> Throughput:
+def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: float | None) -> Throughput:
     """Rates of the tokens that the trainer itself counts: those of prompts and responses."""
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
@@ -102,7 +107,7 @@ def _counted_throughput(facts: RunFacts, steps: pl.DataFrame) -> Throughput:
     return Throughput(
         achieved_tokens_per_s=counted / facts.duration_s if facts.duration_s else None,
         steady_tokens_per_s=steady,
-        generated_tokens_per_s=None,
+        generated_tokens_per_s=generated_per_s,
         counted_tokens=counted,
     )
 

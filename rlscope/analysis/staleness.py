@@ -81,3 +81,17 @@ def _sample_staleness(by_step: pl.DataFrame) -> SampleStaleness | None:
         p95=weighted_quantile(histogram, 95),
         max=histogram[-1][0],
     )
+
+
+def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
+    """The effective sample size of all trained tokens over their number, 0..1; None if no ratio was recorded.
+
+    (sum w)^2 / (n sum w^2) (Kish 1965), from the mean and the variance of each staleness.
+    """
+    if moments is None or moments.is_empty():
+        return None
+    tokens, mean = pl.col("tokens"), pl.col("ratio_mean")
+    sums = moments.select(
+        n=tokens.sum(), w=(tokens * mean).sum(), w2=(tokens * (pl.col("ratio_variance") + mean**2)).sum()
+    ).row(0, named=True)
+    return sums["w"] ** 2 / (sums["n"] * sums["w2"]) if sums["w2"] else None

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, compare, import_, plan, query, rules, runs, watch, what_if
+from rlscope.cli import analyze, check, compare, export, import_, plan, push, query, rules, runs, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -29,6 +29,8 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     rules.rules,
     query.query,
     query.queries,
+    export.export,
+    push.push,
 )
 """In the order of the help; `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:

@@ -15,6 +15,7 @@ from rlscope.diagnose import (
     lockstep,
     long_tail,
     overproduction,
+    shared_gpu,
     starved_trainer,
     straggling_engine,
     underfilled_engines,
@@ -35,6 +36,7 @@ RULES: Final[tuple[FindingRule, ...]] = (
     straggling_engine.RULE,
     data_quality_gaps.RULE,
     gpu_disagreement.RULE,
+    shared_gpu.RULE,
 )
 """Every finding that is looked for, in the order of the documentation."""
 

@@ -5,13 +5,13 @@ is computed once for a run.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Final
 
 import duckdb
 import polars as pl
-from duckdb import DuckDBPyConnection, StatementType
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, StatementType
 
 from rlscope.errors import QueryError, UnreadableDataError
 from rlscope.trace.questions import Question, find_question, questions
@@ -33,6 +33,10 @@ _PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOU
 _ONLY_READS: Final = "EXPLAIN FROM query($sql)"
 """Refused for a SELECT whose WITH clause writes (DuckDB allows COPY there): inside query() it must not."""
 _NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
+IDLE_AFTER_NS: Final = 100_000_000
+"""The shortest time without an engine row that is looked at: below it, the host may prepare the next pass."""
+PAGE_ROWS: Final = 20_000
+"""Rows of a page: some megabytes of Python objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class Grid:
     most_columns: int = 120
     """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
     most_versions: int = 400
+    idle_after_ns: int = IDLE_AFTER_NS
 
 
 def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:
@@ -108,6 +113,27 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
         raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
 
 
+def ask_in_pages(
+    run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMENTS, page_rows: int = PAGE_ROWS
+) -> Iterator[pl.DataFrame]:
+    """The answer to a question in its order, a page at a time, while other questions are asked beside it.
+
+    DuckDB keeps the whole answer, spilling what does not fit its memory. Raises what `ask` raises.
+    """
+    question = find_question(name)
+    try:
+        _keep(run.connection, question, arguments, run.kept_answers)
+        answer = run.connection.table(name)
+        ((rows,),) = answer.aggregate("count(*)").fetchall()
+        row = ColumnExpression("rowid")
+        for first in range(0, rows, page_rows):
+            yield answer.filter(row.between(ConstantExpression(first), ConstantExpression(first + page_rows - 1))).pl()
+    except _OUR_BUGS:
+        raise
+    except duckdb.Error as error:
+        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+
+
 def keep_inputs(
     connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
 ) -> None:
@@ -116,14 +142,21 @@ def keep_inputs(
     An answer that is kept serves again only for the arguments that it was given with.
     """
     for needed in _inputs(question):
-        given = _given(needed, arguments)
-        if kept.get(needed.name) == given:
-            continue
-        keep_inputs(connection, needed, arguments, kept)
-        if kept.pop(needed.name, None) is not None:
-            connection.execute(f"DROP TABLE {needed.name}")  # a file's name; identifiers cannot be parameters
-        connection.sql(needed.sql, params=_needed(needed, arguments)).create(needed.name)
-        kept[needed.name] = given
+        _keep(connection, needed, arguments, kept)
+
+
+def _keep(
+    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
+) -> None:
+    """Answer a question and keep the answer as a table of its name, unless it is kept already."""
+    given = _given(question, arguments)
+    if kept.get(question.name) == given:
+        return
+    keep_inputs(connection, question, arguments, kept)
+    if kept.pop(question.name, None) is not None:
+        connection.execute(f"DROP TABLE {question.name}")  # a file's name; identifiers cannot be parameters
+    connection.sql(question.sql, params=_needed(question, arguments)).create(question.name)
+    kept[question.name] = given
 
 
 def ask_own(run: OpenRun, sql: str) -> pl.DataFrame:

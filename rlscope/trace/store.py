@@ -9,7 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import duckdb
 import pyarrow as pa
@@ -44,6 +44,7 @@ WORKERS: Final = pa.schema(
         pa.field("role", pa.string()),
         pa.field("host", pa.string()),
         pa.field("gpu_count", pa.int32()),
+        pa.field("gpu_ids", pa.list_(pa.string())),
         pa.field("device_name", pa.string()),
         pa.field("kv_capacity_tokens", pa.int64()),
         pa.field("max_running", pa.int32()),
@@ -237,6 +238,9 @@ def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
 
 def _typed(value: object, kind: pa.DataType) -> object:
     """The value when the column can hold it, else None: an optional entry that is wrong is as good as missing."""
+    if pa.types.is_list(kind):
+        names = cast("list[object]", value) if isinstance(value, list) else []
+        return [name for name in names if isinstance(name, str)]
     fits = isinstance(value, str) if pa.types.is_string(kind) else is_integer(value, kind.bit_width)
     return value if fits else None
 

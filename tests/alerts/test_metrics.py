@@ -202,6 +202,7 @@ EXPECTED = {
     "idle.trainer_ratio": (0.5, 0.5, 0.5),
     "idle.sampler_ratio": (0.0, 0.0, None),
     "unattributed_ratio": (0.0, 2 / 22, 10 / 20),
+    "idle.longest_s": (5.0, 6.0, 10.0),
     "dropped_stale_ratio": (20 / 40, None, None),
     "queue.depth": (4.0, (4 * 2 + 6 * 8) / 10, 6.0),
     "queue.used_ratio": (0.5, (4 * 2 + 6 * 8) / 80, 6 / 8),
@@ -231,6 +232,41 @@ def test_the_silent_worker_is_named_and_the_price_of_idling_is_in_gpu_nanosecond
     price_ns = BY_NAME["idle.trainer_ratio"].price_ns
     assert price_ns is not None
     assert price_ns(small).tolist() == [10 * S, 10 * S, 10 * S]
+
+
+def test_a_stretch_without_work_goes_on_over_the_edge_of_a_bucket_as_far_as_the_window(small: Timeline) -> None:
+    series = BY_NAME["idle.longest_s"].series(small)
+    assert series.reading(0, 3) == Reading(16.0, 2, "t0"), "from the end of the last step at 14 s on"
+    assert series.reading(0, 2) == Reading(6.0, 2, "t0")
+    assert series.reading(1, 3) == Reading(16.0, 2, "t0")
+    assert series.reading(2, 3) == Reading(10.0, 2, "t0")
+
+
+def test_the_longest_stretch_without_work_over_the_whole_run_is_the_reports(recorded: Reported) -> None:
+    with open_run(TRACE) as run:
+        longest = ask(run, "idle_stretches", standard_arguments(run)).row(0, named=True)
+    assert whole(recorded.timeline, "idle.longest_s") == Reading(longest["idle_s"], 2, longest["worker_id"])
+
+
+def test_the_longest_of_several_workers_counts_though_another_began_first(tmp_path: Path) -> None:
+    waits = [
+        activity("t0", 0, 30 * S, "eval"), activity("t1", 0, 30 * S, "eval"),
+        activity("t0", 1 * S, 4 * S, "wait", "samples"), activity("t1", 2 * S, 28 * S, "wait", "samples"),
+        activity("t0", 5 * S, 6 * S, "wait", "samples"),
+    ]  # fmt: skip
+    write_run(tmp_path / "run", [worker("t0", stop_ns=30 * S), worker("t1", stop_ns=30 * S)], activities=waits)
+    with open_run(tmp_path / "run") as run:
+        timeline = whole_timeline(run, replace(EVERY, interval_ns=10 * S))
+    series = BY_NAME["idle.longest_s"].series(timeline)
+    assert series.reading(0, 3) == Reading(26.0, 2, "t1")
+    assert series.reading(1, 2) == Reading(10.0, 2, "t1")
+
+
+def test_workers_that_always_worked_were_idle_for_0_s(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [worker("t0", stop_ns=S)], activities=[activity("t0", 0, S, "eval")])
+    with open_run(tmp_path / "run") as run:
+        series = BY_NAME["idle.longest_s"].series(whole_timeline(run, EVERY))
+    assert series.reading(0, 1) == Reading(0.0, 1, None)
 
 
 def test_what_is_overdue_is_told_in_usual_periods_and_not_before_there_are_three(tmp_path: Path) -> None:

@@ -180,3 +180,20 @@ def test_no_built_in_rule_of_a_short_run_is_left_unjudged_for_its_length() -> No
     longer = {rule.name for rule in built_in_rules().rules if rule.metric not in ("worker.silent_s",)}
     whole = {outcome.rule.name for outcome in report.outcomes if outcome.judged_over_s is not None}
     assert whole == longer - {"rows_dropped", "steps_stalled", "weight_updates_stalled"}
+
+
+@pytest.mark.parametrize(("waited_s", "fires"), [(900, False), (901, True)])
+def test_a_worker_without_recorded_work_for_over_a_quarter_of_an_hour_is_named(
+    waited_s: int, fires: bool, tmp_path: Path
+) -> None:
+    steps = [train_row("t0", 10 * S * step, 10 * S * (step + 1), step) for step in range(6)]
+    waits = [activity("t0", 60 * S, (60 + waited_s) * S, "wait", "samples")]
+    work = [activity("t0", (60 + waited_s) * S, 4000 * S, "eval")]
+    run = write_run(
+        tmp_path / "run", [worker("t0", "trainer", 0, 4000 * S)], train_steps=steps, activities=waits + work
+    )
+    fired = [alert for alert in rlscope.check(run).alerts if alert.rule == "worker_idle"]
+    assert bool(fired) == fires
+    assert [alert.annotations["summary"] for alert in fired] == fires * [
+        "no work recorded for the GPUs of t0 for 15 min 1 s"
+    ]

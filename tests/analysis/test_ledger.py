@@ -120,6 +120,23 @@ def test_the_fast_way_for_rows_that_do_not_overlap_gives_the_same_ledger(
     assert fast == slow
 
 
+@settings(max_examples=30, deadline=None)
+@given(traces(), st.integers(1, 80), st.booleans())
+def test_the_intervals_of_each_state_add_up_to_the_ledger_and_leave_no_gap(
+    tables: dict[str, list[Row]], cell_ns: int, has_gpu: bool
+) -> None:
+    with TemporaryDirectory() as folder:
+        run = write_run(Path(folder), [worker("w", "sampler", 0, EXTENT_NS, gpu_count=int(has_gpu))], **tables)
+        states = states_of(run, cell_ns=cell_ns)
+        with open_run(run) as opened:
+            intervals = ask(opened, "state_intervals", {"origin_ns": 0, "cell_ns": cell_ns})
+    totals: Counter[Any] = Counter()
+    for row in intervals.iter_rows(named=True):
+        totals[row["worker_id"], row["state"], row["reason"]] += row["end_ns"] - row["start_ns"]
+    assert [0, *intervals["end_ns"]] == [*intervals["start_ns"], EXTENT_NS]
+    assert not has_gpu or totals == states
+
+
 @settings(max_examples=10, deadline=None)
 @given(traces(), st.integers(10, 10**18))
 def test_moving_the_clock_moves_nothing_between_states(tables: dict[str, list[Row]], by_ns: int) -> None:

@@ -21,6 +21,7 @@ RULES = {rule.name: rule for rule in diagnose.RULES}
 CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
 ONLY_DRAWN = {
     "worker_timeline",
+    "idle_stretches",
     "weight_marks",
     "token_staleness_by_step",
     "staleness_heat",

@@ -35,9 +35,7 @@ def prefill(at_s: float, new_tokens: int) -> str:
 def steady(lines: int, *, running: int = 8, gap_s: float = 0.4, first_s: float = 0.35, passes: int = 40) -> list[str]:
     """An engine whose batch does not change."""
     grown = passes * running
-    return [
-        decode(first_s + index * gap_s, running, 10_000 + index * grown, grown / gap_s) for index in range(lines)
-    ]
+    return [decode(first_s + index * gap_s, running, 10_000 + index * grown, grown / gap_s) for index in range(lines)]
 
 
 def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:

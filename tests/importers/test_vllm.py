@@ -14,7 +14,9 @@ FIXTURE = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
 CAPACITY = "INFO 03-22 00:00:00 [kv_cache_utils.py:1319] GPU KV cache size: 10,000 tokens\n"
 
 
-def window(stamp: str, *, prompt: float = 0.0, output: float, running: int, waiting: int = 0, engine: str = "000") -> str:
+def window(
+    stamp: str, *, prompt: float = 0.0, output: float, running: int, waiting: int = 0, engine: str = "000"
+) -> str:
     """A line as vLLM 0.11 to 0.32 prints it."""
     return (
         f"(APIServer pid=7) INFO 03-22 {stamp} [loggers.py:257] Engine {engine}: Avg prompt throughput: {prompt:.1f}"
@@ -88,9 +90,7 @@ def test_an_engine_that_logs_zeros_and_then_nothing_is_idle_until_it_logs_again(
 
 
 def test_silence_after_a_window_with_work_is_not_called_idle(tmp_path: Path) -> None:
-    run = imported(
-        tmp_path, window("00:00:10", output=100.0, running=4), window("00:01:30", output=50.0, running=4)
-    )
+    run = imported(tmp_path, window("00:00:10", output=100.0, running=4), window("00:01:30", output=50.0, running=4))
     assert run.rows("activities") == []
 
 

@@ -255,6 +255,7 @@ _QUANTILES: Final[Mapping[str, int]] = {
 }
 _REASONS: Final[Mapping[str, str]] = {
     "staleness.samples.max": "the trainer's hook exports the staleness of tokens, not of samples",
+    "idle.longest_s": "the hooks export how long a worker waited in all, not for how long without a break",
     "unattributed_ratio": "unattributed time is the remainder of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know the length of a sample",
     "throughput.residual_ratio": "the model needs the whole trace",

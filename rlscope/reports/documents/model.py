@@ -49,6 +49,8 @@ class MeasuredRateJson(Document):
     """Trained response tokens per second, measured over the steady window; null without one."""
     generated_tokens_per_s: Figure
     """Sampled response tokens per second, measured over the whole run."""
+    effective_tokens_per_s: Figure
+    """`achieved_tokens_per_s` times the effective sample size over the tokens; null without importance ratios."""
     counted_tokens: int | None
     """Prompt and response tokens of the training steps, where no delivery was recorded and the trained rates count
     these; null where they count response tokens alone."""

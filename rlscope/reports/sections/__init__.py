@@ -52,7 +52,7 @@ SECTIONS: Final = (
             ("ledger", "worker_extents", "gpu_agreement")),
     Section("gap", "Upper bound and measured throughput, steady steps", "Lost throughput", gap_section,
             ASKED_OF_A_STRETCH),
-    Section("workers", "Worker timelines", "Workers", workers_section),
+    Section("workers", "Worker timelines", "Workers", workers_section, ("idle_stretches",)),
     Section("throughput", "Throughput", "Throughput", throughput_section, ("throughput", "training_steps")),
     Section("engines", "Batch size of the engines", "Batch size", engines_section),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),

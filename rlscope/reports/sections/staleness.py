@@ -7,6 +7,7 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.reports.charts import staleness
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
 from rlscope.reports.text.brief import Fact
@@ -51,20 +52,6 @@ def shares_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
             (pl.col("tokens") / pl.col("tokens").sum()).alias("share_ratio"),
         )
     )
-
-
-def effective_share_of_all(moments: pl.DataFrame | None) -> float | None:
-    """The effective sample size of all trained tokens over their number, 0..1; None if no ratio was recorded.
-
-    (sum w)^2 / (n sum w^2) (Kish 1965), from the mean and the variance of each staleness.
-    """
-    if moments is None or moments.is_empty():
-        return None
-    tokens, mean = pl.col("tokens"), pl.col("ratio_mean")
-    sums = moments.select(
-        n=tokens.sum(), w=(tokens * mean).sum(), w2=(tokens * (pl.col("ratio_variance") + mean**2)).sum()
-    ).row(0, named=True)
-    return sums["w"] ** 2 / (sums["n"] * sums["w2"]) if sums["w2"] else None
 
 
 def _ages_name(first: int, last: int) -> str:

@@ -30,6 +30,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     return [
         Fact("Trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s), note),
         Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s), note),
+        Fact("Effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s), "from importance ratios"),
         Fact("Generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s), "measured"),
         Fact("Samples trained", fmt.count(run.samples_trained) if rates.counted_tokens is None else fmt.NO_DATA),
     ]

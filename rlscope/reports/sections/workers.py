@@ -5,7 +5,7 @@ The charts place the rows.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import polars as pl
 
@@ -16,10 +16,12 @@ from rlscope.reports.charts.encoding import Chart
 from rlscope.reports.charts.timeline import lanes_of, placed, shown_first, states_of_view, updates_in, worker_timeline
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.rules import fired_built_in
-from rlscope.reports.text.states import STATES, State, order_of, state_of
+from rlscope.reports.text.states import STATES, State, order_of, state_label, state_of
 
 ROWS_MAX: Final = 4
 """More would push the lanes off the screen; the caption counts the rest, and the table lists them."""
+IDLE_ROWS_MAX: Final = 16
+"""As many workers as the view of the worst ones has."""
 _FIRINGS: Final = {
     "row": pl.Int64,
     "severity": pl.String,
@@ -82,6 +84,33 @@ class WorkersView(NamedTuple):
     """The zoom of every chart in this view, in seconds since the run started; None for the whole run."""
 
 
+class IdleRow(NamedTuple):
+    """The longest time without recorded work of one worker."""
+
+    worker_id: str
+    role: str
+    length: str
+    began: str
+    """Since the run started."""
+    state: str
+    """The state that took most of it, with its share where that is not all."""
+
+
+def idle_rows(analysis: AnalysisResult) -> list[IdleRow]:
+    """The longest stretch of each worker, the longest first; of many workers, the first ones."""
+    frame = analysis.answers.get("idle_stretches")
+    if frame is None:
+        return []
+    return [_idle_row(row, analysis.run) for row in frame.head(IDLE_ROWS_MAX).iter_rows(named=True)]
+
+
+def _idle_row(row: dict[str, Any], run: RunFacts) -> IdleRow:
+    label, share = state_label(row["state"], row["reason"]), fmt.percent(row["state_ratio"])
+    most = label if share == fmt.percent(1.0) else f"{label}, {share} of it"
+    began = fmt.duration((row["start_ns"] - run.started_ns) / 1e9)
+    return IdleRow(row["worker_id"], row["role"], fmt.duration(row["idle_s"]), began, most)
+
+
 class WorkersSection(NamedTuple):
     """What the section shows."""
 
@@ -94,6 +123,10 @@ class WorkersSection(NamedTuple):
     """Every state, for the patterns."""
     duration_s: float
     """Of the whole run, the initial zoom of all charts over time."""
+    idle: list[IdleRow]
+    """The longest time without recorded work of each worker."""
+    idle_rows_left_out: int
+    """Workers beyond those."""
 
 
 def workers_section(analysis: AnalysisResult) -> WorkersSection:
@@ -103,10 +136,12 @@ def workers_section(analysis: AnalysisResult) -> WorkersSection:
         nothing = pl.DataFrame()
         draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
         empty = drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)
-        return WorkersSection([], [empty], [], STATES, analysis.run.duration_s)
+        return WorkersSection([], [empty], [], STATES, analysis.run.duration_s, [], 0)
     choices = [_choice(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
     key = [state_of(name) for name in sorted(frame["state"].unique(), key=order_of)]
-    return WorkersSection(choices, [choice.drawn for choice in choices], key, STATES, analysis.run.duration_s)
+    idle, workers = idle_rows(analysis), len(analysis.answers.get("idle_stretches", ()))
+    drawn = [choice.drawn for choice in choices]
+    return WorkersSection(choices, drawn, key, STATES, analysis.run.duration_s, idle, workers - len(idle))
 
 
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")

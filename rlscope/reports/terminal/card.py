@@ -177,6 +177,7 @@ def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
     return [
         ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
         ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s) + counted),
+        ("effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s)),
         ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
         (
             "trained in total",

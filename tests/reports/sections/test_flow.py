@@ -4,6 +4,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
+from rlscope.analysis.staleness import effective_share_of_all
 from rlscope.reports.charts.strips import SHADES
 from rlscope.reports.sections.lengths import (
     bias_sentence,
@@ -15,7 +16,6 @@ from rlscope.reports.sections.lengths import (
 from rlscope.reports.sections.queue import queue_section, updates_sentence, waits_sentence
 from rlscope.reports.sections.sample import sample_section, sample_traces, stations_frame
 from rlscope.reports.sections.staleness import (
-    effective_share_of_all,
     heat_frame,
     heat_table,
     shares_frame,

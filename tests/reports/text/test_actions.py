@@ -234,4 +234,5 @@ def test_each_finding_says_where_its_remedy_takes_the_run():
         "straggling_engine": None,
         "data_quality_gaps": None,
         "gpu_disagreement": None,
+        "shared_gpu": None,
     }

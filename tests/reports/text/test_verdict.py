@@ -34,6 +34,8 @@ EVIDENCE = {
     "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "workers_without_end": 0,
                           "unattributed_share_ratio": 0.2},
     "gpu_disagreement": {"state": "train", "gpu_idle_ratio": 0.6, "gpu_s": 9.0},
+    "shared_gpu": {"shared_gpus": 2, "gpu_id": "GPU-a", "worker_id": "t0", "role": "trainer",
+                   "other_worker_id": "e0", "other_role": "sampler", "shared_s": 60.0},
 }  # fmt: skip
 
 

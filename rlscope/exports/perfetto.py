@@ -1,0 +1,292 @@
+"""A run as a Perfetto trace: track events in protobuf, written as they come, in constant memory.
+
+The format asks that packets of one sequence come in the order of time, that each names only what the sequence has
+interned before it, and that a slice ends on the track that it began on. All events are one sequence here. Times are
+those of the run, nanoseconds since the UTC epoch. See https://perfetto.dev/docs/reference/synthetic-track-event.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from rlscope import format as fmt
+from rlscope.errors import ArgumentError, Limits, OutputError, RlscopeError
+from rlscope.exports.timeline import ROWS, Event, Stretch, Timeline, Track, Value
+from rlscope.trace.query import ask
+from rlscope.trace.store import OpenRun, open_run
+
+if TYPE_CHECKING:
+    from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+
+DEFAULT_MAX_MB: Final = 500
+"""A browser's tab holds a trace of about 1 GB."""
+_SEQUENCE: Final = 1
+_CLEARED, _NEEDS_STATE = 1, 2
+_BATCH_PACKETS: Final = 512
+_RESERVED_BYTES: Final = 400_000
+"""What closing the open slices and flows may take: about 5,000 packets."""
+_NOTES_UUID: Final = 1 << 30
+"""Above the tracks of the timeline."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerfettoExport:
+    """What was written."""
+
+    path: Path
+    size_bytes: int
+    events: int
+    notes: tuple[str, ...]
+    """What the trace leaves out, one sentence each; the trace holds them too."""
+
+
+class Part(TypedDict, total=False):
+    """What of a run is written, and how much of it."""
+
+    from_s: float | None
+    """Start, in seconds since the run started; None: its start."""
+    to_s: float | None
+    """End, in seconds since the run started; None: its end."""
+    workers: Sequence[str]
+    """Ids of the workers to show; none: all."""
+    max_mb: int
+    """Largest size of the file, in 10^6 bytes; what comes later in the run is left out, and a note says so."""
+
+
+def export_perfetto(folder: Path, output: Path, **part: Unpack[Part]) -> PerfettoExport:
+    """Write the timeline of the run in a folder, or of a part of it.
+
+    Raises RunFolderError for a folder that is not a run, ArgumentError for a part or a worker that the run does not
+    have, OutputError, and RlscopeError where the package `perfetto` is not installed.
+    """
+    _require_perfetto()
+    max_mb = part.get("max_mb", DEFAULT_MAX_MB)
+    Limits(1).check("max_mb", max_mb)
+    with open_run(folder) as run:
+        stretch = _stretch(run, part.get("from_s"), part.get("to_s"), part.get("workers", ()))
+        try:
+            with output.open("wb") as file:
+                return _write(run, stretch, file, output, max_mb * 1_000_000)
+        except OSError as error:
+            raise OutputError.of(
+                output,
+                found=error.strerror or str(error),
+                expected="a file that can be written",
+                next_step="Name another one.",
+            ) from error
+
+
+def _require_perfetto() -> None:
+    try:
+        import perfetto.protos.perfetto.trace.perfetto_trace_pb2  # noqa: F401  # pyright: ignore[reportUnusedImport]
+    except ImportError as error:
+        raise RlscopeError.of(
+            "--perfetto",
+            found="no package perfetto",
+            expected="the package, which defines the format",
+            next_step="Install it: pip install 'rlscope[perfetto]'.",
+        ) from error
+
+
+def _stretch(run: OpenRun, from_s: float | None, to_s: float | None, workers: Sequence[str]) -> Stretch:
+    extents = ask(run, "worker_extents")
+    known = extents["worker_id"].to_list()
+    for worker_id in workers:
+        if worker_id not in known:
+            raise ArgumentError.of(
+                "--worker", found=repr(worker_id), expected="one of " + ", ".join(known), next_step="Name one of them."
+            )
+    start_ns, end_ns = min(extents["start_ns"], default=0), max(extents["end_ns"], default=0)
+    from_ns = start_ns if from_s is None else start_ns + round(from_s * 1e9)
+    to_ns = end_ns if to_s is None else start_ns + round(to_s * 1e9)
+    if not start_ns <= from_ns < to_ns or from_ns >= end_ns:
+        raise ArgumentError.of(
+            "the part of the run",
+            found=f"{from_s or 0:g} s to {fmt.duration((to_ns - start_ns) / 1e9)}",
+            expected=f"a part of its {fmt.duration((end_ns - start_ns) / 1e9)}, in seconds since its start",
+            next_step="Leave --from and --to out for the whole run.",
+        )
+    return Stretch(from_ns, min(to_ns, end_ns), frozenset(workers) or None)
+
+
+def _write(run: OpenRun, stretch: Stretch, file: IO[bytes], path: Path, max_bytes: int) -> PerfettoExport:
+    timeline, trace = Timeline(run, stretch), _TraceFile(file, stretch.from_ns)
+    notes: list[str] = []
+    for event in timeline.events():
+        if trace.size_bytes > max_bytes - _RESERVED_BYTES:
+            run_start_ns = min(ask(run, "worker_extents")["start_ns"])
+            notes.append(_cut_note(event.at_ns - run_start_ns, stretch.to_ns - run_start_ns, max_bytes))
+            trace.close_all(event.at_ns)
+            break
+        trace.write(event)
+    if timeline.left_out_segments:
+        many = fmt.counted(timeline.left_out_segments, "segment of a sample", "segments of samples")
+        notes.append(f"{many} without a recorded start left out.")
+    trace.note(notes)
+    trace.flush()
+    return PerfettoExport(path, trace.size_bytes, trace.events, tuple(notes))
+
+
+def _cut_note(at_ns: int, to_ns: int, max_bytes: int) -> str:
+    at_s = at_ns / 1e9
+    return (
+        f"cut at {at_s:.3f} s of {to_ns / 1e9:.3f} s: more would not fit {max_bytes / 1e6:g} MB. "
+        f"The rest: --from {at_s:.3f}; a larger file: --max-mb."
+    )
+
+
+class _TraceFile:
+    """Packets on their way into a file, and what the sequence has interned and declared so far."""
+
+    def __init__(self, file: IO[bytes], start_ns: int) -> None:
+        from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as proto
+
+        self._proto = proto
+        self._file = file
+        self._batch = proto.Trace()
+        self._written_bytes = 0
+        self._declared: set[int] = set()
+        self._interned: dict[tuple[str, str], int] = {}
+        self._open: dict[int, Track] = {}
+        self._flows: dict[int, Track] = {}
+        self._last_ns = start_ns
+        self.events = 0
+        self._begin(start_ns)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far, without the packets that are still held."""
+        return self._written_bytes
+
+    def write(self, event: Event) -> None:
+        """One event, not before the last one."""
+        self._declare(event.track)
+        packet = self._packet(event.at_ns)
+        told = packet.track_event
+        told.track_uuid = event.track.uuid
+        match event.kind:
+            case "begin":
+                told.type = self._proto.TrackEvent.TYPE_SLICE_BEGIN
+                self._open[event.track.uuid] = event.track
+                self._describe(packet, event)
+            case "end":
+                told.type = self._proto.TrackEvent.TYPE_SLICE_END
+                del self._open[event.track.uuid]
+            case "instant":
+                told.type = self._proto.TrackEvent.TYPE_INSTANT
+                self._describe(packet, event)
+            case "counter":
+                told.type = self._proto.TrackEvent.TYPE_COUNTER
+                _set_counter(told, event.value)
+        self.events += 1
+
+    def close_all(self, at_ns: int) -> None:
+        """End every open slice and every open flow."""
+        for track in list(self._open.values()):
+            self.write(Event(at_ns, 0, "end", track))
+        for number, track in list(self._flows.items()):
+            self.write(Event(at_ns, 0, "instant", track, "applied after the cut", "note", True, ends=number))
+
+    def note(self, sentences: Sequence[str]) -> None:
+        """Sentences about the trace, as events of a process of their own at its end."""
+        if not sentences:
+            return
+        track = Track(_NOTES_UUID + 1, "notes", Track(_NOTES_UUID, "rlscope"))
+        for sentence in sentences:
+            self.write(Event(self._last_ns, 0, "instant", track, sentence, "note"))
+
+    def flush(self) -> None:
+        """Hand what is held to the file."""
+        content = self._batch.SerializeToString()
+        self._file.write(content)
+        self._written_bytes += len(content)
+        self._batch.Clear()
+
+    def _begin(self, start_ns: int) -> None:
+        """What the sequence starts from: its clocks, of which one is UTC, and that nothing is interned yet."""
+        packet = self._batch.packet.add()
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.timestamp = start_ns
+        clock = self._proto.BUILTIN_CLOCK_BOOTTIME
+        packet.clock_snapshot.primary_trace_clock = clock
+        for clock_id in (clock, self._proto.BUILTIN_CLOCK_REALTIME):
+            packet.clock_snapshot.clocks.add(clock_id=clock_id, timestamp=start_ns)
+        packet.sequence_flags = _CLEARED
+        packet.first_packet_on_sequence = True
+        packet.trace_packet_defaults.timestamp_clock_id = clock
+
+    def _packet(self, at_ns: int) -> "TracePacket":
+        if len(self._batch.packet) >= _BATCH_PACKETS:
+            self.flush()
+        packet = self._batch.packet.add()
+        packet.timestamp = self._last_ns = at_ns
+        packet.trusted_packet_sequence_id = _SEQUENCE
+        packet.sequence_flags = _NEEDS_STATE
+        return packet
+
+    def _declare(self, track: Track) -> None:
+        """Describe a track, and before it its process, when it is first used."""
+        if track.uuid in self._declared:
+            return
+        self._declared.add(track.uuid)
+        if track.parent is not None:
+            self._declare(track.parent)
+        descriptor = self._packet(self._last_ns).track_descriptor
+        descriptor.uuid = track.uuid
+        if track.parent is None:
+            descriptor.process.pid = track.uuid & 0x7FFFFFFF
+            descriptor.process.process_name = track.name
+            descriptor.process.process_labels.extend(track.labels)
+            descriptor.child_ordering = self._proto.TrackDescriptor.EXPLICIT
+            return
+        descriptor.name = track.name
+        descriptor.parent_uuid = track.parent.uuid
+        descriptor.sibling_order_rank = ROWS.index(track.name) if track.name in ROWS else len(ROWS)
+        if track.unit is not None:
+            descriptor.counter.unit_name = track.unit
+
+    def _describe(self, packet: "TracePacket", event: Event) -> None:
+        """Name, category, details and flows of a slice or an instant."""
+        told = packet.track_event
+        if event.is_common:
+            told.name_iid = self._intern(packet, "event_names", event.name)
+        else:
+            told.name = event.name
+        told.category_iids.append(self._intern(packet, "event_categories", event.category))
+        for name, value in event.details.items():
+            note = told.debug_annotations.add()
+            note.name_iid = self._intern(packet, "debug_annotation_names", name)
+            _set_value(note, value)
+        told.flow_ids.extend(flow.number for flow in event.starts)
+        self._flows.update((flow.number, flow.towards) for flow in event.starts)
+        if event.ends is not None:
+            told.terminating_flow_ids.append(event.ends)
+            del self._flows[event.ends]
+
+    def _intern(self, packet: "TracePacket", kind: str, name: str) -> int:
+        """The number of a name; the packet that first uses it defines it."""
+        number = self._interned.get((kind, name))
+        if number is None:
+            number = self._interned[kind, name] = len(self._interned) + 1
+            getattr(packet.interned_data, kind).add(iid=number, name=name)
+        return number
+
+
+def _set_counter(told: Any, value: float | None) -> None:  # noqa: ANN401
+    if isinstance(value, int):
+        told.counter_value = value
+    else:
+        told.double_counter_value = value
+
+
+def _set_value(note: Any, value: Value) -> None:  # noqa: ANN401
+    match value:
+        case bool():
+            note.bool_value = value
+        case int():
+            note.int_value = value
+        case float():
+            note.double_value = value
+        case _:
+            note.string_value = str(value)

@@ -1,0 +1,260 @@
+"""An analysis in the tracker where the run's own metrics are: Weights & Biases, MLflow or TensorBoard.
+
+Each gets the same numbers under the same names, the verdict in words, the staleness of each step, and the page. The
+trackers' libraries are optional; where they write and who they are is theirs to know, from their environment variables.
+Nothing of those is printed: an error of theirs is shown without credentials.
+"""
+
+import math
+import os
+import re
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, Literal
+
+from rlscope.analysis.result import AnalysisResult
+from rlscope.errors import OutputError, RlscopeError
+from rlscope.model.forecast.result import NoModelResult
+from rlscope.reports.documents.model import throughput_json
+from rlscope.reports.page.html import render
+from rlscope.reports.text import verdict as verdict_words
+
+Tracker = Literal["wandb", "mlflow", "tensorboard"]
+TRACKERS: Final[tuple[Tracker, ...]] = ("wandb", "mlflow", "tensorboard")
+_PACKAGES: Final[Mapping[Tracker, str]] = {"wandb": "wandb", "mlflow": "mlflow", "tensorboard": "tensorboardX"}
+PREFIX: Final = "rlscope"
+PAGE: Final = "rlscope_report.html"
+_STEP_COLUMNS: Final = ("staleness_mean", "staleness_p95", "staleness_max")
+_MOST_IN_A_BATCH: Final = 100
+"""Tags that MLflow takes at once; it takes 1,000 metrics."""
+_MOST_CHARACTERS: Final = 5_000
+"""Of a tag's value in MLflow."""
+_SECRETS: Final = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "AWS_SECRET_ACCESS_KEY")
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+@")
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9_.-]")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a tracker gets of an analysis."""
+
+    run_id: str
+    numbers: Mapping[str, float]
+    """By name; units are in the names, and what is not known is missing."""
+    words: Mapping[str, str]
+    steps: tuple[tuple[int, Mapping[str, float]], ...]
+    """Numbers of each optimizer step."""
+    page: str
+    """The page, as HTML."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where in a tracker."""
+
+    tracker: Tracker
+    project: str | None = None
+    """Project of Weights & Biases, experiment of MLflow; None: as their environment says."""
+    into: str | None = None
+    """Id of the tracker's run to add to; None: a new one."""
+    folder: Path | None = None
+    """Log folder of TensorBoard."""
+
+
+def push_analysis(analysis: AnalysisResult, target: Target) -> str:
+    """Write an analysis into a tracker; returns where, in words without credentials.
+
+    Raises RlscopeError where its library is not installed or does not succeed, OutputError for a folder that cannot be
+    written.
+    """
+    library, summary = library_of(target.tracker), summary_of(analysis)
+    with _without_credentials(target.tracker):
+        return _WRITERS[target.tracker](library, summary, target)
+
+
+def summary_of(analysis: AnalysisResult) -> Summary:
+    """The numbers, the words and the page of an analysis."""
+    model = analysis.model
+    rates = throughput_json(analysis.throughput, model).model_dump()
+    numbers = {f"throughput/{name}": value for name, value in rates.items() if not isinstance(value, bool)}
+    numbers |= _ledger(analysis) | _staleness(analysis)
+    numbers |= {f"lost/{loss.cause}_gpu_s": loss.gpu_s for loss in analysis.verdict.losses}
+    if not isinstance(model, NoModelResult):
+        numbers["throughput/synchronous_tokens_per_s"] = model.synchronous_tokens_per_s
+        numbers["recommendation/gain_ratio"] = model.recommendation.gain_ratio.median
+    return Summary(
+        run_id=analysis.run.run_id,
+        numbers={f"{PREFIX}/{name}": float(value) for name, value in numbers.items() if _is_number(value)},
+        words={f"{PREFIX}/{name}": text for name, text in _words(analysis).items()},
+        steps=tuple(_steps(analysis)),
+        page=render(analysis),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _ledger(analysis: AnalysisResult) -> dict[str, float]:
+    """The share of each state in the GPU time of its role."""
+    return {
+        f"ledger/{state.role}/{state.state}{f'_{state.reason}' if state.reason else ''}_ratio": state.share_ratio
+        for state in analysis.ledger.states
+    }
+
+
+def _staleness(analysis: AnalysisResult) -> dict[str, float | None]:
+    staleness = analysis.staleness
+    numbers: dict[str, float | None] = {
+        "staleness/in_flight_mean": staleness.in_flight_mean,
+        "staleness/in_queue_mean": staleness.in_queue_mean,
+    }
+    if staleness.tokens is not None:
+        for name in ("mean", "p50", "p95", "p99", "max"):
+            numbers[f"staleness/tokens_{name}"] = getattr(staleness.tokens, name)
+    if staleness.samples is not None:
+        numbers |= {"staleness/samples_mean": staleness.samples.mean, "staleness/samples_max": staleness.samples.max}
+    return numbers
+
+
+def _words(analysis: AnalysisResult) -> dict[str, str]:
+    return {
+        "bottleneck": analysis.verdict.bottleneck,
+        "verdict": verdict_words.headline(analysis),
+        "why": verdict_words.why(analysis),
+        "next": verdict_words.next_step(analysis),
+        "findings": ", ".join(finding.rule for finding in analysis.findings) or "none",
+    }
+
+
+def _steps(analysis: AnalysisResult) -> Iterator[tuple[int, Mapping[str, float]]]:
+    for row in analysis.answers["token_staleness_by_step"].sort("step").iter_rows(named=True):
+        yield row["step"], {f"{PREFIX}/steps/{name}": float(row[name]) for name in _STEP_COLUMNS}
+
+
+def _to_wandb(wandb: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
+    """The numbers as the summary of a run, the steps as its history over `rlscope/step`, the page as an artifact."""
+    settings = wandb.Settings(silent=True, console="off", disable_git=True)
+    name = None if target.into else summary.run_id
+    run = wandb.init(project=target.project, id=target.into, name=name, resume="allow", settings=settings)
+    try:
+        step = f"{PREFIX}/step"
+        run.define_metric(step)
+        run.define_metric(f"{PREFIX}/steps/*", step_metric=step)
+        for number, values in summary.steps:
+            run.log({step: number, **values})
+        run.summary.update({**summary.numbers, **summary.words})
+        with _page_file(summary) as page:
+            artifact = wandb.Artifact(f"{PREFIX}-{_UNUSUAL.sub('-', summary.run_id)}", type="report")
+            artifact.add_file(str(page))
+            run.log_artifact(artifact)
+            run.finish()
+    except BaseException:
+        run.finish(exit_code=1)
+        raise
+    place = "kept offline; `wandb sync` sends it" if run.offline else run.url
+    return f"run {run.id} of Weights & Biases, {place}"
+
+
+def _to_mlflow(mlflow: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
+    """Metrics, tags and an artifact of a run; who is asked for is not printed, as an address can hold a password."""
+    client = mlflow.MlflowClient()
+    if target.into is None:
+        name = target.project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "Default"
+        experiment = client.get_experiment_by_name(name)
+        experiment_id = client.create_experiment(name) if experiment is None else experiment.experiment_id
+        run_id = client.create_run(experiment_id, run_name=summary.run_id).info.run_id
+    else:
+        run_id = client.get_run(target.into).info.run_id
+    metric, tag = mlflow.entities.Metric, mlflow.entities.RunTag
+    at_ms = mlflow.utils.time.get_current_time_millis()
+    metrics = [metric(name, value, at_ms, 0) for name, value in summary.numbers.items()]
+    metrics += [metric(name, value, at_ms, step) for step, found in summary.steps for name, value in found.items()]
+    for first in range(0, len(metrics), _MOST_IN_A_BATCH):
+        client.log_batch(run_id, metrics=metrics[first : first + _MOST_IN_A_BATCH])
+    client.log_batch(run_id, tags=[tag(name, text[:_MOST_CHARACTERS]) for name, text in summary.words.items()])
+    with _page_file(summary) as page:
+        client.log_artifact(run_id, str(page), PREFIX)
+    if target.into is None:
+        client.set_terminated(run_id)
+    return f"run {run_id} of MLflow"
+
+
+def _to_tensorboard(tensorboard: Any, summary: Summary, target: Target) -> str:  # noqa: ANN401
+    """Scalars and texts in an event file, and the page beside it: TensorBoard keeps no files."""
+    folder = target.folder or Path("runs") / summary.run_id
+    try:
+        with tensorboard.SummaryWriter(str(folder)) as writer:
+            for name, value in summary.numbers.items():
+                writer.add_scalar(name, value, 0)
+            for step, found in summary.steps:
+                for name, value in found.items():
+                    writer.add_scalar(name, value, step)
+            for name, text in summary.words.items():
+                writer.add_text(name, text, 0)
+        (folder / PAGE).write_text(summary.page, encoding="utf-8")
+    except OSError as error:
+        raise OutputError.of(
+            folder,
+            found=error.strerror or str(error),
+            expected="a folder that can be written",
+            next_step="Name another one.",
+        ) from error
+    return f"{folder}, with the page in {PAGE}"
+
+
+_WRITERS: Final[Mapping[Tracker, Callable[[Any, Summary, Target], str]]] = {
+    "wandb": _to_wandb,
+    "mlflow": _to_mlflow,
+    "tensorboard": _to_tensorboard,
+}
+
+
+@contextmanager
+def _page_file(summary: Summary) -> Generator[Path]:
+    with TemporaryDirectory(prefix="rlscope-") as folder:
+        path = Path(folder) / PAGE
+        path.write_text(summary.page, encoding="utf-8")
+        yield path
+
+
+def library_of(tracker: Tracker) -> Any:  # noqa: ANN401
+    """The package that writes to a tracker. Raises RlscopeError where it is not installed."""
+    module = _PACKAGES[tracker]
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise RlscopeError.of(
+            f"--{tracker}",
+            found=f"no package {module}",
+            expected="the package, which writes to the tracker",
+            next_step=f"Install it: pip install 'rlscope[{tracker}]'.",
+        ) from error
+
+
+@contextmanager
+def _without_credentials(tracker: Tracker) -> Generator[None]:
+    """What fails inside becomes an error of ours, and neither its message nor its cause shows a credential."""
+    try:
+        yield
+    except RlscopeError:
+        raise
+    except Exception as error:
+        raise RlscopeError.of(
+            f"--{tracker}",
+            found=f"{type(error).__name__}: {redacted(str(error))}",
+            expected="a tracker that takes the results",
+            next_step="Check its address and your login, which are set as for its own client.",
+        ) from None
+
+
+def redacted(text: str) -> str:
+    """A text without the credentials that the environment holds, or that an address in it does."""
+    for name in _SECRETS:
+        if secret := os.environ.get(name):
+            text = text.replace(secret, "***")
+    return _CREDENTIALS.sub("***@", text)

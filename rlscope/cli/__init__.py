@@ -10,7 +10,21 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, compare, export, import_, plan, push, query, rules, runs, watch, what_if
+from rlscope.cli import (
+    analyze,
+    check,
+    compare,
+    doctor,
+    export,
+    import_,
+    plan,
+    push,
+    query,
+    rules,
+    runs,
+    watch,
+    what_if,
+)
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -20,6 +34,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.analyze,
     analyze.report,
     import_.import_,
+    doctor.doctor,
     what_if.what_if,
     plan.plan,
     compare.compare,

@@ -95,6 +95,7 @@ def import_run(
     first = recognise(path, options.framework)
     others = [_joined(each, first.importer.name) for each in options.with_files]
     engines = [_joined(each, None) for each in options.engine_logs]
+    _refuse_same_steps((first, *others))
     target = ImportTarget(folder, _run_id(path), relative_origin_ns=0)
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
     eras: dict[str, None] = {}
@@ -115,6 +116,18 @@ def import_run(
             next_step="Pass another file.",
         )
     return target.finish(first.importer.name, ", ".join(eras) or None)
+
+
+def _refuse_same_steps(files: Sequence[Recognised]) -> None:
+    """Two logs of one trainer would count each of its steps twice."""
+    same = [each.source.path for each in files if not each.importer.is_companion and tells_trainer(each.source)]
+    if len(same) > 1:
+        raise ImportFileError.of(
+            same[1],
+            found=f"the steps of a trainer, as in {same[0]}",
+            expected="one file with them",
+            next_step="Leave one out; a .wandb file or TensorBoard events have times, a console log has none.",
+        )
 
 
 def _joined(path: Path, framework: str | None) -> Recognised:

@@ -84,8 +84,39 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         else:
             _fill_sampler(worker_id, placed, target)
         _report(log, worker_id, placed, target)
+    _add_readings(log, target, options)
     target.add_config(gpus_per_engine=options.gpus_per_engine)
     target.add_config(**log.settings())
+
+
+def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
+    """Readings of the GPUs of whose worker is known: the user's word, or the only worker of a run that shares them."""
+    shared = None if log.is_separate or not log.parties else log.parties[0].party.worker
+    unowned: set[int] = set()
+    for each in log.gpu_readings:
+        owner = options.gpu_owners.get(each.index, shared)
+        if owner is None:
+            unowned.add(each.index)
+            continue
+        target.add(
+            "gpu_samples",
+            {
+                "worker_id": owner,
+                "gpu_id": str(each.index),
+                "time_ns": each.time_ns,
+                "busy_ratio": each.busy_ratio,
+                "sm_active_ratio": each.sm_active_ratio,
+                "memory_used_bytes": each.memory_used_bytes,
+                "power_w": each.power_w,
+                "source": "gpm" if each.sm_active_ratio is not None else "nvml",
+            },
+        )
+        target.say_origin("gpu_samples", Certainty.RECORDED)
+    if unowned:
+        target.note(
+            f"The file has readings of {len(unowned)} GPUs and does not say whose they are: pass "
+            f"--gpu-owner {min(unowned)}-{max(unowned)}=trainer"
+        )
 
 
 def _gpus(

@@ -19,6 +19,8 @@ from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 
 NO_OPTIONS: Final = ImportOptions()
+RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
+"""Where a run begins whose files have no times: at the start of the year 2000, which no reader takes for its date."""
 _MANIFEST: Final = "run.json"
 
 
@@ -96,7 +98,7 @@ def import_run(
     others = [_joined(each, first.importer.name) for each in options.with_files]
     engines = [_joined(each, None) for each in options.engine_logs]
     _refuse_same_steps((first, *others))
-    target = ImportTarget(folder, _run_id(path), relative_origin_ns=0)
+    target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS)
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
     eras: dict[str, None] = {}
     for each in sorted((first, *others), key=_rank):

@@ -47,7 +47,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
     if imported.is_thinned:
         lines.append("Steps are missing at intervals, as in an export that keeps 500 rows.")
     lines += [_bad_lines(file) for file in imported.files if file.bad_lines]
-    return [*lines, *(f"{note}." for note in imported.notes)]
+    return [*lines, *(note if note.endswith(".") else f"{note}." for note in imported.notes)]
 
 
 def _certainty_lines(imported: Imported) -> list[str]:

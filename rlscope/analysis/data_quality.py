@@ -8,7 +8,7 @@ import polars as pl
 
 from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
-from rlscope.trace.imported import Imported
+from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import OpenRun
 
 
@@ -60,6 +60,20 @@ _WHAT_IS_LOST: Final[Mapping[str, str]] = {
     "weight_updates": "what weight updates cost is unknown",
     "activities": "why a worker was idle is unknown: that time is unattributed",
 }
+
+
+_NEEDS_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "weight_updates": ("weight_update_spread",),
+    "samples": ("sample_strips",),
+}
+"""Answers that mean nothing where the times of a table are laid out rather than recorded."""
+
+
+def leave_out_laid_out(imported: Imported | None, answers: dict[str, pl.DataFrame]) -> None:
+    """Empty the answers that only recorded times could give."""
+    for table, origin in imported.tables.items() if imported is not None else ():
+        if origin.certainty is not Certainty.RECORDED:
+            answers.update({name: answers[name].clear() for name in _NEEDS_TIMES.get(table, ()) if name in answers})
 
 
 def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQuality:

@@ -12,7 +12,21 @@ from typing import Final, NoReturn
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, compare, export, import_, plan, push, query, rules, runs, watch, what_if
+from rlscope.cli import (
+    analyze,
+    check,
+    compare,
+    doctor,
+    export,
+    import_,
+    plan,
+    push,
+    query,
+    rules,
+    runs,
+    watch,
+    what_if,
+)
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 from rlscope.text_out import for_terminal
@@ -23,6 +37,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.analyze,
     analyze.report,
     import_.import_,
+    doctor.doctor,
     what_if.what_if,
     plan.plan,
     compare.compare,

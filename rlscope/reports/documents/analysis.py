@@ -27,6 +27,7 @@ from rlscope.model.forecast.result import NoModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.documents import FINITE, SCHEMA_VERSION, Document, Figure, Json
 from rlscope.reports.documents.check import AlertJson
+from rlscope.reports.documents.data_quality import DataQualityJson
 from rlscope.reports.documents.layouts import GainJson, LayoutJson, gain_json, layout_json
 from rlscope.reports.documents.model import (
     LatencyJson,
@@ -45,7 +46,6 @@ from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost
-from rlscope.trace.completeness import Kind, State
 
 Evidence = Annotated[EvidenceValue, FINITE, WithJsonSchema({"type": ["number", "string", "null"]})]
 """One piece of evidence."""
@@ -298,90 +298,6 @@ class FindingJson(Document):
     """Start of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
     end_ns: int | None
     """End of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
-
-
-class SkippedFileJson(Document):
-    """A file of the run that was not read."""
-
-    path: str
-    """Path of the file."""
-    why: str
-    """Why it was not read."""
-
-
-class ClockOffsetJson(Document):
-    """A host whose clock disagrees with another host's."""
-
-    host: str
-    """The host."""
-    against: str
-    """The host that it is compared with."""
-    offset_s: Figure
-    """Seconds by which the clock is at least off."""
-    uncertainty_s: Figure
-    """Uncertainty of the offset, in seconds; null if it is not known."""
-
-
-class SampledEngineJson(Document):
-    """An engine that was polled from outside, not recorded at each pass."""
-
-    worker_id: str
-    """Identifier of the worker."""
-    interval_s: Figure
-    """Median time between two readings, in seconds."""
-    knows_busy: bool
-    """Whether the engine counts its time in forward passes itself."""
-
-
-class RowGapJson(Document):
-    """Rows of one worker and table that are not as the worker wrote them."""
-
-    kind: Kind
-    """missing: fewer than it wrote. beyond: more. changed: other content. moved: a file has another's name."""
-    table: str
-    """Name of the table."""
-    worker_id: str
-    """Identifier of the worker."""
-    rows: int
-    """Rows that are missing or beyond; of what was changed or moved, the rows that it concerns."""
-    gpu_s: Figure
-    """GPU-seconds of the worker that they concern, at most."""
-    detail: str
-    """The same as a sentence."""
-
-
-class CompletenessJson(Document):
-    """Whether every row that the workers wrote was read."""
-
-    state: State
-    """complete, incomplete, or unknown: nobody stated how many rows some worker wrote."""
-    is_verified: bool
-    """Whether the checksums of all files were compared, and agree."""
-    missing_rows: int
-    """Rows that were written and are not there."""
-    gaps: tuple[RowGapJson, ...]
-    """What differs, by table and worker."""
-    uncounted_workers: tuple[str, ...]
-    """Workers of which nobody stated how many rows they wrote."""
-
-
-class DataQualityJson(Document):
-    """What the analysis could not see."""
-
-    skipped_files: tuple[SkippedFileJson, ...]
-    """Files that were not read."""
-    dropped_rows: Mapping[str, int]
-    """Rows that recording dropped, by table."""
-    workers_without_end: tuple[str, ...]
-    """Workers that never reported their end: killed, or still running."""
-    clock_offsets: tuple[ClockOffsetJson, ...]
-    """Hosts whose clocks disagree."""
-    gaps: tuple[str, ...]
-    """Everything else that is missing, one sentence each."""
-    sampled_engines: tuple[SampledEngineJson, ...]
-    """Engines that were polled from outside."""
-    completeness: CompletenessJson
-    """Whether every row that the workers wrote was read."""
 
 
 class AnalysisDocument(Document):

@@ -16,7 +16,7 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
-from rlscope.reports.text.origin import source_words
+from rlscope.reports.text.origin import counted_words, source_words
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
@@ -239,7 +239,9 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
 def _achieved(analysis: AnalysisResult) -> Fact:
     """Measured throughput of the steady stretch, and of its held-out steps beside their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
-    measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "
+    counted = counted_words(analysis.throughput)
+    known = analysis.throughput.steady_tokens_per_s is not None
+    measured = f"measured over the steady stretch{counted}; " if known else ""
     if not isinstance(result, ModelResult):
         return Fact("Trained", rate, f"{measured}no prediction")
     compared = model_words.compared_rows(result)

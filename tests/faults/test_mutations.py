@@ -23,7 +23,7 @@ pytestmark = pytest.mark.faults
 MUTATIONS: Final = int(os.environ.get("RLSCOPE_MUTATIONS", "58"))
 FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
-EVERY_FORMAT_OF: Final = 25
+EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
 OLD_SHARE: Final = 4
 """One in so many is done to a run of the recorder before checksums."""

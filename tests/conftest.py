@@ -22,6 +22,7 @@ SLOW: Final = (
     "tests/analysis",
     "tests/benchmarks",
     "tests/diagnose",
+    "tests/faults",
     "tests/test_sample_traces.py",
     "tests/trace",
     # They simulate, or fit the model, many times over.

@@ -4,6 +4,7 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -23,6 +24,7 @@ from rlscope.reports.terminal.comparison import print_comparison
 from rlscope.reports.text.comparison import caution, headline, label, letter_of, promise_sentence
 from tests.comparison.made_runs import made_run
 from tests.reports.analysis_fixture import HOSTILE
+from tests.reports.conftest import browser  # noqa: F401
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
 
 EVEN = [2.0] * 20
@@ -176,3 +178,17 @@ def test_a_comparison_is_written_in_every_form(pair: rlscope.Comparison, tmp_pat
     assert pair.to_png(tmp_path / "card.png").read_bytes().startswith(b"\x89PNG")
     html = pair._repr_html_()
     assert html.count("<div") == html.count("</div>") and "<script" not in html and "http" not in html
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_browser_draws_every_chart_and_complains_of_nothing(
+    pair: rlscope.Comparison, tmp_path: Path, browser: Any, scheme: str
+) -> None:
+    page, troubles = browser.new_page(color_scheme=scheme), list[str]()
+    page.on("console", lambda message: troubles.append(message.text))
+    page.on("pageerror", lambda error: troubles.append(str(error)))
+    page.goto(pair.to_html(tmp_path / "page.html").as_uri())
+    page.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
+    assert troubles == [] and page.locator(".chart svg").count() == 6
+    page.close()

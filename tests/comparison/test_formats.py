@@ -24,7 +24,6 @@ from rlscope.reports.terminal.comparison import print_comparison
 from rlscope.reports.text.comparison import caution, headline, label, letter_of, promise_sentence
 from tests.comparison.made_runs import made_run
 from tests.reports.analysis_fixture import HOSTILE
-from tests.reports.conftest import browser  # noqa: F401
 from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
 
 EVEN = [2.0] * 20

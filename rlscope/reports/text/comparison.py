@@ -311,6 +311,8 @@ def caution(each: Confounder, letter: str) -> str:
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     if pair.differences.basis == "whole":
+        if pair.differences.rate_basis == "steady":
+            return "Throughput over the steady stretches, all else over whole runs, start-up included."
         return "Whole runs, start-up included."
     tables = (baseline.table, pair.run.table)
     steps = [f"{name}: {table.step.size} steps" for name, table in zip(("A", letter), tables, strict=True) if table]

@@ -21,6 +21,7 @@ SLOW: Final = (
     "tests/alerts/test_offline.py",
     "tests/analysis",
     "tests/benchmarks",
+    "tests/comparison",
     "tests/diagnose",
     "tests/faults",
     "tests/test_sample_traces.py",

@@ -21,6 +21,8 @@ from rlscope.planning.schema import plan_schema
 from rlscope.reports.documents import Document
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.check import CheckDocument
+from rlscope.reports.documents.comparison import CompareDocument
+from rlscope.reports.documents.history import ListDocument
 from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
 from rlscope.trace.config import entry_kind, run_config_schema
@@ -33,6 +35,8 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = {
     "what-if": WhatIfDocument,
     "plan": PlanDocument,
     "check": CheckDocument,
+    "compare": CompareDocument,
+    "list": ListDocument,
 }
 """What the commands print as JSON, by the names of the schemas."""
 

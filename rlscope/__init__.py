@@ -14,6 +14,8 @@
     rlscope.what_if("runs/monday", trainer_speed=2)
     rlscope.plan("plan.toml")
     rlscope.check("runs/monday", fail_if=["staleness.tokens.p95 > 4"]).failed()
+    rlscope.compare("runs/monday", "runs/tuesday").to_markdown()
+    rlscope.list_runs("runs", sort="tokens_per_s").frame()
     rlscope.report("runs/monday", "report.html")
     rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
@@ -29,12 +31,16 @@ if TYPE_CHECKING:
     from rlscope.api import (
         Analysis,
         CheckReport,
+        Comparison,
         PlanAnswer,
         Run,
+        RunList,
         WhatIfAnswer,
         analyze,
         check,
+        compare,
         export_perfetto,
+        list_runs,
         open,
         plan,
         push,
@@ -46,13 +52,17 @@ if TYPE_CHECKING:
 __all__ = [
     "Analysis",
     "CheckReport",
+    "Comparison",
     "PlanAnswer",
     "RlscopeError",
     "Run",
+    "RunList",
     "WhatIfAnswer",
     "analyze",
     "check",
+    "compare",
     "export_perfetto",
+    "list_runs",
     "open",
     "plan",
     "push",

@@ -69,8 +69,8 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
 
 def test_the_public_names_are_these() -> None:
     names = [
-        "Analysis", "CheckReport", "PlanAnswer", "RlscopeError", "Run", "WhatIfAnswer",
-        "analyze", "check", "export_perfetto", "open", "plan", "push", "report", "what_if",
+        "Analysis", "CheckReport", "Comparison", "PlanAnswer", "RlscopeError", "Run", "RunList", "WhatIfAnswer",
+        "analyze", "check", "compare", "export_perfetto", "list_runs", "open", "plan", "push", "report", "what_if",
     ]  # fmt: skip
     assert rlscope.__all__ == names == dir(rlscope)
     for name in names:

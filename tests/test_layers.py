@@ -21,9 +21,9 @@ LAYERS = (
     {"analysis", "importers"},
     {"diagnose", "planning"},
     {"alerts"},
-    {"pipeline"},
+    {"pipeline", "comparison"},
     {"reports", "exports"},
-    {"api"},
+    {"api", "answers"},
     {"cli"},
 )
 """Each package imports itself and what stands before it; packages of one layer may import each other."""

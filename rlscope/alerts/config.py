@@ -183,6 +183,13 @@ def one_off(text: str) -> Rule:
     """
     words = text.split()
     place = f"--fail-if {text!r}"
+    if "baseline" in words:
+        raise RuleError.of(
+            place,
+            found="a baseline that is not given",
+            expected="--baseline with the folder of a run, or the JSON document of an analysis",
+            next_step="Give it, or write a number in place of `baseline`.",
+        )
     if len(words) != 3 or words[1] not in (">", "<") or not _is_number_text(words[2]):
         raise RuleError.of(
             place,

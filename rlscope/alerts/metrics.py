@@ -28,11 +28,14 @@ from rlscope.alerts.series import (
     Whole,
 )
 from rlscope.analysis.ledger import IDLE_STATES
+from rlscope.analysis.run_facts import steady_window
 
 Unit = Literal["versions", "ratio", "samples", "requests", "tokens_per_s", "s", "rows", "periods"]
 EvidenceUnit = Literal["tokens", "samples", "gpu_s", "s", "steps", "updates", "intervals", "workers", "rows"]
 RESIDUAL: Final = "throughput.residual_ratio"
 """The one metric that needs the model."""
+STEADY: Final = "throughput.steady_tokens_per_s"
+"""The rate that every report has in its headline."""
 SAMPLER_ROLES: Final = ("sampler", "colocated")
 _MOVING_WEIGHTS: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 _NS: Final = 1e-9
@@ -232,6 +235,17 @@ def _residual(timeline: Timeline) -> Series:
     return Constant(timeline.residual_ratio, len(timeline.step_ends_ns))
 
 
+def _steady(timeline: Timeline) -> Series:
+    """Tokens over seconds of the steady stretch, as the report has it."""
+    steps = timeline.rows("steps")
+    window = None if steps.is_empty() else steady_window(steps)
+    if window is None or window.end_ns <= window.start_ns:
+        return Constant(None, 0)
+    inside = steps.filter(pl.col("step").is_between(window.first_step, window.last_step))
+    rate = int(inside["response_tokens"].sum()) / ((window.end_ns - window.start_ns) / 1e9)
+    return Constant(rate or None, len(inside))
+
+
 def _token_metrics() -> tuple[Metric, ...]:
     meanings: tuple[tuple[Statistic, str], ...] = (
         ("mean", "mean staleness of the trained response tokens"),
@@ -296,6 +310,8 @@ METRICS: Final[tuple[Metric, ...]] = (
            "waiting_requests", "engines", "s", 10, _engines("waiting_ns")),
     Metric("throughput.trained_tokens_per_s", "tokens_per_s", "response tokens of the steps that ended, per second",
            "training_steps", "steps", "steps", 3, _trained_tokens),
+    Metric(STEADY, "tokens_per_s", "response tokens trained per second over the steady stretch, as in the report",
+           "training_steps", "steps", "steps", 3, _steady, is_live=False, looks_back=False),
     Metric(RESIDUAL, "ratio", "share of the trained rate that the model's prediction does not explain",
            "training_steps", None, "steps", 1, _residual, is_live=False, looks_back=False),
     Metric("step.period_s", "s", "mean time from the end of one optimizer step to the end of the next",

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, export, plan, push, query, rules, watch, what_if
+from rlscope.cli import analyze, check, compare, export, import_, plan, push, query, rules, runs, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -19,8 +19,11 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.analyze,
     analyze.report,
+    import_.import_,
     what_if.what_if,
     plan.plan,
+    compare.compare,
+    runs.list_,
     check.check,
     watch.watch,
     rules.rules,
@@ -29,9 +32,9 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     export.export,
     push.push,
 )
-"""In the order of the help; `what_if` is `rlscope what-if`."""
+"""In the order of the help; `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
 
 
 def main() -> None:

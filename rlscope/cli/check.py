@@ -1,4 +1,4 @@
-"""`rlscope check`: alert rules over a run, for people and for CI."""
+"""`rlscope check`: alert rules over a run, alone or against a baseline, for people and for CI."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -59,8 +59,17 @@ def check(
         typer.Option(
             "--fail-if",
             metavar="'METRIC > NUMBER'",
-            help="A critical rule over the whole run, as 'staleness.tokens.p95 > 4'; without --rules it replaces the "
-            "built-in rules. Repeatable.",
+            help="A critical rule over the whole run, as 'staleness.tokens.p95 > 4', or with --baseline "
+            "'throughput.steady_tokens_per_s < 0.95 * baseline'; without --rules it replaces the built-in rules. "
+            "Repeatable.",
+        ),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            show_default="none",
+            help="A run, or the JSON of an analysis, to compare with: regression rules apply too.",
         ),
     ] = None,
     report_format: Annotated[ReportFormat, typer.Option("--format", help="Output format.")] = ReportFormat.TEXT,
@@ -68,7 +77,7 @@ def check(
 ) -> None:
     """Evaluate alert rules on a run and list every firing. Exits 3 if one reaches --fail-on."""
     on_finding = None if fail_on_finding is None else fail_on_finding.value
-    checked = rlscope.check(run_dir, rules, fail_if or (), on_finding)
+    checked = rlscope.check(run_dir, rules, fail_if or (), on_finding, baseline)
     print_or_write(output, checked.to_text(report_format.value, fail_on.value))
     if checked.failed(fail_on.value):
         raise typer.Exit(FIRED)

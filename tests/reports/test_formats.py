@@ -190,7 +190,7 @@ def test_the_lines_of_the_picture_stay_inside_it(name):
 
 @pytest.mark.parametrize("text", ["a word " * 60, "unbreakable" * 40])
 def test_what_does_not_fit_the_picture_ends_in_an_ellipsis(text):
-    lines = png._lines(text, 20, 400, 2)
+    lines = png.broken_lines(text, 20, 400, 2)
     assert len(lines) <= 2 and lines[-1].endswith("…")
     assert all(png._width_px(line, 20, bold=False) <= 400 + 20 for line in lines)
 

@@ -131,10 +131,10 @@ def render(analysis: AnalysisResult) -> str:
     """The page as one string of at most PAGE_MAX_BYTES."""
     page = _page(analysis)
     figures = [figure for made in page.sections for figure in figures_in(made.words)]
-    return _with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
+    return with_pictures(filled("report.html", page=page), {figure.anchor: figure for figure in figures})
 
 
-def _with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
+def with_pictures(html: str, figures: Mapping[str, Drawn]) -> str:
     """The page with as many charts as fit: those drawn by scripts first, then static ones."""
     specs = {anchor: packed(figure.spec) for anchor, figure in figures.items() if figure.spec}
     stills = {anchor: still(figure.spec, anchor) for anchor, figure in figures.items() if figure.spec}
@@ -166,7 +166,7 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 
 def _page(analysis: AnalysisResult) -> _Page:
-    run, scripts = analysis.run, _scripts()
+    run, scripts = analysis.run, page_scripts()
     made = [_Made(section, section.make(analysis)) for section in SECTIONS]
     return _Page(
         version=metadata.version("rlscope"),
@@ -200,8 +200,8 @@ def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
 
 
 @cache
-def _scripts() -> tuple[Markup, ...]:
-    """Vega, Vega-Lite and Vega-Embed as one script, then ours; none contains a closing script tag.
+def page_scripts() -> tuple[Markup, ...]:
+    """Vega, Vega-Lite and Vega-Embed as one script, then those of the page; none contains a closing script tag.
 
     Line ends are normalised, because a parser does that before hashing.
     """
@@ -238,7 +238,7 @@ class Charts:
             near = get_close_matches(name, drawn, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(drawn) or 'none'}"
             raise AttributeError(f"no chart {name!r} of this run; {hint}")
-        made = partial(_chart, drawn[name].spec or "")
+        made = partial(chart_alone, drawn[name].spec or "")
         made.__doc__ = f"{drawn[name].figure.title}. {drawn[name].figure.reading}"
         return made
 
@@ -260,6 +260,7 @@ def _chart_name(figure: Drawn) -> str:
     return figure.anchor.removeprefix("figure-").replace("-", "_")
 
 
-def _chart(spec: str) -> Chart:
+def chart_alone(spec: str) -> Chart:
+    """The chart of a spec to stand outside the page."""
     config: dict[str, Any] = json.loads(asset(CHART_CONFIG))
     return standalone(spec, config, WIDTH_PX)

@@ -21,7 +21,7 @@ WIDTH_PX: Final = 1280
 HEIGHT_PX: Final = 720
 # Rendered at twice the size, so that it is sharp on a projector.
 _SCALE: Final = 2.0
-_FONT: Final = "DejaVu Sans, Liberation Sans, Noto Sans, Helvetica, Arial, Segoe UI, Verdana, Roboto, sans-serif"
+FONT: Final = "DejaVu Sans, Liberation Sans, Noto Sans, Helvetica, Arial, Segoe UI, Verdana, Roboto, sans-serif"
 _BAR_PX: Final = 560.0
 _LEGEND_LINES: Final = 2
 # The colour swatch and the space after the label.
@@ -79,39 +79,44 @@ def as_svg(analysis: AnalysisResult) -> str:
     choice = brief.choice
     achieved = f"{brief.achieved.name}: {brief.achieved.value}, {brief.achieved.note}"
     picture = _Picture(
-        font=_FONT,
+        font=FONT,
         brief=brief,
-        alarm=_lines(brief.alarm or "", 16, 1180, 2),
-        headline=_lines(brief.headline, 38, 1200, 2, bold=True),
-        next_step=_lines(f"Next: {brief.next_step}".replace(" (below)", ""), 18, 1200, 2),
+        alarm=broken_lines(brief.alarm or "", 16, 1180, 2),
+        headline=broken_lines(brief.headline, 38, 1200, 2, bold=True),
+        next_step=broken_lines(f"Next: {brief.next_step}".replace(" (below)", ""), 18, 1200, 2),
         bars=[_bar(role) for role in brief.roles[:2]],
-        choice=_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
-        why=_lines(choice.why if choice else "", 14, 540, 3),
-        achieved=_lines(achieved, 16, 1200, 1),
-        quality=_lines(brief.quality, 14, 1160, 1),
+        choice=broken_lines(choice.headline if choice else brief.no_choice, 19, 540, 3, bold=choice is not None),
+        why=broken_lines(choice.why if choice else "", 14, 540, 3),
+        achieved=broken_lines(achieved, 16, 1200, 1),
+        quality=broken_lines(brief.quality, 14, 1160, 1),
         states=list({part.state.slug: part.state for role in brief.roles for part in role.parts}.values()),
-        run=_lines(f"{brief.run_id} · {brief.about}", 14, 1200, 1)[0],
+        run=broken_lines(f"{brief.run_id} · {brief.about}", 14, 1200, 1)[0],
     )
     return filled("verdict.svg", picture=picture)
 
 
 def as_png(analysis: AnalysisResult) -> bytes:
     """The picture as PNG at twice its size. Raises RlscopeError without a usable font."""
+    return drawn_png(as_svg(analysis))
+
+
+def drawn_png(svg: str) -> bytes:
+    """A picture as PNG at twice its size. Raises RlscopeError without a usable font."""
     if not _has_font():
         raise RlscopeError.of(
             "the picture",
             found="no font to draw text with",
-            expected="one of " + _FONT.removesuffix(", sans-serif"),
+            expected="one of " + FONT.removesuffix(", sans-serif"),
             next_step="Install a font, for example the package fonts-dejavu-core, and try again.",
         )
-    return vl_convert.svg_to_png(as_svg(analysis), scale=_SCALE)
+    return vl_convert.svg_to_png(svg, scale=_SCALE)
 
 
 @cache
 def _has_font() -> bool:
     """Whether text is drawn at all: without a font it is silently left out."""
     frame = '<svg xmlns="http://www.w3.org/2000/svg" width="40" height="40">{}</svg>'
-    letter = f'<text x="4" y="30" font-size="30" font-family="{_FONT}">M</text>'
+    letter = f'<text x="4" y="30" font-size="30" font-family="{FONT}">M</text>'
     return vl_convert.svg_to_png(frame.format(letter)) != vl_convert.svg_to_png(frame.format(""))
 
 
@@ -135,7 +140,7 @@ def _legend(parts: Sequence[RolePart]) -> list[_Key]:
     return [key for key in keys if key.line < _LEGEND_LINES]
 
 
-def _lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
+def broken_lines(text: str, size_px: float, width_px: float, most: int, *, bold: bool = False) -> list[str]:
     """The text in at most `most` lines of that width; the last ends in an ellipsis if text is left out."""
     # XML has no way to write a control character.
     lines, words = list[str](), printable(text).split()

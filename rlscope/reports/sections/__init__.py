@@ -56,7 +56,7 @@ SECTIONS: Final = (
     Section("engines", "Batch size of the engines", "Batch size", engines_section),
     Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
     Section("staleness", "Staleness, whole run", "Staleness", staleness_section,
-            ("token_staleness", "sample_staleness", "version_sources")),
+            ("token_staleness", "oldest_staleness", "version_sources")),
     Section("sample", "Samples, token by token", "Samples", sample_section),
     Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section,
             ("token_balance",)),

@@ -76,9 +76,20 @@ class Workflow(RolloutWorkflow):
     """One request an episode, two in every other; some episodes return nothing, and some fail."""
 
     def __init__(self) -> None:
-        self.ended = {"kept": 0, "empty": 0, "failed": 0}
+        self.running = 0
+        self.ended = {"kept": 0, "empty": 0, "failed": 0, "cancelled": 0}
 
     async def arun_episode(self, engine, data):
+        self.running += 1
+        try:
+            return await self.generate(engine, data)
+        except asyncio.CancelledError:
+            self.ended["cancelled"] += 1
+            raise
+        finally:
+            self.running -= 1
+
+    async def generate(self, engine, data):
         tokens: list[int] = []
         versions: list[int] = []
         for _ in range(1 + data["number"] % 2):
@@ -182,7 +193,8 @@ def main() -> dict[str, object]:
     # The rest ends by itself, so that every count is final: nothing may be submitted any more.
     manager = engine.workflow_executor.staleness_manager
     engine.workflow_executor.dispatcher._pending_inputs.clear()
-    while manager.get_stats().running:
+    # A group has failed with its first episode; the others of it run on.
+    while manager.get_stats().running or workflow.running:
         time.sleep(0.05)
     timings, stats = stats_tracker.export_all(), manager.get_stats()
     engine.workflow_executor.destroy()

@@ -1,0 +1,150 @@
+"""Does `rlscope compare` find differences where there are none, and does it find those that there are?
+
+Ten pairs of one setting: the two halves of each sample trace with a steady stretch that is long enough, and two
+simulated recordings of one system with different seeds. Then pairs of series whose truth is known, for the rate of
+false alarms at several autocorrelations and lengths, and pairs that differ by one known change.
+
+    python benchmarks/comparison_null.py [--series 400]
+
+Writes its figures to `benchmarks/comparison_null.txt`.
+"""
+
+import argparse
+import os
+import platform
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one process per core; before numpy is loaded
+
+import numpy as np
+from token_simulator import Layout, World, simulate_world
+from token_simulator.cases import PLAIN
+
+from rlscope.comparison.facts import ComparedRun, halves, run_of
+from rlscope.comparison.runs import Pair, compare_runs
+from rlscope.comparison.statistics import Series, difference
+from rlscope.model.numerics.bootstrap import autocorrelation_time, block_steps
+from rlscope.pipeline import analyze
+
+FIGURES = Path(__file__).with_suffix(".txt")
+TRACES = Path(__file__).parents[1] / "sample_traces"
+HALVED = ("pipeline", "starved_trainer", "capped_staleness", "overproduction", "vllm_trl")
+STEPS = 80
+BALANCED, FEW_SAMPLERS = Layout(4, 4, 32), Layout(5, 3, 16)
+SYSTEMS: tuple[tuple[str, World, Layout], ...] = (
+    ("plain system, 4:4", PLAIN, BALANCED),
+    ("plain system, 5:3", PLAIN, FEW_SAMPLERS),
+    ("noise of 5%", replace(PLAIN, passes=replace(PLAIN.passes, noise_sd=0.05),
+                            training=replace(PLAIN.training, noise_sd=0.05)), BALANCED),
+    ("long responses", replace(PLAIN, responses=replace(PLAIN.responses, sigma=1.0)), BALANCED),
+    ("a checkpoint every 10 steps", replace(PLAIN, training=replace(PLAIN.training, checkpoint_steps=10,
+                                                                    checkpoint_s=3.0)), BALANCED),
+)  # fmt: skip
+CHANGES: tuple[tuple[str, str, World, Layout, World, Layout], ...] = (
+    ("running limit 8 to 32", "max_running_per_engine", PLAIN, Layout(5, 3, 8), PLAIN, Layout(5, 3, 32)),
+    ("layout 6:2 to 4:4", "layout", PLAIN, Layout(6, 2, 32), PLAIN, BALANCED),
+    ("responses 40% longer", "response_lengths", PLAIN, FEW_SAMPLERS,
+     replace(PLAIN, responses=replace(PLAIN.responses, median_tokens=210, cap_tokens=600)), FEW_SAMPLERS),
+)  # fmt: skip
+
+
+def recorded(world: World, layout: Layout, seed: int, steps: int = STEPS) -> ComparedRun:
+    """A simulated recording, analysed."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        simulate_world(world, layout, steps, seed, folder)
+        return run_of(analyze(folder), f"{world.name} {layout} {seed}")
+
+
+def null_pairs() -> Iterator[tuple[str, Pair]]:
+    """The ten."""
+    for name in HALVED:
+        first, second = halves(run_of(analyze(TRACES / name)))
+        yield f"halves of {name}", compare_runs(first, [second]).pairs[0]
+    for name, world, layout in SYSTEMS:
+        yield f"two recordings, {name}", compare_runs(recorded(world, layout, 1), [recorded(world, layout, 2)]).pairs[0]
+
+
+def null_line(name: str, pair: Pair) -> str:
+    """One pair: the rate, its interval, and everything that was called significant."""
+    rate, table = pair.differences.row("tokens_per_s"), pair.run.table
+    found = significant(pair)
+    assert rate.change is not None and table is not None
+    interval = "no interval" if rate.interval is None else f"{rate.interval.low:+6.1%} to {rate.interval.high:+6.1%}"
+    series = table.response_tokens - float(rate.after or 0) * table.period_s
+    block = (
+        f"{table.step.size:3} steps, block {block_steps(series)}, autocorrelation {autocorrelation_time(series):.1f}"
+    )
+    return f"{name:<46} {rate.change:+6.1%}  {interval:<18} {block:<42} " + (", ".join(found) or "nothing")
+
+
+def significant(pair: Pair) -> list[str]:
+    """The differences that are called significant."""
+    rows = [row.quantity for row in pair.differences.rows if row.difference.is_significant]
+    rows += [f"{row.learned} by {row.at}" for row in pair.differences.learning if row.difference.is_significant]
+    shares = [part for each in pair.differences.breakdowns if each.name == "role_share" for part in each.parts]
+    return [
+        *rows,
+        *(f"{part.role} {part.name}" for part in shares if part.difference and part.difference.is_significant),
+    ]
+
+
+def false_alarms(correlation: float, steps: int, pairs: int) -> tuple[float, float]:
+    """Shares of pairs of related series without a difference whose interval misses 0, and that count as significant."""
+    rng = np.random.default_rng([steps, round(100 * correlation)])
+    missed = called = 0
+    for _ in range(pairs):
+        series = [Series(np.full(steps, 100.0), _related(rng, correlation, steps)) for _ in range(2)]
+        found = difference(series[0], series[1], "ratio")
+        missed += found.interval is not None and not found.interval.low <= 0.0 <= found.interval.high
+        called += found.is_significant
+    return missed / pairs, called / pairs
+
+
+def _related(rng: np.random.Generator, correlation: float, steps: int) -> np.ndarray:
+    """Step periods about 1 s that vary by 10% and remember the one before."""
+    noise = rng.standard_normal(steps)
+    for step in range(1, steps):
+        noise[step] = correlation * noise[step - 1] + np.sqrt(1.0 - correlation**2) * noise[step]
+    return np.exp(0.1 * noise)
+
+
+def change_line(name: str, wanted: str, before: ComparedRun, after: ComparedRun) -> str:
+    """One known change: what came, what was named as its largest cause, and what the model made of it."""
+    pair = compare_runs(before, [after]).pairs[0]
+    rate, largest = pair.differences.row("tokens_per_s"), pair.attribution.largest
+    named = "nothing" if largest is None else largest.name
+    share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
+    assert rate.change is not None
+    return f"{name:<26} {rate.change:+7.1%}  {'right' if named == wanted else 'WRONG'}: {named}{share}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--series", type=int, default=400, help="pairs of series per autocorrelation and length")
+    given = parser.parse_args()
+    lines = [f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores", "", "Pairs of one setting:"]
+    quiet = 0
+    for name, pair in null_pairs():
+        quiet += not significant(pair)
+        lines.append(null_line(name, pair))
+        print(lines[-1], flush=True)
+    lines += ["", f"{quiet} of {len(HALVED) + len(SYSTEMS)} without any significant difference", ""]
+    lines.append("Related series without a difference: interval misses 0 (5% nominal), called significant:")
+    for correlation in (0.0, 0.5, 0.8):
+        for steps in (20, 40, 100):
+            missed, called = false_alarms(correlation, steps, given.series)
+            lines.append(f"autocorrelation {correlation:.1f}, {steps:3} steps: {missed:5.1%}  {called:5.1%}")
+            print(lines[-1], flush=True)
+    lines += ["", "Pairs with one known change:"]
+    for name, wanted, world, layout, other, other_layout in CHANGES:
+        lines.append(change_line(name, wanted, recorded(world, layout, 1), recorded(other, other_layout, 2)))
+        print(lines[-1], flush=True)
+    FIGURES.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

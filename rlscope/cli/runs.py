@@ -1,0 +1,46 @@
+"""`rlscope list`: the runs below a folder, one line each."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import rlscope
+from rlscope.cli.app import note_written, progress_on
+
+
+class ListFormat(StrEnum):
+    """How the list is printed."""
+
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+
+
+def list_(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A folder with runs in it or below.")],
+    sort: Annotated[str, typer.Option(help="Column to sort by, such as tokens_per_s.")] = "date",
+    reverse: Annotated[bool, typer.Option("--reverse", help="Largest first.")] = False,
+    filters: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filter",
+            metavar="'COLUMN = VALUE'",
+            help="Only runs such as 'bottleneck = samplers', 'tokens_per_s > 5000' or 'path ~ monday'. Repeatable.",
+        ),
+    ] = None,
+    list_format: Annotated[ListFormat, typer.Option("--format", help="What to print.")] = ListFormat.TEXT,
+    output: Annotated[Path | None, typer.Option("-o", "--output", show_default="none", help="An HTML page.")] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyse every run again.")] = False,
+) -> None:
+    """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""
+    notes = Console(stderr=True)
+    with progress_on(notes) as progress:
+        runs = rlscope.list_runs(
+            folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
+        )
+    print(runs.to_text(list_format.value))
+    if output is not None:
+        note_written(notes, runs.to_html(output))

@@ -1,0 +1,1 @@
+"""Runs beside each other: what changed between them, whether that is more than noise, and a list of many runs."""

@@ -1,0 +1,428 @@
+"""Why the rate changed: what was set otherwise, what else was measured otherwise, and what the model makes of each.
+
+The model fitted to the baseline is asked for each cause as `rlscope what-if` asks it. Causes are added one by one in
+one order and in the opposite one, and each gets the mean of what it added, so that their shares sum to what all
+together bring by the model; with two causes that is the Shapley value. The rest of the measured change is unexplained.
+If the baseline's own analysis recommended what was done, its promise is compared with what came.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final, Literal
+
+import polars as pl
+
+from rlscope.comparison.differences import Differences
+from rlscope.comparison.facts import ComparedRun, PromisedAction
+from rlscope.comparison.statistics import Difference, Series, difference
+from rlscope.errors import ImpossibleChangeError
+from rlscope.model.forecast.actions import ActionWhat
+from rlscope.model.forecast.change import NO_LIMIT, Change, update_seconds
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.result import ModelResult
+from rlscope.model.forecast.what_if import what_if
+from rlscope.model.system import Layout
+
+CauseKind = Literal["setting", "measured"]
+"""setting: the config or the layout says so. measured: it came out otherwise, whatever was set."""
+MOST_CAUSES: Final = 6
+"""That the model is asked about: the settings first."""
+_SPEED_RATIO: Final = 0.05
+"""Two runs on one machine differ by less in what a pass or an update takes."""
+_LEAST_LOG_RATIO: Final = 0.01
+"""What moves the rate by less is no cause that anybody would look for."""
+_ALIKE_RATIO: Final = 1.25
+"""Steps of about as many tokens: attention and overhead then change the time of a token by little."""
+_UNIMPORTANT: Final = frozenset({"total_steps", "gpu_hour_price", "currency", "n_gpus", "gpus_per_trainer_replica"})
+"""Entries of the config that make no run faster; n_gpus is in the layout."""
+_ASKED: Final[Mapping[str, str]] = {
+    "max_staleness": "max_staleness",
+    "max_output_tokens": "max_output_tokens",
+    "samples_per_step": "samples_per_step",
+    "queue_capacity_samples": "queue_capacity_samples",
+    "max_in_flight_samples": "max_in_flight_samples",
+}
+"""Entries of the config that the model can be asked about, by the field of a change."""
+_REMOVABLE: Final = frozenset({"queue_capacity_samples", "max_in_flight_samples"})
+_SETTING_OF: Final[Mapping[ActionWhat, str]] = {
+    "staleness_cap": "max_staleness",
+    "in_flight_limit": "max_in_flight_samples",
+    "running_samples_limit": "max_running_samples",
+    "queue_capacity": "queue_capacity_samples",
+}
+"""Entries of the config by the action that changes them."""
+
+Setting = int | float | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One thing that was set otherwise."""
+
+    name: str
+    """An entry of the config, or trainer_gpus, sampler_gpus, colocated_gpus, device of a role."""
+    before: Setting
+    after: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """One cause of a changed rate, by the model of the baseline."""
+
+    kind: CauseKind
+    name: str
+    """The entry of the config, "layout", or what was measured: response_lengths, engine_speed, training_speed,
+    update_time."""
+    before: str
+    after: str
+    """Numbers as text."""
+    alone_ratio: float | None
+    """Gain by the model with this change alone; None where the model cannot be asked."""
+    log_ratio: float | None
+    """What it contributes to the logarithm of the rate; the causes sum to what all together bring."""
+    share_ratio: float | None
+    """Of the logarithm of the measured ratio, 0.62 for 62%; None where no significant change is to be shared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the analysis of the baseline expected of this change, beside what came."""
+
+    is_recommended: bool
+    """Whether it is one of its actions; otherwise the model was asked for the change afterwards."""
+    rank: int | None
+    """Of the action: 1 for what to do first."""
+    what: ActionWhat | None
+    promised: Spread
+    """Gain of trained tokens per second, with its 90% interval."""
+    measured_ratio: float
+    """Gain that came."""
+    is_alone: bool
+    """Whether nothing else was set otherwise."""
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the measured gain lies in the promised interval."""
+        return self.promised.low <= self.measured_ratio <= self.promised.high
+
+    @property
+    def missed_by_ratio(self) -> float:
+        """By how much the measured gain lies outside: above 0 beyond the interval, below 0 short of it."""
+        if self.measured_ratio > self.promised.high:
+            return self.measured_ratio - self.promised.high
+        return min(0.0, self.measured_ratio - self.promised.low)
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """What was changed, and what each change brought."""
+
+    changes: tuple[SettingChange, ...]
+    settings_known: bool
+    """Whether both runs show their settings; a document does not."""
+    causes: tuple[Cause, ...]
+    """What contributes most first; those that the model cannot be asked about last."""
+    together_ratio: float | None
+    """Gain by the model with all causes."""
+    unexplained_log_ratio: float | None
+    """Measured, less what the causes bring together; None without a model to ask."""
+    unexplained_share_ratio: float | None
+    promise: Promise | None
+
+    @property
+    def largest(self) -> Cause | None:
+        """The cause that contributes most, in the direction of the measured change or against it."""
+        known = [each for each in self.causes if each.log_ratio is not None]
+        return max(known, key=lambda each: abs(each.log_ratio or 0.0), default=None)
+
+
+def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> Attribution:
+    """Name what changed and share the measured change of the rate out to it."""
+    changes = setting_changes(before, after)
+    rate = found.row("tokens_per_s")
+    measured_causes = _measured_causes(before, after, changes, found)
+    asked = [
+        *_setting_causes(before, after, changes),
+        *(each for each in measured_causes if _worth_naming(before.model, each)),
+    ]
+    causes = _shared(before.model, asked[:MOST_CAUSES], rate)
+    measured = None if rate.change is None else math.log1p(rate.change)
+    known = [each.log_ratio for each in causes if each.log_ratio is not None]
+    has_model = before.model is not None and (bool(known) or not causes)
+    together = math.fsum(known) if has_model else None
+    left = None if measured is None or together is None else measured - together
+    return Attribution(
+        changes=changes,
+        settings_known=before.settings is not None and after.settings is not None,
+        causes=causes,
+        together_ratio=None if together is None or not known else math.expm1(together),
+        unexplained_log_ratio=left,
+        unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
+        promise=_promise(before, after, changes, rate, asked),
+    )
+
+
+def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
+    """The layout, the devices and every entry of the config that differ."""
+    found: dict[str, tuple[object, object]] = {}
+    for role in ("trainer_gpus", "sampler_gpus", "colocated_gpus"):
+        found[role] = (getattr(before.layout, role), getattr(after.layout, role))
+    if before.layout.running_per_engine is not None and after.layout.running_per_engine is not None:
+        found["max_running_per_engine"] = (before.layout.running_per_engine, after.layout.running_per_engine)
+    for role in before.devices.keys() & after.devices.keys():
+        found[f"{role} device"] = (before.devices[role], after.devices[role])
+    if before.settings is not None and after.settings is not None:
+        for name in sorted(before.settings.keys() | after.settings.keys()):
+            if name not in _UNIMPORTANT:
+                found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
+    return tuple(
+        SettingChange(name, _plain(pair[0]), _plain(pair[1])) for name, pair in found.items() if pair[0] != pair[1]
+    )
+
+
+def _plain(value: object) -> Setting:
+    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A cause before the model is asked; `change` is None where it cannot be."""
+
+    kind: CauseKind
+    name: str
+    before: str
+    after: str
+    change: Change | None
+
+
+def _setting_causes(before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange]) -> list[_Asked]:
+    by_name = {each.name: each for each in changes}
+    causes: list[_Asked] = []
+    if by_name.keys() & {"trainer_gpus", "sampler_gpus", "colocated_gpus"}:
+        is_split = not (before.layout.colocated_gpus or after.layout.colocated_gpus)
+        split = Change(trainer_gpus=after.layout.trainer_gpus, sampler_gpus=after.layout.sampler_gpus)
+        ends = _split_text(before), _split_text(after)
+        causes.append(_Asked("setting", "layout", ends[0], ends[1], split if is_split else None))
+    running = by_name.get("max_running_per_engine")
+    if running is not None and isinstance(running.after, int):
+        limit = Change(running_per_engine=running.after)
+        causes.append(_Asked("setting", running.name, str(running.before), str(running.after), limit))
+    for name, field_name in _ASKED.items():
+        each = by_name.get(name)
+        if each is not None:
+            causes.append(_Asked("setting", name, _text(each.before), _text(each.after), _limit(field_name, each)))
+    taken = {"trainer_gpus", "sampler_gpus", "colocated_gpus", *(each.name for each in causes)}
+    rest = [each for each in changes if each.name not in taken]
+    return [*causes, *(_Asked("setting", each.name, _text(each.before), _text(each.after), None) for each in rest)]
+
+
+def _split_text(run: ComparedRun) -> str:
+    layout = run.layout
+    return f"{layout.trainer_gpus}:{layout.sampler_gpus}" + (f":{layout.colocated_gpus}" * bool(layout.colocated_gpus))
+
+
+def _text(setting: Setting) -> str:
+    return "none" if setting is None else str(setting)
+
+
+def _limit(field_name: str, each: SettingChange) -> Change | None:
+    """A change of one limit; None where the model cannot take it."""
+    value = each.after
+    if value is None and field_name in _REMOVABLE:
+        value = NO_LIMIT
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        return None
+    return replace(Change(), **{field_name: value})  # type: ignore[arg-type]
+
+
+def _measured_causes(
+    before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange], found: Differences
+) -> list[_Asked]:
+    """What came out otherwise, although nothing that was set says so."""
+    names = {each.name for each in changes}
+    causes: list[_Asked] = []
+    lengths = found.row("response_tokens")
+    if lengths.is_significant and lengths.change is not None and "max_output_tokens" not in names:
+        ends = (f"{lengths.before:.4g}", f"{lengths.after:.4g}")
+        causes.append(_Asked("measured", "response_lengths", *ends, Change(length_factor=1.0 + lengths.change)))
+    training = _training_speed(before, after)
+    if training is not None:
+        causes.append(_Asked("measured", "training_speed", "1", f"{training:.3g}", Change(trainer_speed=training)))
+    engines = _engine_speed(before, after)
+    if engines is not None:
+        causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(forward_speed=engines)))
+    update = _update_time(before, after)
+    if update is not None:
+        ends = (f"{update[0]:.3g}", f"{update[1]:.3g}")
+        causes.append(_Asked("measured", "update_time", *ends, Change(weight_update_s=update[1])))
+    return causes
+
+
+def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
+    """Tokens that a trainer GPU trains per second of a pass, over the baseline's.
+
+    None unless as many GPUs train about as many tokens a step, and the difference is significant and 5% or more.
+    """
+    tables = (before.table, after.table)
+    if tables[0] is None or tables[1] is None or before.layout.trainer_gpus != after.layout.trainer_gpus:
+        return None
+    if before.layout.colocated_gpus != after.layout.colocated_gpus:
+        return None
+    sides = [Series(table.processed_tokens.astype(float), table.train_gpu_s) for table in tables if table is not None]
+    per_step = [float(table.processed_tokens.mean()) for table in tables if table is not None]
+    if min(per_step) <= 0 or max(per_step) / min(per_step) > _ALIKE_RATIO:
+        return None
+    speed = difference(sides[0], sides[1], "ratio")
+    if speed.change is None or not speed.is_significant or abs(speed.change) < _SPEED_RATIO:
+        return None
+    return 1.0 + speed.change
+
+
+def _engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
+    """How much faster decode passes of one batch size were: the mean over the sizes that both ran, by their passes.
+
+    None without sizes in common, and for less than 5%.
+    """
+    if before.passes is None or after.passes is None:
+        return None
+    seconds = (pl.col("pass_mean_s") + pl.col("between_mean_s")) * pl.col("passes")
+    sides = [
+        run.passes.group_by("running").agg(seconds=seconds.sum(), passes=pl.col("passes").sum())
+        for run in (before, after)
+        if run.passes is not None
+    ]
+    both = sides[0].join(sides[1], on="running", suffix="_after").filter(
+        (pl.col("passes") > 0) & (pl.col("passes_after") > 0) & (pl.col("seconds") > 0) & (pl.col("seconds_after") > 0)
+    )  # fmt: skip
+    if both.is_empty():
+        return None
+    weights = both.select(pl.min_horizontal("passes", "passes_after")).to_series().to_numpy().astype(float)
+    ratios = (both["seconds"] / both["passes"] / (both["seconds_after"] / both["passes_after"])).to_numpy()
+    speed = math.exp(float((weights * [math.log(each) for each in ratios]).sum() / weights.sum()))
+    return speed if abs(speed - 1.0) >= _SPEED_RATIO else None
+
+
+def _update_time(before: ComparedRun, after: ComparedRun) -> tuple[float, float] | None:
+    """Seconds of an update in both runs as the model sees them; None where they differ by less than 5%, or by less than
+    1% of the step period."""
+    if before.model is None or after.model is None or before.table is None:
+        return None
+    seconds = tuple(update_seconds(each.calibration.system.update) for each in (before.model, after.model))
+    step_s = float(before.table.period_s.mean())
+    if not all(seconds) or abs(seconds[1] - seconds[0]) < max(_SPEED_RATIO * seconds[0], 0.01 * step_s):
+        return None
+    return seconds[0], seconds[1]
+
+
+def _shared(model: ModelResult | None, asked: Sequence[_Asked], rate: Difference) -> tuple[Cause, ...]:
+    """The causes with what each brings."""
+    alone = [None if model is None or each.change is None else _log_gain(model, [each.change]) for each in asked]
+    priced = [each for each, gain in zip(asked, alone, strict=True) if gain is not None]
+    parts = {} if model is None else _contributions(model, priced)
+    measured = None if rate.change is None else math.log1p(rate.change)
+    causes: list[Cause] = []
+    for each, gain in zip(asked, alone, strict=True):
+        part = parts.get(each.name)
+        share = part / measured if part is not None and measured and rate.is_significant else None
+        causes.append(
+            Cause(
+                kind=each.kind,
+                name=each.name,
+                before=each.before,
+                after=each.after,
+                alone_ratio=None if gain is None else math.expm1(gain),
+                log_ratio=part,
+                share_ratio=share,
+            )
+        )
+    return tuple(sorted(causes, key=lambda each: -abs(each.log_ratio) if each.log_ratio is not None else 1.0))
+
+
+def _worth_naming(model: ModelResult | None, each: _Asked) -> bool:
+    """What was set is always named; what was measured only where it moves the rate by 1% or more, by the model."""
+    if each.kind == "setting":
+        return True
+    gain = None if model is None or each.change is None else _log_gain(model, [each.change])
+    return gain is None or abs(gain) >= _LEAST_LOG_RATIO
+
+
+def _contributions(model: ModelResult, asked: Sequence[_Asked]) -> dict[str, float]:
+    """What each adds, mean over the order given and the opposite one; empty where not all can be had together."""
+    sums = dict.fromkeys((each.name for each in asked), 0.0)
+    for order in (asked, asked[::-1]):
+        so_far, reached = list[Change](), 0.0
+        for each in order:
+            assert each.change is not None
+            so_far.append(each.change)
+            gain = _log_gain(model, so_far)
+            if gain is None:
+                return {}
+            sums[each.name] += (gain - reached) / 2.0
+            reached = gain
+    return sums
+
+
+def _log_gain(model: ModelResult, changes: Sequence[Change]) -> float | None:
+    """Logarithm of the rate with the changes over that without; None where the run could not run so."""
+    gain = _asked_gain(model, changes)
+    return None if gain is None or gain.median <= -1.0 else math.log1p(gain.median)
+
+
+def _asked_gain(model: ModelResult, changes: Sequence[Change]) -> Spread | None:
+    try:
+        return what_if(model, merged(changes)).gain_ratio
+    except ImpossibleChangeError:
+        return None
+
+
+def merged(changes: Sequence[Change]) -> Change:
+    """One change that makes all of them; of two that set the same, the last."""
+    values = {
+        each.name: value
+        for change in changes
+        for each in fields(change)
+        if (value := getattr(change, each.name)) is not None
+    }
+    return Change(**values)
+
+
+def _promise(
+    before: ComparedRun,
+    after: ComparedRun,
+    changes: Sequence[SettingChange],
+    rate: Difference,
+    asked: Sequence[_Asked],
+) -> Promise | None:
+    """What was expected of the settings that changed; None where nothing was set otherwise, or nothing was expected."""
+    if rate.change is None or not changes:
+        return None
+    for action in before.promised:
+        carried = _carried_out(action, before, after)
+        if carried is not None:
+            alone = {each.name for each in changes} <= carried
+            return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, alone)
+    settings = [each.change for each in asked if each.kind == "setting" and each.change is not None]
+    if before.model is None or not settings:
+        return None
+    gain = _asked_gain(before.model, settings)
+    if gain is None:
+        return None
+    is_all = all(each.change is not None for each in asked if each.kind == "setting")
+    return Promise(False, None, None, gain, rate.change, is_all)
+
+
+def _carried_out(action: PromisedAction, before: ComparedRun, after: ComparedRun) -> frozenset[str] | None:
+    """The settings that the action changes, if the other run has them as the action says; else None."""
+    wanted, layout = action.after, after.layout
+    if isinstance(wanted, Layout):
+        is_running = layout.running_per_engine in (None, wanted.running_per_engine)
+        same = (layout.trainer_gpus, layout.sampler_gpus) == (wanted.trainer_gpus, wanted.sampler_gpus)
+        moved = layout != before.layout
+        names = frozenset({"trainer_gpus", "sampler_gpus", "colocated_gpus", "max_running_per_engine"})
+        return names if same and is_running and moved else None
+    name = _SETTING_OF.get(action.what)
+    if name is None or before.settings is None or after.settings is None:
+        return None
+    now, then = before.settings.get(name), after.settings.get(name)
+    return frozenset({name}) if now != then and then == wanted else None

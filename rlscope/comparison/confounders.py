@@ -1,0 +1,129 @@
+"""What else may explain a difference between two runs, or hide one. Read these before the numbers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from rlscope.comparison.differences import Differences
+from rlscope.comparison.facts import ComparedRun
+
+_LENGTH_RATIO: Final = 0.05
+"""Response lengths that differ by less change the rate by less than the smallest gain that is worth a restart."""
+_OVERLAP_RATIO: Final = 0.5
+"""Of the shorter steady stretch: with less of it in common, the policies were of different ages."""
+
+
+class Kind(StrEnum):
+    """One kind of confounder."""
+
+    NO_STEPS = "no_steps"
+    """A run is a document, so only totals are compared."""
+    NO_WINDOW = "no_window"
+    """A run has no steady stretch."""
+    OTHER_MODEL = "other_model"
+    OTHER_DEVICE = "other_device"
+    OTHER_GPUS = "other_gpus"
+    LENGTHS = "lengths"
+    """Mean response lengths differ."""
+    DRIFT = "drift"
+    """Response lengths drift within a run."""
+    NOISY = "noisy"
+    """The halves of one run differ by more than the runs."""
+    OTHER_STEPS = "other_steps"
+    """The steady stretches cover different training steps."""
+    SEVERAL_CHANGES = "several_changes"
+    SETTINGS_UNKNOWN = "settings_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Confounder:
+    """One reason for care."""
+
+    kind: Kind
+    about: str
+    """What it is about: names of runs, devices or entries of the config, as text."""
+    before: str = ""
+    after: str = ""
+
+
+def confounders_of(
+    before: ComparedRun, after: ComparedRun, found: Differences, settings: int
+) -> tuple[Confounder, ...]:
+    """All reasons for care, the most important first; settings: how many were changed."""
+    checks = (
+        _missing(before, after),
+        _model(before, after),
+        _devices(before, after),
+        _gpus(before, after),
+        _lengths(before, after, found),
+        _noise(found),
+        _steps(before, after, found),
+        _settings(before, after, settings),
+    )
+    return tuple(each for check in checks for each in check)
+
+
+def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+    for run in (before, after):
+        if run.source == "document":
+            yield Confounder(Kind.NO_STEPS, run.name)
+        elif run.table is None:
+            yield Confounder(Kind.NO_WINDOW, run.name)
+
+
+def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+    """Entries of config.model that both runs state and that differ."""
+    if before.settings is None or after.settings is None:
+        return
+    for name in sorted(before.settings.keys() & after.settings.keys()):
+        own, other = before.settings[name], after.settings[name]
+        if name.startswith("model.") and own != other:
+            yield Confounder(Kind.OTHER_MODEL, name.removeprefix("model."), str(own), str(other))
+
+
+def _devices(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+    for role in sorted(before.devices.keys() & after.devices.keys()):
+        if before.devices[role] != after.devices[role]:
+            yield Confounder(Kind.OTHER_DEVICE, role, before.devices[role], after.devices[role])
+
+
+def _gpus(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
+    if before.layout.gpus != after.layout.gpus:
+        yield Confounder(Kind.OTHER_GPUS, "GPUs", str(before.layout.gpus), str(after.layout.gpus))
+
+
+def _lengths(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[Confounder]:
+    lengths = found.row("response_tokens")
+    is_known = lengths.is_significant or found.basis == "whole"
+    if lengths.change is not None and is_known and abs(lengths.change) >= _LENGTH_RATIO:
+        yield Confounder(Kind.LENGTHS, "tokens", f"{lengths.before:.4g}", f"{lengths.after:.4g}")
+    for run in (before, after):
+        if run.drifts:
+            yield Confounder(Kind.DRIFT, run.name)
+
+
+def _noise(found: Differences) -> Iterator[Confounder]:
+    rate = found.row("tokens_per_s")
+    # Two runs alike enough that nothing is claimed need no excuse; a claim withdrawn does.
+    if rate.is_noisy and rate.interval is not None and (rate.interval.low > 0 or rate.interval.high < 0):
+        yield Confounder(Kind.NOISY, f"{rate.own_change}", f"{rate.change}")
+
+
+def _steps(before: ComparedRun, after: ComparedRun, found: Differences) -> Iterator[Confounder]:
+    ends = (before.first_step, before.last_step, after.first_step, after.last_step)
+    if found.basis == "whole" or any(each is None for each in ends):
+        return
+    first, last, other_first, other_last = (int(each or 0) for each in ends)
+    shorter = min(last - first, other_last - other_first) + 1
+    common = min(last, other_last) - max(first, other_first) + 1
+    if common < _OVERLAP_RATIO * shorter:
+        yield Confounder(Kind.OTHER_STEPS, "steps", f"{first} to {last}", f"{other_first} to {other_last}")
+
+
+def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterator[Confounder]:
+    unknown = [run.name for run in (before, after) if run.settings is None]
+    if unknown:
+        yield Confounder(Kind.SETTINGS_UNKNOWN, " and ".join(unknown))
+    elif settings > 1:
+        yield Confounder(Kind.SEVERAL_CHANGES, str(settings))

@@ -1,0 +1,394 @@
+"""What differs between two runs, with intervals, and breakdowns of it that close.
+
+A breakdown splits one difference into parts that add up to it: the step period and the GPU time of a trained token by
+state, the shares of each role's GPU time, staleness by where it arises, trained tokens of a step by batch and length,
+and the rate by all three. Parts are computed as exact fractions of whole nanoseconds and tokens, so that nothing is
+left over. Where both runs have a steady stretch it is compared; otherwise, and if one is a document, whole runs.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final, Literal
+
+import numpy as np
+import polars as pl
+
+from rlscope.comparison.facts import TRAINING_ROLES, ComparedRun, GpuTime, StateKey, Totals
+from rlscope.comparison.statistics import Difference, Scale, Series, changed, corrected, difference
+
+Basis = Literal["steady", "whole"]
+"""The stretch that is compared: the steady one of each run, or the whole runs."""
+Quantity = Literal[
+    "tokens_per_s",
+    "tokens_per_gpu_s",
+    "step_s",
+    "samples_per_step",
+    "response_tokens",
+    "staleness_mean",
+    "staleness_p95",
+    "staleness_in_flight",
+    "staleness_in_queue",
+    "update_s",
+    "dropped_ratio",
+]
+"""tokens_per_s: trained response tokens per second. tokens_per_gpu_s: the same per GPU of the run. response_tokens: of
+a trained sample, mean. update_s: from publication to an engine. dropped_ratio: dropped as stale, of the tokens that
+left the queue."""
+Learned = Literal["reward", "loss", "entropy"]
+BreakdownName = Literal["rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness", "tokens_per_step"]
+
+ABSOLUTE: Final = frozenset({"staleness_mean", "staleness_p95", "staleness_in_flight", "staleness_in_queue"})
+"""Quantities that may be 0 and are compared by their difference; so is dropped_ratio."""
+LEARNING_STEPS: Final = 10
+"""Steps that reward and loss are averaged over: as many as a steady stretch has at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity of both runs."""
+
+    quantity: Quantity
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class LearningRow:
+    """Reward, loss or entropy of both runs at one point."""
+
+    learned: Learned
+    at: Literal["step", "gpu_hours"]
+    where: float
+    """The last step, or the GPU-hours, that both runs reached."""
+    difference: Difference
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One part of a breakdown. For a state: its role, name and reason; otherwise a name alone."""
+
+    name: str
+    role: str | None
+    reason: str | None
+    before: float
+    after: float
+    change: float
+    difference: Difference | None = None
+    """With its interval, where both runs have steps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """A difference and the parts that add up to it."""
+
+    name: BreakdownName
+    role: str | None
+    """Of role_share."""
+    before: float
+    after: float
+    change: float
+    parts: tuple[Part, ...]
+    """The largest change first. Their changes add up to `change`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """All that differs."""
+
+    basis: Basis
+    rows: tuple[Row, ...]
+    learning: tuple[LearningRow, ...]
+    breakdowns: tuple[Breakdown, ...]
+
+    def row(self, quantity: Quantity) -> Difference:
+        """The difference of one quantity."""
+        return next(each.difference for each in self.rows if each.quantity == quantity)
+
+    def breakdown(self, name: BreakdownName, role: str | None = None) -> Breakdown | None:
+        """A breakdown by its name; None where there is none."""
+        return next((each for each in self.breakdowns if each.name == name and each.role in (role, None)), None)
+
+    @property
+    def tested(self) -> int:
+        """Differences that were tested for significance."""
+        shares = [part.difference for each in self.breakdowns if each.name == "role_share" for part in each.parts]
+        every = [*(row.difference for row in self.rows), *(row.difference for row in self.learning), *shares]
+        return sum(each is not None and each.p_value is not None for each in every)
+
+
+def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
+    """Compare two runs."""
+    has_steps = before.table is not None and after.table is not None
+    basis: Basis = "steady" if has_steps else "whole"
+    rows = _rows(before, after, basis)
+    learning = tuple(_learning(before, after))
+    breakdowns = tuple(_breakdowns(before, after, basis))
+    return _with_correction(Differences(basis, rows, learning, breakdowns))
+
+
+def _with_correction(found: Differences) -> Differences:
+    """The rate is the question and is tested alone; all else is corrected for being tested many times."""
+    others = [row.difference for row in found.rows[1:]] + [row.difference for row in found.learning]
+    shares = [part.difference for each in found.breakdowns if each.name == "role_share" for part in each.parts]
+    judged = iter(corrected([each for each in (*others, *shares) if each is not None]))
+    rows = (found.rows[0], *(replace(row, difference=next(judged)) for row in found.rows[1:]))
+    learning = tuple(replace(row, difference=next(judged)) for row in found.learning)
+    breakdowns = tuple(
+        replace(each, parts=tuple(_tested(part, judged) for part in each.parts)) if each.name == "role_share" else each
+        for each in found.breakdowns
+    )
+    return Differences(found.basis, rows, learning, breakdowns)
+
+
+def _tested(part: Part, judged: Iterator[Difference]) -> Part:
+    return part if part.difference is None else replace(part, difference=next(judged))
+
+
+def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
+    measured = [_measures(run, basis) for run in (before, after)]
+    rows: list[Row] = []
+    for quantity in measured[0]:
+        if quantity == "tokens_per_gpu_s" and before.layout.gpus == after.layout.gpus:
+            continue
+        scale: Scale = "absolute" if quantity in ABSOLUTE or quantity == "dropped_ratio" else "ratio"
+        rows.append(Row(quantity, _between(measured[0][quantity], measured[1][quantity], scale)))
+    return tuple(rows)
+
+
+def _between(before: Series | float | None, after: Series | float | None, scale: Scale) -> Difference:
+    if isinstance(before, Series) and isinstance(after, Series):
+        return difference(before, after, scale)
+    first, then = (each.value if isinstance(each, Series) else each for each in (before, after))
+    return Difference(first, then, scale, changed(first, then, scale))
+
+
+def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float | None]:
+    """Every quantity of a run, the rate first: step by step where the run has steps, else its total."""
+    totals, time = _stretch(run, basis)
+    whole: dict[Quantity, Series | float | None] = {
+        "tokens_per_s": run.steady_tokens_per_s if run.steady_tokens_per_s is not None else totals.tokens_per_s,
+        "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
+        "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
+        "samples_per_step": run.samples_trained / run.steps if run.steps else None,
+        "response_tokens": run.tokens_trained / run.samples_trained if run.samples_trained else None,
+        "staleness_mean": totals.staleness_mean,
+        "staleness_p95": totals.staleness_p95,
+        "staleness_in_flight": totals.in_flight_mean,
+        "staleness_in_queue": totals.in_queue_mean,
+        "update_s": None,
+        "dropped_ratio": run.dropped_ratio,
+    }
+    return whole | _series(run) if basis == "steady" else whole
+
+
+def _series(run: ComparedRun) -> dict[Quantity, Series | float | None]:
+    table = run.table
+    assert table is not None
+    tokens, samples, ones = table.response_tokens.astype(float), table.samples.astype(float), np.ones(table.step.size)
+    found: dict[Quantity, Series | float | None] = {
+        "tokens_per_s": Series(tokens, table.period_s),
+        "tokens_per_gpu_s": Series(tokens, table.period_s * max(1, run.layout.gpus)),
+        "step_s": Series(table.period_s, ones),
+        "samples_per_step": Series(samples, ones),
+        "response_tokens": Series(tokens, samples),
+    }
+    if table.known_tokens.sum():
+        known = table.known_tokens
+        found["staleness_mean"] = Series(table.staleness, known)
+        found["staleness_in_flight"] = Series(table.in_flight, known)
+        found["staleness_in_queue"] = Series(table.in_queue, known)
+    if run.update_s.size:
+        found["update_s"] = Series(run.update_s, np.ones(run.update_s.size))
+    return found
+
+
+def _stretch(run: ComparedRun, basis: Basis) -> tuple[Totals, GpuTime]:
+    if basis == "steady" and run.steady_totals is not None and run.steady is not None:
+        return run.steady_totals, run.steady
+    return run.whole_totals, run.whole
+
+
+def _learning(before: ComparedRun, after: ComparedRun) -> Iterable[LearningRow]:
+    """Reward, loss and entropy where both runs had made as many steps, and where both had used as many GPU-hours."""
+    if before.learning is None or after.learning is None or before.learning.is_empty() or after.learning.is_empty():
+        return
+    curves = [with_gpu_hours(run) for run in (before, after)]
+    columns: tuple[tuple[Learned, str], ...] = (
+        ("reward", "reward_mean"),
+        ("loss", "loss_mean"),
+        ("entropy", "entropy_mean"),
+    )
+    places: tuple[tuple[Literal["step", "gpu_hours"], str], ...] = (("step", "step"), ("gpu_hours", "gpu_hours"))
+    for learned, column in columns:
+        for at, along in places:
+            where = min(float(curve[along].max() or 0) for curve in curves)  # type: ignore[arg-type]
+            first, then = (_reached(curve, along, where, column) for curve in curves)
+            if first is not None and then is not None:
+                yield LearningRow(learned, at, where, difference(first, then, "absolute"))
+
+
+def with_gpu_hours(run: ComparedRun) -> pl.DataFrame:
+    """The run's learning, with the GPU-hours from its start to the end of each step."""
+    assert run.learning is not None
+    hours = (pl.col("end_ns") - run.started_ns) / 3.6e12 * run.layout.gpus
+    return run.learning.with_columns(gpu_hours=hours)
+
+
+def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> Series | None:
+    """The last steps up to a point; None where nothing was recorded."""
+    up_to = curve.filter((pl.col(along) <= where) & pl.col(column).is_not_null() & (pl.col("samples") > 0))
+    last = up_to.tail(LEARNING_STEPS)
+    if last.is_empty():
+        return None
+    samples = last["samples"].to_numpy().astype(float)
+    return Series(last[column].to_numpy() * samples, samples)
+
+
+def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
+    times = tuple(_stretch(run, basis)[1] for run in (before, after))
+    tables = (before, after) if basis == "steady" else None
+    if basis == "steady" and all(run.table is not None and run.table.samples.sum() for run in (before, after)):
+        yield _of_rate(before, after)
+    if all(each.steps and _trainers(each) for each in times):
+        yield _of_states("step_s", times, tables)
+    if all(each.tokens for each in times):
+        yield _of_states("gpu_s_per_1k_tokens", times, tables)
+    for role in times[0].gpus:
+        if role in times[1].gpus and all(each.of_role(role) for each in times):
+            yield _of_states("role_share", times, tables, role)
+    yield from _of_staleness(before, after, basis)
+    if basis == "steady":
+        yield _of_tokens(before, after)
+
+
+def _trainers(time: GpuTime) -> int:
+    return sum(time.gpus.get(role, 0) for role in TRAINING_ROLES)
+
+
+def _of_states(
+    name: BreakdownName, times: Sequence[GpuTime], runs: tuple[ComparedRun, ComparedRun] | None, role: str | None = None
+) -> Breakdown:
+    """A breakdown by state; a state that a run was never in took no time there."""
+    keys = {key: None for time in times for key in time.states if _belongs(name, key, role)}
+    below = [_divisor(name, time, role) for time in times]
+    parts: list[Part] = []
+    ends = [Fraction(0), Fraction(0)]
+    for key in keys:
+        values = [Fraction(time.states.get(key, 0)) / per for time, per in zip(times, below, strict=True)]
+        ends = [end + value for end, value in zip(ends, values, strict=True)]
+        tested = None if runs is None else _state_difference(name, key, runs, role)
+        numbers = (float(values[0]), float(values[1]), float(values[1] - values[0]))
+        parts.append(Part(key.state, key.role, key.reason, *numbers, tested))
+    parts.sort(key=lambda part: -abs(part.change))
+    return Breakdown(name, role, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
+
+
+def _belongs(name: BreakdownName, key: StateKey, role: str | None) -> bool:
+    if name == "step_s":
+        return key.role in TRAINING_ROLES
+    return role is None or key.role == role
+
+
+def _divisor(name: BreakdownName, time: GpuTime, role: str | None) -> Fraction:
+    """What GPU-nanoseconds of a state are divided by."""
+    if name == "step_s":
+        return Fraction(10**9) * _trainers(time) * time.steps
+    if name == "gpu_s_per_1k_tokens":
+        return Fraction(10**9 * time.tokens, 1000)
+    return Fraction(time.of_role(role or ""))
+
+
+def _state_difference(
+    name: BreakdownName, key: StateKey, runs: tuple[ComparedRun, ComparedRun], role: str | None
+) -> Difference | None:
+    first, then = (_state_series(name, key, run, role) for run in runs)
+    return None if first is None or then is None else difference(first, then, "absolute")
+
+
+def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: str | None) -> Series | None:
+    table = run.table
+    if table is None or run.steady is None or not table.state_gpu_s:
+        return None
+    spent = table.state_gpu_s.get(key, np.zeros(table.step.size))
+    if name == "step_s":
+        return Series(spent / _trainers(run.steady), np.ones(table.step.size))
+    if name == "gpu_s_per_1k_tokens":
+        return Series(spent * 1000.0, table.response_tokens.astype(float))
+    return Series(spent, table.period_s * run.steady.gpus[role or ""])
+
+
+def _of_staleness(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
+    """A token's staleness is what was published until its sample ended, and what was published until its step."""
+    sides: list[Mapping[str, Fraction]] = []
+    for run in (before, after):
+        parts = _staleness_parts(run, basis)
+        if parts is None:
+            return
+        sides.append(parts)
+    yield _closing("staleness", None, sides)
+
+
+def _staleness_parts(run: ComparedRun, basis: Basis) -> Mapping[str, Fraction] | None:
+    table = run.table
+    if basis == "steady" and table is not None:
+        known = int(table.known_tokens.sum())
+        if not known:
+            return None
+        sums = {"in_flight": int(table.in_flight.sum()), "in_queue": int(table.in_queue.sum())}
+        return {name: Fraction(total, known) for name, total in sums.items()}
+    totals = run.whole_totals
+    if totals.in_flight_mean is None or totals.in_queue_mean is None:
+        return None
+    return {"in_flight": Fraction(totals.in_flight_mean), "in_queue": Fraction(totals.in_queue_mean)}
+
+
+def _closing(name: BreakdownName, role: str | None, sides: Sequence[Mapping[str, Fraction]]) -> Breakdown:
+    ends = [sum(side.values(), Fraction(0)) for side in sides]
+    parts = [
+        Part(each, None, None, float(sides[0][each]), float(sides[1][each]), float(sides[1][each] - sides[0][each]))
+        for each in sides[0]
+    ]
+    parts.sort(key=lambda part: -abs(part.change))
+    return Breakdown(name, role, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
+
+
+def _of_tokens(before: ComparedRun, after: ComparedRun) -> Breakdown:
+    """Trained tokens of a step are samples by tokens of a sample; each part is taken at the mean of the other."""
+    factors: list[tuple[Fraction, Fraction]] = []
+    for run in (before, after):
+        assert run.table is not None
+        samples, tokens = int(run.table.samples.sum()), int(run.table.response_tokens.sum())
+        factors.append((Fraction(samples, run.table.step.size), Fraction(tokens, max(1, samples))))
+    (batch, length), (later_batch, later_length) = factors
+    batch_change = (later_batch - batch) * (length + later_length) / 2
+    length_change = (later_length - length) * (batch + later_batch) / 2
+    ends = (batch * length, later_batch * later_length)
+    parts = (
+        Part("samples_per_step", None, None, float(batch), float(later_batch), float(batch_change)),
+        Part("response_tokens", None, None, float(length), float(later_length), float(length_change)),
+    )
+    return Breakdown("tokens_per_step", None, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), parts)
+
+
+def _of_rate(before: ComparedRun, after: ComparedRun) -> Breakdown:
+    """The logarithm of the rate is that of the batch, plus that of the length, less that of the step period."""
+    sides: list[dict[str, float]] = []
+    for run in (before, after):
+        assert run.table is not None
+        samples, tokens = float(run.table.samples.sum()), float(run.table.response_tokens.sum())
+        sides.append(
+            {
+                "samples_per_step": samples / run.table.step.size,
+                "response_tokens": tokens / samples if samples else 1.0,
+                "step_s": float(run.table.period_s.sum()) / run.table.step.size,
+            }
+        )
+    signs = {"samples_per_step": 1.0, "response_tokens": 1.0, "step_s": -1.0}
+    parts = [
+        Part(name, None, None, sides[0][name], sides[1][name], sign * math.log(sides[1][name] / sides[0][name]))
+        for name, sign in signs.items()
+    ]
+    ends = [side["samples_per_step"] * side["response_tokens"] / side["step_s"] for side in sides]
+    parts.sort(key=lambda part: -abs(part.change))
+    return Breakdown("rate", None, ends[0], ends[1], math.log(ends[1] / ends[0]), tuple(parts))

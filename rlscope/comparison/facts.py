@@ -1,0 +1,430 @@
+"""What one run contributes to a comparison: from its analysis, or from the JSON document of one.
+
+A document holds totals and no steps, so what it contributes has no interval. GPU time is kept in whole nanoseconds, so
+that every breakdown closes. Nothing is compared here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+import polars as pl
+
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.result import AnalysisResult, Bottleneck, RunFacts
+from rlscope.analysis.staleness import weighted_quantile
+from rlscope.model.arrays import Counts, Reals
+from rlscope.model.forecast.actions import Action, ActionWhat
+from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.result import ModelResult
+from rlscope.model.system import Layout
+
+TRAINING_ROLES: Final = ("trainer", "colocated")
+NOT_RUNNING: Final = "not_running"
+"""GPU time of the stretch in which no worker of the role was there."""
+_ROUNDING_NS: Final = 100_000
+"""A stretch is a whole number of buckets to some microseconds: less than this is rounding, not a missing worker."""
+
+
+class StateKey(NamedTuple):
+    """A state of the ledger."""
+
+    role: str
+    state: str
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTime:
+    """The ledger of one stretch of a run, in GPU-nanoseconds; every GPU-nanosecond is in one state."""
+
+    states: Mapping[StateKey, int]
+    gpus: Mapping[str, int]
+    """By role; those above 0."""
+    length_ns: int
+    tokens: int
+    """Response tokens trained in the stretch."""
+    steps: int
+    """Training steps that ended in it."""
+
+    @property
+    def total_ns(self) -> int:
+        """GPU-nanoseconds of all roles."""
+        return sum(self.states.values())
+
+    def of_role(self, role: str) -> int:
+        """GPU-nanoseconds of one role."""
+        return sum(gpu_ns for key, gpu_ns in self.states.items() if key.role == role)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepTable:
+    """The steps of the steady stretch, one entry a step in every array."""
+
+    step: Counts
+    period_s: Reals
+    samples: Counts
+    response_tokens: Counts
+    state_gpu_s: Mapping[StateKey, Reals]
+    """GPU-seconds that each state took between the ends of two steps."""
+    staleness: Reals
+    """Sum over the trained tokens of their staleness, in versions."""
+    in_flight: Reals
+    """The part of it from before the end of the sample."""
+    in_queue: Reals
+    known_tokens: Reals
+    """Trained tokens of known staleness."""
+    train_gpu_s: Reals
+    """Training passes, GPU-seconds."""
+    processed_tokens: Counts
+    """Prompt and response tokens trained on."""
+
+
+class PromisedAction(NamedTuple):
+    """One action that the analysis of a run recommended, and what it was to bring."""
+
+    what: ActionWhat
+    after: Layout | float | None
+    """The setting as it would be; None: removed."""
+    gain_ratio: Spread
+    rank: int
+    """1: what to do first."""
+
+
+class RunLayout(NamedTuple):
+    """GPUs by role, and how many requests an engine may run; None: not recorded."""
+
+    trainer_gpus: int
+    sampler_gpus: int
+    colocated_gpus: int
+    running_per_engine: int | None
+
+    @property
+    def gpus(self) -> int:
+        """GPUs in all."""
+        return self.trainer_gpus + self.sampler_gpus + self.colocated_gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Means over a stretch of a run; None: not known."""
+
+    tokens_per_s: float | None
+    """Trained response tokens per second."""
+    staleness_mean: float | None
+    staleness_p95: float | None
+    in_flight_mean: float | None
+    in_queue_mean: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComparedRun:
+    """Everything that one run contributes."""
+
+    name: str
+    """What it is called beside the others: its id, or its folder where two have one id."""
+    run_id: str
+    source: Literal["run", "document"]
+    started_ns: int
+    duration_s: float
+    layout: RunLayout
+    steps: int
+    samples_trained: int
+    tokens_trained: int
+    bottleneck: Bottleneck
+    has_window: bool
+    """Whether the run has a steady stretch."""
+    first_step: int | None
+    """Of that stretch."""
+    last_step: int | None
+    steady_tokens_per_s: float | None
+    whole: GpuTime
+    """The whole run."""
+    whole_totals: Totals
+    staleness_tokens: tuple[tuple[int, int], ...]
+    """(staleness, trained tokens), over the whole run."""
+    promised: tuple[PromisedAction, ...]
+    settings: Mapping[str, object] | None
+    """The run's config, nested entries by dotted names; None: a document does not hold it."""
+    devices: Mapping[str, str]
+    """GPU models by role, as far as recorded."""
+    table: StepTable | None = None
+    """None without a steady stretch, and for a document."""
+    steady: GpuTime | None = None
+    """The ledger of the steady stretch."""
+    steady_totals: Totals | None = None
+    update_s: Reals = field(default_factory=lambda: np.zeros(0))
+    """From publication to each engine, of the updates applied in the steady stretch, in order."""
+    dropped_ratio: float | None = None
+    """Of the tokens that left the queue in the steady stretch, those not trained on because they were stale."""
+    passes: pl.DataFrame | None = None
+    """The answer of pass_latency."""
+    learning: pl.DataFrame | None = None
+    """The answer of learning."""
+    lengths: pl.DataFrame | None = None
+    """The answer of response_lengths."""
+    drifts: bool = False
+    """Whether response lengths drifted within its steady stretch."""
+    model: ModelResult | None = None
+    facts: RunFacts | None = None
+
+    @property
+    def limits_running(self) -> int | None:
+        """Requests that an engine may run at once."""
+        return self.layout.running_per_engine
+
+
+def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
+    """What an analysis contributes."""
+    facts, model = analysis.run, analysis.model if isinstance(analysis.model, ModelResult) else None
+    window = facts.window
+    answers = analysis.answers
+    table = None if window is None else _table(analysis, Interval(window.start_ns, window.end_ns))
+    steady = None if table is None else _steady_time(analysis, table)
+    tokens = analysis.staleness.tokens
+    return ComparedRun(
+        name=facts.run_id if name is None else name,
+        run_id=facts.run_id,
+        source="run",
+        started_ns=facts.started_ns,
+        duration_s=facts.duration_s,
+        layout=_layout(analysis),
+        steps=facts.steps,
+        samples_trained=facts.samples_trained,
+        tokens_trained=facts.tokens_trained,
+        bottleneck=analysis.verdict.bottleneck,
+        has_window=window is not None,
+        first_step=None if window is None else window.first_step,
+        last_step=None if window is None else window.last_step,
+        steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
+        whole=_whole_time(analysis),
+        whole_totals=Totals(
+            analysis.throughput.achieved_tokens_per_s,
+            None if tokens is None else tokens.mean,
+            None if tokens is None else float(tokens.p95),
+            analysis.staleness.in_flight_mean,
+            analysis.staleness.in_queue_mean,
+        ),
+        staleness_tokens=() if tokens is None else tokens.histogram,
+        promised=() if model is None else _promised(model.ranking.actions),
+        settings=flattened(facts.settings),
+        devices=_devices(answers.get("worker_devices")),
+        table=table,
+        steady=steady,
+        steady_totals=None if table is None else _steady_totals(analysis, table),
+        update_s=_update_s(analysis),
+        dropped_ratio=_dropped_ratio(answers.get("judged_outcomes")) if table is not None else None,
+        passes=answers.get("pass_latency"),
+        learning=answers.get("learning"),
+        lengths=answers.get("response_lengths"),
+        drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
+        model=model,
+        facts=facts,
+    )
+
+
+def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, object]:
+    """Nested entries by dotted names."""
+    flat: dict[str, object] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            inner: Mapping[str, object] = {str(name): each for name, each in value.items()}  # type: ignore[misc]
+            flat |= flattened(inner, f"{before}{key}.")
+        else:
+            flat[f"{before}{key}"] = value
+    return flat
+
+
+def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
+    """The two halves of a run's steady stretch, as if they were two runs. Raises ValueError without one."""
+    from dataclasses import replace
+
+    if run.table is None or run.steady is None:
+        raise ValueError("a run without a steady stretch has no halves")
+    middle, end = run.table.step.size // 2, run.table.step.size
+    return tuple(  # type: ignore[return-value]
+        replace(run, name=f"{run.name} {which}", **_part_of(run.table, run.steady, cut))  # type: ignore[arg-type]
+        for which, cut in (("first half", slice(0, middle)), ("second half", slice(middle, end)))
+    )
+
+
+def _part_of(table: StepTable, time: GpuTime, cut: slice) -> dict[str, object]:
+    part = StepTable(
+        **{name: getattr(table, name)[cut] for name in StepTable.__slots__ if name != "state_gpu_s"},
+        state_gpu_s={key: values[cut] for key, values in table.state_gpu_s.items()},
+    )
+    length_ns = round(float(part.period_s.sum()) * 1e9)
+    states = {key: round(float(values.sum()) * 1e9) for key, values in part.state_gpu_s.items()}
+    tokens = int(part.response_tokens.sum())
+    known = float(part.known_tokens.sum())
+    return {
+        "table": part,
+        "steady": GpuTime(_closed(states, time.gpus, length_ns), time.gpus, length_ns, tokens, part.step.size),
+        "steady_tokens_per_s": tokens / float(part.period_s.sum()),
+        "first_step": int(part.step[0]),
+        "last_step": int(part.step[-1]),
+        "update_s": np.zeros(0),
+        "dropped_ratio": None,
+        "steady_totals": Totals(
+            tokens / float(part.period_s.sum()),
+            float(part.staleness.sum()) / known if known else None,
+            None,
+            float(part.in_flight.sum()) / known if known else None,
+            float(part.in_queue.sum()) / known if known else None,
+        ),
+    }
+
+
+def _layout(analysis: AnalysisResult) -> RunLayout:
+    run, stated = analysis.run, analysis.run.settings.get("max_running_per_engine")
+    devices = analysis.answers.get("worker_devices")
+    recorded = None if devices is None else devices.filter(pl.col("role") == "sampler")["max_running"].min()
+    running = stated if isinstance(stated, int) and not isinstance(stated, bool) else recorded
+    return RunLayout(run.trainer_gpus, run.sampler_gpus, run.colocated_gpus, running)  # type: ignore[arg-type]
+
+
+def _whole_time(analysis: AnalysisResult) -> GpuTime:
+    run = analysis.run
+    states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
+    return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained, run.steps)
+
+
+def _gpus(run: RunFacts) -> dict[str, int]:
+    gpus = {"trainer": run.trainer_gpus, "sampler": run.sampler_gpus, "colocated": run.colocated_gpus}
+    return {role: count for role, count in gpus.items() if count}
+
+
+def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
+    """The steps that lie wholly in the stretch; None where none does, or none says what it trained."""
+    window = analysis.run.window
+    assert window is not None
+    steps = analysis.answers["training_steps"].filter(
+        pl.col("step").is_between(window.first_step, window.last_step), pl.col("period_s").is_not_null()
+    )
+    if steps.is_empty() or not steps["response_tokens"].sum() or steps["period_s"].sum() <= 0:
+        return None
+    ends_ns = np.concatenate([[stretch.start_ns], steps["end_ns"].to_numpy()])
+    ages = _by_step(analysis.answers.get("token_staleness"), steps["step"])
+    train = steps.select("step").join(
+        analysis.answers["trainer_steps"].select("step", "train_gpu_s"), on="step", how="left", maintain_order="left"
+    )
+    return StepTable(
+        step=steps["step"].to_numpy(),
+        period_s=steps["period_s"].to_numpy(),
+        samples=steps["samples"].to_numpy(),
+        response_tokens=steps["response_tokens"].to_numpy(),
+        state_gpu_s=_state_gpu_s(analysis.answers["ledger_timeline"], ends_ns),
+        **{name: ages[name].to_numpy() for name in ("staleness", "in_flight", "in_queue", "known_tokens")},
+        train_gpu_s=train["train_gpu_s"].fill_null(0.0).to_numpy(),
+        processed_tokens=steps["tokens"].to_numpy(),
+    )
+
+
+def _by_step(ages: pl.DataFrame | None, steps: pl.Series) -> pl.DataFrame:
+    """Sums over the tokens of each step, in the order of the steps."""
+    names = ("staleness", "in_flight", "in_queue", "known_tokens")
+    if ages is None or ages.is_empty():
+        return pl.DataFrame({name: np.zeros(len(steps)) for name in names})
+    tokens = pl.col("tokens").cast(pl.Float64)
+    sums = ages.group_by("step").agg(
+        staleness=(tokens * pl.col("staleness")).sum(),
+        in_flight=pl.col("in_flight_versions").cast(pl.Float64).sum(),
+        in_queue=pl.col("in_queue_versions").cast(pl.Float64).sum(),
+        known_tokens=tokens.sum(),
+    )
+    joined = steps.to_frame("step").join(sums, on="step", how="left", maintain_order="left")
+    return joined.select(pl.col(name).fill_null(0.0) for name in names)
+
+
+def _state_gpu_s(timeline: pl.DataFrame, ends_ns: Counts) -> dict[StateKey, Reals]:
+    """GPU-seconds by state from each step's end to the next; within a bucket a state is taken to be spread evenly."""
+    starts = timeline["bucket_start_ns"].unique().sort().to_numpy()
+    if not starts.size:
+        return {}
+    bucket_ns = int(np.diff(starts).min()) if starts.size > 1 else int(ends_ns[-1] - starts[0])
+    edges = np.arange(starts[0], starts[-1] + 2 * bucket_ns, bucket_ns)
+    found: dict[StateKey, Reals] = {}
+    for (role, state, reason), rows in timeline.group_by("role", "state", "reason", maintain_order=True):
+        amounts = np.zeros(edges.size - 1)
+        np.add.at(amounts, (rows["bucket_start_ns"].to_numpy() - edges[0]) // bucket_ns, rows["gpu_s"].to_numpy())
+        so_far = np.concatenate([[0.0], np.cumsum(amounts)])
+        # Counted from the first edge: nanoseconds since the epoch do not fit into a float.
+        taken = np.interp((ends_ns - edges[0]).astype(np.float64), (edges - edges[0]).astype(np.float64), so_far)
+        spent = np.maximum(np.diff(taken), 0.0)
+        if spent.any():
+            found[StateKey(str(role), str(state), None if reason is None else str(reason))] = spent
+    return found
+
+
+def _steady_time(analysis: AnalysisResult, table: StepTable) -> GpuTime:
+    window, gpus = analysis.run.window, _gpus(analysis.run)
+    assert window is not None
+    length_ns = window.end_ns - window.start_ns
+    states = {key: round(float(seconds.sum()) * 1e9) for key, seconds in table.state_gpu_s.items()}
+    tokens = int(table.response_tokens.sum())
+    return GpuTime(_closed(states, gpus, length_ns), gpus, length_ns, tokens, table.step.size)
+
+
+def _closed(states: Mapping[StateKey, int], gpus: Mapping[str, int], length_ns: int) -> dict[StateKey, int]:
+    """The states with what is missing of each role's GPU time: rounding in its largest state, more as not running."""
+    closed = {key: gpu_ns for key, gpu_ns in states.items() if key.role in gpus}
+    for role, count in gpus.items():
+        own = [key for key in closed if key.role == role]
+        missing = count * length_ns - sum(closed[key] for key in own)
+        if own and abs(missing) <= _ROUNDING_NS * count:
+            closed[max(own, key=lambda key: closed[key])] += missing
+        elif missing:
+            closed[StateKey(role, NOT_RUNNING, None)] = missing
+    return closed
+
+
+def _steady_totals(analysis: AnalysisResult, table: StepTable) -> Totals:
+    known = float(table.known_tokens.sum())
+    ages = analysis.answers.get("token_staleness")
+    counts: tuple[tuple[int, int], ...] = ()
+    if ages is not None and known:
+        inside = ages.filter(pl.col("step").is_between(int(table.step[0]), int(table.step[-1])))
+        sums = inside.group_by("staleness").agg(pl.col("tokens").sum()).sort("staleness")
+        counts = tuple(sums.select("staleness", "tokens").iter_rows())
+    return Totals(
+        analysis.throughput.steady_tokens_per_s,
+        float(table.staleness.sum()) / known if known else None,
+        float(weighted_quantile(counts, 95)) if counts else None,
+        float(table.in_flight.sum()) / known if known else None,
+        float(table.in_queue.sum()) / known if known else None,
+    )
+
+
+def _update_s(analysis: AnalysisResult) -> Reals:
+    window, updates = analysis.run.window, analysis.answers.get("weight_update_latency")
+    if window is None or updates is None:
+        return np.zeros(0)
+    applied = updates.filter(
+        pl.col("applied_ns").is_between(window.start_ns, window.end_ns), pl.col("publish_to_applied_s").is_not_null()
+    )
+    means = applied.group_by("version").agg(pl.col("publish_to_applied_s").mean()).sort("version")
+    return means["publish_to_applied_s"].to_numpy()
+
+
+def _dropped_ratio(outcomes: pl.DataFrame | None) -> float | None:
+    if outcomes is None or not outcomes["tokens"].sum():
+        return None
+    tokens: dict[str, int] = dict(zip(outcomes["outcome"], outcomes["tokens"], strict=True))
+    return tokens.get("dropped_stale", 0) / sum(tokens.values())
+
+
+def _devices(workers: pl.DataFrame | None) -> dict[str, str]:
+    if workers is None:
+        return {}
+    named = workers.filter((pl.col("gpu_count") > 0) & pl.col("device_name").is_not_null())
+    found: dict[str, set[str]] = {}
+    for role, name in named.select("role", "device_name").iter_rows():
+        found.setdefault(role, set()).add(name)
+    return {role: " and ".join(sorted(names)) for role, names in sorted(found.items())}
+
+
+def _promised(actions: Sequence[Action]) -> tuple[PromisedAction, ...]:
+    return tuple(
+        PromisedAction(each.what, each.after, each.gain_ratio, rank) for rank, each in enumerate(actions, start=1)
+    )

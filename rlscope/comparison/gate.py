@@ -1,0 +1,121 @@
+"""Checks a run against alert rules and against a baseline: the thresholds of some rules are the baseline's own values.
+
+The baseline is a run, or the JSON document of an analysis, of which only rate, staleness and idle shares are known.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule, names_baseline, values_of, with_unjudged
+from rlscope.alerts.metrics import STEADY
+from rlscope.alerts.offline import RuleReport
+from rlscope.alerts.types import Rule, RuleSet
+from rlscope.analysis.ledger import IDLE_STATES
+from rlscope.analysis.result import Severity
+from rlscope.analysis.run_facts import steady_window
+from rlscope.comparison.document import read_document
+from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.statistics import Difference, Series, difference
+from rlscope.pipeline import check, rules_to_check
+from rlscope.trace.query import ask
+from rlscope.trace.store import OpenRun, open_run
+
+_ROLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "idle.trainer_ratio": ("trainer", "colocated"),
+    "idle.sampler_ratio": ("sampler", "colocated"),
+}
+
+
+class _Baseline(NamedTuple):
+    """What is known of the baseline."""
+
+    name: str
+    values: Mapping[str, float]
+    steps: Series | None
+    """Its steady rate step by step; None for a document and without a steady stretch."""
+
+
+def check_against(
+    folder: Path, baseline: Path, file: Path | None, one_offs: Sequence[str], fail_on_finding: Severity | None = None
+) -> RuleReport:
+    """Evaluate alert rules and regression rules over the whole run in a folder.
+
+    One-offs that name the baseline replace the built-in regression rules, as one-offs replace the built-in alert rules.
+    Raises RunFolderError for a folder that is no run, AnalysisError for a document that cannot be read, RuleError.
+    """
+    own = [baseline_rule(text) for text in one_offs if names_baseline(text)]
+    plain = [text for text in one_offs if not names_baseline(text)]
+    rules = rules_to_check(file, plain)
+    if file is None and own and not plain:
+        rules = replace(rules, rules=())
+    wanted = own or REGRESSIONS
+    known = _read(baseline, [each.metric for each in wanted], rules)
+    missing = [each for each in wanted if not math.isfinite(known.values.get(each.metric, math.nan))]
+    made = tuple(_rule(each, known, folder) for each in wanted if each not in missing)
+    report = check(folder, replace(rules, rules=(*rules.rules, *made)), fail_on_finding)
+    return with_unjudged(report, missing, known.name)
+
+
+def _rule(wanted: BaselineRule, known: _Baseline, folder: Path) -> Rule:
+    value, note = known.values[wanted.metric], f"the baseline {known.name}"
+    if not wanted.allows_noise:
+        return wanted.rule(value, note)
+    with open_run(folder) as run:
+        steps = steady_steps(run)
+    if known.steps is None or steps is None:
+        return wanted.rule(value, f"{note}; its noise is unknown")
+    noise = _noise_ratio(difference(known.steps, steps, "ratio"))
+    if noise is None or 1.0 - noise >= wanted.factor:
+        return wanted.rule(value, note)
+    return replace(wanted, factor=1.0 - noise).rule(value, f"{note}; the steps of both vary, so {noise:.1%} is allowed")
+
+
+def _noise_ratio(found: Difference) -> float | None:
+    """How far below the baseline a rate may lie by chance; None where that is unknown."""
+    if found.interval is None:
+        return None
+    reach = (math.log1p(found.interval.high) - math.log1p(found.interval.low)) / 2.0
+    return max(1.0 - math.exp(-reach), found.own_change or 0.0)
+
+
+def steady_steps(run: OpenRun) -> Series | None:
+    """The steady trained rate of an open run, step by step; None without a steady stretch or trained tokens."""
+    steps = ask(run, "training_steps")
+    window = steady_window(steps)
+    if window is None:
+        return None
+    inside = steps.filter(
+        pl.col("step").is_between(window.first_step, window.last_step), pl.col("period_s").is_not_null()
+    )
+    if not inside["response_tokens"].sum():
+        return None
+    return Series(inside["response_tokens"].to_numpy().astype(float), inside["period_s"].to_numpy())
+
+
+def _read(baseline: Path, metrics: Sequence[str], rules: RuleSet) -> _Baseline:
+    if baseline.is_file():
+        document = read_document(baseline)
+        return _Baseline(document.name, _of_document(document), None)
+    with open_run(baseline) as run:
+        return _Baseline(run.run_id, values_of(run, metrics, rules), steady_steps(run))
+
+
+def _of_document(run: ComparedRun) -> dict[str, float]:
+    """The metrics that a document holds, over the whole run: it does not know the warm-up."""
+    totals = run.whole_totals
+    known: dict[str, float | None] = {
+        STEADY: run.steady_tokens_per_s,
+        "staleness.tokens.mean": totals.staleness_mean,
+        "staleness.tokens.p95": totals.staleness_p95,
+    }
+    for metric, roles in _ROLES.items():
+        own = {key: gpu_ns for key, gpu_ns in run.whole.states.items() if key.role in roles}
+        total = sum(own.values())
+        idle = sum(gpu_ns for key, gpu_ns in own.items() if key.state in IDLE_STATES)
+        known[metric] = idle / total if total else None
+    return {name: value for name, value in known.items() if value is not None}

@@ -1,0 +1,283 @@
+"""A list of the runs below a folder: one entry a run, from its analysis, kept in a cache that can always be rebuilt.
+
+The cache is in the user's cache folder ($XDG_CACHE_HOME, else ~/.cache, then rlscope/runs), never beside a run, whose
+folder may be read-only or shared. An entry counts as long as the run's files have the same names, sizes and times of
+change and rlscope the same version; what cannot be read or written is left out and made again.
+"""
+
+import hashlib
+import json
+import operator
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+
+from rlscope.analysis.result import AnalysisResult, at_least
+from rlscope.errors import ArgumentError, RlscopeError, RunFolderError
+from rlscope.pipeline import analyze
+
+MANIFEST: Final = "run.json"
+_FORMAT: Final = 1
+"""Of the cache; an entry of another format is made again."""
+_DEEPEST: Final = 6
+"""Levels of folders below the one that is listed."""
+_SECONDS_PER_HOUR: Final = 3600.0
+_MILLION: Final = 1e6
+
+Value = str | int | float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One run of the list. None: not known."""
+
+    path: str
+    """Its folder, relative to the one that was listed."""
+    run_id: str
+    started_ns: int | None = None
+    """UTC epoch."""
+    duration_s: float | None = None
+    framework: str | None = None
+    trainer_gpus: int | None = None
+    sampler_gpus: int | None = None
+    colocated_gpus: int | None = None
+    running_per_engine: int | None = None
+    """Requests that an engine may run at once."""
+    steps: int | None = None
+    tokens_per_s: float | None = None
+    """Trained response tokens per second over the steady stretch."""
+    bottleneck: str | None = None
+    """The verdict's word."""
+    staleness_p95: int | None = None
+    """Of the trained tokens, in versions."""
+    gpu_hours_per_million_tokens: float | None = None
+    """GPU-hours of the whole run for a million trained tokens."""
+    cost_per_million_tokens: float | None = None
+    """The same at the run's price of a GPU-hour, in its currency."""
+    currency: str | None = None
+    alerts: int | None = None
+    """Alerts of severity warning or critical, of the built-in rules."""
+    problem: str | None = None
+    """Why the run could not be analysed."""
+
+    @property
+    def layout(self) -> str | None:
+        """Trainer and sampler GPUs, and colocated ones where there are some: 4:12, 0:0:8."""
+        if self.trainer_gpus is None:
+            return None
+        split = f"{self.trainer_gpus}:{self.sampler_gpus}"
+        return f"{split}:{self.colocated_gpus}" if self.colocated_gpus else split
+
+    def value(self, column: str) -> Value:
+        """What a column holds."""
+        return getattr(self, COLUMNS[column])
+
+
+_ENTRY: Final = TypeAdapter(RunEntry)
+COLUMNS: Final[Mapping[str, str]] = {
+    "date": "started_ns",
+    "run": "run_id",
+    "path": "path",
+    "framework": "framework",
+    "layout": "layout",
+    "running": "running_per_engine",
+    "steps": "steps",
+    "tokens_per_s": "tokens_per_s",
+    "bottleneck": "bottleneck",
+    "staleness_p95": "staleness_p95",
+    "gpu_hours": "gpu_hours_per_million_tokens",
+    "cost": "cost_per_million_tokens",
+    "alerts": "alerts",
+    "problem": "problem",
+}
+"""Names that a list is sorted and filtered by, and the attribute of each."""
+_COMPARE: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+    "~": lambda held, wanted: str(wanted).lower() in str(held).lower(),
+}
+_FILTER: Final = re.compile(r"\s*(\w+)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*")
+
+
+def list_entries(folder: Path, *, use_cache: bool, progress: Callable[[str], None]) -> tuple[RunEntry, ...]:
+    """Every run below a folder, by path; the folder itself if it is one. Raises RunFolderError where there is none."""
+    if not folder.is_dir():
+        raise RunFolderError.of(
+            folder, found="no such directory", expected="a folder of runs", next_step="Check the path."
+        )
+    found = sorted(_run_folders(folder))
+    if not found:
+        raise RunFolderError.of(
+            folder,
+            found=f"no {MANIFEST} in it or below",
+            expected="a folder with runs in it",
+            next_step="A run is the folder that RLSCOPE_RUN_DIR named while it was recorded.",
+        )
+    entries: list[RunEntry] = []
+    for number, run in enumerate(found, start=1):
+        progress(f"run {number} of {len(found)}: {run.name}")
+        entries.append(_entry(run, os.path.relpath(run, folder), use_cache=use_cache))
+    return tuple(entries)
+
+
+def _run_folders(folder: Path, depth: int = 0) -> Iterator[Path]:
+    """Folders with a manifest; what is inside a run is not looked into."""
+    if (folder / MANIFEST).is_file():
+        yield folder
+    elif depth < _DEEPEST:
+        with suppress(PermissionError):
+            for inner in sorted(folder.iterdir()):
+                if inner.is_dir() and not inner.is_symlink() and not inner.name.startswith("."):
+                    yield from _run_folders(inner, depth + 1)
+
+
+def sorted_entries(entries: Sequence[RunEntry], column: str, *, reverse: bool) -> tuple[RunEntry, ...]:
+    """By a column, those without a value last. Raises ArgumentError for an unknown column."""
+    _check_column("sort", column)
+    known = [each for each in entries if each.value(column) is not None]
+    known.sort(key=lambda each: each.value(column), reverse=reverse)  # type: ignore[arg-type,return-value]
+    return (*known, *(each for each in entries if each.value(column) is None))
+
+
+def filtered_entries(entries: Sequence[RunEntry], filters: Sequence[str]) -> tuple[RunEntry, ...]:
+    """Those that pass every filter, as `bottleneck = samplers`, `tokens_per_s > 5000` or `path ~ monday`.
+
+    A run without a value passes only `!=`. Raises ArgumentError for a filter in another form, or an unknown column.
+    """
+    kept = tuple(entries)
+    for text in filters:
+        found = _FILTER.fullmatch(text)
+        if found is None:
+            raise ArgumentError.of(
+                f"filter {text!r}",
+                found="another form",
+                expected="COLUMN, one of = != < <= > >= ~, and a value: 'bottleneck = samplers'",
+                next_step=f"Columns are {', '.join(COLUMNS)}.",
+            )
+        column, sign, wanted = found.groups()
+        _check_column(f"filter {text!r}", column)
+        kept = tuple(each for each in kept if _passes(each.value(column), sign, wanted))
+    return kept
+
+
+def _check_column(name: str, column: str) -> None:
+    if column not in COLUMNS:
+        raise ArgumentError.of(
+            name,
+            found=f"unknown column {column!r}",
+            expected="one of " + ", ".join(COLUMNS),
+            next_step="Name one.",
+        )
+
+
+def _passes(held: Value, sign: str, wanted: str) -> bool:
+    if held is None:
+        return sign == "!="
+    if isinstance(held, str) or sign == "~":
+        return _COMPARE[sign](str(held), wanted)
+    try:
+        return _COMPARE[sign](held, float(wanted))
+    except ValueError:
+        return sign == "!="
+
+
+def _entry(run: Path, path: str, *, use_cache: bool) -> RunEntry:
+    if not use_cache:
+        return _analysed(run, path)
+    signature, kept = _signature(run), cache_folder() / f"{_digest(str(run.resolve()))}.json"
+    known = _kept_entry(kept, signature, path)
+    if known is not None:
+        return known
+    entry = _analysed(run, path)
+    _keep(kept, signature, entry)
+    return entry
+
+
+def cache_folder() -> Path:
+    """Where entries are kept."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    return base / "rlscope" / "runs"
+
+
+def _signature(run: Path) -> str:
+    """What an entry was made from: the version of rlscope, and every file of the run by name, size and time."""
+    parts = [metadata.version("rlscope"), str(_FORMAT)]
+    for file in sorted(run.rglob("*")):
+        if file.suffix in (".json", ".parquet"):
+            with suppress(OSError):
+                stat = file.stat()
+                parts.append(f"{file.relative_to(run)} {stat.st_size} {stat.st_mtime_ns}")
+    return _digest("\n".join(parts))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _kept_entry(kept: Path, signature: str, path: str) -> RunEntry | None:
+    try:
+        document = json.loads(kept.read_text(encoding="utf-8"))
+        if document["signature"] != signature or document["entry"].keys() != {each.name for each in fields(RunEntry)}:
+            return None
+        return _ENTRY.validate_python({**document["entry"], "path": path}, strict=True)
+    # A ValidationError is a ValueError.
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _keep(kept: Path, signature: str, entry: RunEntry) -> None:
+    """Written beside its place and moved there, so that nobody reads half of it. A cache that cannot be is none."""
+    with suppress(OSError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        fresh = kept.with_suffix(f".{os.getpid()}")
+        fresh.write_text(json.dumps({"signature": signature, "entry": asdict(entry)}), encoding="utf-8")
+        fresh.replace(kept)
+
+
+def _analysed(run: Path, path: str) -> RunEntry:
+    try:
+        return entry_of(analyze(run), path)
+    except RlscopeError as error:
+        return RunEntry(path, run.name, problem=str(error))
+
+
+def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
+    """The entry of an analysed run."""
+    run, tokens, framework = analysis.run, analysis.staleness.tokens, analysis.run.settings.get("framework")
+    hours = None
+    if run.tokens_trained:
+        hours = analysis.ledger.total_gpu_s / _SECONDS_PER_HOUR / (run.tokens_trained / _MILLION)
+    price = run.gpu_hour_price
+    running = run.settings.get("max_running_per_engine")
+    return RunEntry(
+        path=path,
+        run_id=run.run_id,
+        started_ns=run.started_ns,
+        duration_s=run.duration_s,
+        framework=framework if isinstance(framework, str) else None,
+        trainer_gpus=run.trainer_gpus,
+        sampler_gpus=run.sampler_gpus,
+        colocated_gpus=run.colocated_gpus,
+        running_per_engine=running if isinstance(running, int) else None,
+        steps=run.steps,
+        tokens_per_s=analysis.throughput.steady_tokens_per_s,
+        bottleneck=analysis.verdict.bottleneck,
+        staleness_p95=None if tokens is None else tokens.p95,
+        gpu_hours_per_million_tokens=hours,
+        cost_per_million_tokens=None if hours is None or price is None else hours * price,
+        currency=run.currency,
+        alerts=sum(at_least(each.severity, "warning") for each in analysis.alerts),
+        problem=None,
+    )

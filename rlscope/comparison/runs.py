@@ -1,0 +1,86 @@
+"""Compares runs with a baseline: reads each once, and puts every one beside the first."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult
+from rlscope.comparison.attribution import Attribution, attribute
+from rlscope.comparison.confounders import Confounder, confounders_of
+from rlscope.comparison.differences import Differences, differences_of
+from rlscope.comparison.document import read_document
+from rlscope.comparison.facts import ComparedRun, run_of
+from rlscope.errors import AnalysisError
+from rlscope.pipeline import analyze
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pair:
+    """One run beside the baseline."""
+
+    run: ComparedRun
+    differences: Differences
+    attribution: Attribution
+    confounders: tuple[Confounder, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """The baseline, and every other run beside it."""
+
+    baseline: ComparedRun
+    pairs: tuple[Pair, ...]
+
+    @property
+    def runs(self) -> tuple[ComparedRun, ...]:
+        """All runs, the baseline first."""
+        return (self.baseline, *(pair.run for pair in self.pairs))
+
+
+def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> Compared:
+    """Compare runs that were read."""
+    return Compared(baseline, tuple(_pair(baseline, other) for other in others))
+
+
+def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
+    found = differences_of(baseline, other)
+    attribution = attribute(baseline, other, found)
+    settings = sum(each.kind == "setting" for each in attribution.causes)
+    return Pair(other, found, attribution, confounders_of(baseline, other, found, settings))
+
+
+def read_runs(sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None]) -> tuple[ComparedRun, ...]:
+    """Read folders of runs, JSON documents of analyses, and analyses, each with a name of its own.
+
+    Raises AnalysisError for fewer than two, RunFolderError or AnalysisError for one that cannot be read.
+    """
+    if len(sources) < 2:
+        raise AnalysisError.of(
+            "a comparison",
+            found=f"{len(sources)} run",
+            expected="a baseline and one run or more to compare with it",
+            next_step="Name them in this order: `rlscope compare BASELINE RUN`.",
+        )
+    return named([_read(source, progress) for source in sources], sources)
+
+
+def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> ComparedRun:
+    if isinstance(source, AnalysisResult):
+        return run_of(source)
+    if source.is_file():
+        return read_document(source)
+    return run_of(analyze(source, progress=lambda doing: progress(f"{source}: {doing}"), constraints=NO_CONSTRAINTS))
+
+
+def named(runs: Sequence[ComparedRun], sources: Sequence[Path | AnalysisResult] = ()) -> tuple[ComparedRun, ...]:
+    """The runs with different names: ids, else the names of folders or files, else numbered."""
+    ids = [run.name for run in runs]
+    if len(set(ids)) == len(ids):
+        return tuple(runs)
+    given = [source.stem if isinstance(source, Path) and source.is_file() else _name(source) for source in sources]
+    names = given if len(set(given)) == len(runs) and all(given) else [f"{each} #{n}" for n, each in enumerate(ids, 1)]
+    return tuple(replace(run, name=name) for run, name in zip(runs, names, strict=True))
+
+
+def _name(source: Path | AnalysisResult) -> str:
+    return source.resolve().name if isinstance(source, Path) else ""

@@ -1,0 +1,95 @@
+"""Several runs on one scale: GPU time by state, steps, staleness, lengths and learning, one colour a run."""
+
+from collections.abc import Sequence
+
+import altair as alt
+import polars as pl
+
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.encoding import (
+    HEIGHT,
+    Chart,
+    amount,
+    amount_axis,
+    names,
+    series_colors,
+    step_axis,
+    tip,
+)
+from rlscope.reports.charts.series import rounded
+from rlscope.reports.text.states import order_of, state_of
+
+_BAR_PX = 34
+
+
+def state_bars(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """A bar per role and run, divided by state; frame holds bar, role, run, state, label, share_ratio."""
+    rows = frame.with_columns(order=pl.Series([order_of(name) for name in frame["state"]], dtype=pl.Int64))
+    bars = list(dict.fromkeys(rows["bar"]))
+    found = sorted(rows["state"].unique(), key=order_of)
+    colors = [f"var(--state-{state_of(name).slug}, {state_of(name).light})" for name in found]
+    return (
+        alt.Chart(rounded(rows))
+        .mark_bar(height={"band": 0.8}, stroke="var(--page, #ffffff)", strokeWidth=1)
+        .encode(
+            x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
+            .scale(domain=[0, 1], nice=False),
+            y=alt.Y("bar:N").title(None).sort(bars),
+            color=alt.Color("state:N").scale(domain=found, range=colors).legend(None),
+            order=alt.Order("order:Q"),
+            tooltip=[tip("role:N"), tip("run:N"), tip("label:N", "state"), tip("share_ratio:Q", "share", ".1%")],
+        )
+        .properties(height=_BAR_PX * len(bars))
+    )  # fmt: skip
+
+
+def step_periods(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Step period over training steps, a line a run; frame holds run, step, period_s."""
+    return _lines(frame, step_axis(), amount("period_s", "seconds per step"), ["step:Q", "period_s:Q"])
+
+
+def rewards(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Reward over training steps, a line a run; frame holds run, step, gpu_hours, reward_mean."""
+    y = alt.Y("reward_mean:Q").title("mean reward of a batch").scale(zero=False).axis(amount_axis())
+    return _lines(frame, step_axis(), y, ["step:Q", "reward_mean:Q"])
+
+
+def rewards_by_gpu_hours(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Reward over the GPU-hours used, a line a run; frame as for `rewards`."""
+    y = alt.Y("reward_mean:Q").title("mean reward of a batch").scale(zero=False).axis(amount_axis())
+    x = alt.X("gpu_hours:Q").title("GPU-hours since the run started").scale(nice=False).axis(amount_axis())
+    return _lines(frame, x, y, ["gpu_hours:Q", "reward_mean:Q"])
+
+
+def staleness(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Share of the trained tokens at each staleness, a bar a run; frame holds run, staleness, share_ratio."""
+    runs = names(frame, "run")
+    return (
+        alt.Chart(rounded(frame))
+        .mark_bar()
+        .encode(
+            x=alt.X("staleness:O").title("staleness, versions").axis(labelAngle=0, labelOverlap=True),
+            xOffset=alt.XOffset("run:N").sort(runs),
+            y=alt.Y("share_ratio:Q").title("share of trained tokens").axis(format=".0%", tickCount=4),
+            color=series_colors("run", runs),
+            tooltip=[tip("run:N"), tip("staleness:O"), tip("share_ratio:Q", "share", ".1%")],
+        )
+        .properties(height=HEIGHT)
+    )
+
+
+def lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """Share of the samples that are at most as long, a line a run; frame holds run, length_tokens, share_ratio."""
+    x = alt.X("length_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis())
+    y = alt.Y("share_ratio:Q").title("share of samples at most as long").axis(format=".0%", tickCount=5)
+    return _lines(frame, x, y.scale(domain=[0, 1]), ["length_tokens:Q", "share_ratio:Q"], "step-after")
+
+
+def _lines(frame: pl.DataFrame, x: alt.X, y: alt.Y, told: Sequence[str], interpolate: str = "linear") -> Chart:
+    runs = names(frame, "run")
+    return (
+        alt.Chart(rounded(frame))
+        .mark_line(interpolate=interpolate, strokeWidth=1.8)  # type: ignore[arg-type]
+        .encode(x=x, y=y, color=series_colors("run", runs), tooltip=[tip("run:N"), *(tip(each) for each in told)])
+        .properties(height=HEIGHT)
+    )

@@ -1,0 +1,394 @@
+"""A comparison as a JSON document, and as Markdown for a pull request.
+
+`change` is B over A less 1 where `scale` is "ratio", and B less A in the quantity's unit where it is "absolute".
+"""
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import ConfigDict
+
+from rlscope.analysis.result import Bottleneck
+from rlscope.comparison.attribution import Attribution, CauseKind, Promise
+from rlscope.comparison.confounders import Kind
+from rlscope.comparison.differences import Basis, BreakdownName, Differences, Learned, Part, Quantity
+from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.runs import Compared, Pair
+from rlscope.comparison.statistics import Difference, Scale
+from rlscope.model.forecast.actions import ActionWhat
+from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
+from rlscope.reports.markdown import plain_words, table
+from rlscope.reports.text import comparison as words
+from rlscope.reports.text.comparison import PairWords
+
+
+class ComparedRunJson(Document):
+    """One run of the comparison."""
+
+    letter: str
+    """A for the baseline, then B, C and so on."""
+    name: str
+    """Its id, or the name of its folder or file where two have one id."""
+    run_id: str
+    """Identifier of the run."""
+    source: Literal["run", "document"]
+    """run: its recording; document: the JSON document of its analysis, which has totals and no steps."""
+    started_ns: int
+    """Start of the run, in UTC epoch nanoseconds."""
+    trainer_gpus: int
+    """Trainer GPUs."""
+    sampler_gpus: int
+    """Sampler GPUs."""
+    colocated_gpus: int
+    """GPUs that both train and sample."""
+    max_running_per_engine: int | None
+    """Limit on running requests of an engine; null if not recorded."""
+    first_step: int | None
+    """First optimizer step of its steady stretch; null without one."""
+    last_step: int | None
+    """Last optimizer step of its steady stretch; null without one."""
+    steady_tokens_per_s: Figure
+    """Trained response tokens per second over that stretch."""
+    bottleneck: Bottleneck
+    """What limits the run, by its own analysis."""
+
+
+class DifferenceJson(Document):
+    """One number of both runs. Null: not known, or not tested because a run has too few steps or only totals."""
+
+    before: Figure
+    """In A."""
+    after: Figure
+    """In the other run."""
+    scale: Scale
+    """Whether `change` is a ratio or a difference."""
+    change: Figure
+    """The difference, on the scale."""
+    low: Figure
+    """Low end of its 95% interval."""
+    high: Figure
+    """High end of its 95% interval."""
+    p_value: Figure
+    """Probability, 0 to 1, of a difference at least as large between two runs of one setting, before correction."""
+    detectable: Figure
+    """Smallest difference that would have been detected in 80% of such pairs, on the scale."""
+    own_change: Figure
+    """Larger difference between the two halves of one run, on the scale, without its sign."""
+    is_significant: bool
+    """Whether it is more than noise: false also where nothing was tested."""
+
+
+class QuantityJson(DifferenceJson):
+    """One quantity of both runs."""
+
+    quantity: Quantity
+    """What is compared; its unit is in its name."""
+
+
+class LearnedJson(DifferenceJson):
+    """Reward, loss or entropy of both runs at one point: the mean of the last ten steps up to it."""
+
+    learned: Learned
+    """What is compared."""
+    at: Literal["step", "gpu_hours"]
+    """Whether after as many steps, or after as many GPU-hours."""
+    where: Figure
+    """The step, or the GPU-hours, that both runs reached."""
+
+
+class PartJson(Document):
+    """One part of a breakdown."""
+
+    name: str
+    """State of the ledger, or name of the part."""
+    role: str | None
+    """Role of the workers; null for a part that is no state."""
+    reason: str | None
+    """Why they waited; null if the state needs no reason."""
+    before: Figure
+    """In A."""
+    after: Figure
+    """In the other run."""
+    change: Figure
+    """What it adds to the change of the total."""
+    low: Figure
+    """Low end of the 95% interval of `change`; null where there is none."""
+    high: Figure
+    """High end of the 95% interval of `change`; null where there is none."""
+    is_significant: bool | None
+    """Whether it is more than noise; tested for shares of GPU time alone, null elsewhere."""
+
+
+class BreakdownJson(Document):
+    """A difference and the parts that add up to it."""
+
+    name: BreakdownName
+    """rate: of the logarithm of the trained tokens per second. step_s: seconds of a step by the trainers' states.
+    gpu_s_per_1k_tokens: GPU-seconds of 1,000 trained tokens by state. role_share: shares of a role's GPU time.
+    staleness: versions of a trained token. tokens_per_step: trained tokens of a step."""
+    role: str | None
+    """Role of role_share; null for the others."""
+    before: Figure
+    """Total in A."""
+    after: Figure
+    """Total in the other run."""
+    change: Figure
+    """Change of the total: exactly the sum of the parts' changes."""
+    parts: tuple[PartJson, ...]
+    """The largest change first."""
+
+
+class SettingChangeJson(Document):
+    """One thing that was set otherwise."""
+
+    name: str
+    """Entry of the config, or of the layout."""
+    before: str | int | float | bool | None
+    """In A; null where it was not set."""
+    after: str | int | float | bool | None
+    """In the other run; null where it was not set."""
+
+
+class CauseJson(Document):
+    """One cause of the changed rate, by the model of A."""
+
+    kind: CauseKind
+    """setting: the config or the layout says so. measured: it came out otherwise."""
+    name: str
+    """What changed."""
+    before: str
+    """In A."""
+    after: str
+    """In the other run."""
+    alone_ratio: Figure
+    """Gain of trained tokens per second with this change alone, modelled; null where the model cannot be asked."""
+    share_ratio: Figure
+    """Share of the logarithm of the measured change, modelled; null where no significant change is to be shared."""
+
+
+class PromiseJson(Document):
+    """What was expected of the change, beside what came."""
+
+    is_recommended: bool
+    """Whether the analysis of A recommended the change; otherwise its model was asked for it now."""
+    rank: int | None
+    """Place of the action in the recommendation, 1 for the first; null if it was not recommended."""
+    what: ActionWhat | None
+    """What the action changes; null if it was not recommended."""
+    gain_ratio: Figure
+    """Promised gain of trained tokens per second, 0.1 for 10% more."""
+    gain_low_ratio: Figure
+    """Low end of its 90% interval."""
+    gain_high_ratio: Figure
+    """High end of its 90% interval."""
+    measured_ratio: Figure
+    """Gain that came."""
+    is_kept: bool
+    """Whether the measured gain lies in the interval."""
+    missed_by_ratio: Figure
+    """By how much it lies outside; below 0 if it fell short."""
+    is_alone: bool
+    """Whether nothing else was set otherwise."""
+
+
+class ConfounderJson(Document):
+    """One reason for care."""
+
+    kind: Kind
+    """What kind of reason."""
+    sentence: str
+    """The reason in words."""
+
+
+class PairJson(Document):
+    """One run beside the baseline."""
+
+    run: ComparedRunJson
+    """The run."""
+    basis: Basis
+    """Whether the steady stretches or the whole runs were compared."""
+    label: str
+    """The outcome in a few words."""
+    headline: str
+    """The outcome in one sentence."""
+    confounders: tuple[ConfounderJson, ...]
+    """Reasons for care, the most important first."""
+    quantities: tuple[QuantityJson, ...]
+    """What was compared, the trained tokens per second first."""
+    learning: tuple[LearnedJson, ...]
+    """Reward, loss and entropy, as far as recorded."""
+    breakdowns: tuple[BreakdownJson, ...]
+    """Where the differences come from."""
+    tested: int
+    """Differences that were tested; the significance of all but the rate is corrected for that."""
+    changes: tuple[SettingChangeJson, ...] | None
+    """What was set otherwise; null if the settings of a run are unknown and its layout is the same."""
+    causes: tuple[CauseJson, ...]
+    """What the change of the rate is from, the largest contribution first."""
+    unexplained_share_ratio: Figure
+    """Share of the measured change that no cause explains; null where no significant change is to be shared."""
+    promise: PromiseJson | None
+    """What was expected of the change; null where nothing was."""
+
+
+class CompareDocument(Document):
+    """What `rlscope compare --json` prints: a baseline, and every other run beside it."""
+
+    model_config = ConfigDict(title="rlscope compare --json")
+
+    schema_version: Literal[2]
+    """Version of this contract."""
+    baseline: ComparedRunJson
+    """Run A."""
+    comparisons: tuple[PairJson, ...]
+    """The other runs, in the order given."""
+
+
+def compare_document(compared: Compared) -> CompareDocument:
+    """The whole comparison."""
+    return CompareDocument(
+        schema_version=SCHEMA_VERSION,
+        baseline=_run(compared.baseline, 0),
+        comparisons=tuple(_pair(pair, index) for index, pair in enumerate(compared.pairs, start=1)),
+    )
+
+
+def _run(run: ComparedRun, index: int) -> ComparedRunJson:
+    return ComparedRunJson(
+        letter=words.letter_of(index),
+        name=run.name,
+        run_id=run.run_id,
+        source=run.source,
+        started_ns=run.started_ns,
+        trainer_gpus=run.layout.trainer_gpus,
+        sampler_gpus=run.layout.sampler_gpus,
+        colocated_gpus=run.layout.colocated_gpus,
+        max_running_per_engine=run.layout.running_per_engine,
+        first_step=run.first_step,
+        last_step=run.last_step,
+        steady_tokens_per_s=run.steady_tokens_per_s,
+        bottleneck=run.bottleneck,
+    )
+
+
+def _pair(pair: Pair, index: int) -> PairJson:
+    found, letter = pair.differences, words.letter_of(index)
+    rate = found.row("tokens_per_s")
+    return PairJson(
+        run=_run(pair.run, index),
+        basis=found.basis,
+        label=words.label(rate),
+        headline=words.headline(rate, letter),
+        confounders=tuple(
+            ConfounderJson(kind=each.kind, sentence=words.caution(each, letter)) for each in pair.confounders
+        ),
+        quantities=tuple(
+            QuantityJson(**dict(_difference(each.difference)), quantity=each.quantity) for each in found.rows
+        ),
+        learning=tuple(
+            LearnedJson(**dict(_difference(each.difference)), learned=each.learned, at=each.at, where=each.where)
+            for each in found.learning
+        ),
+        breakdowns=_breakdowns(found),
+        tested=found.tested,
+        changes=_changes(pair.attribution),
+        causes=tuple(CauseJson.read(each) for each in pair.attribution.causes),
+        unexplained_share_ratio=pair.attribution.unexplained_share_ratio,
+        promise=None if pair.attribution.promise is None else _promise(pair.attribution.promise),
+    )
+
+
+def _difference(found: Difference) -> DifferenceJson:
+    return DifferenceJson(
+        before=found.before,
+        after=found.after,
+        scale=found.scale,
+        change=found.change,
+        low=None if found.interval is None else found.interval.low,
+        high=None if found.interval is None else found.interval.high,
+        p_value=found.p_value,
+        detectable=found.detectable,
+        own_change=found.own_change,
+        is_significant=found.is_significant,
+    )
+
+
+def _breakdowns(found: Differences) -> tuple[BreakdownJson, ...]:
+    return tuple(
+        BreakdownJson(
+            name=each.name,
+            role=each.role,
+            before=each.before,
+            after=each.after,
+            change=each.change,
+            parts=tuple(_part(part, is_tested=each.name == "role_share") for part in each.parts),
+        )
+        for each in found.breakdowns
+    )
+
+
+def _part(part: Part, *, is_tested: bool) -> PartJson:
+    found = part.difference
+    interval = None if found is None else found.interval
+    return PartJson(
+        name=part.name,
+        role=part.role,
+        reason=part.reason,
+        before=part.before,
+        after=part.after,
+        change=part.change,
+        low=None if interval is None else interval.low,
+        high=None if interval is None else interval.high,
+        is_significant=found.is_significant if is_tested and found is not None else None,
+    )
+
+
+def _changes(attribution: Attribution) -> tuple[SettingChangeJson, ...] | None:
+    if not attribution.changes and not attribution.settings_known:
+        return None
+    return tuple(SettingChangeJson.read(each) for each in attribution.changes)
+
+
+def _promise(promise: Promise) -> PromiseJson:
+    return PromiseJson(
+        is_recommended=promise.is_recommended,
+        rank=promise.rank,
+        what=promise.what,
+        gain_ratio=promise.promised.median,
+        gain_low_ratio=promise.promised.low,
+        gain_high_ratio=promise.promised.high,
+        measured_ratio=promise.measured_ratio,
+        is_kept=promise.is_kept,
+        missed_by_ratio=promise.missed_by_ratio,
+        is_alone=promise.is_alone,
+    )
+
+
+def as_markdown(compared: Compared) -> str:
+    """The comparison for a pull request or a chat, without a newline at its end. Strings from the runs are escaped."""
+    lines: list[str] = []
+    for pair in words.pairs_in_words(compared):
+        lines += _pair_markdown(pair)
+    for run in words.runs_in_words(compared):
+        lines.append(f"<sub>{run.letter}: {plain_words(run.name)} · {plain_words(run.about)}</sub><br>")
+    return "\n".join(lines).rstrip()
+
+
+def _pair_markdown(pair: PairWords) -> Iterator[str]:
+    yield f"### {plain_words(pair.label)} — {plain_words(pair.headline)}"
+    yield ""
+    yield from (f"> {plain_words(each)}\n>" for each in pair.cautions[:-1])
+    yield from (f"> {plain_words(each)}\n" for each in pair.cautions[-1:])
+    if pair.why:
+        yield f"**Where the GPU time went:** {plain_words(pair.why)}\n"
+    yield f"**Cause:** {plain_words(pair.causes_sentence)}\n"
+    if pair.promise:
+        yield f"**Promise:** {plain_words(pair.promise)}\n"
+    letter = pair.title.split()[0]
+    yield from table(("", "A", letter, "change", "95% interval", words.TESTED), pair.rows)
+    yield from table(("changed", "A", letter, "expected by the model of A", "share of the change"), pair.causes)
+    for each in pair.breakdowns[:2]:
+        yield "<details><summary>" + plain_words(each.title) + "</summary>\n"
+        yield from table(("", "A", letter, "change", "95% interval", words.TESTED), each.rows)
+        yield "</details>\n"
+    yield f"<sub>{plain_words(pair.stretch)}</sub>\n"

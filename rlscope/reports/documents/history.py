@@ -1,0 +1,150 @@
+"""A list of runs: as a table for a terminal, as CSV, and as a JSON document."""
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Literal
+
+from pydantic import ConfigDict
+
+from rlscope import format as fmt
+from rlscope.comparison.history import COLUMNS, RunEntry
+from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
+
+SHOWN: Final = (
+    "date",
+    "path",
+    "framework",
+    "layout",
+    "tokens_per_s",
+    "bottleneck",
+    "staleness_p95",
+    "cost",
+    "alerts",
+)
+"""The columns of the text and of the page. `cost` is in GPU-hours where the run has no price."""
+TITLES: Final[Mapping[str, str]] = {
+    "tokens_per_s": "steady tokens/s",
+    "staleness_p95": "staleness p95",
+    "cost": "cost of 1M tokens",
+}
+_RIGHT: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
+
+
+class RunEntryJson(Document):
+    """One run. Null: not known."""
+
+    path: str
+    """Folder of the run, relative to the one that was listed."""
+    run_id: str
+    """Identifier of the run; the name of its folder if it could not be read."""
+    started_ns: int | None
+    """Start of the run, in UTC epoch nanoseconds."""
+    duration_s: Figure
+    """Length of the run, in seconds."""
+    framework: str | None
+    """Framework in the run's config."""
+    trainer_gpus: int | None
+    """Trainer GPUs."""
+    sampler_gpus: int | None
+    """Sampler GPUs."""
+    colocated_gpus: int | None
+    """GPUs that both train and sample."""
+    running_per_engine: int | None
+    """Limit on running requests of an engine in the run's config."""
+    steps: int | None
+    """Optimizer steps."""
+    tokens_per_s: Figure
+    """Trained response tokens per second over the steady stretch."""
+    bottleneck: str | None
+    """What limits the run."""
+    staleness_p95: int | None
+    """95th percentile of the staleness of the trained tokens, in versions."""
+    gpu_hours_per_million_tokens: Figure
+    """GPU-hours of the whole run for a million trained tokens."""
+    cost_per_million_tokens: Figure
+    """The same at the run's price of a GPU-hour; null without a price."""
+    currency: str | None
+    """Currency of that price."""
+    alerts: int | None
+    """Alerts of severity warning or critical, of the built-in rules."""
+    problem: str | None
+    """Why the run could not be analysed; null if it was."""
+
+
+class ListDocument(Document):
+    """What `rlscope list --format json` prints: the runs below a folder."""
+
+    model_config = ConfigDict(title="rlscope list --format json")
+
+    schema_version: Literal[2]
+    """Version of this contract."""
+    runs: tuple[RunEntryJson, ...]
+    """The runs, in the order asked for."""
+
+
+def as_json(entries: Sequence[RunEntry]) -> str:
+    """Everything, numbers as measured."""
+    runs = tuple(RunEntryJson.read(each) for each in entries)
+    return ListDocument(schema_version=SCHEMA_VERSION, runs=runs).as_json()
+
+
+def as_csv(entries: Sequence[RunEntry]) -> str:
+    """Every key of the JSON as a column; an unknown value is empty."""
+    text = io.StringIO()
+    names = list(RunEntryJson.model_fields)
+    rows = csv.DictWriter(text, names, lineterminator="\n")
+    rows.writeheader()
+    rows.writerows({name: getattr(each, name) for name in names} for each in entries)
+    return text.getvalue().rstrip("\n")
+
+
+def cells(entry: RunEntry) -> list[str]:
+    """The shown columns of a run; of one that could not be read, why."""
+    if entry.problem is not None:
+        return ["", fmt.printable(entry.path), *[""] * (len(SHOWN) - 3), fmt.printable(entry.problem)]
+    return [fmt.printable(_WRITE[column](entry)) for column in SHOWN]
+
+
+def _cost(entry: RunEntry) -> str:
+    if entry.cost_per_million_tokens is not None:
+        return f"{fmt.significant(entry.cost_per_million_tokens)} {entry.currency or ''}".rstrip()
+    hours = entry.gpu_hours_per_million_tokens
+    return fmt.NO_DATA if hours is None else f"{fmt.significant(hours)} GPU-h"
+
+
+def _text(column: str) -> Callable[[RunEntry], str]:
+    def write(entry: RunEntry) -> str:
+        held = entry.value(column)
+        return "–" if held is None else str(held)
+
+    return write
+
+
+_WRITE: Final[Mapping[str, Callable[[RunEntry], str]]] = {
+    **{column: _text(column) for column in COLUMNS},
+    "date": lambda entry: fmt.instant(entry.started_ns).removesuffix(" UTC")[:16],
+    "tokens_per_s": lambda entry: fmt.si(entry.tokens_per_s),
+    "cost": _cost,
+}
+
+
+def as_text(entries: Sequence[RunEntry]) -> str:
+    """A line a run; the last line says how many there are."""
+    titles = [TITLES.get(column, column) for column in SHOWN]
+    rows = [titles, *(cells(each) for each in entries if each.problem is None)]
+    widths = [max(len(row[place]) for row in rows) for place in range(len(SHOWN))]
+    lines = [
+        "  ".join(_padded(cell, width, column) for cell, width, column in zip(row, widths, SHOWN, strict=True))
+        for row in rows
+    ]
+    lines += [f"{each.path}: not analysed: {fmt.printable(each.problem)}" for each in entries if each.problem]
+    return "\n".join([*(line.rstrip() for line in lines), "", fmt.counted(len(entries), "run", "runs")])
+
+
+def _padded(cell: str, width: int, column: str) -> str:
+    return cell.rjust(width) if column in _RIGHT else cell.ljust(width)
+
+
+FORMS: Final[Mapping[str, Callable[[Sequence[RunEntry]], str]]] = {"text": as_text, "csv": as_csv, "json": as_json}
+"""By name: the list as text."""

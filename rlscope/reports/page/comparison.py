@@ -1,0 +1,309 @@
+"""A comparison as one HTML file that loads nothing, as a card for a notebook, and as a picture for a slide.
+
+Page, card and picture have the same words; the page adds charts of all runs on one scale, and every breakdown.
+"""
+
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import partial
+from importlib import metadata
+from typing import Final, NamedTuple
+
+import polars as pl
+from markupsafe import Markup
+
+from rlscope import format as fmt
+from rlscope.analysis.result import RunFacts
+from rlscope.comparison.differences import Basis, with_gpu_hours
+from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.runs import Compared
+from rlscope.reports.charts import comparison as charts
+from rlscope.reports.charts.encoding import Chart
+from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.page.html import chart_alone, content_policy, page_scripts, with_pictures
+from rlscope.reports.page.png import FONT, broken_lines, drawn_png
+from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
+from rlscope.reports.text.comparison import (
+    PairWords,
+    RowWords,
+    RunWords,
+    basis_words,
+    letter_of,
+    pairs_in_words,
+    runs_in_words,
+    state_bars,
+)
+from rlscope.reports.text.states import STATES, State, state_of
+
+_ROWS_IN_PICTURE: Final = 7
+_BARS_IN_PICTURE: Final = 6
+
+
+class _Bar(NamedTuple):
+    """Where the GPU time of one role of one run went."""
+
+    name: str
+    parts: list[tuple[State, str, float]]
+
+    @property
+    def named(self) -> list[tuple[State, str, float]]:
+        """The largest few."""
+        return sorted(self.parts, key=lambda part: -part[2])[:4]
+
+
+class _Page(NamedTuple):
+    """Everything that the templates show."""
+
+    version: str
+    title: str
+    runs: list[RunWords]
+    pairs: list[PairWords]
+    bars: list[_Bar]
+    basis: str
+    figures: list[Drawn]
+    states: tuple[State, ...]
+    style: Markup
+    chart_config: Markup
+    scripts: tuple[Markup, ...]
+    policy: str
+
+
+def render_comparison(compared: Compared) -> str:
+    """The page as one string."""
+    page = _page(compared, list(figures_of(compared).values()))
+    return with_pictures(
+        filled("comparison.html", page=page), {each.anchor: each for each in page.figures if each.spec}
+    )
+
+
+def comparison_card(compared: Compared) -> str:
+    """The first screen, without scripts."""
+    return filled("comparison_card.html", page=_page(compared, []))
+
+
+def comparison_png(compared: Compared) -> bytes:
+    """The first pair as a picture of 2560 x 1440 pixels. Raises RlscopeError without a usable font."""
+    return drawn_png(_picture(compared))
+
+
+def _page(compared: Compared, figures: list[Drawn]) -> _Page:
+    scripts = page_scripts() if figures else ()
+    basis = _basis(compared)
+    return _Page(
+        version=metadata.version("rlscope"),
+        title=" against ".join((", ".join(run.name for run in compared.runs[1:]), compared.baseline.name)),
+        runs=runs_in_words(compared),
+        pairs=pairs_in_words(compared),
+        bars=_bars(compared, basis),
+        basis=basis_words(basis),
+        figures=figures,
+        states=STATES,
+        style=Markup(asset("report.css")),
+        chart_config=Markup(asset(CHART_CONFIG)),
+        scripts=scripts,
+        policy=content_policy(scripts),
+    )
+
+
+def _basis(compared: Compared) -> Basis:
+    """The steady stretches, if every run has one to compare."""
+    return "steady" if all(pair.differences.basis == "steady" for pair in compared.pairs) else "whole"
+
+
+def _bars(compared: Compared, basis: Basis) -> list[_Bar]:
+    found: dict[str, list[_Bar]] = {}
+    for index, run in enumerate(compared.runs):
+        for role, parts in state_bars(run, basis).items():
+            states = [(state_of(name), text, share) for name, text, share in parts]
+            found.setdefault(role, []).append(_Bar(f"{role} {letter_of(index)}", states))
+    return [bar for bars in found.values() for bar in bars]
+
+
+class ComparisonCharts:
+    """The charts of a comparison: `charts.states()` is an Altair chart; `dir(charts)` names them all."""
+
+    def __init__(self, compared: Compared) -> None:
+        self._drawn: Mapping[str, Drawn] = {
+            name: figure for name, figure in figures_of(compared).items() if figure.spec
+        }
+
+    def __getattr__(self, name: str) -> Callable[[], Chart]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._drawn:
+            near = get_close_matches(name, self._drawn, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(self._drawn) or 'none'}"
+            raise AttributeError(f"no chart {name!r} of this comparison; {hint}")
+        return partial(chart_alone, self._drawn[name].spec or "")
+
+    def __dir__(self) -> list[str]:
+        return list(self._drawn)
+
+    def __repr__(self) -> str:
+        return f"ComparisonCharts({', '.join(self._drawn)})"
+
+
+def figures_of(compared: Compared) -> dict[str, Drawn]:
+    """The figures by the names of their charts."""
+    facts, basis = _facts(compared.baseline), _basis(compared)
+    frames = {
+        "states": _states_frame(compared, basis),
+        "step_periods": _step_frame(compared),
+        "staleness": _staleness_frame(compared),
+        "lengths": _lengths_frame(compared),
+        "rewards": _learning_frame(compared),
+        "rewards_by_gpu_hours": _learning_frame(compared),
+    }
+    return {
+        name: drawn_frame(_FIGURES[name], f"figure-{name.replace('_', '-')}", frame, facts)
+        for name, frame in frames.items()
+    }
+
+
+def _facts(run: ComparedRun) -> RunFacts:
+    """What a chart needs to know of a run; a document has no more."""
+    if run.facts is not None:
+        return run.facts
+    layout = run.layout
+    return RunFacts(
+        run_id=run.run_id,
+        started_ns=run.started_ns,
+        duration_s=run.duration_s,
+        n_gpus=layout.gpus,
+        trainer_gpus=layout.trainer_gpus,
+        sampler_gpus=layout.sampler_gpus,
+        colocated_gpus=layout.colocated_gpus,
+        steps=run.steps,
+        samples_trained=run.samples_trained,
+        tokens_trained=run.tokens_trained,
+        max_staleness=None,
+        window=None,
+        window_reason="",
+    )
+
+
+def _label(index: int, run: ComparedRun) -> str:
+    """Of a run in a legend."""
+    return fmt.printable(f"{letter_of(index)}: {run.name}"[:40])
+
+
+def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
+    rows = [
+        (f"{role} {letter_of(index)}", role, letter_of(index), name, text, share)
+        for index, run in enumerate(compared.runs)
+        for role, parts in state_bars(run, basis).items()
+        for name, text, share in parts
+    ]
+    rows.sort(key=lambda row: (row[1] != "trainer", row[1]))
+    columns = ["bar", "role", "run", "state", "label", "share_ratio"]
+    return pl.DataFrame(rows, schema=columns, orient="row")
+
+
+def _step_frame(compared: Compared) -> pl.DataFrame | None:
+    parts = [
+        pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s}).with_columns(run=pl.lit(_label(n, run)))
+        for n, run in enumerate(compared.runs)
+        if run.table is not None
+    ]
+    return pl.concat(parts).select("run", "step", "period_s") if parts else None
+
+
+def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
+    rows = [
+        (_label(index, run), age, tokens / total)
+        for index, run in enumerate(compared.runs)
+        if (total := sum(tokens for _, tokens in run.staleness_tokens))
+        for age, tokens in run.staleness_tokens
+    ]
+    return pl.DataFrame(rows, schema=["run", "staleness", "share_ratio"], orient="row") if rows else None
+
+
+def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
+    parts: list[pl.DataFrame] = []
+    for index, run in enumerate(compared.runs):
+        if run.lengths is None or run.lengths.is_empty():
+            continue
+        samples = pl.col("finished_samples") + pl.col("capped_samples")
+        shares = run.lengths.sort("length_to_tokens").select(
+            pl.lit(_label(index, run)).alias("run"),
+            pl.col("length_to_tokens").alias("length_tokens"),
+            (samples.cum_sum() / samples.sum()).alias("share_ratio"),
+        )
+        parts.append(shares)
+    return pl.concat(parts) if parts else None
+
+
+def _learning_frame(compared: Compared) -> pl.DataFrame | None:
+    parts = [
+        with_gpu_hours(run).select(pl.lit(_label(index, run)).alias("run"), "step", "gpu_hours", "reward_mean")
+        for index, run in enumerate(compared.runs)
+        if run.learning is not None
+    ]
+    return pl.concat(parts).filter(pl.col("reward_mean").is_not_null()) if parts else None
+
+
+_NO_STEPS: Final = "no run has a steady stretch with its steps"
+_NO_REWARD: Final = "no trainer recorded rewards"
+_FIGURES: Final[Mapping[str, Figure]] = {
+    "states": Figure(
+        "GPU time by state, side by side",
+        "A bar per role and run, over the stretch that is compared. The colours are those of every rlscope page.",
+        "", "share_ratio", charts.state_bars, "no worker with a GPU recorded anything", True,
+    ),
+    "step_periods": Figure(
+        "Step period",
+        "Of the steps in each steady stretch. Stretches that cover other steps are other ages of the policy.",
+        "", "period_s", charts.step_periods, _NO_STEPS,
+    ),
+    "staleness": Figure(
+        "Token staleness, whole runs", "Share of the trained tokens at each staleness.",
+        "", "share_ratio", charts.staleness, "no trained token has a known version",
+    ),
+    "lengths": Figure(
+        "Response lengths, whole runs", "Share of the samples that are at most as long. Further right is longer.",
+        "", "share_ratio", charts.lengths, "no finished sample was recorded",
+    ),
+    "rewards": Figure(
+        "Reward by training step", "What an equal number of steps brought.",
+        "", "reward_mean", charts.rewards, _NO_REWARD,
+    ),
+    "rewards_by_gpu_hours": Figure(
+        "Reward by GPU-hours", "What equal GPU time brought.",
+        "", "reward_mean", charts.rewards_by_gpu_hours, _NO_REWARD,
+    ),
+}  # fmt: skip
+
+
+class _Picture(NamedTuple):
+    """Everything that the picture shows, text broken into lines."""
+
+    font: str
+    runs: list[str]
+    label: str
+    headline: list[str]
+    why: list[str]
+    notes: list[str]
+    rows: list[RowWords]
+    letter: str
+    bars: list[_Bar]
+    legend: list[list[tuple[State, str, float]]]
+
+
+def _picture(compared: Compared) -> str:
+    """The picture as SVG, with strings from the runs escaped."""
+    pair = pairs_in_words(compared)[0]
+    bars = _bars(compared, _basis(compared))[:_BARS_IN_PICTURE]
+    runs = [f"{run.letter}: {run.name}, {run.about}" for run in runs_in_words(compared)[:2]]
+    picture = _Picture(
+        font=FONT,
+        runs=[line for run in runs for line in broken_lines(run, 14, 1200, 1)],
+        label=f"{pair.title}: {pair.label}",
+        headline=broken_lines(pair.headline, 32, 1200, 2, bold=True),
+        why=broken_lines(pair.promise or pair.causes_sentence, 16, 1200, 2),
+        notes=broken_lines(" ".join(pair.cautions), 14, 1200, 1),
+        rows=pair.rows[:_ROWS_IN_PICTURE],
+        letter=pair.title.split()[0],
+        bars=bars,
+        legend=[bar.named[:3] for bar in bars],
+    )
+    return filled("comparison.svg", picture=picture)

@@ -1,0 +1,70 @@
+"""A list of runs as one HTML file that loads nothing, and as a table for a notebook."""
+
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Final, NamedTuple
+
+from markupsafe import Markup
+
+from rlscope import format as fmt
+from rlscope.comparison.history import RunEntry
+from rlscope.reports.documents.history import SHOWN, TITLES, cells
+from rlscope.reports.page.html import content_policy
+from rlscope.reports.page.templating import asset, filled
+
+_NUMBERS: Final = frozenset({"tokens_per_s", "staleness_p95", "cost", "alerts"})
+
+
+class _Column(NamedTuple):
+    title: str
+    is_number: bool
+
+
+class _Row(NamedTuple):
+    cells: list[str]
+    problem: str
+    rate_ratio: float | None
+    """Of the largest rate in the list, 0..1: the length of a bar."""
+
+
+class _List(NamedTuple):
+    """Everything that the template shows."""
+
+    version: str
+    folder: str
+    columns: list[_Column]
+    rows: list[_Row]
+    how_many: str
+    style: Markup
+    policy: str
+
+
+def render_list(entries: Sequence[RunEntry], folder: str) -> str:
+    """The page as one string."""
+    return filled("history.html", page=_list(entries, folder), is_page=True)
+
+
+def list_table(entries: Sequence[RunEntry], folder: str) -> str:
+    """The table alone."""
+    return filled("history.html", page=_list(entries, folder), is_page=False)
+
+
+def _list(entries: Sequence[RunEntry], folder: str) -> _List:
+    most = max((each.tokens_per_s or 0.0 for each in entries), default=0.0)
+    rows = [
+        _Row(
+            cells(each),
+            fmt.printable(each.problem or ""),
+            each.tokens_per_s / most if each.tokens_per_s is not None and most else None,
+        )
+        for each in entries
+    ]
+    return _List(
+        version=metadata.version("rlscope"),
+        folder=folder,
+        columns=[_Column(TITLES.get(column, column), column in _NUMBERS) for column in SHOWN],
+        rows=rows,
+        how_many=fmt.counted(len(entries), "run", "runs"),
+        style=Markup(asset("report.css")),
+        policy=content_policy(()),
+    )

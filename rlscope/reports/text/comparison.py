@@ -1,0 +1,445 @@
+"""A comparison in words: what page, card, Markdown, picture and JSON say, so that they agree word for word.
+
+Runs are called A, the baseline, then B, C and so on. Only differences of what was compared are written here.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from string import ascii_uppercase
+from typing import Final, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.comparison.attribution import Cause, Promise
+from rlscope.comparison.confounders import Confounder, Kind
+from rlscope.comparison.differences import Basis, Breakdown, Learned, LearningRow, Part, Quantity, Row
+from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.runs import Compared, Pair
+from rlscope.comparison.statistics import Difference, Interval
+from rlscope.reports.text.actions import gain_words
+from rlscope.reports.text.states import order_of, role_order, state_label, state_of
+
+Write = Callable[[float | None], str]
+
+QUANTITIES: Final[Mapping[Quantity, tuple[str, Write]]] = {
+    "tokens_per_s": ("trained throughput", fmt.tokens_per_second),
+    "tokens_per_gpu_s": ("trained throughput per GPU", fmt.tokens_per_second),
+    "step_s": ("step period", fmt.duration),
+    "samples_per_step": ("samples per step", fmt.significant),
+    "response_tokens": ("response length, mean", fmt.tokens),
+    "staleness_mean": ("token staleness, mean", fmt.versions),
+    "staleness_p95": ("token staleness, p95", fmt.versions),
+    "staleness_in_flight": ("staleness added in flight", fmt.versions),
+    "staleness_in_queue": ("staleness added in the queue", fmt.versions),
+    "update_s": ("weight update, until an engine has it", fmt.duration),
+    "dropped_ratio": ("tokens dropped as stale", fmt.percent),
+}
+_LEARNED: Final[Mapping[Learned, str]] = {"reward": "reward", "loss": "loss", "entropy": "token entropy"}
+_CAUSES: Final[Mapping[str, str]] = {
+    "layout": "layout (trainer:sampler GPUs)",
+    "max_running_per_engine": "running limit per engine",
+    "max_staleness": "staleness cap",
+    "max_output_tokens": "maximum response length",
+    "samples_per_step": "samples per step",
+    "queue_capacity_samples": "queue capacity",
+    "max_in_flight_samples": "in-flight limit",
+    "max_running_samples": "limit on running samples",
+    "response_lengths": "response length, mean tokens",
+    "training_speed": "training speed, relative",
+    "engine_speed": "engine speed at equal batch sizes, relative",
+    "update_time": "weight update time in seconds",
+}
+_BASES: Final[Mapping[Basis, str]] = {"steady": "steady stretches", "whole": "whole runs"}
+STATES_NAMED: Final = 3
+"""Of a role, in the sentence on where the GPU time went."""
+_WORTH_NAMING: Final = 0.005
+"""A share of a role's GPU time that changes by less is not worth a word."""
+
+
+class RowWords(NamedTuple):
+    """One quantity of both runs, as text."""
+
+    name: str
+    before: str
+    after: str
+    change: str
+    interval: str
+    """95%; empty where there is none."""
+    verdict: str
+    """Whether it is significant: yes, no, or empty where nothing was tested."""
+
+
+class CauseWords(NamedTuple):
+    """One cause, as text."""
+
+    name: str
+    before: str
+    after: str
+    expected: str
+    """What it alone would bring, by the model of A; empty where it cannot be asked."""
+    share: str
+    """Of the measured change; empty without."""
+
+
+class BreakdownWords(NamedTuple):
+    """One breakdown, as text; the last row is the total."""
+
+    title: str
+    rows: list[RowWords]
+
+
+class PairWords(NamedTuple):
+    """One run beside the baseline, as text."""
+
+    title: str
+    label: str
+    headline: str
+    cautions: list[str]
+    why: str
+    """Where the GPU time went; empty where no share moved."""
+    causes_sentence: str
+    causes: list[CauseWords]
+    promise: str
+    """Empty without one."""
+    rows: list[RowWords]
+    breakdowns: list[BreakdownWords]
+    stretch: str
+
+
+class RunWords(NamedTuple):
+    """One run in the list of those that are compared."""
+
+    letter: str
+    name: str
+    about: str
+
+
+TESTED: Final = "significant"
+"""The title of the column that says whether a difference is more than noise."""
+
+
+def letter_of(index: int) -> str:
+    """A for the baseline, then B, C and so on; numbers after Z."""
+    return ascii_uppercase[index] if index < len(ascii_uppercase) else f"#{index + 1}"
+
+
+def runs_in_words(compared: Compared) -> list[RunWords]:
+    """The runs, the baseline first."""
+    return [RunWords(letter_of(index), run.name, _about(run)) for index, run in enumerate(compared.runs)]
+
+
+def _about(run: ComparedRun) -> str:
+    layout = run.layout
+    sides = ((layout.trainer_gpus, "train"), (layout.sampler_gpus, "sample"), (layout.colocated_gpus, "colocated"))
+    parts = [
+        fmt.instant(run.started_ns),
+        fmt.counted(layout.gpus, "GPU", "GPUs") + ": " + ", ".join(f"{gpus} {does}" for gpus, does in sides if gpus),
+    ]
+    if layout.running_per_engine is not None:
+        parts.append(f"up to {fmt.count(layout.running_per_engine)} requests per engine")
+    if run.table is not None:
+        parts.append(f"steady steps {run.table.step[0]} to {run.table.step[-1]}")
+    elif run.source == "document":
+        parts.append("from its JSON document")
+    return ", ".join(parts)
+
+
+def pairs_in_words(compared: Compared) -> list[PairWords]:
+    """Every run beside the baseline."""
+    return [_pair(compared.baseline, pair, letter_of(index)) for index, pair in enumerate(compared.pairs, start=1)]
+
+
+def _pair(baseline: ComparedRun, pair: Pair, letter: str) -> PairWords:
+    found = pair.differences
+    rate = found.row("tokens_per_s")
+    rows = [_row(row) for row in found.rows if row.difference.before is not None or row.difference.after is not None]
+    return PairWords(
+        title=f"{letter} against A",
+        label=label(rate),
+        headline=headline(rate, letter),
+        cautions=[*([_power(rate)] if _power(rate) else []), *(caution(each, letter) for each in pair.confounders)],
+        why=_why(pair),
+        causes_sentence=causes_sentence(pair, letter),
+        causes=[_cause(each) for each in pair.attribution.causes],
+        promise="" if pair.attribution.promise is None else promise_sentence(pair.attribution.promise),
+        rows=[*rows, *(_learning(row) for row in found.learning)],
+        breakdowns=[_breakdown(each) for each in found.breakdowns if each.name in _TITLES],
+        stretch=_stretch(baseline, pair, letter),
+    )
+
+
+def label(rate: Difference) -> str:
+    """The outcome in a word or two."""
+    if rate.change is None:
+        return "No rate to compare"
+    if rate.interval is None:
+        return "Not tested"
+    if not rate.is_significant:
+        return "No significant difference"
+    return "Faster" if rate.change > 0 else "Slower"
+
+
+def headline(rate: Difference, letter: str) -> str:
+    """What came of the trained throughput, as one sentence without a full stop."""
+    if rate.change is None:
+        return f"The throughput of {letter} and A cannot be compared: one of them trained nothing that was recorded"
+    rates = f"{fmt.si(rate.after)} against {fmt.tokens_per_second(rate.before)}"
+    if rate.interval is not None and not rate.is_significant:
+        ends = fmt.with_interval(fmt.signed_percent, rate.change, rate.interval.low, rate.interval.high)
+        return f"No significant difference in throughput: {ends}, {rates}"
+    more = "more" if rate.change >= 0 else "fewer"
+    if rate.interval is None:
+        return f"{letter} trains {fmt.percent(abs(rate.change))} {more} tokens/s than A, without an interval: {rates}"
+    ends = sorted((abs(rate.interval.low), abs(rate.interval.high)))
+    size = fmt.with_interval(fmt.percent, abs(rate.change), ends[0], ends[1])
+    return f"{letter} trains {size} {more} tokens/s than A: {rates}"
+
+
+def _power(rate: Difference) -> str:
+    """What would have been seen; empty where something was, or nothing could be."""
+    if rate.is_significant or rate.detectable is None or rate.interval is None:
+        return ""
+    least = max(rate.detectable, rate.own_change or 0.0)
+    return f"With these steps a difference of {fmt.percent(least)} or more would have been detected."
+
+
+def _why(pair: Pair) -> str:
+    """Where the shares of the GPU time moved, largest first, by role."""
+    sentences: list[str] = []
+    shares = [each for each in pair.differences.breakdowns if each.name == "role_share"]
+    for each in sorted(shares, key=lambda share: role_order(share.role or "")):
+        moved = [part for part in each.parts if abs(part.change) >= _WORTH_NAMING and _is_told(part)]
+        words = [f"{state_label(part.name, part.reason)} {fmt.signed_points(part.change)}" for part in moved]
+        if words:
+            sentences.append(f"{each.role}: {', '.join(words[:STATES_NAMED])}")
+    return "; ".join(sentences)
+
+
+def _is_told(part: Part) -> bool:
+    return part.difference is None or part.difference.p_value is None or part.difference.is_significant
+
+
+def cause_name(cause: Cause) -> str:
+    """The name of a cause."""
+    return _CAUSES.get(cause.name, cause.name)
+
+
+def _cause(cause: Cause) -> CauseWords:
+    return CauseWords(
+        cause_name(cause),
+        cause.before,
+        cause.after,
+        "" if cause.alone_ratio is None else fmt.signed_percent(cause.alone_ratio),
+        "" if cause.share_ratio is None else fmt.percent(cause.share_ratio),
+    )
+
+
+def causes_sentence(pair: Pair, letter: str) -> str:
+    """What the change of the rate is from."""
+    found, rate = pair.attribution, pair.differences.row("tokens_per_s")
+    if not found.causes:
+        if not found.settings_known:
+            return "What was changed is unknown: a JSON document does not hold the run's settings."
+        return "Nothing that was recorded was set otherwise."
+    priced = [each for each in found.causes if each.log_ratio is not None]
+    if not priced or not rate.is_significant or rate.change is None:
+        changed = ", ".join(f"{cause_name(each)} {each.before} → {each.after}" for each in found.causes)
+        return f"Changed: {changed}."
+    of = "gain" if rate.change > 0 else "loss"
+    shares = [each.share_ratio or 0.0 for each in priced]
+    left = found.unexplained_share_ratio or 0.0
+    if all(0.0 <= share <= 1.0 for share in (*shares, left)):
+        words = [f"{fmt.percent(each.share_ratio)} of the {of} from {_change_words(each)}" for each in priced]
+        return f"By the model of A, {', '.join(words)}; {fmt.percent(left)} unexplained."
+    words = [f"{_change_words(each)} alone brings {fmt.signed_percent(each.alone_ratio)}" for each in priced]
+    together = f", all together {fmt.signed_percent(found.together_ratio)}" if len(priced) > 1 else ""
+    return f"By the model of A, {', '.join(words)}{together}; {fmt.signed_percent(rate.change)} came."
+
+
+def _change_words(cause: Cause) -> str:
+    return f"{cause_name(cause)} {cause.before} → {cause.after}"
+
+
+def promise_sentence(promise: Promise) -> str:
+    """What was expected of the change, and what came."""
+    wanted = gain_words(promise.promised)
+    whose = (
+        f"The analysis of A recommended this change (action {promise.rank}) and promised {wanted}"
+        if promise.is_recommended
+        else f"The model of A, asked for this change, expects {wanted}"
+    )
+    came = fmt.signed_percent(promise.measured_ratio)
+    if promise.is_kept:
+        held = "inside that interval, so the promise held" if promise.is_recommended else "inside that interval"
+    else:
+        side = "above" if promise.missed_by_ratio > 0 else "below"
+        points = fmt.signed_points(abs(promise.missed_by_ratio)).removeprefix("+")
+        held = f"{points} {side} that interval" + (", so the promise did not hold" if promise.is_recommended else "")
+    rest = "" if promise.is_alone else " Other things were changed too, which may have helped or hurt."
+    return f"{whose}; {came} came, {held}.{rest}"
+
+
+def caution(each: Confounder, letter: str) -> str:
+    """One reason for care, as a sentence."""
+    ends = f"{each.before} in A, {each.after} in {letter}"
+    match each.kind:
+        case Kind.NO_STEPS:
+            return f"{each.about}: from its JSON document, which has totals of the whole run and no interval."
+        case Kind.NO_WINDOW:
+            return f"{each.about} has no steady stretch: whole runs are compared, with start-up, and nothing is tested."
+        case Kind.OTHER_MODEL:
+            return f"Another model: {each.about} is {ends}."
+        case Kind.OTHER_DEVICE:
+            return f"Other hardware: the {each.about} GPUs are {ends}."
+        case Kind.OTHER_GPUS:
+            return f"Another number of GPUs: {ends}. Throughput per GPU is in the table."
+        case Kind.LENGTHS:
+            return f"Response lengths differ: {ends} tokens on average. Part of the difference may come from that."
+        case Kind.DRIFT:
+            return f"Response lengths drift within {each.about}: its rate holds for the steps compared only."
+        case Kind.NOISY:
+            own, between = fmt.percent(float(each.about)), fmt.percent(abs(float(each.before)))
+            return f"Noisy: the halves of one run differ by {own}, more than the {between} between A and {letter}."
+        case Kind.OTHER_STEPS:
+            return f"The steady stretches cover other training steps: {ends}. The policies differ in age."
+        case Kind.SEVERAL_CHANGES:
+            return f"{each.about} things were set otherwise; their shares are the model's, not measured."
+        case Kind.SETTINGS_UNKNOWN:
+            return f"The settings of {each.about} are unknown: a JSON document does not hold them."
+
+
+def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
+    if pair.differences.basis == "whole":
+        return "Whole runs, start-up included."
+    tables = (baseline.table, pair.run.table)
+    steps = [f"{name}: {table.step.size} steps" for name, table in zip(("A", letter), tables, strict=True) if table]
+    return f"Steady stretches ({', '.join(steps)}), blocks of neighbouring steps resampled."
+
+
+def _row(row: Row) -> RowWords:
+    name, write = QUANTITIES[row.quantity]
+    found = row.difference
+    signed = _signed(write) if row.quantity != "dropped_ratio" else fmt.signed_points
+    return _difference_words(name, found, write, fmt.signed_percent if found.scale == "ratio" else signed)
+
+
+def _learning(row: LearningRow) -> RowWords:
+    where = f"step {fmt.count(row.where)}" if row.at == "step" else f"{fmt.significant(row.where)} GPU-h"
+    return _difference_words(
+        f"{_LEARNED[row.learned]} at {where}", row.difference, fmt.significant, _signed(fmt.significant)
+    )
+
+
+def _difference_words(name: str, found: Difference, write: Write, signed: Write) -> RowWords:
+    ends = found.interval
+    interval = "" if ends is None else _ends(signed, ends)
+    verdict = "" if found.p_value is None else _yes(found.is_significant)
+    return RowWords(name, write(found.before), write(found.after), signed(found.change), interval, verdict)
+
+
+def _yes(is_significant: bool) -> str:
+    return "yes" if is_significant else "no"
+
+
+def _ends(signed: Write, interval: Interval) -> str:
+    """Both ends, with the unit once where they share it."""
+    low, high = signed(interval.low), signed(interval.high)
+    parts = [each.split(" ", 1) for each in (low, high)]
+    if len(parts[0]) == len(parts[1]) == 2 and parts[0][1] == parts[1][1] and parts[0][0] != "about":
+        return f"{parts[0][0]} to {high}"
+    return f"{low} to {high}"
+
+
+def _signed(write: Write) -> Write:
+    """The same with a sign."""
+
+    def signed(value: float | None) -> str:
+        if value is None:
+            return fmt.NO_DATA
+        sign = "+" if value > 0 else "−" if value < 0 else ""
+        return sign + write(abs(value))
+
+    return signed
+
+
+_TITLES: Final[Mapping[str, tuple[str, Write, Write]]] = {
+    "step_s": ("Step period by what the trainers did", fmt.duration, _signed(fmt.duration)),
+    "gpu_s_per_1k_tokens": ("GPU time of 1,000 trained tokens", fmt.gpu_time, _signed(fmt.gpu_time)),
+    "role_share": ("Share of GPU time", fmt.percent, fmt.signed_points),
+    "staleness": ("Token staleness by where it arises", fmt.versions, _signed(fmt.versions)),
+    "tokens_per_step": ("Trained tokens of a step by batch and length", fmt.tokens, _signed(fmt.tokens)),
+}
+"""Titles of the breakdowns that are shown, and how their numbers are written."""
+_PARTS: Final[Mapping[str, str]] = {
+    "in_flight": "in flight",
+    "in_queue": "in the queue",
+    "samples_per_step": "from the samples per step",
+    "response_tokens": "from the response length",
+}
+MOST_PARTS: Final = 8
+_LEAST_PART: Final = 0.01
+"""Of the largest change of a breakdown: smaller ones share a row."""
+
+
+def _breakdown(each: Breakdown) -> BreakdownWords:
+    title, write, signed = _TITLES[each.name]
+    least = _LEAST_PART * max((abs(part.change) for part in each.parts), default=0.0)
+    shown = [part for part in each.parts[:MOST_PARTS] if abs(part.change) >= least]
+    rows = [_part(part, each, write, signed) for part in shown]
+    rest = each.parts[len(shown) :]
+    if rest:
+        sums = [sum(getattr(part, name) for part in rest) for name in ("before", "after", "change")]
+        rows.append(
+            RowWords(
+                fmt.counted(len(rest), "smaller part", "smaller parts"),
+                write(sums[0]),
+                write(sums[1]),
+                signed(sums[2]),
+                "",
+                "",
+            )
+        )
+    total = (write(each.before), write(each.after), signed(each.change))
+    return BreakdownWords(f"{title}, {each.role}" if each.role else title, [*rows, RowWords("total", *total, "", "")])
+
+
+def _part(part: Part, each: Breakdown, write: Write, signed: Write) -> RowWords:
+    found = part.difference
+    interval = ""
+    verdict = ""
+    if found is not None and found.interval is not None:
+        interval = _ends(signed, found.interval)
+        tested = each.name == "role_share" and found.p_value is not None
+        verdict = _yes(found.is_significant) if tested else ""
+    if each.name == "tokens_per_step":
+        # Of a product the parts have no size of their own.
+        own = fmt.significant if part.name == "samples_per_step" else fmt.tokens
+        return RowWords(part_name(part, each), own(part.before), own(part.after), signed(part.change), "", "")
+    return RowWords(
+        part_name(part, each), write(part.before), write(part.after), signed(part.change), interval, verdict
+    )
+
+
+def part_name(part: Part, each: Breakdown) -> str:
+    """The name of a part: a state with its role where several roles share a breakdown."""
+    if part.role is None:
+        return _PARTS.get(part.name, part.name)
+    name = state_label(part.name, part.reason)
+    return name if each.role is not None or each.name == "step_s" else f"{part.role}: {name}"
+
+
+def basis_words(basis: Basis) -> str:
+    """What was compared."""
+    return _BASES[basis]
+
+
+def state_bars(run: ComparedRun, basis: Basis) -> Mapping[str, Sequence[tuple[str, str, float]]]:
+    """By role: state, label and share of its GPU time, work first; of the stretch compared."""
+    time = run.steady if basis == "steady" and run.steady is not None else run.whole
+    bars: dict[str, list[tuple[str, str, float]]] = {}
+    for key, gpu_ns in sorted(
+        time.states.items(), key=lambda item: (role_order(item[0].role), order_of(item[0].state))
+    ):
+        total = time.of_role(key.role)
+        if gpu_ns > 0 and total:
+            own = bars.setdefault(key.role, [])
+            own.append((state_of(key.state).name, state_label(key.state, key.reason), gpu_ns / total))
+    return bars

@@ -1,0 +1,64 @@
+"""Runs made by hand: every step's samples, tokens, period and states in sight."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from rlscope.comparison.facts import ComparedRun, GpuTime, RunLayout, StateKey, StepTable, Totals
+
+WORK, WAIT = StateKey("trainer", "train", None), StateKey("trainer", "waiting_for_samples", "samples")
+DECODE, IDLE = StateKey("sampler", "decoding", None), StateKey("sampler", "no_requests", "backpressure")
+SECOND = 10**9
+
+
+def made_run(
+    name: str = "made",
+    *,
+    periods_s: Sequence[float],
+    tokens: Sequence[int] | None = None,
+    samples: Sequence[int] | None = None,
+    states: Mapping[StateKey, Sequence[float]] | None = None,
+    in_flight: Sequence[float] | None = None,
+    in_queue: Sequence[float] | None = None,
+    gpus: Mapping[str, int] | None = None,
+    settings: Mapping[str, object] | None = None,
+    rewards: Sequence[float] | None = None,
+    devices: Mapping[str, str] | None = None,
+    first_step: int = 1,
+) -> ComparedRun:
+    """A run whose steady stretch is all of it; states: GPU-seconds a step, the trainers' work unless said otherwise."""
+    count, held = len(periods_s), dict(gpus or {"trainer": 1, "sampler": 1})
+    periods = np.array(periods_s, dtype=float)
+    tokens_of = np.array(tokens if tokens is not None else [1000] * count)
+    samples_of = np.array(samples if samples is not None else [10] * count)
+    spent = {key: np.array(each, dtype=float) for key, each in (states or {WORK: periods, DECODE: periods}).items()}
+    flight = np.array(in_flight if in_flight is not None else [0.0] * count, dtype=float)
+    queued = np.array(in_queue if in_queue is not None else [0.0] * count, dtype=float)
+    length_ns = round(float(periods.sum()) * SECOND)
+    time = GpuTime(
+        {key: round(float(each.sum()) * SECOND) for key, each in spent.items()}, held, length_ns,
+        int(tokens_of.sum()), count,
+    )  # fmt: skip
+    rate, known = float(tokens_of.sum() / periods.sum()), float(tokens_of.sum())
+    totals = Totals(rate, float((flight + queued).sum()) / known, 1.0, flight.sum() / known, queued.sum() / known)
+    steps = np.arange(first_step, first_step + count)
+    learning = None
+    if rewards is not None:
+        ends_ns = (np.cumsum(periods) * SECOND).astype(int)
+        columns = {"step": steps, "end_ns": ends_ns, "samples": samples_of, "reward_mean": rewards}
+        nothing = pl.lit(None, pl.Float64)
+        learning = pl.DataFrame(columns).with_columns(loss_mean=nothing, entropy_mean=nothing)
+    return ComparedRun(
+        name=name, run_id=name, source="run", started_ns=0, duration_s=float(periods.sum()),
+        layout=RunLayout(held.get("trainer", 0), held.get("sampler", 0), held.get("colocated", 0), None),
+        steps=count, samples_trained=int(samples_of.sum()), tokens_trained=int(tokens_of.sum()),
+        bottleneck="unknown", has_window=True, first_step=first_step, last_step=first_step + count - 1,
+        steady_tokens_per_s=rate, whole=time, whole_totals=totals, staleness_tokens=((0, int(tokens_of.sum())),),
+        promised=(), settings=dict(settings or {}), devices=dict(devices or {}),
+        table=StepTable(
+            steps, periods, samples_of, tokens_of, spent, flight + queued, flight, queued, tokens_of.astype(float),
+            spent.get(WORK, np.zeros(count)), tokens_of,
+        ),
+        steady=time, steady_totals=totals, learning=learning,
+    )  # fmt: skip

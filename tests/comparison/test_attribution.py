@@ -1,0 +1,132 @@
+"""What changed is named, its share of the gain is the model's, and a promise is compared with what came."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import rlscope
+from benchmarks.token_simulator import Layout, World, simulate_world
+from benchmarks.token_simulator.cases import PLAIN
+from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.facts import ComparedRun, RunLayout, flattened, halves, run_of
+from rlscope.comparison.runs import Pair, compare_runs
+from rlscope.model.forecast.change import Change
+from rlscope.model.forecast.layouts import Spread
+from rlscope.pipeline import analyze
+from tests.comparison.made_runs import made_run
+
+EVEN = [2.0] * 20
+
+
+def recorded(folder: Path, world: World, layout: Layout, seed: int) -> ComparedRun:
+    simulate_world(world, layout, 50, seed, folder)
+    return run_of(analyze(folder), folder.name)
+
+
+def significant(pair: Pair) -> list[str]:
+    """Everything that is called significant."""
+    found = pair.differences
+    rows = [row.quantity for row in found.rows if row.difference.is_significant]
+    rows += [row.learned for row in found.learning if row.difference.is_significant]
+    shares = [part for each in found.breakdowns if each.name == "role_share" for part in each.parts]
+    return [*rows, *(part.name for part in shares if part.difference is not None and part.difference.is_significant)]
+
+
+def test_the_first_action_carried_out_is_named_and_its_promise_held(pair: rlscope.Comparison) -> None:
+    (found,) = pair.pairs
+    rate, said = found.differences.row("tokens_per_s"), found.attribution
+    assert rate.is_significant and rate.change is not None and rate.change > 0.3
+    assert said.changes == (SettingChange("max_running_per_engine", 8, 32),)
+    assert said.largest is not None and said.largest.name == "max_running_per_engine"
+    assert said.promise is not None and (said.promise.is_recommended, said.promise.rank) == (True, 1)
+    assert said.promise.is_kept and said.promise.is_alone and said.promise.missed_by_ratio == 0.0
+
+
+def test_the_causes_and_the_rest_are_the_measured_change(pair: rlscope.Comparison) -> None:
+    import math
+
+    (found,) = pair.pairs
+    said, rate = found.attribution, found.differences.row("tokens_per_s")
+    parts = [each.log_ratio or 0.0 for each in said.causes]
+    assert said.unexplained_log_ratio is not None and rate.change is not None
+    assert math.fsum(parts) + said.unexplained_log_ratio == pytest.approx(math.log1p(rate.change))
+    shares = [each.share_ratio or 0.0 for each in said.causes]
+    assert math.fsum(shares) + (said.unexplained_share_ratio or 0.0) == pytest.approx(1.0)
+
+
+def test_a_change_that_was_not_recommended_is_asked_of_the_model(
+    before: rlscope.Analysis, after: rlscope.Analysis
+) -> None:
+    (found,) = rlscope.compare(after, before).pairs
+    said = found.attribution.promise
+    assert said is not None and (said.is_recommended, said.rank, said.what) == (False, None, None)
+    assert said.promised.median < 0 and said.measured_ratio < 0
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after"),
+    [
+        ("max_running_per_engine", (PLAIN, Layout(5, 3, 8)), (PLAIN, Layout(5, 3, 32))),
+        ("layout", (PLAIN, Layout(6, 2, 32)), (PLAIN, Layout(4, 4, 32))),
+        (
+            "response_lengths",
+            (PLAIN, Layout(3, 5, 32)),
+            (replace(PLAIN, responses=replace(PLAIN.responses, median_tokens=300, cap_tokens=1200)), Layout(3, 5, 32)),
+        ),
+    ],
+)
+def test_one_known_change_is_named_as_the_largest_cause(
+    name: str, before: tuple[World, Layout], after: tuple[World, Layout], tmp_path: Path
+) -> None:
+    if name == "response_lengths":
+        # The cap would be in the config; here the lengths alone change.
+        before = (replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=1200)), before[1])
+    first, then = recorded(tmp_path / "before", *before, 1), recorded(tmp_path / "after", *after, 2)
+    (pair,) = compare_runs(first, [then]).pairs
+    assert pair.attribution.largest is not None and pair.attribution.largest.name == name
+    rate = pair.differences.row("tokens_per_s")
+    assert rate.is_significant and rate.change is not None
+    assert pair.attribution.together_ratio == pytest.approx(rate.change, rel=0.35)
+
+
+def test_two_recordings_of_one_setting_and_the_halves_of_a_calm_run_do_not_differ(tmp_path: Path) -> None:
+    runs = [recorded(tmp_path / str(seed), PLAIN, Layout(4, 4, 32), seed) for seed in (1, 2)]
+    (pair,) = compare_runs(runs[0], runs[1:]).pairs
+    assert significant(pair) == [] and pair.attribution.causes == ()
+    first, second = halves(runs[0])
+    assert significant(compare_runs(first, [second]).pairs[0]) == []
+
+
+def test_settings_are_compared_by_dotted_names_and_what_makes_no_run_faster_is_left_out() -> None:
+    assert flattened({"a": {"b": 1, "c": {"d": [1]}}, "e": None}) == {"a.b": 1, "a.c.d": [1], "e": None}
+    plain = made_run(periods_s=EVEN, settings={"max_staleness": 1, "lr": 0.1, "total_steps": 5})
+    other = made_run(periods_s=EVEN, settings={"max_staleness": None, "note": [1, 2], "total_steps": 9})
+    assert setting_changes(plain, other) == (
+        SettingChange("lr", 0.1, None),
+        SettingChange("max_staleness", 1, None),
+        SettingChange("note", None, "[1, 2]"),
+    )
+
+
+def test_a_layout_is_one_change_with_its_sides_and_without_a_model_nothing_is_shared_out() -> None:
+    plain = made_run(periods_s=EVEN)
+    moved = replace(plain, layout=RunLayout(1, 2, 0, None))
+    (pair,) = compare_runs(plain, [moved]).pairs
+    assert [(each.name, each.before, each.after, each.alone_ratio) for each in pair.attribution.causes] == [
+        ("layout", "1:1", "1:2", None)
+    ]
+    assert pair.attribution.promise is None and pair.attribution.together_ratio is None
+
+
+@pytest.mark.parametrize(
+    ("measured", "kept", "missed"), [(0.1, True, 0.0), (0.3, True, 0.0), (0.05, False, -0.05), (0.4, False, 0.1)]
+)
+def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bool, missed: float) -> None:
+    promise = Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True)
+    assert (promise.is_kept, promise.missed_by_ratio) == (kept, pytest.approx(missed))
+
+
+def test_changes_are_merged_field_by_field() -> None:
+    both = merged([Change(trainer_gpus=1, sampler_gpus=3), Change(running_per_engine=8), Change(running_per_engine=9)])
+    assert both == Change(trainer_gpus=1, sampler_gpus=3, running_per_engine=9)

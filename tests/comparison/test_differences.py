@@ -1,0 +1,261 @@
+"""Breakdowns close exactly, quantities are compared over one stretch, and what is not known is not invented."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import rlscope
+from rlscope.comparison.confounders import Kind, confounders_of
+from rlscope.comparison.differences import differences_of
+from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
+from rlscope.comparison.runs import compare_runs, named
+from tests.comparison.made_runs import DECODE, IDLE, WAIT, WORK, made_run
+
+EVEN = [2.0] * 20
+
+
+def test_the_step_period_is_what_the_trainers_did() -> None:
+    """2 s a step, 1.5 s of it waiting; then 1 s, half of it waiting."""
+    slow = made_run(periods_s=EVEN, states={WORK: [0.5] * 20, WAIT: [1.5] * 20, DECODE: EVEN})
+    fast = made_run(periods_s=[1.0] * 20, states={WORK: [0.5] * 20, WAIT: [0.5] * 20, DECODE: [1.0] * 20})
+    found = differences_of(slow, fast).breakdown("step_s")
+    assert found is not None
+    assert (found.before, found.after, found.change) == (2.0, 1.0, -1.0)
+    assert [(part.name, part.before, part.after, part.change) for part in found.parts] == [
+        ("waiting_for_samples", 1.5, 0.5, -1.0),
+        ("train", 0.5, 0.5, 0.0),
+    ]
+
+
+def test_a_state_that_one_run_was_never_in_took_no_time_there() -> None:
+    busy = made_run(periods_s=EVEN)
+    idle = made_run(periods_s=EVEN, states={WORK: EVEN, DECODE: [1.5] * 20, IDLE: [0.5] * 20})
+    shares = differences_of(busy, idle).breakdown("role_share", "sampler")
+    assert shares is not None and shares.change == 0.0
+    assert {part.name: part.change for part in shares.parts} == {"decoding": -0.25, "no_requests": 0.25}
+
+
+gpu_ns = st.integers(0, 10**15)
+
+
+@given(
+    first=st.lists(gpu_ns, min_size=4, max_size=4).filter(lambda each: min(each[0] + each[1], each[2] + each[3]) > 0),
+    second=st.lists(gpu_ns, min_size=4, max_size=4).filter(lambda each: min(each[0] + each[1], each[2] + each[3]) > 0),
+    tokens=st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)),
+)
+@settings(max_examples=60, deadline=None)
+def test_every_breakdown_of_gpu_time_closes(first: list[int], second: list[int], tokens: tuple[int, int]) -> None:
+    runs: list[ComparedRun] = []
+    for spent, trained in zip((first, second), tokens, strict=True):
+        run = made_run(periods_s=EVEN)
+        states = dict(zip((WORK, WAIT, DECODE, IDLE), spent, strict=True))
+        time = GpuTime(states, {"trainer": 1, "sampler": 1}, 10**9, trained, 7)
+        runs.append(replace(run, table=None, steady=None, whole=time))
+    for each in differences_of(*runs).breakdowns:
+        sizes = [1e-300, *(abs(part.before) + abs(part.after) for part in each.parts)]
+        assert math.fsum(part.change for part in each.parts) == pytest.approx(each.change, abs=1e-12 * max(sizes))
+        assert each.after - each.before == pytest.approx(each.change, abs=1e-12 * max(sizes))
+
+
+counts = st.lists(st.integers(1, 10**6), min_size=8, max_size=8)
+
+
+@given(samples=counts, tokens=counts, in_flight=counts, in_queue=counts, periods=counts)
+@settings(max_examples=40, deadline=None)
+def test_staleness_lengths_and_the_rate_close(
+    samples: list[int], tokens: list[int], in_flight: list[int], in_queue: list[int], periods: list[int]
+) -> None:
+    plain = made_run(periods_s=[1.0] * 8)
+    other = made_run(periods_s=periods, samples=samples, tokens=tokens, in_flight=in_flight, in_queue=in_queue)
+    found = differences_of(plain, other)
+    for name in ("staleness", "tokens_per_step", "rate"):
+        each = found.breakdown(name)  # type: ignore[arg-type]
+        assert each is not None
+        sizes = max(abs(each.before), abs(each.after), *(abs(part.change) for part in each.parts))
+        assert math.fsum(part.change for part in each.parts) == pytest.approx(each.change, abs=1e-12 * sizes)
+    rate = found.row("tokens_per_s")
+    factors = found.breakdown("rate")
+    assert factors is not None and rate.change is not None
+    assert math.exp(factors.change) == pytest.approx(1.0 + rate.change)
+
+
+def test_the_ledger_of_a_recorded_stretch_is_all_of_its_gpu_time(
+    before: rlscope.Analysis, after: rlscope.Analysis
+) -> None:
+    for analysis in (before, after):
+        run = run_of(analysis.result)
+        assert run.steady is not None and run.table is not None
+        for role, gpus in run.steady.gpus.items():
+            assert run.steady.of_role(role) == gpus * run.steady.length_ns
+        window = analysis.run.window
+        assert window is not None and run.steady.length_ns == window.end_ns - window.start_ns
+        assert run.table.period_s.sum() == pytest.approx(run.steady.length_ns / 1e9)
+        assert run.steady.tokens / (run.steady.length_ns / 1e9) == pytest.approx(
+            analysis.throughput.steady_tokens_per_s
+        )
+
+
+def test_the_step_periods_of_recorded_runs_are_what_their_ledgers_say(pair: rlscope.Comparison) -> None:
+    found = pair.pairs[0].differences
+    broken_down, row = found.breakdown("step_s"), found.row("step_s")
+    assert broken_down is not None
+    assert (broken_down.before, broken_down.after) == (pytest.approx(row.before), pytest.approx(row.after))
+    cost = found.breakdown("gpu_s_per_1k_tokens")
+    assert cost is not None
+    for total, analysed in ((cost.before, pair.baseline), (cost.after, pair.pairs[0].run)):
+        assert total == pytest.approx(analysed.layout.gpus * 1000.0 / analysed.steady_tokens_per_s)
+
+
+def test_halves_of_a_run_are_two_runs_that_together_are_the_whole(before: rlscope.Analysis) -> None:
+    run = run_of(before.result)
+    first, second = halves(run)
+    assert run.table is not None and first.table is not None and second.table is not None
+    assert first.table.step.size + second.table.step.size == run.table.step.size
+    assert first.table.step[-1] + 1 == second.table.step[0]
+    assert first.steady is not None and second.steady is not None and run.steady is not None
+    assert first.steady.tokens + second.steady.tokens == run.steady.tokens
+    with pytest.raises(ValueError, match="no halves"):
+        halves(replace(run, table=None))
+
+
+def test_a_run_without_steps_is_compared_by_totals_without_an_interval() -> None:
+    whole = replace(made_run(periods_s=EVEN), table=None, steady=None)
+    found = differences_of(made_run(periods_s=[1.0] * 20), whole)
+    rate = found.row("tokens_per_s")
+    assert (found.basis, found.tested) == ("whole", 0)
+    assert (rate.change, rate.interval, rate.is_significant) == (-0.5, None, False)
+
+
+def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
+    """20 steps of 2 s against 10 of 1 s, one reward more a step in both; the first ten steps are equal."""
+    long = made_run(periods_s=EVEN, rewards=[float(step) for step in range(20)])
+    short = made_run(periods_s=[1.0] * 10, rewards=[float(step) for step in range(10)])
+    by_step, by_hours = differences_of(long, short).learning
+    assert (by_step.at, by_step.where) == ("step", 10.0)
+    assert (by_step.difference.before, by_step.difference.after) == (4.5, 4.5)
+    assert (by_hours.at, by_hours.where) == ("gpu_hours", pytest.approx(20 / 3600))
+    assert (by_hours.difference.before, by_hours.difference.after) == (2.0, 4.5)  # Five steps against ten.
+
+
+def test_throughput_per_gpu_is_compared_only_where_the_numbers_of_gpus_differ() -> None:
+    one = made_run(periods_s=EVEN)
+    two = made_run(periods_s=[1.0] * 20, gpus={"trainer": 2, "sampler": 2}, states={WORK: EVEN, DECODE: EVEN})
+    names = [row.quantity for row in differences_of(one, two).rows]
+    assert "tokens_per_gpu_s" in names and "tokens_per_gpu_s" not in [
+        row.quantity for row in differences_of(one, one).rows
+    ]
+    assert differences_of(one, two).row("tokens_per_gpu_s").change == pytest.approx(0.0)
+
+
+def kinds(first: ComparedRun, second: ComparedRun, changed: int = 0) -> list[Kind]:
+    return [each.kind for each in confounders_of(first, second, differences_of(first, second), changed)]
+
+
+@pytest.mark.parametrize(
+    ("more", "kind"),
+    [
+        ({"settings": {"model.name": "b"}}, Kind.OTHER_MODEL),
+        ({"devices": {"trainer": "H200"}}, Kind.OTHER_DEVICE),
+        ({"gpus": {"trainer": 2, "sampler": 2}}, Kind.OTHER_GPUS),
+        ({"tokens": [1100] * 20}, Kind.LENGTHS),
+        ({"first_step": 100}, Kind.OTHER_STEPS),
+    ],
+)
+def test_each_confounder_is_named(more: dict[str, object], kind: Kind) -> None:
+    plain = made_run(periods_s=EVEN, settings={"model.name": "a"}, devices={"trainer": "H100"})
+    given = {"settings": {"model.name": "a"}, "devices": {"trainer": "H100"}} | more
+    assert kinds(plain, made_run(periods_s=EVEN, **given)) == [kind]  # type: ignore[arg-type]
+    assert kinds(plain, plain) == []
+
+
+@pytest.mark.parametrize(("first_step", "found"), [(11, []), (12, [Kind.OTHER_STEPS])])
+def test_stretches_with_half_of_their_steps_in_common_are_of_one_age(first_step: int, found: list[Kind]) -> None:
+    assert kinds(made_run(periods_s=EVEN), made_run(periods_s=EVEN, first_step=first_step)) == found
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(1049, []), (1050, [Kind.LENGTHS])])
+def test_lengths_are_a_confounder_from_five_percent_on(tokens: int, found: list[Kind]) -> None:
+    assert kinds(made_run(periods_s=EVEN), made_run(periods_s=EVEN, tokens=[tokens] * 20)) == found
+
+
+def test_one_changed_setting_is_no_confounder_and_two_are() -> None:
+    plain = made_run(periods_s=EVEN)
+    assert (kinds(plain, plain, 1), kinds(plain, plain, 2)) == ([], [Kind.SEVERAL_CHANGES])
+
+
+def test_runs_of_one_id_get_names_of_their_own() -> None:
+    runs = [made_run("same", periods_s=EVEN) for _ in range(2)]
+    assert [run.name for run in named(runs, [Path("/runs/a"), Path("/runs/b")])] == ["a", "b"]
+    assert [run.name for run in named(runs)] == ["same #1", "same #2"]
+    assert [run.name for run in named([runs[0], made_run("other", periods_s=EVEN)])] == ["same", "other"]
+
+
+def test_a_run_against_itself_differs_in_nothing(before: rlscope.Analysis) -> None:
+    run = run_of(before.result)
+    (pair,) = compare_runs(run, [run]).pairs
+    assert all(row.difference.change in (0.0, None) for row in pair.differences.rows)
+    assert not any(row.difference.is_significant for row in pair.differences.rows)
+    assert pair.attribution.changes == () and pair.attribution.promise is None and pair.confounders == ()
+
+
+def test_a_document_contributes_totals_and_says_so(
+    before: rlscope.Analysis, after: rlscope.Analysis, tmp_path: Path
+) -> None:
+    (tmp_path / "a.json").write_text(before.to_json())
+    compared = rlscope.compare(tmp_path / "a.json", after)
+    (found,) = compared.pairs
+    rate = found.differences.row("tokens_per_s")
+    assert rate.before == before.throughput.steady_tokens_per_s and rate.interval is None
+    assert {each.kind for each in found.confounders} >= {Kind.NO_STEPS, Kind.SETTINGS_UNKNOWN}
+    # The layout and the promise are in the document.
+    assert [each.name for each in found.attribution.changes] == ["max_running_per_engine"]
+    assert found.attribution.promise is not None and found.attribution.promise.is_recommended
+    whole = found.differences.breakdown("gpu_s_per_1k_tokens")
+    assert whole is not None
+    assert whole.before == pytest.approx(before.ledger.total_gpu_s * 1000 / before.run.tokens_trained)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "Invalid JSON"),
+        ("[]", "Input should be"),
+        ('{"schema_version": 1}', "schema_version: Input should be greater than or equal to 2"),
+        ('{"schema_version": 2}', "run: Field required"),
+    ],
+)
+def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(
+    text: str, found: str, before: rlscope.Analysis, tmp_path: Path
+) -> None:
+    (tmp_path / "no.json").write_text(text)
+    with pytest.raises(rlscope.RlscopeError, match=found) as refused:
+        rlscope.compare(tmp_path / "no.json", before)
+    assert "rlscope analyze RUN_DIR --json FILE" in str(refused.value)
+
+
+def test_a_document_with_later_keys_is_understood(before: rlscope.Analysis, tmp_path: Path) -> None:
+    document = json.loads(before.to_json())
+    document["run"]["later"] = document["later"] = {"key": 1}
+    (tmp_path / "later.json").write_text(json.dumps(document))
+    assert rlscope.compare(tmp_path / "later.json", before).baseline.run_id == before.run.run_id
+
+
+def test_nothing_to_compare_is_refused(before: rlscope.Analysis) -> None:
+    with pytest.raises(rlscope.RlscopeError, match="a baseline and one run or more"):
+        rlscope.compare(before)
+
+
+def test_time_in_which_no_worker_was_there_is_a_part_of_its_own(before: rlscope.Analysis) -> None:
+    """A sampler that stops in the middle of the stretch: half of one of two GPUs is not running."""
+    from rlscope.comparison.facts import NOT_RUNNING, _closed
+
+    closed = _closed({DECODE: 150 * 10**9}, {"sampler": 2}, 100 * 10**9)
+    assert closed == {DECODE: 150 * 10**9, StateKey("sampler", NOT_RUNNING, None): 50 * 10**9}
+    assert _closed({DECODE: 200 * 10**9 - 5}, {"sampler": 2}, 100 * 10**9) == {DECODE: 200 * 10**9}
+    assert np.sum(list(_closed({}, {"trainer": 1}, 10).values())) == 10

@@ -1,0 +1,177 @@
+"""Card, Markdown, JSON, page and picture of a comparison: one set of words, escaped, and valid by its schema."""
+
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from rich.console import Console
+
+import rlscope
+from docs.generate import DOCS
+from rlscope.answers import Comparison
+from rlscope.comparison.attribution import Promise
+from rlscope.comparison.confounders import Confounder, Kind
+from rlscope.comparison.facts import run_of
+from rlscope.comparison.runs import compare_runs
+from rlscope.comparison.statistics import Difference, Interval
+from rlscope.model.forecast.layouts import Spread
+from rlscope.reports.page.comparison import comparison_card, render_comparison
+from rlscope.reports.terminal.comparison import print_comparison
+from rlscope.reports.text.comparison import caution, headline, label, letter_of, promise_sentence
+from tests.comparison.made_runs import made_run
+from tests.reports.analysis_fixture import HOSTILE
+from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
+
+EVEN = [2.0] * 20
+SECOND = 10**9
+pytestmark = pytest.mark.usefixtures("stills_drawn_once")
+
+
+def faults(text: str) -> list[str]:
+    published = json.loads((DOCS / "schema" / "compare.schema.json").read_text(encoding="utf-8"))
+    return [error.message for error in Draft202012Validator(published).iter_errors(json.loads(text))]
+
+
+def card(comparison: Comparison, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    print_comparison(comparison.result, console)
+    return console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def rate(change: float, low: float | None, high: float | None, *, significant: bool = False) -> Difference:
+    interval = None if low is None or high is None else Interval(low, high)
+    return Difference(1000.0, 1000.0 * (1 + change), "ratio", change, interval, is_significant=significant)
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "said"),
+    [
+        (
+            rate(0.38, 0.34, 0.42, significant=True),
+            "Faster",
+            "B trains 38.0% (34.0% to 42.0%) more tokens/s than A: 1.38k against 1k tokens/s",
+        ),
+        (
+            rate(-0.1, -0.15, -0.05, significant=True),
+            "Slower",
+            "B trains 10.0% (5.0% to 15.0%) fewer tokens/s than A: 900 against 1k tokens/s",
+        ),
+        (
+            rate(0.01, -0.02, 0.04),
+            "No significant difference",
+            "No significant difference in throughput: +1.0% (−2.0% to +4.0%), 1.01k against 1k tokens/s",
+        ),
+        (
+            rate(0.1, None, None),
+            "Not tested",
+            "B trains 10.0% more tokens/s than A, without an interval: 1.1k against 1k tokens/s",
+        ),
+    ],
+)
+def test_the_headline_says_what_came_and_how_sure_that_is(found: Difference, words: str, said: str) -> None:
+    assert (label(found), headline(found, "B")) == (words, said)
+
+
+def test_a_run_without_a_rate_is_said_to_have_none() -> None:
+    assert label(Difference(None, 1.0, "ratio", None)) == "No rate to compare"
+
+
+@pytest.mark.parametrize(
+    ("measured", "end"),
+    [
+        (0.2, "+20.0% came, inside that interval, so the promise held."),
+        (0.35, "+35.0% came, 5.0 points above that interval, so the promise did not hold."),
+        (0.05, "+5.0% came, 5.0 points below that interval, so the promise did not hold."),
+    ],
+)
+def test_the_promise_is_said_with_what_came(measured: float, end: str) -> None:
+    said = promise_sentence(Promise(True, 1, "layout", Spread(0.2, 0.1, 0.3), measured, True))
+    assert said == (
+        "The analysis of A recommended this change (action 1) and promised +20.0% (90% interval +10.0% to +30.0%); "
+        + end
+    )
+
+
+def test_every_confounder_has_a_sentence_that_ends() -> None:
+    for kind in Kind:
+        assert caution(Confounder(kind, "0.25", "0.125", "4"), "B").endswith(".")
+
+
+def test_runs_after_z_are_numbered() -> None:
+    assert [letter_of(index) for index in (0, 1, 25, 26)] == ["A", "B", "Z", "#27"]
+
+
+def test_all_formats_say_the_same(pair: rlscope.Comparison) -> None:
+    (first,) = json.loads(pair.to_json())["comparisons"]
+    assert faults(pair.to_json()) == []
+    for text in (pair.to_markdown(), render_comparison(pair.result), comparison_card(pair.result)):
+        assert first["headline"] in text and "so the promise held" in text
+    assert re.sub(r"\W+", " ", first["headline"]) in re.sub(r"\W+", " ", card(pair, 120))
+    assert repr(pair).startswith("Comparison('starved_trainer-") and first["headline"][:60] in repr(pair)
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_card_fits_its_width(pair: rlscope.Comparison, width: int) -> None:
+    assert max(map(len, card(pair, width).splitlines())) <= width
+
+
+def test_the_breakdowns_of_the_document_close(pair: rlscope.Comparison) -> None:
+    (first,) = json.loads(pair.to_json())["comparisons"]
+    assert {each["name"] for each in first["breakdowns"]} == {
+        "rate", "step_s", "gpu_s_per_1k_tokens", "role_share", "staleness", "tokens_per_step",
+    }  # fmt: skip
+    for each in first["breakdowns"]:
+        assert sum(part["change"] for part in each["parts"]) == pytest.approx(each["change"], abs=1e-9)
+
+
+def test_the_page_loads_nothing_and_draws_every_chart(pair: rlscope.Comparison) -> None:
+    page = render_comparison(pair.result)
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', page) and "Content-Security-Policy" in page
+    names = {"states", "step_periods", "staleness", "lengths", "rewards", "rewards_by_gpu_hours"}
+    assert set(dir(pair.charts)) == names
+    for name in names:
+        assert f'id="figure-{name.replace("_", "-")}"' in page
+        assert "var(--" not in json.dumps(getattr(pair.charts, name)().to_dict(validate=True))
+    with pytest.raises(AttributeError, match="did you mean 'states'"):
+        pair.charts.state()
+    assert not hasattr(pair.charts, "_ipython_display_")
+
+
+def test_names_from_runs_stay_text_in_every_format() -> None:
+    runs = [made_run(f"{HOSTILE}{n}", periods_s=EVEN, settings={HOSTILE: n}) for n in range(3)]
+    comparison = Comparison(compare_runs(runs[0], runs[1:]))
+    for text in (render_comparison(comparison.result), comparison_card(comparison.result), comparison.to_markdown()):
+        assert "<img src=x" not in text
+    assert faults(comparison.to_json()) == [] and card(comparison, 80)
+    assert comparison.to_markdown().count("### ") == 2
+
+
+def test_runs_with_little_data_are_compared_by_what_they_have(pair: rlscope.Comparison, tmp_path: Path) -> None:
+    """One training step, which is no steady stretch and no model; and a run that trained nothing."""
+    workers = [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)]
+    short = write_run(
+        tmp_path / "short",
+        workers,
+        samples=[sample_row("a", "e0", [(0, 0, 4)])],
+        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
+        engine_steps=[engine_row("e0", 0, SECOND)],
+        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
+    )
+    nothing = write_run(tmp_path / "nothing", workers)
+    runs = [run_of(rlscope.analyze(each).result) for each in (short, nothing)]
+    for first, others in ((runs[0], [runs[1], pair.baseline]), (pair.baseline, runs)):
+        comparison = Comparison(compare_runs(first, others))
+        assert faults(comparison.to_json()) == []
+        assert render_comparison(comparison.result).rstrip().endswith("</html>") and card(comparison, 80)
+        assert "has no steady stretch" in comparison.to_markdown()
+    assert "cannot be compared" in rlscope.compare(short, nothing).to_markdown()
+
+
+def test_a_comparison_is_written_in_every_form(pair: rlscope.Comparison, tmp_path: Path) -> None:
+    assert pair.to_html(tmp_path / "page.html").read_text().rstrip().endswith("</html>")
+    assert pair.to_png(tmp_path / "card.png").read_bytes().startswith(b"\x89PNG")
+    html = pair._repr_html_()
+    assert html.count("<div") == html.count("</div>") and "<script" not in html and "http" not in html

@@ -28,7 +28,9 @@ class Filled:
     def rows(self, table: str) -> list[Row]:
         """All rows of a table, by file."""
         assert table in TABLES
-        return [row for path in sorted((self.folder / table).glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+        return [
+            row for path in sorted((self.folder / table).glob("*.parquet")) for row in pq.read_table(path).to_pylist()
+        ]
 
     def spans_s(self, worker_id: str, origin_ns: int = 0) -> list[tuple[str, float, float]]:
         """A worker's activities, training steps and weight updates: what, start and end in seconds, by start."""

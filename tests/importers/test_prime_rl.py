@@ -1,4 +1,4 @@
-"""A prime-rl run folder: steps before the times of their rows, model calls as segments, what was trained and what not."""
+"""A prime-rl run folder: steps before the times of their rows, model calls as segments, and what was trained."""
 
 import json
 import shutil
@@ -159,7 +159,9 @@ def test_phases_that_just_fit_lie_inside_the_step(tmp_path: Path) -> None:
 def test_an_orchestrator_that_generates_itself_tells_what_the_samplers_did(tmp_path: Path) -> None:
     run = imported(
         tmp_path,
-        trainer_row(1, START_S + 20.0, step=20.0, wait_for_weight_ckpt=3.0, update_weights=2.0, generate_completions=14.0),
+        trainer_row(
+            1, START_S + 20.0, step=20.0, wait_for_weight_ckpt=3.0, update_weights=2.0, generate_completions=14.0
+        ),
     )
     assert run.spans_s("inference", START_S * NS) == [("apply", 3.0, 5.0), ("generate", 5.0, 19.0)]
     assert run.spans_s("orchestrator", START_S * NS) == [("wait", 0.0, 3.0)]

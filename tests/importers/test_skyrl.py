@@ -1,6 +1,7 @@
 """SkyRL's console: timers with stamps to the millisecond, results printed after their step, and who generates where."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ STEP = [
 ]
 
 
-def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
     tmp_path.mkdir(exist_ok=True)
     log = tmp_path / "driver.log"
     log.write_text("".join(lines))
@@ -56,7 +57,14 @@ def test_a_colocated_step_has_every_phase_at_its_own_time(tmp_path: Path) -> Non
     states = ledger_s(run.folder)["policy"]
     seconds = {name: value / 4 for name, value in states.items()}
     assert seconds == pytest.approx(
-        {"generating": 40.0, "other": 1.0, "logprobs": 10.0, "train": 20.0, "applying_weights": 5.0, "unattributed": 4.0}
+        {
+            "generating": 40.0,
+            "other": 1.0,
+            "logprobs": 10.0,
+            "train": 20.0,
+            "applying_weights": 5.0,
+            "unattributed": 4.0,
+        }
     )
     assert run.imported.tables["activities"].certainty is Certainty.RECORDED
     assert run.imported.era == "synchronous"

@@ -1,6 +1,7 @@
 """The console of slime and miles: what train_wait holds does not count as waiting; SGLang's lines share the clock."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,9 @@ def stamp(at_s: float, milliseconds: bool) -> str:
 
 
 def start(at_s: float, name: str, milliseconds: bool = True) -> str:
-    return f"(MegatronTrainRayActor pid=7, ip=10.0.0.1) [{stamp(at_s, milliseconds)}] timer.py:24 - Timer {name} start\n"
+    return (
+        f"(MegatronTrainRayActor pid=7, ip=10.0.0.1) [{stamp(at_s, milliseconds)}] timer.py:24 - Timer {name} start\n"
+    )
 
 
 def end(at_s: float, name: str, elapsed_s: float, milliseconds: bool = True) -> str:
@@ -47,7 +50,9 @@ def step(first_s: float, number: int, milliseconds: bool = True) -> list[str]:
         return first_s + seconds
 
     return [
-        facts(at(30), "perf", number, "'perf/rollout_time': 30.0, 'perf/longest_sample_tokens_per_sec': np.float64(9.5)"),
+        facts(
+            at(30), "perf", number, "'perf/rollout_time': 30.0, 'perf/longest_sample_tokens_per_sec': np.float64(9.5)"
+        ),
         facts(at(30), "rollout", number, "'rollout/raw_reward': np.float32(0.25), 'rollout/note': 'a: 1'"),
         end(at(30), "train_wait", 30.0, milliseconds),
         start(at(30), "train", milliseconds),
@@ -77,7 +82,7 @@ def run_lines(settings: str, milliseconds: bool = True, steps: int = 2) -> list[
     return [*lines, *(line for number in range(steps) for line in step(2 + 46.0 * number, number, milliseconds))]
 
 
-def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
     tmp_path.mkdir(exist_ok=True)
     log = tmp_path / "job.log"
     log.write_text("".join(lines))

@@ -45,6 +45,7 @@ from rlscope.reports.text import actions as action_words
 from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import Cost
+from rlscope.trace.completeness import Kind, State
 
 Evidence = Annotated[EvidenceValue, FINITE, WithJsonSchema({"type": ["number", "string", "null"]})]
 """One piece of evidence."""
@@ -332,6 +333,38 @@ class SampledEngineJson(Document):
     """Whether the engine counts its time in forward passes itself."""
 
 
+class RowGapJson(Document):
+    """Rows of one worker and table that are not as the worker wrote them."""
+
+    kind: Kind
+    """missing: fewer than it wrote. beyond: more. changed: other content. moved: a file has another's name."""
+    table: str
+    """Name of the table."""
+    worker_id: str
+    """Identifier of the worker."""
+    rows: int
+    """Rows that are missing or beyond; of what was changed or moved, the rows that it concerns."""
+    gpu_s: Figure
+    """GPU-seconds of the worker that they concern, at most."""
+    detail: str
+    """The same as a sentence."""
+
+
+class CompletenessJson(Document):
+    """Whether every row that the workers wrote was read."""
+
+    state: State
+    """complete, incomplete, or unknown: nobody stated how many rows some worker wrote."""
+    is_verified: bool
+    """Whether the checksums of all files were compared, and agree."""
+    missing_rows: int
+    """Rows that were written and are not there."""
+    gaps: tuple[RowGapJson, ...]
+    """What differs, by table and worker."""
+    uncounted_workers: tuple[str, ...]
+    """Workers of which nobody stated how many rows they wrote."""
+
+
 class DataQualityJson(Document):
     """What the analysis could not see."""
 
@@ -347,6 +380,8 @@ class DataQualityJson(Document):
     """Everything else that is missing, one sentence each."""
     sampled_engines: tuple[SampledEngineJson, ...]
     """Engines that were polled from outside."""
+    completeness: CompletenessJson
+    """Whether every row that the workers wrote was read."""
 
 
 class AnalysisDocument(Document):

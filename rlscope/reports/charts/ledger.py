@@ -4,6 +4,7 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import PAGE
 from rlscope.reports.charts.encoding import HEIGHT, STACKED_PX, Chart, chart_of, time_axis, tip
 from rlscope.reports.charts.series import drawable, rounded
 from rlscope.reports.text.states import order_of, state_label, state_of
@@ -14,7 +15,7 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
     rows = _with_labels(frame)
     return (
         alt.Chart(rounded(rows))
-        .mark_bar(height={"band": 0.72}, stroke="var(--page, #ffffff)", strokeWidth=1)
+        .mark_bar(height={"band": 0.72}, stroke=PAGE, strokeWidth=1)
         .encode(
             x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
             .scale(domain=[0, 1], nice=False),

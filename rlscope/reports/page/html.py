@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.charts.encoding import Chart, standalone
+from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.page.figure import WIDTH_PX, Drawn, still
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import SECTIONS, Section
@@ -88,7 +88,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
     ]
 
 
-SCRIPTS: Final = ("zoom.js", "report.js", "tables.js")
+SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js")
 """Our scripts, in the order in which they run after the bundle."""
 
 
@@ -97,6 +97,34 @@ class _Made(NamedTuple):
 
     section: Section
     words: NamedTuple
+
+    @property
+    def no_data(self) -> list[str]:
+        """Why charts are missing, each reason once."""
+        reasons = [drawn.figure.empty for drawn in figures_in(self.words) if not drawn.spec]
+        return list(dict.fromkeys(reasons))
+
+    @property
+    def left_out(self) -> str:
+        """Why the section is left out; empty where it has something to show."""
+        said = str(getattr(self.words, "no_reason", None) or getattr(self.words, "nothing", None) or "")
+        figures = list(figures_in(self.words))
+        is_bare = bool(figures) and not any(drawn.spec for drawn in figures)
+        return said or ("; ".join(self.no_data) if is_bare else "")
+
+
+class NotShown(NamedTuple):
+    """Something that the page leaves out for want of data."""
+
+    title: str
+    why: str
+
+
+class _Zoom(NamedTuple):
+    """The stretch that charts over time show at first, in seconds since the run started; the run ends at to_s."""
+
+    from_s: float
+    to_s: float
 
 
 class _Page(NamedTuple):
@@ -109,10 +137,13 @@ class _Page(NamedTuple):
     first: FirstScreen
     found: FindingsSection
     sections: list[_Made]
+    """Those with something to show."""
+    not_shown: list[NotShown]
     queries: QueriesSection
     states: tuple[State, ...]
     actions_title: str
     action_columns: ActionRow
+    zoom: _Zoom
     style: Markup
     chart_config: Markup
     scripts: tuple[Markup, ...]
@@ -167,7 +198,10 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 def _page(analysis: AnalysisResult) -> _Page:
     run, scripts = analysis.run, _scripts()
-    made = [_Made(section, section.make(analysis)) for section in SECTIONS]
+    every = [_Made(section, section.make(analysis)) for section in SECTIONS]
+    not_shown = _not_shown(every)
+    # The reasons stand in the section on data quality.
+    made = [each for each in every if not each.left_out or (not_shown and each.section.anchor == "data-quality")]
     return _Page(
         version=metadata.version("rlscope"),
         run_id=run.run_id,
@@ -176,15 +210,25 @@ def _page(analysis: AnalysisResult) -> _Page:
         first=first_screen(analysis),
         found=findings_section(analysis),
         sections=made,
+        not_shown=not_shown,
         queries=queries_section(analysis, _uses(made)),
         states=STATES,
         actions_title=ACTIONS_TITLE,
         action_columns=COLUMNS,
+        zoom=_Zoom(shown_from_s(run), run.duration_s),
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),
         scripts=scripts,
         policy=content_policy(scripts),
     )
+
+
+def _not_shown(sections: Sequence[_Made]) -> list[NotShown]:
+    """What is left out: whole sections, and single charts of the others."""
+    left_out = [(each.section, each.left_out or "; ".join(each.no_data)) for each in sections]
+    return [
+        NotShown(section.title, why) for section, why in left_out if why and section.anchor != "data-quality"
+    ]
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:

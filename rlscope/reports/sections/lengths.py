@@ -8,7 +8,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts import lengths, sampling
-from rlscope.reports.charts.lengths import TRAINED
+from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text.brief import Fact
 from rlscope.trace.files import is_integer
@@ -39,9 +39,9 @@ def stated_cap_tokens(run: RunFacts) -> int | None:
 def mirrored_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     """delivered_lengths as shares of the trained or the untrained, with the mean of each side; None if all trained."""
     counts, outcomes = answers.get("delivered_lengths"), answers.get("delivery_outcomes")
-    if counts is None or outcomes is None or counts.filter(pl.col("outcome") != TRAINED).is_empty():
+    if counts is None or outcomes is None or counts.filter(pl.col("outcome") != IS_TRAINED).is_empty():
         return None
-    is_trained = (pl.col("outcome") == TRAINED).alias("is_trained")
+    is_trained = (pl.col("outcome") == IS_TRAINED).alias("is_trained")
     recorded = counts.group_by("outcome", is_trained).agg(pl.col("samples").sum().alias("recorded"))
     total = pl.col("mean_output_tokens") * pl.col("recorded")
     means = (
@@ -64,7 +64,7 @@ def bias_sentence(mirrored: pl.DataFrame | None, answers: Mapping[str, pl.DataFr
         return "No delivery was recorded, so trained and dropped samples cannot be compared."
     if mirrored is None:
         return "No sample that left the queue was dropped, so there is no length bias."
-    sides = mirrored.group_by(pl.col("outcome") == TRAINED).agg(pl.col("side_mean_tokens").first()).rows()
+    sides = mirrored.group_by(pl.col("outcome") == IS_TRAINED).agg(pl.col("side_mean_tokens").first()).rows()
     means: dict[bool, float] = dict(sides)
     if True not in means:
         return "Nothing was trained on, so there is nothing to compare."

@@ -186,6 +186,27 @@ def _pace(analysis: AnalysisResult) -> str:
     return f" {_REMOVED[loss.cause]} would bring {actions.gain_words(loss.gain_ratio)}."
 
 
+def margin(analysis: AnalysisResult) -> str:
+    """How far the verdict is ahead of the next cause, as a sentence; empty where there is no other."""
+    verdict = analysis.verdict
+    if verdict.cause is None or len(verdict.losses) < 2:
+        return ""
+    losses = [loss for loss in verdict.losses if loss.gain_ratio is not None or loss.gpu_s > 0]
+    first = next((loss for loss in losses if loss.cause == verdict.cause), None)
+    rest = [loss for loss in losses if loss.cause != verdict.cause]
+    if first is None or not rest:
+        return ""
+    both = first.gain_ratio is not None and rest[0].gain_ratio is not None
+    apart = [_gain_or_time(loss, is_gain=both) for loss in (first, rest[0])]
+    return f"{_WORDS[first.cause].label}: {apart[0]}; next, {_WORDS[rest[0].cause].label.lower()}: {apart[1]}."
+
+
+def _gain_or_time(loss: Loss, *, is_gain: bool) -> str:
+    if is_gain and loss.gain_ratio is not None:
+        return f"{actions.gain_words(loss.gain_ratio)} throughput without it"
+    return f"{fmt.gpu_time(loss.gpu_s)} lost"
+
+
 def cause_words(loss: Loss) -> str:
     """The cause of a loss, as a noun phrase."""
     return _WORDS[loss.cause].cause

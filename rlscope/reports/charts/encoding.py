@@ -6,7 +6,7 @@ All charts over time share one axis, with a faint tick at each weight update. Tw
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import altair as alt
@@ -89,7 +89,7 @@ def _ticks(updates_s: Sequence[float]) -> dict[str, Any]:
 
 Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 
-HEIGHT: Final = 200
+HEIGHT: Final = 155
 TITLE_PX: Final = -8
 """The foot of an axis title, above the plot."""
 STACKED_PX: Final = 76
@@ -98,6 +98,8 @@ LINES_MAX: Final = 4
 """More lines cannot be told apart by colour."""
 _LONG_NAME: Final = 16
 """Characters of a legend label; two of that length fit side by side on a phone."""
+_SHORT_NAME: Final = 12
+"""Three of that length do."""
 
 _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 
@@ -188,10 +190,16 @@ def series_colors(column: str, names: Sequence[str]) -> alt.Color:
     return alt.Color(f"{column}:N").scale(domain=list(names), range=palette(len(names))).legend(legend)
 
 
+def legend_of(names: Collection[str]) -> alt.Legend:
+    """A legend below the chart, in as many columns as a phone is wide enough for."""
+    longest = max(map(len, names), default=0)
+    columns = 1 if longest > _LONG_NAME else 3 if len(names) == 3 and longest <= _SHORT_NAME else 2
+    return alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
+
+
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
     """The given colour per name, with a legend below; long names are stacked."""
-    columns = 1 if max(map(len, colors), default=0) > _LONG_NAME else 2
-    legend = alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
+    legend = legend_of(colors)
     return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
 
 

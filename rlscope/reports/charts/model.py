@@ -46,6 +46,8 @@ from rlscope.reports.text.advice import CURRENT
 
 _ROOM_FOR_LABELS: Final = 1.2
 _ROOM_BESIDE_BARS: Final = 1.3
+_LOW_RATIO: Final = 0.2
+"""Of the fastest layout: below, a label under the ring would lie on the axis."""
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
     tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "modelled tokens/s", ",.4~s"),
@@ -112,7 +114,7 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     # A looser cap than the stalest of them brings no more.
     ends = pl.DataFrame({"from": [best["sample_staleness_p95"][0]], "to": [oldest + 0.6], "rate": best["tokens_per_s"]})
     onward = alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
-    return layered(onward, *drawn.layer).properties(height=HEIGHT + 60)
+    return layered(onward, *drawn.layer).properties(height=HEIGHT + 10)
 
 
 def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -138,7 +140,7 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
     points = alt.Chart(rows.filter(~pl.col("kind").is_in([FITTED, MEASURED])))
     points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=PAGE, strokeWidth=1.5)
     points = points.encode(x=x, y="pass_ms:Q", color=color, tooltip=tips)
-    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 60)
+    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 10)
 
 
 def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
@@ -175,9 +177,10 @@ def _layouts(
     if intervals:
         bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
         drawn.insert(1, (parts[1], bars.encode(y="low_tokens_per_s:Q", y2="high_tokens_per_s:Q", color=color)))
-    drawn += [(part, _named(part, x, y, is_current=is_current)) for part, is_current in _both(rows)]
+    named_rows = [(part, is_current) for part, is_current in _both(rows) if part.height]
+    drawn += [(part, label) for part, is_current in named_rows for label in _named(part, rows, x, y, is_current=is_current)]
     # Vega warns about a layer without rows.
-    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 60)
+    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
 
 
 def _both(rows: pl.DataFrame) -> list[tuple[pl.DataFrame, bool]]:
@@ -186,18 +189,22 @@ def _both(rows: pl.DataFrame) -> list[tuple[pl.DataFrame, bool]]:
     return [(rows.filter(is_current), True), (rows.filter(~is_current & (pl.col("which") != "")), False)]
 
 
-def _named(rows: pl.DataFrame, x: alt.X, y: alt.Y, *, is_current: bool) -> alt.Chart:
-    """The label of a layout: the current one's beside its ring, the other's above, as the two are often close."""
+def _named(rows: pl.DataFrame, every: pl.DataFrame, x: alt.X, y: alt.Y, *, is_current: bool) -> list[alt.Chart]:
+    """The label of a layout: the current one's below its ring, the other's above, as the two are often close.
+
+    Towards the right edge it ends at the ring, and where the ring is near the axis it is beside it.
+    """
+    column = str(x.to_dict()["field"])
+    values = every[column].drop_nulls().unique()
+    is_right = 2 * int((values < rows[column][0]).sum()) >= len(values)
+    highest = float(every["tokens_per_s"].max() or 1.0)  # pyright: ignore[reportArgumentType]
+    is_low = is_current and float(rows["tokens_per_s"][0] or 0.0) < _LOW_RATIO * highest
+    side: Literal["left", "right"] = "right" if is_right else "left"
+    dx = (-13 if is_right else 13) if is_low else (8 if is_right else -8)
+    dy = 0 if is_low else 19 if is_current else -15
     label = alt.Chart(rows).encode(x=x, y=y, text="which:N")
-    # Beyond the middle of the plot there is more room on the left.
-    field = x.to_dict()["field"]
-    turned = f"scale('x', datum.{field}) > width / 2"
-    if not is_current:
-        return label.mark_text(dy=-15, fontWeight=600, align=alt.expr(f"{turned} ? 'right' : 'left'"))
-    return label.mark_text(
-        fontWeight=600, baseline="middle", align=alt.expr(f"{turned} ? 'right' : 'left'"),
-        dx=alt.expr(f"{turned} ? -12 : 12"),
-    )  # fmt: skip
+    words = {"align": side, "dx": dx, "dy": dy, "fontWeight": 600}
+    return [label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words), label.mark_text(**words)]
 
 
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:

@@ -13,15 +13,16 @@ from rlscope.reports.charts.encoding import (
     amount,
     amount_axis,
     layered,
+    legend_of,
     series_palette,
     time_axis,
     tip,
 )
 from rlscope.reports.charts.series import drawable, rounded
 
-TO_LAST: Final = "applied by the last engine"
-TO_FIRST: Final = "applied by the first engine"
-PAUSED: Final = "pause per engine, mean"
+TO_LAST: Final = "last engine"
+TO_FIRST: Final = "first engine"
+PAUSED: Final = "mean pause"
 _TRAINED: Final = "trained"
 _NOT_TRAINED: Final = "not trained"
 
@@ -91,7 +92,7 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
         x=x, y="seconds:Q",
         color=series_palette("kind", {name: colors[name] for name in shown}),
         shape=alt.Shape("kind:N").scale(domain=shown, range=[shapes[name] for name in shown])
-        .legend(orient="bottom", title=None, columns=1, labelLimit=260),
+        .legend(legend_of(shown)),
         tooltip=[*tips, tip("kind:N", "measure"), tip("seconds:Q", "seconds", ",.4~f")],
     )  # fmt: skip
-    return layered(ranges, marks).properties(height=HEIGHT + 20)
+    return layered(ranges, marks).properties(height=HEIGHT)

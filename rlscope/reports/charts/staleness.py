@@ -50,7 +50,7 @@ def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    return layered(cells, *_p95_line(rows, run), *_cap(run)).properties(height=HEIGHT + 40)
+    return layered(cells, *_p95_line(rows, run), *_cap(run)).properties(height=HEIGHT)
 
 
 def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -71,7 +71,7 @@ def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    return layered(bars, *_cap(run)).properties(height=HEIGHT + 40)
+    return layered(bars, *_cap(run)).properties(height=HEIGHT)
 
 
 def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -152,22 +152,16 @@ def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
 
 
 def _p95_line(rows: pl.DataFrame, run: RunFacts) -> list[alt.Chart]:
-    """The 95th percentile as a step line with an outline, labelled at its start."""
+    """The 95th percentile as a step line with an outline."""
     line = rows.select("start_s", "end_s", "staleness_p95").unique("start_s").sort("start_s").drop_nulls()
     if line.is_empty():
         return []
     closing = line.tail(1).with_columns(start_s=pl.col("end_s"))
     base = alt.Chart(pl.concat([line, closing])).encode(x="start_s:Q", y="staleness_p95:Q")
     steps: dict[str, Any] = {"interpolate": "step-after", "strokeJoin": "miter"}
-    named = alt.Chart(line.head(1).with_columns(name=pl.lit("p95"))).encode(
-        x="start_s:Q", y="staleness_p95:Q", text="name:N"
-    )
-    name: dict[str, Any] = {"align": "left", "baseline": "bottom", "dx": 4, "dy": -5, "fontWeight": 600}
     return [
         base.mark_line(color=PAGE, strokeWidth=4, opacity=0.85, **steps),
         base.mark_line(color=INK, strokeWidth=1.5, **steps),
-        named.mark_text(stroke=PAGE, strokeWidth=3, strokeJoin="round", aria=False, **name),
-        named.mark_text(**name),
     ]
 
 

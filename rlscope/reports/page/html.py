@@ -26,7 +26,8 @@ from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
 from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
-from rlscope.reports.text.actions import COLUMNS, ActionRow
+from rlscope.reports.sections.throughput import per_gpu_facts
+from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.states import STATES, State
@@ -85,6 +86,7 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
         ),
         Fact("GPUs", fmt.count(run.n_gpus), layout),
         Fact("Training steps", fmt.count(run.steps), f"{fmt.tokens(run.tokens_trained)} trained"),
+        *per_gpu_facts(analysis),
     ]
 
 
@@ -142,7 +144,9 @@ class _Page(NamedTuple):
     queries: QueriesSection
     states: tuple[State, ...]
     actions_title: str
-    action_columns: ActionRow
+    action_columns: list[str]
+    action_rows: list[list[str]]
+    """Without the columns that are empty in every row."""
     zoom: _Zoom
     style: Markup
     chart_config: Markup
@@ -198,6 +202,8 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 def _page(analysis: AnalysisResult) -> _Page:
     run, scripts = analysis.run, _scripts()
+    first = first_screen(analysis)
+    filled_in = [place for place in range(len(COLUMNS)) if any(row[place] for row in first.brief.actions)]
     every = [_Made(section, section.make(analysis)) for section in SECTIONS]
     not_shown = _not_shown(every)
     # The reasons stand in the section on data quality.
@@ -207,14 +213,15 @@ def _page(analysis: AnalysisResult) -> _Page:
         run_id=run.run_id,
         started=fmt.instant(run.started_ns),
         duration=fmt.duration(run.duration_s),
-        first=first_screen(analysis),
+        first=first,
         found=findings_section(analysis),
         sections=made,
         not_shown=not_shown,
         queries=queries_section(analysis, _uses(made)),
         states=STATES,
         actions_title=ACTIONS_TITLE,
-        action_columns=COLUMNS,
+        action_columns=[COLUMNS[place] for place in filled_in],
+        action_rows=[[row[place] for place in filled_in] for row in first.brief.actions],
         zoom=_Zoom(shown_from_s(run), run.duration_s),
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),

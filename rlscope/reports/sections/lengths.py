@@ -101,6 +101,19 @@ def _least_end(tails: pl.DataFrame, enough: pl.Series) -> str:
     return fmt.significant(float(tails.filter(enough)["tail_to"][0]))
 
 
+def outcomes_reading(answers: Mapping[str, pl.DataFrame]) -> str:
+    """The caption of the outcomes: which share of the tokens was thrown away."""
+    outcomes = answers.get("delivery_outcomes")
+    total = 0 if outcomes is None or outcomes.is_empty() else int(outcomes["tokens"].sum())
+    if outcomes is None or not total:
+        return "Tokens by the delivery outcome of their sample."
+    lost = total - int(outcomes.filter(pl.col("outcome") == IS_TRAINED)["tokens"].sum())
+    share = "All tokens that left the queue were trained on."
+    if lost:
+        share = f"Hatched: {fmt.percent(lost / total)} of the tokens that left the queue were not trained on."
+    return f"Tokens by the delivery outcome of their sample. {share} Healthy: nearly all trained."
+
+
 def _length(mean_tokens: float) -> str:
     return f"{fmt.significant(mean_tokens)} tokens"
 
@@ -128,7 +141,7 @@ def lengths_section(analysis: AnalysisResult) -> LengthsSection:
         ],
         bias=bias_sentence(mirrored, answers),
         mirrored=None if mirrored is None else drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run),
-        outcomes=drawn(_OUTCOMES, analysis),
+        outcomes=drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis),
     )
 
 
@@ -158,7 +171,7 @@ _LENGTHS: Final = Figure(
 )  # fmt: skip
 _OUTCOMES: Final = Figure(
     "Tokens by outcome",
-    "Tokens by the delivery outcome of their sample. Healthy: nearly all trained.",
+    "",
     "delivery_outcomes", "tokens", sampling.delivery_outcomes, "no delivery was recorded",
 )  # fmt: skip
 _MIRRORED: Final = Figure(

@@ -11,7 +11,7 @@ from rlscope.reports.charts import training
 from rlscope.reports.charts.training import PHASES
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.brief import Fact
+from rlscope.reports.text.brief import Fact, dropped_of
 
 
 class ThroughputSection(NamedTuple):
@@ -28,7 +28,7 @@ def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
         _facts(analysis),
         verdict_words.window_sentence(analysis),
         [
-            drawn(_RATES, analysis),
+            drawn(_RATES._replace(reading=rates_reading(analysis)), analysis),
             drawn_frame(_PHASES, "figure-step-phases", phases_frame(analysis.answers, analysis.run), analysis.run),
         ],
     )
@@ -59,6 +59,20 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
     ]
 
 
+def rates_reading(analysis: AnalysisResult) -> str:
+    """The caption of the rates: whether more is generated than trained in this run."""
+    rates, dropped = analysis.throughput, dropped_of(analysis)
+    trained, generated = rates.achieved_tokens_per_s, rates.generated_tokens_per_s
+    more = "" if not trained or not generated or generated / trained < 1.0 + _APART_RATIO else (
+        f" {fmt.significant(generated / trained)} times as many tokens are generated as trained: samples pile up, or "
+        "are dropped."
+    )  # fmt: skip
+    drops = f" {fmt.percent(dropped)} of the tokens taken from the queue were dropped." if more and dropped else ""
+    return (
+        f"Tokens per second. Shaded: the steady stretch.{more}{drops} Healthy: both lines steady and close together."
+    )
+
+
 def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
     """The steps of the steady stretch, or all if there is none, with seconds per trainer GPU by phase.
 
@@ -76,10 +90,11 @@ def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataF
 
 
 _MILLION: Final = 1_000_000
+_APART_RATIO: Final = 0.1
+"""Less is what is in flight when a run begins and ends."""
 _RATES: Final = Figure(
     "Measured tokens per second",
-    "Trained and generated tokens. If generated stays above trained, samples pile up or are dropped. Shaded: the "
-    "steady stretch that steady throughput is measured over. Healthy: both lines steady and close together.",
+    "",
     "throughput", "trained_tokens_per_s", training.throughput, "no sample was trained on",
 )  # fmt: skip
 _PHASES: Final = Figure(

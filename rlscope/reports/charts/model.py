@@ -36,6 +36,7 @@ from rlscope.reports.charts.model_frames import (
     FRONTIER,
     MEASURED,
     OUT,
+    SIMULATED,
     SLOWER,
     SYNCHRONOUS,
     beyond_visited,
@@ -46,6 +47,7 @@ from rlscope.reports.text.advice import CURRENT
 
 _ROOM_FOR_LABELS: Final = 1.2
 _ROOM_BESIDE_BARS: Final = 1.3
+_TICKS_MOST: Final = 12
 _LOW_RATIO: Final = 0.2
 """Of the fastest layout: below, a label under the ring would lie on the axis."""
 _LAYOUT_TIPS: Final = [
@@ -93,20 +95,22 @@ def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """
     over_splits = is_over_splits(frame)
     x = (
-        alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d")
+        alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d", tickCount=8)
         if over_splits
         else alt.X("running_per_engine:Q").title("max running requests per engine").axis(format=",d", tickCount=8)
     )  # fmt: skip
     scale = alt.Scale(zero=False, padding=24) if over_splits else alt.Scale(type="log", base=2, nice=False, padding=24)
     rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
-    return _layouts(rows, x.scale(scale), [CURRENT_LIMIT] if over_splits else [], "linear")
+    return _layouts(rows, x.scale(scale), [CURRENT_LIMIT, CURRENT_LIMIT + SIMULATED] if over_splits else [], "linear")
 
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Throughput against staleness; the line is the fastest layout under each staleness cap."""
     x = alt.X("sample_staleness_p95:Q").title("staleness p95 of samples, versions; for the line, the cap on it")
     oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
-    x = x.axis(tickMinStep=1, format=",d").scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
+    # Vega also puts ticks at halves, which would be labelled as whole versions.
+    caps = list(range(oldest + 1)) if oldest <= _TICKS_MOST else alt.Undefined
+    x = x.axis(tickMinStep=1, format=",d", values=caps).scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
     drawn = _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
     best = frame.filter(pl.col("series") == FRONTIER).sort("tokens_per_s").tail(1)
     if best.is_empty():

@@ -21,7 +21,9 @@ from rlscope.reports.charts.encoding import (
 from rlscope.reports.charts.series import drawable, rounded, stepped
 from rlscope.reports.text.states import order_of, state_of
 
-_RATE_BUCKETS: Final = 120
+_RATE_BUCKETS: Final = 60
+_LEAST_RATE_BUCKETS: Final = 10
+_STEPS_IN_BUCKET: Final = 2
 _METRIC_POINTS: Final = 400
 _BAND_PX: Final = 62.0
 _ABOVE_BAND_PX: Final = 30.0
@@ -40,7 +42,8 @@ PHASES: Final = {
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Trained and generated tokens per second, with the steady stretch shaded."""
     # A bucket shorter than a step would show each step as a spike.
-    rows = stepped(drawable(frame, run.started_ns, _RATE_BUCKETS))
+    buckets = max(_LEAST_RATE_BUCKETS, min(_RATE_BUCKETS, run.steps // _STEPS_IN_BUCKET))
+    rows = stepped(drawable(frame, run.started_ns, buckets))
     lines = (
         alt.Chart(rounded(rows))
         .transform_fold(["trained_tokens_per_s", "generated_tokens_per_s"], as_=["column", "rate"])

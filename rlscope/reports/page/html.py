@@ -146,7 +146,7 @@ class _Page(NamedTuple):
     actions_title: str
     action_columns: list[str]
     action_rows: list[list[str]]
-    """Without the columns that are empty in every row."""
+    """Without the columns that are empty in every row; the setting is second, and stands beside what to do."""
     zoom: _Zoom
     style: Markup
     chart_config: Markup
@@ -203,7 +203,9 @@ def content_policy(scripts: Sequence[str]) -> str:
 def _page(analysis: AnalysisResult) -> _Page:
     run, scripts = analysis.run, _scripts()
     first = first_screen(analysis)
-    filled_in = [place for place in range(len(COLUMNS)) if any(row[place] for row in first.brief.actions)]
+    filled_in = [
+        place for place in range(len(COLUMNS)) if COLUMNS[place] != COLUMNS.setting and any(row[place] for row in first.brief.actions)
+    ]
     every = [_Made(section, section.make(analysis)) for section in SECTIONS]
     not_shown = _not_shown(every)
     # The reasons stand in the section on data quality.
@@ -221,7 +223,7 @@ def _page(analysis: AnalysisResult) -> _Page:
         states=STATES,
         actions_title=ACTIONS_TITLE,
         action_columns=[COLUMNS[place] for place in filled_in],
-        action_rows=[[row[place] for place in filled_in] for row in first.brief.actions],
+        action_rows=[[row.what, row.setting, *(row[place] for place in filled_in[1:])] for row in first.brief.actions],
         zoom=_Zoom(shown_from_s(run), run.duration_s),
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),

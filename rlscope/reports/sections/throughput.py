@@ -51,12 +51,11 @@ def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
     if not rate or not run.n_gpus:
         return []
     gpu_s = _MILLION * run.n_gpus / rate
-    price = fmt.money(gpu_s, run.gpu_hour_price, run.currency)
-    time = f"{fmt.significant(gpu_s / 3600.0)} GPU-hours"
-    return [
-        Fact("Trained per GPU, steady stretch", fmt.tokens_per_second(rate / run.n_gpus), "measured"),
-        Fact("Cost of a million trained tokens", price or time, f"{time}, measured" if price else "measured"),
-    ]
+    price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
+    cost = Fact("GPU-hours per 1M trained tokens", hours, "measured")
+    if price:
+        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, measured")
+    return [Fact("Trained per GPU, steady stretch", fmt.tokens_per_second(rate / run.n_gpus), "measured"), cost]
 
 
 def rates_reading(analysis: AnalysisResult) -> str:

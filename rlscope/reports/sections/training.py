@@ -78,8 +78,8 @@ def _figure(title: str, along: str, axis: str) -> Figure:
 
 _METRICS: Final = Figure(
     "",
-    "Each band has its own scale, from its lowest to its highest value; numbers of ranks are averaged. Healthy: reward "
-    "rises, the others stay steady, and nothing jumps when staleness does.",
+    "Each band has its own scale, from its lowest to its highest value. Healthy: reward rises, the others stay steady, "
+    "and nothing jumps when staleness does.",
     "", "", training.throughput, "the trainers reported no reward, loss, entropy or gradient norm", True,
     ("training_metrics", "token_staleness_by_step", "worker_extents"),
 )  # fmt: skip

@@ -196,15 +196,11 @@ def margin(analysis: AnalysisResult) -> str:
     rest = [loss for loss in losses if loss.cause != verdict.cause]
     if first is None or not rest:
         return ""
-    both = first.gain_ratio is not None and rest[0].gain_ratio is not None
-    apart = [_gain_or_time(loss, is_gain=both) for loss in (first, rest[0])]
-    return f"{_WORDS[first.cause].label}: {apart[0]}; next, {_WORDS[rest[0].cause].label.lower()}: {apart[1]}."
-
-
-def _gain_or_time(loss: Loss, *, is_gain: bool) -> str:
-    if is_gain and loss.gain_ratio is not None:
-        return f"{actions.gain_words(loss.gain_ratio)} throughput without it"
-    return f"{fmt.gpu_time(loss.gpu_s)} lost"
+    second, following = rest[0], _WORDS[rest[0].cause].cause
+    if first.gain_ratio is not None and second.gain_ratio is not None:
+        gains = [actions.gain_words(loss.gain_ratio) for loss in (first, second) if loss.gain_ratio is not None]
+        return f"Without this bottleneck: {gains[0]} throughput. Without the next cause, {following}: {gains[1]}."
+    return f"It cost {fmt.gpu_time(first.gpu_s)}; the next cause, {following}, {fmt.gpu_time(second.gpu_s)}."
 
 
 def cause_words(loss: Loss) -> str:

@@ -24,7 +24,7 @@
 
   function said() {
     if (is(whole)) return "All charts over time show the whole run.";
-    if (is(first)) return "Charts over time begin at the steady stretch, " + seconds(first.from) + " s into the run.";
+    if (is(first)) return "Charts over time begin at the steady stretch, " + seconds(first.from) + " s in.";
     return "All charts over time show " + seconds(shown.from) + " s to " + seconds(shown.to) + " s of " + seconds(whole.to) + " s.";
   }
 

@@ -10,14 +10,14 @@ from contextlib import ExitStack
 from difflib import get_close_matches
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Self, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, TypedDict, Unpack
 
+from rlscope.answers import CheckReport, PlanAnswer, WhatIfAnswer, one_line, severity_of
 from rlscope.errors import AnalysisError, ArgumentError, ImpossibleChangeError, Limits, QueryError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from rlscope.alerts.offline import RuleOutcome, RuleReport
     from rlscope.analysis.data_quality import DataQuality
     from rlscope.analysis.result import (
         Alert,
@@ -30,13 +30,11 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
+    from rlscope.importers.join import RunFolder
+    from rlscope.importers.target import ImportOptions
     from rlscope.model.forecast.change import Change
-    from rlscope.model.forecast.layouts import Forecast, Spread
-    from rlscope.model.forecast.plan import PlanResult
     from rlscope.model.forecast.recommend import Recommendation
     from rlscope.model.forecast.result import ModelResult, NoModelResult
-    from rlscope.model.forecast.what_if import Obstacle, WhatIf
-    from rlscope.planning.schema import PlanFile
     from rlscope.reports.page.html import Charts
     from rlscope.trace.query import Argument
 
@@ -45,9 +43,6 @@ Progress: TypeAlias = Callable[[str], None]
 """Called with what is being done, in a few words."""
 PAGE_NAME: Final = "report.html"
 """Of the page, in the run's folder."""
-CheckForm = Literal["text", "json", "markdown", "junit", "github"]
-Word = TypeVar("Word", bound=str)
-_REPR_CHARACTERS: Final = 160
 
 
 class Changes(TypedDict, total=False):
@@ -113,8 +108,8 @@ class Run:
     def __init__(self, path: Folder) -> None:
         from rlscope.trace.store import open_run
 
-        self._stack = ExitStack()
-        self._run = self._stack.enter_context(open_run(Path(path)))
+        self._stack, self._folder = ExitStack(), _folder(path)
+        self._run = self._stack.enter_context(open_run(self._folder.path))
         self._is_open = True
 
     @property
@@ -166,7 +161,7 @@ class Run:
         self.close()
 
     def __repr__(self) -> str:
-        return _one_line("Run", self.run_id, str(self.path) + ("" if self._is_open else " (closed)"))
+        return one_line("Run", self.run_id, str(self.path) + ("" if self._is_open else " (closed)"))
 
 
 class Analysis:
@@ -176,16 +171,22 @@ class Analysis:
     questions of the same run.
     """
 
-    def __init__(self, path: Folder, result: "AnalysisResult") -> None:
+    def __init__(self, path: Folder, result: "AnalysisResult", folder: "RunFolder | None" = None) -> None:
         self._path = Path(path)
+        self._folder = folder or _folder(path)
         self._charts: Charts | None = None
         self.result: AnalysisResult = result
         """Everything that was computed, as one frozen dataclass."""
 
     @property
     def path(self) -> Path:
-        """The run's folder, as it was given."""
+        """The run's folder, or the file that was imported, as it was given."""
         return self._path
+
+    @property
+    def page_path(self) -> Path:
+        """Where the page goes unless another path is given."""
+        return self._folder.beside(PAGE_NAME)
 
     @property
     def run(self) -> "RunFacts":
@@ -249,12 +250,12 @@ class Analysis:
 
     def query(self, name: str, **arguments: "Argument") -> "pl.DataFrame":
         """The answer to a question, as `Run.query` gives it; the run's folder is opened for it."""
-        with Run(self._path) as run:
+        with Run(self._folder.path) as run:
             return run.query(name, **arguments)
 
     def sql(self, text: str) -> "pl.DataFrame":
         """The answer to one SELECT of your own, as `Run.sql` gives it; the run's folder is opened for it."""
-        with Run(self._path) as run:
+        with Run(self._folder.path) as run:
             return run.sql(text)
 
     def what_if(self, **changes: Unpack[Changes]) -> "WhatIfAnswer":
@@ -308,125 +309,12 @@ class Analysis:
     def __repr__(self) -> str:
         from rlscope.reports.text.verdict import headline
 
-        return _one_line("Analysis", self.run.run_id, headline(self.result))
+        return one_line("Analysis", self.run.run_id, headline(self.result))
 
     def _repr_html_(self) -> str:
         from rlscope.reports.page.html import card
 
         return card(self.result)
-
-
-class WhatIfAnswer:
-    """What a run would do with something changed, beside the run as it is, from `what_if`."""
-
-    def __init__(self, run_id: str, model: "ModelResult", answer: "WhatIf") -> None:
-        self._run_id = run_id
-        self.model: ModelResult = model
-        """The model of the run as it is."""
-        self.answer: WhatIf = answer
-        """Everything that was computed, as one frozen dataclass."""
-
-    @property
-    def now(self) -> "Forecast":
-        """The run as it is, by the model."""
-        return self.answer.now
-
-    @property
-    def predicted(self) -> "Forecast":
-        """The run as it would be; only its layout where it cannot run."""
-        return self.answer.predicted
-
-    @property
-    def gain_ratio(self) -> "Spread | None":
-        """Change of trained tokens per second, 0.1 for 10% more, with its interval; None where it cannot run."""
-        return self.answer.gain_ratio
-
-    @property
-    def obstacle(self) -> "Obstacle | None":
-        """Why it cannot run; None where it can."""
-        return self.answer.obstacle
-
-    def to_json(self) -> str:
-        """The answer as JSON, the document of `rlscope what-if --json`."""
-        from rlscope.reports.documents.what_if import what_if_document
-
-        return what_if_document(self.model, self.answer).as_json()
-
-    def __repr__(self) -> str:
-        from rlscope.reports.text.what_if import headline
-
-        return _one_line("WhatIfAnswer", self._run_id, headline(self.answer))
-
-
-class PlanAnswer:
-    """The layout to start a run with, from `plan`."""
-
-    def __init__(self, file: "PlanFile", result: "PlanResult") -> None:
-        self.file: PlanFile = file
-        """The plan as it was read."""
-        self.result: PlanResult = result
-        """Everything that was computed, as one frozen dataclass."""
-
-    @property
-    def best(self) -> "Forecast | None":
-        """The layout to start with, with its predicted rates (tokens/s); None where no layout can be used."""
-        return self.result.best
-
-    @property
-    def asked(self) -> "Forecast | None":
-        """The layout that was asked about; None without one. Its rates are None where it cannot run."""
-        return self.result.asked
-
-    def to_json(self) -> str:
-        """The answer as JSON, the document of `rlscope plan --json`."""
-        from rlscope.reports.documents.plan import plan_document
-
-        return plan_document(self.result, self.file).as_json()
-
-    def __repr__(self) -> str:
-        from rlscope.reports.text.plan import headline
-
-        return _one_line("PlanAnswer", self.file.source.name, headline(self.result))
-
-
-class CheckReport:
-    """Alert rules over a whole run, from `check`: every firing, and what could not be judged."""
-
-    def __init__(self, result: "RuleReport") -> None:
-        self.result: RuleReport = result
-        """Everything that was computed, as one frozen dataclass."""
-
-    @property
-    def alerts(self) -> "tuple[Alert, ...]":
-        """Every stretch in which a rule fired, by its start."""
-        return self.result.alerts
-
-    @property
-    def outcomes(self) -> "tuple[RuleOutcome, ...]":
-        """What each rule came to, in the order of the rules; one with no judged_ticks had too little data."""
-        return self.result.outcomes
-
-    @property
-    def findings(self) -> "tuple[Finding, ...] | None":
-        """What is wrong with the run, the most expensive first; None unless `check` was given fail_on_finding."""
-        return self.result.findings
-
-    def failed(self, fail_on: "Severity" = "critical") -> bool:
-        """Whether a rule of that severity or higher fired, or a finding fails. Raises ArgumentError."""
-        return self.result.fails(_severity(fail_on))
-
-    def to_text(self, form: CheckForm = "text", fail_on: "Severity" = "critical") -> str:
-        """The report for a terminal, or as JSON, Markdown, JUnit XML, or workflow commands of GitHub Actions.
-
-        fail_on: what `failed` is asked with. Raises ArgumentError for an unknown form or severity.
-        """
-        from rlscope.reports.documents import check
-
-        return check.FORMS[_one_of("form", form, tuple(check.FORMS))](self.result, _severity(fail_on))
-
-    def __repr__(self) -> str:
-        fired = sum(bool(outcome.alerts) for outcome in self.outcomes)
-        return _one_line("CheckReport", self.result.run_id, f"{fired} of {len(self.outcomes)} rules fired")
 
 
 def open(path: Folder) -> Run:
@@ -443,14 +331,16 @@ def analyze(
     gpus_per_node: int = 1,
     also: Folder | Sequence[Folder] = (),
     progress: Progress | None = None,
+    options: "ImportOptions | None" = None,
 ) -> Analysis:
-    """Analyse the run in a folder.
+    """Analyse the run in a folder, or a run that a framework's log or metrics file shows.
 
     max_staleness: cap on the staleness of samples (p95, in versions) in a recommended layout; None: the run's own.
     gpus_per_node: above 1, only whole nodes are moved between trainers and samplers. also: folders of other runs of the
     same model with another number of trainer GPUs, which say how training scales. progress: called with what is being
-    done. Raises RunFolderError for a folder that is not a run, AnalysisError for one of `also` that cannot be compared,
-    and ArgumentError for a number out of range.
+    done. options: of such a file, what it does not say itself. Raises RunFolderError for a folder that is not a run,
+    ImportFileError for a file that no importer knows, AnalysisError for one of `also` that cannot be compared, and
+    ArgumentError for a number out of range.
     """
     from rlscope.analysis.result import Constraints
     from rlscope.pipeline import analyze as analyze_folder
@@ -460,7 +350,8 @@ def analyze(
         Limits(0).check("max_staleness", max_staleness)
     Limits(1).check("gpus_per_node", gpus_per_node)
     constraints = Constraints(max_staleness, gpus_per_node, tuple(Path(each) for each in _several(also)))
-    return Analysis(path, analyze_folder(Path(path), progress=progress or say_nothing, constraints=constraints))
+    folder, say = _folder(path, options, progress), progress or say_nothing
+    return Analysis(path, analyze_folder(folder.path, progress=say, constraints=constraints), folder)
 
 
 def what_if(
@@ -524,8 +415,9 @@ def check(
 
     one_offs = (fail_if,) if isinstance(fail_if, str) else tuple(fail_if)
     chosen = pipeline.rules_to_check(None if rules is None else Path(rules), one_offs)
-    severity = fail_on_finding and _severity(fail_on_finding, "fail_on_finding")
-    return CheckReport(pipeline.check(Path(path), chosen, severity))
+    severity = fail_on_finding and severity_of(fail_on_finding, "fail_on_finding")
+    folder = _folder(path)
+    return CheckReport(pipeline.check(folder.path, chosen, severity))
 
 
 def report(
@@ -547,8 +439,14 @@ def report(
     if png is not None:
         written.append(analysis.to_png(png))
     if output is not None or png is None:
-        written.append(analysis.to_html(output or Path(path) / PAGE_NAME))
+        written.append(analysis.to_html(output or analysis.page_path))
     return tuple(written)
+
+
+def _folder(path: Folder, options: "ImportOptions | None" = None, say: Progress | None = None) -> "RunFolder":
+    from rlscope.importers.join import resolve
+
+    return resolve(Path(path), options, say)
 
 
 def _change(changes: Changes) -> "Change":
@@ -566,27 +464,6 @@ def _change(changes: Changes) -> "Change":
     return Change.of_options(given)
 
 
-def _severity(name: "Severity", argument: str = "fail_on") -> "Severity":
-    from rlscope.analysis.result import SEVERITIES
-
-    return _one_of(argument, name, SEVERITIES)
-
-
-def _one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:
-    if value not in known:
-        raise ArgumentError.of(name, found=repr(value), expected="one of " + ", ".join(known), next_step="Name one.")
-    return value
-
-
 def _several(paths: Folder | Sequence[Folder]) -> Sequence[Folder]:
     """One folder alone is a sequence of one."""
     return (paths,) if isinstance(paths, str | PathLike) else paths
-
-
-def _one_line(kind: str, of: str, says: str) -> str:
-    """What a class says of itself: `Analysis('monday': the trainers limit the run)`."""
-    from rlscope.format import printable
-
-    text = printable(says.rstrip("."))
-    text = text if len(text) <= _REPR_CHARACTERS else text[: _REPR_CHARACTERS - 2].rstrip() + " …"
-    return f"{kind}({of[:_REPR_CHARACTERS]!r}: {text})"

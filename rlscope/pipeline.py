@@ -45,7 +45,6 @@ QUESTIONS: Final = (
     "staleness_parts",
     "version_sources",
     "sample_strips",
-    "sample_staleness",
     "oldest_staleness",
     "batch_size",
     "waiting_requests",
@@ -110,14 +109,16 @@ def analyze_run(
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])
     losses = measure_losses(answers["ledger_timeline"], grid.bucket_ns, judged, dropped)
     progress("fitting the model")
-    model = advise(run, facts, grid, answers, constraints, others, {each.cause: each.gpu_s for each in losses})
+    refusal = None if run.imported is None else run.imported.refusal
+    lost = {each.cause: each.gpu_s for each in losses}
+    model = NoModelResult(refusal) if refusal else advise(run, facts, grid, answers, constraints, others, lost)
     progress("evaluating the built-in alert rules")
     alerts = evaluate_rules(run, built_in_rules()).alerts
     ranking = None if isinstance(model, NoModelResult) else model.ranking
     efficiency = None if isinstance(model, NoModelResult) else model.efficiency
     return AnalysisResult(
         run=facts,
-        verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, losses, ranking),
+        verdict=judge(facts, answers["ledger_timeline"], grid.bucket_ns, judged, losses, ranking, refusal),
         throughput=measure_throughput(facts, answers),
         ledger=split_decoding(evidence.ledger, answers["pass_latency"], answers["worker_extents"], efficiency),
         staleness=evidence.staleness,

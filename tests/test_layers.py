@@ -23,7 +23,7 @@ LAYERS = (
     {"alerts"},
     {"pipeline"},
     {"reports"},
-    {"api"},
+    {"api", "answers"},
     {"cli"},
 )
 """Each package imports itself and what stands before it; packages of one layer may import each other."""

@@ -124,7 +124,7 @@ ENGINE_STEPS: Final = (
         "ns",
         "start of the forward pass, or of a window of passes with a constant number of running requests",
     ),
-    Column("end_ns", _LONG, "ns", "end of the pass or window, at most 1 s after the start"),
+    Column("end_ns", _LONG, "ns", "end of the pass or window, at most 1 s after the start unless `source` is log"),
     Column("forward_passes", _INT, "count", "forward passes in the row; NULL if unknown in a sampled row", True),
     Column(
         "busy_ns",
@@ -143,7 +143,8 @@ ENGINE_STEPS: Final = (
         "source",
         _STRING,
         "",
-        "measured (by a hook, at each pass) | sampled (polled from the engine's metrics); NULL means measured",
+        "measured (by a hook, at each pass) | sampled (polled from the engine's metrics) | log (a line of the engine's "
+        "log, which sums up a window); NULL means measured",
         True,
     ),
 )
@@ -155,8 +156,14 @@ TRAIN_STEPS: Final = (
     Column("end_ns", _LONG, "ns", "end of compute"),
     Column("version_in", _LONG, "", "latest version published when the step started"),
     Column("version_out", _LONG, "", "version published after this step; version_in if none was"),
-    Column("samples", _LONG, "samples", "samples processed by this worker"),
-    Column("tokens", _LONG, "tokens", "prompt and response tokens processed by this worker"),
+    Column("samples", _LONG, "samples", "samples processed by this worker; NULL if an imported log lacks it", True),
+    Column(
+        "tokens",
+        _LONG,
+        "tokens",
+        "prompt and response tokens processed by this worker; NULL if an imported log lacks it",
+        True,
+    ),
     Column("loss", _REAL, "1", "loss", True),
     Column("grad_norm", _REAL, "1", "gradient norm", True),
     Column("entropy", _REAL, "nat", "mean token entropy", True),
@@ -234,6 +241,14 @@ SPANS: Final = (
     Column("attributes", _STRING, "", "the span's attributes as JSON"),
 )
 
+REPORTED: Final = (
+    Column("worker_id", _STRING, "", "the worker whose framework reports the value"),
+    Column("time_ns", _LONG, "ns", "when it was reported"),
+    Column("step", _LONG, "", "the optimizer step that it was reported for", True),
+    Column("name", _STRING, "", "the framework's own name for the value"),
+    Column("value", _REAL, "", "the value, in the framework's own unit; nothing is computed from it", True),
+)
+
 TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "samples": SAMPLES,
     "deliveries": DELIVERIES,
@@ -244,6 +259,7 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "queue_depths": QUEUE_DEPTHS,
     "gpu_samples": GPU_SAMPLES,
     "spans": SPANS,
+    "reported": REPORTED,
 }
 
 

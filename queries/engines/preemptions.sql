@@ -11,16 +11,24 @@
 --
 -- Tokens computed beyond the prompts were recomputed: after a preemption, or after an update that drops the KV cache.
 -- Such an update preempts all running requests. The engine counts them in its next row; they are excluded here.
-WITH steps AS (
-    SELECT *, lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns FROM engine_steps
+WITH drops AS (SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE kv = 'recomputed'),
+steps AS (
+    SELECT *, lag(end_ns) OVER (PARTITION BY worker_id ORDER BY start_ns) AS last_end_ns
+    FROM engine_steps
+    -- sorting all rows is what takes time, and most runs drop no KV cache
+    WHERE worker_id IN (SELECT worker_id FROM drops)
 ),
-drops AS (SELECT worker_id, end_ns AS dropped_ns FROM weight_updates WHERE kv = 'recomputed'),
+dropped AS (
+    SELECT sum(preemptions) AS preemptions
+    FROM steps ASOF JOIN drops ON drops.worker_id = steps.worker_id AND drops.dropped_ns <= steps.end_ns
+    WHERE start_ns >= $from_ns AND start_ns < $to_ns AND NOT coalesce(dropped_ns <= last_end_ns, FALSE)
+),
 rows AS (
     SELECT
-        sum(preemptions) FILTER (dropped_ns IS NULL OR dropped_ns <= last_end_ns) AS preemptions,
+        sum(preemptions) - coalesce((SELECT preemptions FROM dropped), 0) AS preemptions,
         count(preemptions) AS counted,
         sum(prefill_tokens) AS prefill_tokens
-    FROM steps ASOF LEFT JOIN drops ON drops.worker_id = steps.worker_id AND drops.dropped_ns <= steps.end_ns
+    FROM engine_steps
     WHERE start_ns >= $from_ns AND start_ns < $to_ns
 ),
 begun AS (

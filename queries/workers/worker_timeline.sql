@@ -19,7 +19,7 @@
 -- out  part_ns         BIGINT   length of a part, made of one or more buckets
 -- grain: one row per view, lane, sequence of parts whose states have the same shares to a tenth, state and reason
 --
--- A state below a twentieth of a part is left out of it, unless it is the largest.
+-- A state below 5% of a part is left out of it, unless it is the largest.
 WITH costs AS (
     SELECT bucket, coalesce(sum(state_ns * gpu_count) FILTER (is_waiting), 0) AS waiting_gpu_ns,
         greatest(4, least($worst_ns // $bucket_ns, (max(bucket) OVER () - min(bucket) OVER () + 1) // 10)) AS buckets

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import polars as pl
 
 from rlscope.analysis.interval import Interval
-from rlscope.analysis.observe import ASKED_OF_A_STRETCH, UnobservableError, observe
+from rlscope.analysis.observe import ASKED_OF_A_STRETCH, ASKED_OF_THE_WHOLE, UnobservableError, observe
 from rlscope.analysis.result import Constraints, RunFacts
 from rlscope.model.calibration import UncalibratableError
 from rlscope.model.decode.prior import hardware_prior
@@ -78,6 +78,7 @@ def advise(
         return NoModelResult(f"no steady stretch: {facts.window_reason}")
     stretch = Interval(window.start_ns, window.end_ns)
     try:
+        answers = {**answers, **_asked(run, grid, stretch, ASKED_OF_THE_WHOLE)}
         whole = _observe(run, facts, grid, answers, stretch)
         halves = _halves(run, facts, grid, answers, stretch)
         model_config = replace(
@@ -91,10 +92,14 @@ def advise(
 def _observe(
     run: OpenRun, facts: RunFacts, grid: Grid, answers: Mapping[str, pl.DataFrame], stretch: Interval
 ) -> Observed:
-    arguments = asdict(replace(grid, from_ns=stretch.start_ns, to_ns=stretch.end_ns))
-    asked = {name: ask(run, name, arguments) for name in ASKED_OF_A_STRETCH}
+    asked = _asked(run, grid, stretch, ASKED_OF_A_STRETCH)
     timeline = answers["ledger_timeline"]
     return observe(run.config, facts.sampler_gpus, {**answers, **asked}, timeline, grid.bucket_ns, stretch)
+
+
+def _asked(run: OpenRun, grid: Grid, stretch: Interval, names: tuple[str, ...]) -> dict[str, pl.DataFrame]:
+    arguments = asdict(replace(grid, from_ns=stretch.start_ns, to_ns=stretch.end_ns))
+    return {name: ask(run, name, arguments) for name in names}
 
 
 def _halves(

@@ -23,7 +23,7 @@ from rlscope.analysis.ledger import GENERATING, IDLE_STATES
 from rlscope.analysis.result import Bottleneck, Loss, RunFacts, SteadyWindow, Verdict
 
 if TYPE_CHECKING:
-    from rlscope.model.forecast.actions import Ranking
+    from rlscope.model.forecast.actions import Cause, Ranking
 
 # Closer than two stretches of one run.
 _TIE_RATIO: Final = 0.90
@@ -51,14 +51,16 @@ def judge(
     interval: Interval,
     losses: tuple[Loss, ...],
     ranking: "Ranking | None" = None,
+    refusal: str | None = None,
 ) -> Verdict:
     """Choose the bottleneck from the ledger over time (role, state, reason, bucket_start_ns, gpu_s).
 
     bucket_ns is the length of its buckets: one that reaches over an edge of the interval counts by its share inside.
-    losses: of `measure_losses`; ranking: of the model, None or empty where it does not explain the run.
+    losses: of `measure_losses`; ranking: of the model, None or empty where it does not explain the run; refusal: why
+    the data is no ground for a verdict, whatever it holds.
     """
     inside = interval.clip(timeline, bucket_ns)
-    unknown_reason = _unknown_reason(run, inside)
+    unknown_reason = refusal or _unknown_reason(run, inside)
     unrecorded = None if unknown_reason is not None else _unrecorded_side(inside)
     if unrecorded is not None:
         unknown_reason = _unrecorded_reason(inside, unrecorded)
@@ -66,7 +68,7 @@ def judge(
     tied: tuple[Bottleneck, ...] = ()
     if ranking is not None and ranking.losses:
         losses = _priced(losses, ranking)
-        bottleneck, tied = ranking.cause or "balanced", ranking.tied_with
+        bottleneck, tied = ranking.cause or "balanced", _seen(ranking.tied_with, losses, ranking)
     elif not _is_balanced(inside, losses):
         unknown_reason = unknown_reason or _uncovered_reason(inside, losses[0])
         bottleneck, tied = losses[0].cause, _tied(losses)
@@ -84,6 +86,13 @@ def _priced(losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Loss, ...]:
     ]
     named = {loss.cause for loss in ranked}
     return (*ranked, *(loss for loss in losses if loss.cause not in named))
+
+
+def _seen(causes: tuple["Cause", ...], losses: tuple[Loss, ...], ranking: "Ranking") -> tuple[Bottleneck, ...]:
+    """Of the causes that the model cannot tell apart, those that cost GPU time, and the one of the first action."""
+    cost = {loss.cause for loss in losses if loss.gpu_s > 0.0}
+    first = ranking.first.cause if ranking.first is not None else None
+    return tuple(cause for cause in causes if cause in cost or cause == first)
 
 
 def _tied(losses: tuple[Loss, ...]) -> tuple[Bottleneck, ...]:

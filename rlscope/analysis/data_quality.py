@@ -7,6 +7,7 @@ from typing import Final
 import polars as pl
 
 from rlscope.trace.files import SkippedFile
+from rlscope.trace.imported import Imported
 from rlscope.trace.store import OpenRun
 
 
@@ -44,6 +45,8 @@ class DataQuality:
     gaps: tuple[str, ...]
     """Everything else, one sentence each."""
     sampled_engines: tuple[SampledEngine, ...] = ()
+    imported: Imported | None = None
+    """Where an imported run comes from, and how sure its tables are; None for a run that hooks recorded."""
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -70,6 +73,7 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         workers_without_end=tuple(extents.filter(~pl.col("has_end"))["worker_id"]),
         clock_offsets=_clock_offsets(answers["clock_bounds"]),
         gaps=(*run.gaps, *empty, *faults),
+        imported=run.imported,
         sampled_engines=tuple(
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
             for row in answers["sampled_engines"].iter_rows(named=True)

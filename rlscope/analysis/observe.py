@@ -38,15 +38,18 @@ ASKED_OF_A_STRETCH: Final = (
     "samples_in_flight",
     "judged_outcomes",
     "environment_waits",
+    "preemptions",
+)
+"""Questions whose answer depends on the stretch, and is needed of its halves too."""
+ASKED_OF_THE_WHOLE: Final = (
     "group_engines",
     "batches_ahead",
-    "preemptions",
     "group_deliveries",
     "taking_order",
     "in_flight_levels",
     "queue_level",
 )
-"""Questions whose answer depends on the stretch; the others are asked once per run."""
+"""How the run is scheduled and what it holds: asked of the whole stretch alone, and the slowest to answer."""
 LEAST_STEPS_OBSERVED: Final = 3
 """Fewer steps give no spread at all."""
 _FEWEST_QUEUED: Final = 20
@@ -78,9 +81,10 @@ def observe(
 ) -> Observed:
     """What the stretch shows.
 
-    sampler_gpus: GPUs that samplers owned at once; answers: of ASKED_OF_A_STRETCH for this stretch, and of
-    worker_devices, trainer_steps, training_steps, token_staleness, oldest_staleness and weight_update_latency for the
-    run; timeline: the ledger over time, in buckets of bucket_ns. Raises UnobservableError with what is missing.
+    sampler_gpus: GPUs that samplers owned at once; answers: of ASKED_OF_A_STRETCH for this stretch, of
+    ASKED_OF_THE_WHOLE for the stretch that it is or lies in, and of worker_devices, trainer_steps, training_steps,
+    token_staleness, oldest_staleness and weight_update_latency for the run; timeline: the ledger over time, in buckets
+    of bucket_ns. Raises UnobservableError with what is missing.
     """
     gpus_per_engine, device = _gpus_per_engine(answers["worker_devices"]), _device(answers["worker_devices"])
     (steps, step_numbers), updates = _steps(answers, stretch), _updates(answers["weight_update_latency"], stretch)

@@ -243,6 +243,7 @@ class SampleStaleness:
     """Staleness of each trained sample by its oldest token."""
 
     mean: float
+    p95: int
     max: int
 
 

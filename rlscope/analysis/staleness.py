@@ -10,7 +10,7 @@ from rlscope.analysis.result import SampleStaleness, Staleness, TokenStaleness
 
 
 def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int | None) -> Staleness:
-    """The staleness of a run from token_staleness, staleness_histogram, sample_staleness and version_sources."""
+    """The staleness of a run from token_staleness, staleness_histogram, oldest_staleness and version_sources."""
     histogram = tuple(answers["staleness_histogram"].select("staleness", "tokens").iter_rows())
     tokens = sum(count for _, count in histogram)
     parts = answers["token_staleness"].select(
@@ -19,7 +19,7 @@ def summarise_staleness(answers: Mapping[str, pl.DataFrame], max_staleness: int 
     over = sum(count for age, count in histogram if max_staleness is not None and age > max_staleness)
     return Staleness(
         tokens=_token_staleness(histogram, tokens),
-        samples=_sample_staleness(answers["sample_staleness"]),
+        samples=_sample_staleness(answers["oldest_staleness"]),
         in_flight_mean=parts["in_flight"][0] / tokens if tokens else None,
         in_queue_mean=parts["in_queue"][0] / tokens if tokens else None,
         over_cap_tokens=over if max_staleness is not None and tokens else None,
@@ -72,10 +72,12 @@ def _token_staleness(histogram: tuple[tuple[int, int], ...], tokens: int) -> Tok
 
 
 def _sample_staleness(by_step: pl.DataFrame) -> SampleStaleness | None:
-    samples = int(by_step["samples"].sum())
-    if not samples:
+    counts = by_step.group_by("staleness").agg(pl.col("samples").sum()).sort("staleness")
+    histogram = tuple(counts.select("staleness", "samples").iter_rows())
+    if not histogram:
         return None
     return SampleStaleness(
-        mean=float((by_step["oldest_mean"] * by_step["samples"]).sum()) / samples,
-        max=int(by_step["oldest_max"].max()),  # type: ignore[arg-type]
+        mean=sum(age * count for age, count in histogram) / sum(count for _, count in histogram),
+        p95=weighted_quantile(histogram, 95),
+        max=histogram[-1][0],
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, plan, query, rules, watch, what_if
+from rlscope.cli import analyze, check, import_, plan, query, rules, watch, what_if
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
 
@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "app", "main"]
 COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.analyze,
     analyze.report,
+    import_.import_,
     what_if.what_if,
     plan.plan,
     check.check,
@@ -27,9 +28,9 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     query.query,
     query.queries,
 )
-"""In the order of the help; `what_if` is `rlscope what-if`."""
+"""In the order of the help; `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:
-    app.command()(_command)
+    app.command(_command.__name__.strip("_").replace("_", "-"))(_command)
 
 
 def main() -> None:

@@ -8,8 +8,24 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.api import PAGE_NAME
-from rlscope.cli.app import STDOUT, Also, JsonTo, RunFolder, note_written, print_or_write, progress_on
+from rlscope.cli.app import (
+    STDOUT,
+    Also,
+    As,
+    EngineLog,
+    GpuOwner,
+    Gpus,
+    GpusPerEngine,
+    JsonTo,
+    RunPath,
+    UtcOffset,
+    With,
+    Year,
+    note_written,
+    print_or_write,
+    progress_on,
+)
+from rlscope.importers.options import import_options
 
 
 class CardFormat(StrEnum):
@@ -20,37 +36,58 @@ class CardFormat(StrEnum):
     JSON = "json"
 
 
+Page = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", show_default="PATH/report.html, ./report.html for a file", help="The HTML report."),
+]
+Card = Annotated[
+    CardFormat, typer.Option("--format", help="What to print: the summary, Markdown for a pull request, or JSON.")
+]
+Cap = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        show_default="the run's cap",
+        help="Maximum sample staleness (p95, in versions) of a recommended layout.",
+    ),
+]
+PerNode = Annotated[int, typer.Option(min=1, help="GPUs per node; only whole nodes are moved.")]
+
+
 def analyze(
-    run_dir: RunFolder,
-    output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", show_default="RUN_DIR/report.html", help="The HTML report."),
-    ] = None,
+    path: RunPath,
+    output: Page = None,
     json_to: JsonTo = None,
-    card_format: Annotated[
-        CardFormat, typer.Option("--format", help="What to print: the summary, Markdown for a pull request, or JSON.")
-    ] = CardFormat.TEXT,
-    max_staleness: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            show_default="the run's cap",
-            help="Maximum sample staleness (p95, in versions) of a recommended layout.",
-        ),
-    ] = None,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="GPUs per node; only whole nodes are moved.")] = 1,
+    card_format: Card = CardFormat.TEXT,
+    max_staleness: Cap = None,
+    gpus_per_node: PerNode = 1,
     also: Also = None,
+    framework: As = None,
+    gpus: Gpus = None,
+    gpus_per_engine: GpusPerEngine = None,
+    with_files: With = None,
+    engine_log: EngineLog = None,
+    utc_offset: UtcOffset = None,
+    year: Year = None,
+    gpu_owner: GpuOwner = None,
 ) -> None:
-    """Print where the GPU time went and what to change; write the HTML report."""
+    """Print where the GPU time went and what to change; write the HTML report.
+
+    PATH is a run folder, or what a run without hooks left: a console log, a .wandb file or its folder, TensorBoard
+    events, JSON lines, a CSV export. docs/importers.md lists what each framework writes.
+    """
     from rlscope.reports.terminal.card import print_card
 
     if json_to == STDOUT and card_format is not CardFormat.TEXT:
         raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
+    options = import_options(
+        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()
+    )
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
-        analysis = rlscope.analyze(run_dir, max_staleness, gpus_per_node, also or (), progress)
+        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options)
         progress("drawing the page")
-        page = analysis.to_html(output or run_dir / PAGE_NAME)
+        page = analysis.to_html(output or analysis.page_path)
     if json_to is not None:
         print_or_write(json_to, analysis.to_json())
     if card_format is CardFormat.TEXT:
@@ -61,10 +98,10 @@ def analyze(
 
 
 def report(
-    run_dir: RunFolder,
+    path: RunPath,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", show_default="RUN_DIR/report.html, or none with --png", help="The HTML report."),
+        typer.Option("-o", "--output", show_default="PATH/report.html, or none with --png", help="The HTML report."),
     ] = None,
     png: Annotated[
         Path | None, typer.Option("--png", metavar="FILE", help="Write the first screen as a PNG for a slide.")
@@ -74,6 +111,6 @@ def report(
     """Write the HTML report, a PNG of its first screen, or both."""
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
-        written = rlscope.report(run_dir, output, png=png, also=also or (), progress=progress)
-    for path in written:
-        note_written(notes, path)
+        written = rlscope.report(path, output, png=png, also=also or (), progress=progress)
+    for each in written:
+        note_written(notes, each)

@@ -17,6 +17,10 @@ app = typer.Typer(
 )
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).")]
+RunPath = Annotated[
+    Path,
+    typer.Argument(metavar="PATH", help="Folder of a recorded run, or a log or metrics file of an RL framework."),
+]
 Also = Annotated[
     list[Path] | None,
     typer.Option(
@@ -25,6 +29,27 @@ Also = Annotated[
         help="Another run of the same model with a different number of trainer GPUs; shows how training scales. "
         "Repeatable.",
     ),
+]
+As = Annotated[
+    str | None,
+    typer.Option("--as", metavar="FRAMEWORK", help="Whose file it is, if its content leaves it open."),
+]
+Gpus = Annotated[str | None, typer.Option("--gpus", metavar="ROLE=N,...", help="GPUs by role: trainer=8,sampler=8.")]
+GpusPerEngine = Annotated[int | None, typer.Option("--gpus-per-engine", min=1, help="GPUs of one engine.")]
+UtcOffset = Annotated[
+    str | None, typer.Option("--utc-offset", metavar="+HH:MM", help="Time zone of a log that does not name its own.")
+]
+Year = Annotated[int | None, typer.Option("--year", help="Year of a log that does not name its own.")]
+GpuOwner = Annotated[
+    list[str] | None,
+    typer.Option("--gpu-owner", metavar="N-M=WORKER", help="Worker that owns these GPUs. Repeatable."),
+]
+With = Annotated[
+    list[Path] | None, typer.Option("--with", metavar="PATH", help="Another file of the same run. Repeatable.")
+]
+EngineLog = Annotated[
+    list[str] | None,
+    typer.Option("--engine-log", metavar="PATTERN", help="Logs of the inference engines, one per file. Repeatable."),
 ]
 JsonTo = Annotated[
     str | None, typer.Option("--json", metavar="FILE|-", help="Also write the result as JSON; - is stdout.")

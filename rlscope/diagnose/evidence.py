@@ -62,6 +62,10 @@ class FindingRule:
     """The finding, or None if the run does not have it."""
     towards: Towards | None = None
     """Where the remedy takes the run; None where it neither makes samples nor uses them up."""
+    besides: str = ""
+    """What else to do about it, whatever the first action is."""
+    keeps_remedy: bool = False
+    """Whether an action in the same direction leaves it alone, so that its remedy is shown."""
 
 
 def gpu_seconds(states: Iterable[LedgerState]) -> float:

@@ -20,18 +20,31 @@ WARNING_SHARE_RATIO: Final = 0.10
 CRITICAL_SHARE_RATIO: Final = 0.50
 
 
-def find(evidence: Evidence) -> Finding | None:
-    """The finding, or None when either side hardly waits for the other."""
-    barrier_gpu_s = evidence.state_gpu_s("no_requests", reason="barrier", roles=("sampler",))
-    waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=("trainer",))
+def turns_ratio(evidence: Evidence) -> float:
+    """Share of each side's GPU time, 0..1, in which it waits while the other works; 0 below the threshold."""
     sampler_gpu_s, trainer_gpu_s = evidence.role_gpu_s("sampler"), evidence.role_gpu_s("trainer")
     if not sampler_gpu_s or not trainer_gpu_s:
+        return 0.0
+    barrier_gpu_s, waiting_gpu_s = _waits_gpu_s(evidence)
+    both_ratio = min(barrier_gpu_s / sampler_gpu_s, waiting_gpu_s / trainer_gpu_s)
+    return both_ratio if both_ratio >= WARNING_SHARE_RATIO else 0.0
+
+
+def _waits_gpu_s(evidence: Evidence) -> tuple[float, float]:
+    """Of the samplers at the barrier, and of the trainers for samples."""
+    barrier_gpu_s = evidence.state_gpu_s("no_requests", reason="barrier", roles=("sampler",))
+    return barrier_gpu_s, evidence.state_gpu_s("waiting_for_samples", roles=("trainer",))
+
+
+def find(evidence: Evidence) -> Finding | None:
+    """The finding, or None when either side hardly waits for the other."""
+    overlap_ratio = turns_ratio(evidence)
+    if not overlap_ratio:
         return None
+    barrier_gpu_s, waiting_gpu_s = _waits_gpu_s(evidence)
+    sampler_gpu_s, trainer_gpu_s = evidence.role_gpu_s("sampler"), evidence.role_gpu_s("trainer")
     barrier_share_ratio, waiting_share_ratio = barrier_gpu_s / sampler_gpu_s, waiting_gpu_s / trainer_gpu_s
-    if min(barrier_share_ratio, waiting_share_ratio) < WARNING_SHARE_RATIO:
-        return None
     lost_ratio = (barrier_gpu_s + waiting_gpu_s) / evidence.ledger.total_gpu_s
-    overlap_ratio = min(barrier_share_ratio, waiting_share_ratio)
     return Finding(
         rule="lockstep",
         severity="critical" if lost_ratio >= CRITICAL_SHARE_RATIO else "warning",
@@ -41,6 +54,7 @@ def find(evidence: Evidence) -> Finding | None:
             "barrier_share_ratio": barrier_share_ratio,
             "waiting_gpu_s": waiting_gpu_s,
             "waiting_share_ratio": waiting_share_ratio,
+            "recoverable_gpu_s": overlap_ratio * (sampler_gpu_s + trainer_gpu_s),
         },
         start_ns=evidence.run.started_ns,
         end_ns=evidence.end_ns,
@@ -53,7 +67,7 @@ RULE = FindingRule(
     sentences=(
         "Samplers and trainers ran in lockstep: samplers waited at the barrier for {barrier_gpu_s} "
         "({barrier_share_ratio} of their GPU time) and trainers waited for samples for {waiting_gpu_s} "
-        "({waiting_share_ratio}).",
+        "({waiting_share_ratio}). Overlapping the two would recover {recoverable_gpu_s}.",
     ),
     remedy="Let samplers run one step ahead of the trainers, or colocate both phases on the same GPUs. A run that "
     "must stay on-policy accepts this cost.",

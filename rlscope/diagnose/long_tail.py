@@ -61,11 +61,12 @@ RULE = FindingRule(
     name="long_tail",
     title="Long tail",
     sentences=(
-        "Steps waited for the last tenth of their samples, {tail_s} on average over {steps}: trainers were idle for "
-        "{idle_gpu_s}, {tail_share_ratio} of their GPU time.",
+        "The last tenth of a step's samples took {tail_s} to finish, on average over {steps}. Trainers were idle "
+        "meanwhile for {idle_gpu_s}, {tail_share_ratio} of their GPU time, beyond what evenly spaced samples take.",
     ),
     remedy="Start the next samples before the last ones finish (asynchronous generation, or more in flight), cap or "
     "split long responses, or carry the tail over to the next step.",
     find=find,
     towards="more_samples",
+    keeps_remedy=True,
 )

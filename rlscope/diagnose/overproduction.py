@@ -69,4 +69,6 @@ RULE = FindingRule(
     "fewer become stale, or, if the recommended layout agrees, move GPUs from samplers to trainers.",
     find=find,
     towards="fewer_samples",
+    besides="A smaller queue, or a limit on samples in flight, makes fewer samples stale, and costs no throughput "
+    "while the trainers are busy.",
 )

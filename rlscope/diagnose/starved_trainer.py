@@ -6,14 +6,15 @@ Threshold: 10% of the trainers' GPU-seconds, about one GPU in ten: on most clust
 that. Critical from 30%, where every third trainer could have been a sampler.
 Remedy: more sampler GPUs or larger decode batches; a shorter response tail; fewer trainer GPUs if no sampler can be
 added.
-Limits: in a synchronous run the trainers wait by design while samples are generated; look at the long tail and at
-colocating both phases there. The first fill of the queue counts too: check the timeline of a short run.
+Limits: what the trainers wait while both sides alternate belongs to the finding `lockstep` and is not counted. The
+first fill of the queue is: check the timeline of a short run.
 """
 
 from typing import Final
 
 from rlscope.analysis.result import Finding
 from rlscope.diagnose.evidence import Evidence, FindingRule
+from rlscope.diagnose.lockstep import turns_ratio
 
 # One GPU in ten: the smallest share that a different layout can recover.
 WARNING_SHARE_RATIO: Final = 0.10
@@ -24,8 +25,9 @@ CRITICAL_SHARE_RATIO: Final = 0.30
 def find(evidence: Evidence) -> Finding | None:
     """The finding, or None below the threshold."""
     roles = ("trainer", "colocated")
-    waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=roles)
     trainer_gpu_s = evidence.role_gpu_s(*roles)
+    in_turns_gpu_s = turns_ratio(evidence) * evidence.role_gpu_s("trainer")
+    waiting_gpu_s = evidence.state_gpu_s("waiting_for_samples", roles=roles) - in_turns_gpu_s
     if not trainer_gpu_s or waiting_gpu_s < WARNING_SHARE_RATIO * trainer_gpu_s:
         return None
     share_ratio = waiting_gpu_s / trainer_gpu_s

@@ -6,7 +6,7 @@ Rows are written in batches as they come, so that a log of gigabytes takes const
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -19,6 +19,10 @@ from rlscope.errors import OutputError
 from rlscope.trace.imported import Certainty, Imported, SourceFile, TableOrigin, as_document
 
 _BATCH_ROWS: Final = 20_000
+_TIMES: Final = frozenset(
+    ("start_ns", "end_ns", "time_ns", "submitted_ns", "started_ns", "finished_ns", "queued_ns", "taken_ns")
+)
+_STRETCHES: Final = (("start_ns", "end_ns"), ("started_ns", "finished_ns"))
 _REALS: Final = {
     table: tuple(column.name for column in columns if column.nullable and pa.types.is_floating(column.type))
     for table, columns in TABLES.items()
@@ -40,6 +44,10 @@ class ImportOptions:
     """Of the time stamps in a log that has no year; None takes the file's."""
     gpu_owners: Mapping[int, str] = field(default_factory=dict[int, str])
     """`--gpu-owner 0-3=trainer`: worker by index of the GPU."""
+    with_files: tuple[Path, ...] = ()
+    """`--with`: other files of the same run."""
+    engine_logs: tuple[Path, ...] = ()
+    """`--engine-log`: logs of the engines, one each."""
 
 
 class ImportTarget:
@@ -54,14 +62,20 @@ class ImportTarget:
         self.relative_origin_ns = relative_origin_ns
         self.clock: Literal["wall", "relative"] = "wall"
         self.is_thinned = False
+        self.knows_samplers = False
+        """Whether some file tells what the samplers do, so that nobody needs to infer it."""
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
+        self._engines: dict[str, None] = {}
+        self._applied: list[dict[str, Any]] = []
         self._origins: dict[str, TableOrigin] = {}
         self._coverage: dict[str, float] = {}
         self._notes: dict[str, None] = {}
         self._files: list[SourceFile] = []
         self._carriers: dict[str, None] = {}
+        self._refusals: dict[str, None] = {}
+        self._cuts: list[tuple[int, int]] = []
         self._rows: dict[str, list[dict[str, Any]]] = {table: [] for table in TABLES}
         self._written: dict[str, int] = dict.fromkeys(TABLES, 0)
 
@@ -77,6 +91,10 @@ class ImportTarget:
                 held[name] = None
         if not held.keys() <= {column.name for column in TABLES[table]}:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
+        if self._cuts and not self._shift(held):
+            return
+        if table == "weight_updates" and held.get("phase") == "apply":
+            self._applied.append(held)
         rows = self._rows[table]
         rows.append(held)
         if len(rows) >= _BATCH_ROWS:
@@ -89,8 +107,42 @@ class ImportTarget:
             if worker.get(name) is None:
                 worker[name] = value
 
+    def leave_out(self, stretches: Sequence[tuple[int, int]]) -> None:
+        """Cut these stretches (ns) out of the run's time: later rows inside are dropped, and times after them move up.
+
+        For files of which only some steps are there: the rest of the run keeps its shares of time. To be called before
+        the first row of a run is added.
+        """
+        self._cuts = sorted([*self._cuts, *stretches])
+
+    def _shift(self, row: dict[str, Any]) -> bool:
+        """Move a row's times to where they are once the cuts are made; False for a row of which nothing is left."""
+        lengths = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
+        for name in _TIMES & row.keys():
+            if row[name] is not None:
+                row[name] = self._moved(row[name])
+        left = [row[end] - row[start] for start, end in _STRETCHES if row.get(start) is not None and end in row]
+        return not any(before > 0 >= after for before, after in zip(lengths, left, strict=True))
+
+    def _moved(self, time_ns: int) -> int:
+        return time_ns - sum(min(end, time_ns) - start for start, end in self._cuts if start < time_ns)
+
+    def add_engine(self, worker_id: str, **facts: object) -> None:
+        """Add one engine of the samplers, as its own log tells it.
+
+        The steps of a run know only of samplers as a whole. With engines in it, that worker gives them its GPUs.
+        """
+        self.add_worker(worker_id, "sampler", **facts)
+        self._engines[worker_id] = None
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The engines added so far."""
+        return tuple(self._engines)
+
     def extend_worker(self, worker_id: str, start_ns: int, end_ns: int) -> None:
         """Widen a worker's extent to hold this stretch."""
+        start_ns, end_ns = self._moved(start_ns), self._moved(end_ns)
         start, end = self._extents.get(worker_id, (start_ns, end_ns))
         self._extents[worker_id] = (min(start, start_ns), max(end, end_ns))
 
@@ -117,6 +169,10 @@ class ImportTarget:
         """Share of a worker's extent that the files cover, 0 to 1."""
         self._coverage[worker_id] = min(ratio, self._coverage.get(worker_id, 1.0))
 
+    def refuse_verdict(self, reason: str) -> None:
+        """Why what the files hold is no ground for a verdict."""
+        self._refusals[reason] = None
+
     def note(self, sentence: str) -> None:
         """What cannot be known, and the file or flag that would bring it; said once."""
         self._notes[sentence] = None
@@ -132,6 +188,7 @@ class ImportTarget:
 
     def finish(self, framework: str, era: str | None) -> Imported:
         """Write what is left, the workers and run.json. Raises OutputError."""
+        self._settle_engines()
         imported = Imported(
             framework=framework,
             era=era,
@@ -142,6 +199,7 @@ class ImportTarget:
             coverage=dict(self._coverage),
             is_thinned=self.is_thinned,
             notes=tuple(self._notes),
+            no_verdict=tuple(self._refusals),
         )
         for table in TABLES:
             self._flush(table)
@@ -159,6 +217,34 @@ class ImportTarget:
         # Last: a folder without run.json is no run, so an import that is killed leaves none behind.
         self._write_json("run.json", document)
         return imported
+
+    def _settle_engines(self) -> None:
+        """Share out the GPUs of the samplers as a whole, and the weights that they applied, among the engines."""
+        if not self._engines:
+            return
+        others = {name: worker for name, worker in self._workers.items() if name not in self._engines}
+        wholes = {name: worker for name, worker in others.items() if worker["role"] == "sampler"}
+        gpus = sum(int(str(worker.get("gpu_count") or 0)) for worker in wholes.values())
+        is_colocated = any(worker["role"] == "colocated" for worker in others.values())
+        for engine in self._engines:
+            worker = self._workers[engine]
+            if is_colocated:
+                worker["gpu_count"] = 0
+            elif gpus:
+                worker["gpu_count"] = gpus // len(self._engines)
+            elif worker.get("gpu_count") is None:
+                worker["gpu_count"] = 1
+                self.note("GPUs of an engine are not in its log: one is assumed. Pass --gpus-per-engine.")
+        if is_colocated:
+            self.note("The engines share the GPUs of training: what their rows show is not added to the ledger.")
+        for name, worker in wholes.items():
+            worker["gpu_count"] = 0
+            if name in self._extents:
+                for engine in self._engines:
+                    self.extend_worker(engine, *self._extents[name])
+        for row in [row for row in self._applied if row["worker_id"] in wholes]:
+            for engine in self._engines:
+                self.add("weight_updates", {**row, "worker_id": engine})
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

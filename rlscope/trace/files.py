@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN, arrow_schema
 
 from rlscope.errors import RunFolderError
+from rlscope.trace.imported import Imported, read_imported
 
 _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
@@ -32,6 +33,8 @@ class RunManifest:
     run_id: str
     created_ns: int | None
     config: Mapping[str, object]
+    imported: Imported | None = None
+    """Where the run comes from, if no hook recorded it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,7 @@ def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
         run_id=str(document.get("run_id") or path.parent.name),
         created_ns=created_ns if is_integer(created_ns) else None,
         config=cast("Mapping[str, object]", config) if isinstance(config, dict) else {},
+        imported=read_imported(document.get("imported")),
     )
 
 

@@ -63,6 +63,15 @@ class Imported:
     """Whether steps are missing at regular intervals, as in exports of at most 500 rows."""
     notes: tuple[str, ...] = ()
     """What cannot be known, and the file or flag that would bring it; one sentence each."""
+    no_verdict: tuple[str, ...] = ()
+    """Why what the files hold is no ground for a verdict; empty where it is one."""
+
+    @property
+    def refusal(self) -> str | None:
+        """Why there is no verdict, in one clause; None where nothing speaks against one."""
+        short = [worker for worker, ratio in self.coverage.items() if ratio < COMPLETE_RATIO]
+        reasons = self.no_verdict or tuple(f"the files cover {self.coverage[each]:.0%} of {each}" for each in short)
+        return "; ".join(reasons) or None
 
 
 _MODEL: Final = TypeAdapter(Imported)

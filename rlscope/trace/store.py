@@ -27,6 +27,7 @@ from rlscope.trace.files import (
     read_manifest,
     read_workers,
 )
+from rlscope.trace.imported import Imported
 from rlscope.trace.questions import find_question, macros_sql
 
 EXTENTS: Final = "worker_extents"
@@ -71,6 +72,8 @@ class OpenRun:
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     """The config as it was given, with what `config` leaves out."""
     kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
+    imported: Imported | None = None
+    """Where the run comes from, if no hook recorded it."""
 
 
 @contextmanager
@@ -110,6 +113,7 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
                 skipped_files=tuple(skipped),
                 gaps=(*gaps, *_identity_gaps(workers)),
                 settings=manifest.config,
+                imported=manifest.imported,
             )
         finally:
             connection.close()
@@ -134,7 +138,7 @@ def open_rows(
             connection.from_arrow(_workers_table(documents)).create_view("workers")
             _create_macros(connection, folder)
             _lock_down(connection, Path(scratch), folder)
-            counts = {table: held.num_rows for table, held in rows.items()}
+            counts = dict.fromkeys(TABLES, 0) | {table: held.num_rows for table, held in rows.items()}
             dropped = _dropped_rows(documents)
             yield OpenRun(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
         finally:

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 import rlscope
-from rlscope.api import CheckForm
+from rlscope.answers import CheckForm
 from rlscope.errors import ArgumentError
 
 TRACES = Path(__file__).parents[2] / "sample_traces"

@@ -158,7 +158,7 @@ def test_on_a_terminal_a_message_is_folded_and_still_points_at_what_is_wrong_in_
     ("arguments", "message"),
     [
         (("analyze", "{tmp}/gone"), "gone: found nothing; expected the folder of a run."),
-        (("analyze", "{tmp}"), ": found no run.json; expected the folder of a run"),
+        (("analyze", "{tmp}"), ": found nothing that rlscope knows; expected the folder of a run, or a log"),
         (("analyze", "{run}", "-o", "{tmp}/no/folder/x.html"), "x.html: found No such file or directory; expected"),
         (("analyze", "{run}", "--json", "{tmp}/no/folder/x.json"), "expected a file that can be written"),
         (("query", "{tmp}/gone", "ledger"), "gone: found nothing"),

@@ -73,7 +73,7 @@ def full_analysis(
                                      Loss("staleness_cap", 40.2, 0.021)), None, window.start_ns, window.end_ns),
         throughput=Throughput(8_772.2, 9_310.5, 9_120.0),
         ledger=_ledger(timeline),
-        staleness=Staleness(TokenStaleness(2.12, 2, 4, 5, 6, histogram), SampleStaleness(2.9, 6), 0.82, 1.3, 173_000,
+        staleness=Staleness(TokenStaleness(2.12, 2, 4, 5, 6, histogram), SampleStaleness(2.9, 5, 6), 0.82, 1.3, 173_000,
                             {"engine": 10_900_000, "time_join": 153_000}),
         findings=_findings(workers),
         data_quality=DataQuality(

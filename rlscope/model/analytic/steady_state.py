@@ -155,6 +155,28 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
+def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
+    """Trained response tokens per second of each layout, 0 where it cannot run: all that is asked of most draws.
+
+    The same numbers as `steady_states` gives, without what else is known of a steady state.
+    """
+    sampling = sampling_of(system)
+    runs = np.array([refused(system, sampling, layout) is None for layout in layouts], dtype=np.bool_)
+    rates = np.zeros(len(layouts))
+    if runs.any():
+        fleet = _fleet(system, sampling, [layout for layout, can in zip(layouts, runs, strict=True) if can])
+        rates[runs] = _trained_tokens_per_s(fleet, _step_s(fleet, sampler_levels(fleet)))
+    return rates
+
+
+def _step_s(fleet: SamplerFleet, levels: Levels) -> Reals:
+    return np.maximum(levels.staleness_s, fleet.trainers.total_s)
+
+
+def _trained_tokens_per_s(fleet: SamplerFleet, step_s: Reals) -> Reals:
+    return fleet.system.workload.samples_per_step * fleet.sampling.mean_tokens / step_s
+
+
 def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> SamplerFleet:
     gpus = np.array([layout.trainer_gpus for layout in layouts], dtype=np.float64)
     return SamplerFleet(
@@ -169,7 +191,7 @@ def _fleet(system: System, sampling: Sampling, layouts: Sequence[Layout]) -> Sam
 def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]:
     levels = sampler_levels(fleet)
     train_s = fleet.trainers.total_s
-    step_s = np.maximum(levels.staleness_s, train_s)
+    step_s = _step_s(fleet, levels)
     running = levels.running
     if surplus_of(fleet.system.admission) == "held":
         running = np.fmin(_keeping_up(fleet, levels.running), levels.running)
@@ -179,6 +201,7 @@ def _states(fleet: SamplerFleet, layouts: Sequence[Layout]) -> list[SteadyState]
     numbers = np.stack(
         [
             step_s,
+            _trained_tokens_per_s(fleet, step_s),
             train_s,
             train_s / levels.staleness_s,
             running,
@@ -208,14 +231,14 @@ def _state(
     by_samplers: SideLosses,
     warnings: tuple[ModelWarning, ...],
 ) -> SteadyState:
-    step_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, rate, offset = numbers
+    step_s, rate_per_s, train_s, load, running, limit, pass_s, sample_s, idle, dropped, spread, offset = numbers
     workload = fleet.system.workload
-    terms = StalenessTerms(rate, offset, workload.environment_s / step_s)
+    terms = StalenessTerms(spread, offset, workload.environment_s / step_s)
     return SteadyState(
         layout=layout,
         regime=regime_of(layout, by_trainers, by_samplers),
         step_s=step_s,
-        trained_tokens_per_s=workload.samples_per_step * fleet.sampling.mean_tokens / step_s,
+        trained_tokens_per_s=rate_per_s,
         train_s=train_s,
         load_ratio=load,
         engines=layout.sampler_gpus // fleet.system.engine.gpus,

@@ -83,6 +83,10 @@ today's rate and in the other, of which half is in common."""
 _SEED: Final = 4
 _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
+_CAP_STEPS: Final = (1, 2, 4)
+"""Versions by which a staleness cap is raised: the fewest that bring WORTHWHILE_RATIO."""
+_NO_WAIT_RATIO: Final = 0.01
+"""Of the trainers' time: with less of it spent waiting for samples, faster samplers help only by fresher samples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,11 +184,22 @@ def rank_actions(
         return Ranking()
     bench = _Bench(calibration, forecasts.today, grounds, settings)
     layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
-    actions = [*layouts, *bench.actions(observed)]
+    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s) for each in (*layouts, *bench.actions(observed))]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(bench.overlapped())
     losses = _losses(_measured(bench.removals(), observed, grounds.lost_gpu_s), actions, grounds.lost_gpu_s)
     return Ranking(_listed(actions), losses)
+
+
+def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float]) -> Action:
+    """What makes samples faster makes them fresher too: where the trainers wait for the staleness cap and never for
+    samples, it is the cap that it is against (own reasoning).
+    """
+    trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
+    never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
+    if action.cause != "samplers" or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:
+        return action
+    return replace(action, cause="staleness_cap")
 
 
 def _measured(
@@ -321,7 +336,11 @@ class _Bench:
             asked = replace(self._calibration, synchronous=False)
             found["lockstep"] = drawn_rates(asked, (self._layout,))[:, 0] / self._rates - 1.0
         names = get_args(Cause)
-        return {cause: _with_error(gains, -1 - names.index(cause)) for cause, gains in found.items()}
+        most = {"samplers": _TWICE - 1.0, "trainers": _TWICE - 1.0}
+        return {
+            cause: np.clip(_with_error(gains, -1 - names.index(cause)), 0.0, most.get(cause, np.inf))
+            for cause, gains in found.items()
+        }
 
     def _changed(self, change: Callable[[System], System]) -> Calibration:
         calibration = self._calibration
@@ -355,8 +374,7 @@ class _Bench:
         admission = self._calibration.system.admission
         cap = admission.max_staleness
         if cap is not None:
-            changed = replace(admission, max_staleness=cap + 1)
-            yield self._limit("staleness_cap", "staleness_cap", (cap, cap + 1), changed)
+            yield self._raised_cap(cap)
         doubled: tuple[tuple[ActionWhat, Cause, int | None, Callable[[int], Admission]], ...] = (
             (
                 "in_flight_limit",
@@ -383,6 +401,17 @@ class _Bench:
                 yield self._limit(what, cause, (limit, most), with_limit(most))
         yield from self._publications()
 
+    def _raised_cap(self, cap: int) -> Action | None:
+        """The cap raised by the fewest versions that bring enough; where none does, by one."""
+        admission, tried = self._calibration.system.admission, list[Action]()
+        for steps in _CAP_STEPS:
+            changed = replace(admission, max_staleness=cap + steps)
+            action = self._limit("staleness_cap", "staleness_cap", (cap, cap + steps), changed)
+            if action is None or action.gain_ratio.median >= WORTHWHILE_RATIO:
+                return action or next(iter(tried), None)
+            tried.append(action)
+        return tried[0]
+
     def _publications(self) -> Iterator[Action | None]:
         """Publish half as often: each version then costs as much, and there are half as many."""
         if not update_seconds(self._calibration.system.update):
@@ -403,7 +432,11 @@ class _Bench:
         after: float | None = None,
     ) -> Action | None:
         solved = self._solve(change)
-        return None if solved is None else self._action("fix", what, cause, (before, after), solved)
+        if solved is None:
+            return None
+        # A cost that is gone slows nothing down, and a side that is a tenth faster makes no more than a tenth more.
+        most = _FASTER - 1.0 if what in _SPEEDS else np.inf
+        return self._action("fix", what, cause, (before, after), solved, within=(0.0, most))
 
     def _limit(self, what: ActionWhat, cause: Cause, setting: tuple[int, int], changed: Admission) -> Action | None:
         solved = self._solve(lambda system: replace(system, admission=changed))
@@ -416,8 +449,11 @@ class _Bench:
         cause: Cause,
         setting: tuple[Layout | float | None, Layout | float | None],
         solved: tuple[Reals, StalenessForecast | None],
+        *,
+        within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
-        gains, staleness = _with_error(solved[0], get_args(ActionWhat).index(what)), solved[1]
+        """within: the least and the most that it can bring, whatever the error of the form."""
+        gains, staleness = np.clip(_with_error(solved[0], get_args(ActionWhat).index(what)), *within), solved[1]
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         is_sure = self._grounds.long_enough and self._grounds.replayed and likely >= SURE_RATIO
         return Action(

@@ -248,7 +248,9 @@ def _rates(
         ran = replace(layout, running_per_engine=max(1, round(mean_running(observed))))
         # The closed form of admission, whoever keeps the cap: what ran shows the cap already.
         admission = replace(whole.admission, staleness_policy=_as_admission(whole.admission.staleness_policy))
-        yield "underfilled_batches", _rate(replace(whole, admission=admission), ran)
+        underfilled = _rate(replace(whole, admission=admission), ran)
+        # The batches that ran made what was measured: whatever the closed form says of them, they cost no more.
+        yield "underfilled_batches", max(underfilled, observed.trained_tokens_per_s)
     yield "unexplained", observed.trained_tokens_per_s
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
-from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states
+from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states, trained_rates
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -299,16 +299,11 @@ def _form_error(state: SteadyState | Refused) -> float:
 
 def rates_of(calibration: Calibration, system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second in each layout; 0 where it cannot run."""
-    states = steady_states(system, layouts)
-    rates = np.array([_rate(state) for state in states], dtype=np.float64)
+    rates = trained_rates(system, layouts)
     if calibration.synchronous and calibration.layout in layouts:
         step = split_step(system, calibration.layout)
         rates[list(layouts).index(calibration.layout)] = step.trained_tokens_per_s if step else 0.0
     return rates
-
-
-def _rate(state: SteadyState | Refused) -> float:
-    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,8 +95,10 @@ class Observable:
 
     @property
     def misfit_ratio(self) -> float | None:
-        """Replayed over measured, less 1; None for shares and versions, and where either is missing."""
+        """Replayed over measured, less 1; None for shares, versions and less than one sample, or if one is missing."""
         if self.unit in ("ratio", "versions") or self.measured is None or self.replayed is None or not self.measured:
+            return None
+        if self.unit == "samples" and self.measured < 1.0:
             return None
         return self.replayed / self.measured - 1.0
 

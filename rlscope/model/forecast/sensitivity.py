@@ -16,7 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from rlscope.model.analytic.limits import Refused
-from rlscope.model.analytic.steady_state import steady_states
+from rlscope.model.analytic.steady_state import steady_states, trained_rates
 from rlscope.model.analytic.synchronous import split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -142,8 +142,7 @@ def _rate(calibration: Calibration, system: System, layout: Layout) -> float:
     if calibration.synchronous:
         step = split_step(system, layout)
         return step.trained_tokens_per_s if step else 0.0
-    state = steady_states(system, (layout,))[0]
-    return 0.0 if isinstance(state, Refused) else state.trained_tokens_per_s
+    return float(trained_rates(system, (layout,))[0])
 
 
 def _nudges(calibration: Calibration, granularity: Granularity) -> Mapping[SensitivityQuantity, _Nudge | Silence]:

@@ -3,7 +3,7 @@
 Numbers are as measured, in the unit that their name ends in; what is not known is null, and NaN never appears.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, WithJsonSchema
@@ -409,7 +409,7 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         eta=time_to_finish_json(model),
         sensitivity=None if isinstance(model, NoModelResult) else sensitivities_json(model.sensitivities),
         model=model_json(model),
-        findings=tuple(_finding(finding, verdict_words.first_action(analysis)) for finding in analysis.findings),
+        findings=tuple(_finding(finding, verdict_words.actions_of(analysis)) for finding in analysis.findings),
         alerts=tuple(AlertJson.read(alert) for alert in analysis.alerts),
         data_quality=DataQualityJson.read(analysis.data_quality),
     )
@@ -542,13 +542,13 @@ def _token_staleness(tokens: TokenStaleness) -> TokenStalenessJson:
     )
 
 
-def _finding(finding: Finding, first: Action | None) -> FindingJson:
+def _finding(finding: Finding, ranked: Sequence[Action]) -> FindingJson:
     return FindingJson(
         rule=finding.rule,
         severity=finding.severity,
         title=findings.title(finding),
         sentence=findings.sentence(finding),
-        remedy=findings.remedy(finding, first),
+        remedy=findings.remedy(finding, ranked),
         cost_gpu_s=finding.cost_gpu_s,
         evidence=finding.evidence,
         start_ns=finding.start_ns,

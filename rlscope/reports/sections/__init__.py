@@ -54,7 +54,7 @@ SECTIONS: Final = (
     Section("workers", "Worker timelines", "Workers", workers_section),
     Section("findings", "Findings, whole run", "Findings", findings_section),
     Section("staleness", "Staleness, whole run", "Staleness", staleness_section,
-            ("token_staleness", "sample_staleness", "version_sources")),
+            ("token_staleness", "oldest_staleness", "version_sources")),
     Section("engines", "Batch size of the engines", "Engines", engines_section),
     Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section,
             ("token_balance",)),

@@ -1,12 +1,13 @@
 """The findings, each with evidence, cost and remedy."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, Finding, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.reports.text import findings
-from rlscope.reports.text.verdict import first_action, no_findings
+from rlscope.reports.text.verdict import actions_of, no_findings
 
 
 class FindingWords(NamedTuple):
@@ -31,18 +32,18 @@ class FindingsSection(NamedTuple):
 
 def findings_section(analysis: AnalysisResult) -> FindingsSection:
     """Make the section."""
-    first = first_action(analysis)
-    found = [_words(number, each, analysis.run, first) for number, each in enumerate(analysis.findings, 1)]
+    ranked = actions_of(analysis)
+    found = [_words(number, each, analysis.run, ranked) for number, each in enumerate(analysis.findings, 1)]
     return FindingsSection(found, no_findings(analysis))
 
 
-def _words(number: int, finding: Finding, run: RunFacts, first: Action | None) -> FindingWords:
+def _words(number: int, finding: Finding, run: RunFacts, ranked: Sequence[Action]) -> FindingWords:
     return FindingWords(
         f"finding-{number}",
         finding.severity,
         findings.title(finding),
         findings.sentence(finding),
-        findings.remedy(finding, first),
+        findings.remedy(finding, ranked),
         "" if finding.cost_gpu_s is None else fmt.gpu_time(finding.cost_gpu_s),
         _interval(finding, run),
     )

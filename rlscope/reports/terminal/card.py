@@ -198,7 +198,9 @@ def _staleness(analysis: AnalysisResult, width: int) -> RenderableType:
             ),
             (
                 "oldest in sample",
-                "no data" if samples is None else f"mean {fmt.significant(samples.mean)}, max {samples.max}",
+                "no data"
+                if samples is None
+                else f"mean {fmt.significant(samples.mean)}, p95 {samples.p95}, max {samples.max}",
             ),
             ("added in flight", fmt.versions(staleness.in_flight_mean)),
             ("added in the queue", fmt.versions(staleness.in_queue_mean)),
@@ -242,16 +244,16 @@ def _folded(histogram: Sequence[tuple[int, int]], rows_max: int = 10) -> list[tu
 def _findings(analysis: AnalysisResult) -> RenderableType:
     if not analysis.findings:
         return Text(verdict_words.no_findings(analysis))
-    first = verdict_words.first_action(analysis)
-    return Group(*(_finding(finding, first) for finding in analysis.findings))
+    ranked = verdict_words.actions_of(analysis)
+    return Group(*(_finding(finding, ranked) for finding in analysis.findings))
 
 
-def _finding(finding: Finding, first: Action | None) -> RenderableType:
+def _finding(finding: Finding, ranked: Sequence[Action]) -> RenderableType:
     head = Text(f"{finding.severity:<9}", style=_SEVERITY_STYLES[finding.severity])
     head.append_text(plain(findings.title(finding))).stylize("bold", 9)
     if finding.cost_gpu_s is not None:
         head.append(f"  {fmt.gpu_time(finding.cost_gpu_s)}", style="not bold")
-    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding, first)), Text(""))
+    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding, ranked)), Text(""))
     return Group(head, Padding(words, (0, 0, 0, 9)))
 
 

@@ -84,7 +84,7 @@ def _finish(model: ModelResult, run: RunFacts) -> RenderableType:
 
 def _predicted(model: ModelResult) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("", "predicted", "measured", ""):
+    for title in ("", "predicted", "measured", "against predicted"):
         table.add_column(title, overflow="fold")
     for row in model_words.compared_rows(model):
         table.add_row(*row)
@@ -94,7 +94,7 @@ def _predicted(model: ModelResult) -> RenderableType:
 
 def _replayed(model: ModelResult) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for title in ("", "measured", "replayed", ""):
+    for title in ("", "measured", "replayed", "against measured"):
         table.add_column(title, overflow="fold")
     for row in model_words.short_replay_rows(model):
         table.add_row(*row)

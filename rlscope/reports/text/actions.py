@@ -11,6 +11,7 @@ from rlscope.model.forecast.actions import Action, ActionWhat, Cause
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import STEPS_TO_PREDICT
 from rlscope.model.system import Layout
+from rlscope.reports.text.names import EVIDENCE
 
 Cost = Literal["restart", "engine_restart", "engineering"]
 """restart: of the run. engine_restart: of the engines. engineering: work on code or machines."""
@@ -56,14 +57,24 @@ _RUN_SETTINGS: Final[Mapping[ActionWhat, str]] = {
 }
 """Names in run.json, for a framework that is not known."""
 _FIXES: Final[Mapping[ActionWhat, str]] = {
-    "weight_updates": "Make weight updates cheaper: publish less often, transfer while engines generate",
+    "weight_updates": "Make weight updates cheaper (publish less often, transfer while engines generate)",
     "environment": "Make the environment faster, or run more of it in parallel",
     "slow_engines": "Bring the slow engines up to the speed of the others",
-    "trainer_speed": "Make the training step faster",
-    "forward_speed": "Make each engine faster",
+    "trainer_speed": "Make training faster (a faster step, or more trainer GPUs)",
+    "forward_speed": "Make sampling faster (faster engines, or more of them)",
 }
-_LIMITS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit", "queue_capacity"})
-"""What an action raises so that more samples may start."""
+_MAKING_MORE: Final = frozenset(
+    {
+        "staleness_cap",
+        "in_flight_limit",
+        "running_samples_limit",
+        "queue_capacity",
+        "running_limit",
+        "forward_speed",
+        "slow_engines",
+    }
+)
+"""What an action raises so that more samples may start, or are made in a second."""
 _TOWARDS: Final[Mapping[Cause, Towards]] = {
     "samplers": "more_samples",
     "lockstep": "more_samples",
@@ -79,13 +90,14 @@ OPPOSITES: Final[Mapping[Towards, frozenset[Towards]]] = {
 
 def what_to_do(action: Action) -> str:
     """The action as an imperative, without a full stop."""
-    words = _imperative(action)
+    words = imperative(action)
     if action.kind != "probe":
         return words
     return f"Try it for five minutes: {words[0].lower()}{words[1:]}"
 
 
-def _imperative(action: Action) -> str:
+def imperative(action: Action) -> str:
+    """The action itself, however sure it is."""
     before, after = action.before, action.after
     if isinstance(after, Layout):
         return _layout_imperative(action, after)
@@ -130,7 +142,7 @@ def effect(action: Action) -> str:
     if action.what in ("trainer_speed", "forward_speed"):
         return f"10% faster brings {gain} throughput"
     if action.kind == "fix":
-        return f"{gain} throughput if it cost nothing"
+        return f"at most {gain} throughput, if it cost nothing"
     return f"{gain} throughput"
 
 
@@ -140,8 +152,9 @@ def staleness_words(action: Action, own_p95: int | None) -> str:
         return ""
     after = action.staleness.sample_p95
     if after == own_p95:
-        return f"staleness p95 stays {own_p95}"
-    return f"staleness p95 {after} instead of {own_p95}"
+        return f"sample staleness p95 stays {own_p95}"
+    versions = f" versions of {fmt.count(int(_number(action.after)))} steps" if action.what == "publish_every" else ""
+    return f"sample staleness p95 {after}{versions} instead of {own_p95}"
 
 
 def setting_of(action: Action, run: RunFacts) -> str | None:
@@ -189,7 +202,7 @@ def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | No
 
 def direction_of(action: Action) -> Towards | None:
     """Whether the action makes more samples for the trainers, or fewer; None where neither is its aim."""
-    return "more_samples" if action.what in _LIMITS else _TOWARDS.get(action.cause)
+    return "more_samples" if action.what in _MAKING_MORE else _TOWARDS.get(action.cause)
 
 
 class ActionRow(NamedTuple):
@@ -208,7 +221,7 @@ class ActionRow(NamedTuple):
     verify: str
 
 
-COLUMNS: Final = ActionRow("what", "throughput", "staleness p95", "evidence", "cost", "setting", "how to verify")
+COLUMNS: Final = ActionRow("what", "throughput", "sample staleness p95", "evidence", "cost", "setting", "how to verify")
 """The titles of the table."""
 TITLE: Final = "What to do, in order"
 
@@ -219,10 +232,30 @@ def action_row(action: Action, analysis: AnalysisResult, own_p95: int | None) ->
     moves = own_p95 is not None and after is not None and action.kind != "fix"
     return ActionRow(
         what=what_to_do(action),
-        gain=fmt.with_interval(fmt.signed_percent, *action.gain_ratio),
-        staleness=f"{own_p95} → {after}" if moves else "",
-        evidence="" if action.grade is None or action.kind == "fix" else action.grade,
+        gain=_gain_cell(action),
+        staleness=_staleness_cell(action, own_p95, after) if moves else "",
+        evidence="" if action.grade is None or action.kind == "fix" else EVIDENCE[action.grade],
         cost=cost_words(action),
         setting=setting_of(action, analysis.run) or "",
         verify=verify_words(action, analysis.throughput.steady_tokens_per_s),
     )
+
+
+def _gain_cell(action: Action) -> str:
+    """With what it is the gain of, where that is not the action as it stands."""
+    gain = fmt.with_interval(fmt.signed_percent, *action.gain_ratio)
+    if action.what in ("trainer_speed", "forward_speed"):
+        return f"{gain} for 10%"
+    return f"at most {gain}" if action.kind == "fix" else gain
+
+
+def _staleness_cell(action: Action, before: int | None, after: int | None) -> str:
+    if before == after:
+        return f"stays {after}"
+    if action.what == "publish_every":
+        return f"{before} → {after} (of {fmt.count(int(_number(action.after)))} steps each)"
+    return f"{before} → {after}"
+
+
+def _number(setting: Layout | float | None) -> float:
+    return 0.0 if setting is None or isinstance(setting, Layout) else setting

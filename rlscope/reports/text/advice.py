@@ -196,7 +196,7 @@ def _doubts(model: ModelResult) -> list[str]:
     known = _most_doubtful(advice) if advice.advice == "probe" and advice.reason != "too_short" else None
     if known is not None:
         lines.append(f"Largest uncertainty: {_UNKNOWN[known]}. To reduce it, {_measure(known, model)}.")
-    if advice.best.grade == "extrapolated" and advice.best is not model.forecasts.today:
+    if advice.advice in ("change", "probe") and advice.best.grade == "extrapolated":
         lines.append("Extrapolated: the run had no batches of this size.")
     if advice.advice in ("change", "probe") and advice.best.grade == "assumed":
         lines.append("The run had one batch size, and its hardware is unknown.")

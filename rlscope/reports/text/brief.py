@@ -21,7 +21,9 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
+from rlscope.reports.text.origin import source_words
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
+from rlscope.trace.imported import Imported
 
 
 class Fact(NamedTuple):
@@ -124,7 +126,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     known, steady = isinstance(result, ModelResult), _steady_states(analysis)
     return Brief(
         run_id=run.run_id,
-        about=" · ".join(_about(run)),
+        about=" · ".join(_about(run, analysis.data_quality.imported)),
         label=verdict_words.verdict_label(analysis.verdict.bottleneck),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
@@ -147,9 +149,11 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     )
 
 
-def _about(run: RunFacts) -> tuple[str, ...]:
+def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
+    has_dates = imported is None or imported.clock == "wall"
     return (
-        fmt.instant(run.started_ns),
+        *((fmt.instant(run.started_ns),) if has_dates else ()),
+        *((source_words(imported),) if imported is not None else ()),
         fmt.duration(run.duration_s),
         fmt.counted(run.n_gpus, "GPU", "GPUs"),
         fmt.counted(run.steps, "training step", "training steps"),
@@ -264,7 +268,7 @@ def _choice(result: ModelResult, actions: Sequence[Action]) -> RecommendedLayout
         ("max running per engine", [row.running for row in chosen]),
         ("steady tokens/s", [row.rate.removesuffix(" tokens/s") for row in chosen]),
         *_gain_rows(result),
-        ("staleness p95", [row.staleness for row in chosen]),
+        ("sample staleness p95", [row.staleness for row in chosen]),
     ]
     return RecommendedLayout(
         _choice_headline(result, actions),
@@ -295,7 +299,7 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
 
 
 def _achieved(analysis: AnalysisResult) -> Fact:
-    """Measured throughput of the held-out steps beside its prediction; of the steady stretch if there is none."""
+    """Measured throughput of the steady stretch, and of its held-out steps beside their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
     measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "
     if not isinstance(result, ModelResult):
@@ -305,8 +309,8 @@ def _achieved(analysis: AnalysisResult) -> Fact:
         return Fact("Trained", rate, f"{measured}too few steady steps to test a prediction")
     heldout, row = result.prediction, compared[0]
     achieved, steps = fmt.tokens_per_second(heldout.compared[0].achieved.value), fmt.count(heldout.judged_steps)
-    words = f"measured over the last {steps} steady steps; predicted {row.predicted}{_agreement(heldout.compared[0])}"
-    return Fact("Trained", achieved, words)
+    tested = f"its last {steps} steps made {achieved}, predicted {row.predicted}{_agreement(heldout.compared[0])}"
+    return Fact("Trained", rate, f"{measured}{tested}")
 
 
 def _agreement(compared: Compared) -> str:

@@ -8,6 +8,8 @@ from rlscope.diagnose import RULES
 from rlscope.reports.text.states import state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rlscope.model.forecast.actions import Action
 
 _RULES: Final = {rule.name: rule for rule in RULES}
@@ -31,24 +33,29 @@ def sentence(finding: Finding) -> str:
     return "; ".join(f"{_noun(name)}: {text}" for name, text in written.items()) or "No evidence recorded."
 
 
-def remedy(finding: Finding, first: "Action | None") -> str:
-    """What to try; first: the first action of the ranking, which no remedy pulls against."""
+def remedy(finding: Finding, ranked: "Sequence[Action]") -> str:
+    """What to try; ranked: the actions of the ranking, whose first no remedy pulls against."""
     rule = _RULES.get(finding.rule)
     if rule is None:
         return "Check the evidence; there is no standard remedy."
-    if first is None:
-        return rule.remedy
+    if not ranked:
+        return f"{rule.remedy} {rule.besides}".rstrip()
     # Who has an action has the model, which `check` does without.
     from rlscope.reports.text import actions
 
-    aim = actions.direction_of(first)
-    if aim is None or rule.towards is None:
-        return rule.remedy
-    words = actions.what_to_do(first)
-    words = words[0].lower() + words[1:]
-    if rule.towards in actions.OPPOSITES[aim]:
-        return f"First: {words}; then look again."
-    return f"The first action is against this: {words}." if rule.towards == aim else rule.remedy
+    aim = actions.direction_of(ranked[0])
+    if aim is not None and rule.towards in actions.OPPOSITES[aim]:
+        return f"First {_lower(actions.imperative(ranked[0]))}; then look again."
+    against = [number for number, each in enumerate(ranked, 1) if actions.direction_of(each) == rule.towards]
+    if rule.towards is None or rule.keeps_remedy or not against:
+        return f"{rule.remedy} {rule.besides}".rstrip()
+    place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
+    words = _lower(actions.imperative(ranked[against[0] - 1]))
+    return f"{place} is against this: {words}. {rule.besides}".rstrip()
+
+
+def _lower(words: str) -> str:
+    return words[0].lower() + words[1:]
 
 
 def _write(name: str, value: EvidenceValue) -> str:

@@ -128,7 +128,7 @@ def replay_sentence(model: ModelResult) -> str:
     """How the current layout was replayed, with which scheduling, and what is off."""
     replay = model.replay
     text = f"{_METHODS[replay.method]} Rollout scheduling: {scheduling_words(replay.scheduling)}{_stated(replay)}."
-    off = ", ".join(_OBSERVABLES[each.name] for each in replay.off)
+    off = "; ".join(_OBSERVABLES[each.name] for each in replay.off)
     if replay.explains:
         return f"{text} Off beyond its tolerance: {off}." if off else f"{text} Every quantity is within its tolerance."
     rate = replay.rate_misfit_ratio
@@ -178,15 +178,15 @@ _OBSERVABLES: Final[Mapping[ObservableName, str]] = {
     "tokens_per_s": "trained throughput",
     "step_s": "step time",
     "running_per_engine": "running requests per engine",
-    "in_flight_samples": "samples in flight, queued ones included",
+    "in_flight_samples": "samples in flight (with queued ones)",
     "queued_samples": "queue depth",
     "wait_samples_ratio": "trainers waiting for samples",
     "wait_staleness_cap_ratio": "trainers waiting for the staleness cap",
     "hold_backpressure_ratio": "engines idle: backpressure",
     "hold_staleness_cap_ratio": "engines idle: staleness cap or in-flight limit",
     "hold_other_ratio": "engines idle: nothing to do",
-    "staleness_mean": "token staleness, mean",
-    "staleness_p95": "token staleness, p95",
+    "staleness_mean": "mean token staleness",
+    "staleness_p95": "p95 token staleness",
 }
 _OBSERVABLE_WRITERS: Final[Mapping[ObservableUnit, Callable[[float | None], str]]] = {
     "tokens/s": fmt.tokens_per_second,
@@ -269,10 +269,17 @@ def finish_sentence(model: ModelResult, run: RunFacts) -> str:
 
 def baseline_sentence(model: ModelResult) -> str:
     """The upper bound and the synchronous baseline, both modelled."""
-    text = "The upper bound is for the best layout of these GPUs at measured mean costs."
+    text = (
+        "The upper bound is for the best layout of these GPUs at measured mean costs. Each bar is what its cause costs "
+        "once those below it are gone, so the upper ones can be larger than what a single action brings."
+    )
     if model.synchronous_tokens_per_s is not None:
-        rate = fmt.tokens_per_second(model.synchronous_tokens_per_s)
-        text += f" A synchronous run, with every GPU sampling and then training, is modelled at {rate}."
+        rate, achieved = model.synchronous_tokens_per_s, model.gap.achieved_tokens_per_s
+        beside = f" ({fmt.signed_percent(rate / achieved - 1.0)} against measured)" if achieved else ""
+        text += (
+            f" A colocated synchronous run, in which every GPU first samples and then trains, is modelled at "
+            f"{fmt.tokens_per_second(rate)}{beside}, if changing over costs nothing."
+        )
     return text
 
 

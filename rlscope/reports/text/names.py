@@ -97,6 +97,13 @@ GRADES: Final[Mapping[Grade, str]] = {
     "assumed": "no pass was measured",
 }
 """What the grade of a forecast means."""
+EVIDENCE: Final[Mapping[Grade, str]] = {
+    "measured": "batch sizes that ran",
+    "interpolated": "between batch sizes that ran",
+    "extrapolated": "beyond batch sizes that ran",
+    "assumed": "assumed",
+}
+"""What a modelled rate rests on, by its grade."""
 FORMS: Final[Mapping[Form, str]] = {
     "pnorm": "p-norm of reading the weights and computing each request",
     "softplus": "flat, then linear, with a soft hinge",
@@ -245,7 +252,8 @@ def layout_remark(forecast: Forecast) -> str:
     if forecast.excluded:
         return EXCLUSIONS[forecast.excluded]
     lost = _worth_saying(forecast.preemption)
-    parts = (forecast.grade or "", "" if lost is None else f"{fmt.preemptions(lost.per_sample)} a sample")
+    grade = "" if forecast.grade is None else EVIDENCE[forecast.grade]
+    parts = (grade, "" if lost is None else f"{fmt.preemptions(lost.per_sample)} a sample")
     return ", ".join(part for part in parts if part)
 
 

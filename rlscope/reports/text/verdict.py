@@ -9,6 +9,7 @@ from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
 from rlscope.model.forecast.actions import Action, Ranking
 from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, findings
+from rlscope.reports.text.origin import next_data, origin_lines
 
 
 class _Words(NamedTuple):
@@ -33,7 +34,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         label="Samplers",
         headline="Trainers wait for samples {share} of the time",
         plain_headline="Sampling sets the pace of the run",
-        cause="trainer waits for samples",
+        cause="trainers waiting for samples",
         side="trainer GPU time",
     ),
     "trainers": _Words(
@@ -52,7 +53,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "staleness_cap": _Words(
         label="Staleness cap",
-        headline="GPUs wait for the staleness cap {share} of the time",
+        headline="Waits for the staleness cap take {share} of all GPU time",
         plain_headline="A limit on samples in flight sets the pace of the run",
         cause="waits for the staleness cap",
         side="all GPU time",
@@ -73,7 +74,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
     ),
     "balanced": _Words(
         label="Balanced",
-        headline="Nothing that rlscope can compute brings 5%",
+        headline="No single change that rlscope models brings 5%",
         plain_headline="Neither side loses more than 10% of its time",
         cause="no bottleneck",
         side="GPU time",
@@ -181,7 +182,8 @@ def _pace(analysis: AnalysisResult) -> str:
     """What the removal of the cause would bring, as a sentence after a space; empty where the model does not say."""
     verdict = analysis.verdict
     loss = next((each for each in verdict.losses if each.cause == verdict.cause), None)
-    if loss is None or loss.gain_ratio is None:
+    by_an_action = any(loss is not None and each.gain_ratio == loss.gain_ratio for each in actions_of(analysis))
+    if loss is None or loss.gain_ratio is None or by_an_action:
         return ""
     return f" {_REMOVED[loss.cause]} would bring {actions.gain_words(loss.gain_ratio)}."
 
@@ -223,6 +225,8 @@ def next_step(analysis: AnalysisResult) -> str:
     invalid = next((finding for finding in analysis.findings if finding.rule in _ALARMS), None)
     if invalid is not None:
         return f"Fix “{findings.title(invalid).lower()}” (below) before anything else, then record the run again."
+    if analysis.verdict.bottleneck == "unknown" and analysis.data_quality.imported is not None:
+        return next_data()
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD[analysis.verdict.unrecorded_side]
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
@@ -246,7 +250,9 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if any(each.kind != "fix" and each.cause == verdict.cause for each in listed):
         return f"What can be set against {cause} brings less, or is less sure or staler."
     brings_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
-    return f"No setting takes {cause} away; {'this is what' if brings_most else 'of what is sure, this'} brings most."
+    return (
+        f"No setting helps against {cause}; {'this is what' if brings_most else 'of what is sure, this'} brings most."
+    )
 
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:
@@ -302,7 +308,8 @@ def no_findings(analysis: AnalysisResult) -> str:
 def gap_lines(analysis: AnalysisResult) -> list[str]:
     """Everything missing from the data, one sentence each; empty if nothing is."""
     quality = analysis.data_quality
-    lines = [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
+    lines = origin_lines(quality.imported)
+    lines += [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
     lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
         names = _some(quality.workers_without_end)

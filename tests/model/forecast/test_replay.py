@@ -55,6 +55,8 @@ def test_a_run_is_explained_where_the_replayed_rate_is_within_a_tenth_of_the_mea
         ("step_s", 2.0, 1.8, -0.1, 1.0),
         ("running_per_engine", 20.0, 24.0, 0.2, 2.0),
         ("queued_samples", 36.0, 46.0, 10 / 36, 1.0),  # a tenth of 36 and of a batch of 64
+        ("queued_samples", 1.0, 7.5, 6.5, 1.0),
+        ("queued_samples", 0.9, 7.39, None, 1.0),  # less than one sample is nothing to compare with
         ("queued_samples", 0.0, 6.4, None, 1.0),
         ("wait_samples_ratio", 0.50, 0.55, None, 1.0),
         ("hold_backpressure_ratio", 0.0, 0.05, None, 1.0),

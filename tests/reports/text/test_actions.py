@@ -58,7 +58,7 @@ WORDS = {
     ),
     "weight_updates": (
         action("weight_updates", "weight_updates", "fix", 2.0, None),
-        "Make weight updates cheaper: publish less often, transfer while engines generate",
+        "Make weight updates cheaper (publish less often, transfer while engines generate)",
     ),
     "environment": (
         action("environment", "environment", "fix", 2.0, None),
@@ -68,8 +68,14 @@ WORDS = {
         action("slow_engines", "samplers", "fix", None, None),
         "Bring the slow engines up to the speed of the others",
     ),
-    "trainer_speed": (action("trainer_speed", "trainers", "fix", 1.0, 1.1), "Make the training step faster"),
-    "forward_speed": (action("forward_speed", "samplers", "fix", 1.0, 1.1), "Make each engine faster"),
+    "trainer_speed": (
+        action("trainer_speed", "trainers", "fix", 1.0, 1.1),
+        "Make training faster (a faster step, or more trainer GPUs)",
+    ),
+    "forward_speed": (
+        action("forward_speed", "samplers", "fix", 1.0, 1.1),
+        "Make sampling faster (faster engines, or more of them)",
+    ),
 }
 
 
@@ -126,9 +132,14 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own_p95=2)
-    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "measured", "a restart")
+    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "batch sizes that ran", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own_p95=2)
-    assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%)", "", "", "work on the code or the machines")
+    assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%) for 10%", "", "", "work on the code or the machines")
+    removed = actions.action_row(WORDS["weight_updates"][0], analysis, own_p95=2)
+    assert removed.gain == "at most +20.0% (+10.0% to +30.0%)"
+    assert actions.action_row(action(), analysis, own_p95=3).staleness == "stays 3"
+    rarer = actions.action_row(WORDS["publish_every"][0], analysis, own_p95=4)
+    assert rarer.staleness == "4 → 3 (of 2 steps each)"
     assert actions.action_row(action(staleness=None), analysis, own_p95=2).staleness == ""
     assert actions.action_row(action(), analysis, own_p95=None).staleness == ""
 
@@ -182,21 +193,32 @@ def test_a_direction_opposes_what_opposes_it_and_never_itself():
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_no_remedy_pulls_against_the_first_action(rule, what):
     first, words = WORDS[what]
-    told, aim = findings.remedy(found(rule), first), actions.direction_of(first)
+    told, aim = findings.remedy(found(rule), [first]), actions.direction_of(first)
     lower = words[0].lower() + words[1:]
-    if aim is None or rule.towards is None:
-        assert told == rule.remedy
+    if aim is None or rule.towards is None or (rule.keeps_remedy and rule.towards == aim):
+        assert told == own_remedy(rule)
     elif rule.towards in actions.OPPOSITES[aim]:
-        assert told == f"First: {lower}; then look again."
+        assert told == f"First {lower}; then look again."
     elif rule.towards == aim:
-        assert told == f"The first action is against this: {lower}."
+        assert told == f"The first action is against this: {lower}. {rule.besides}".rstrip()
     else:
-        assert {rule.towards, aim} == {"fresher", "fewer_samples"} and told == rule.remedy
+        assert {rule.towards, aim} == {"fresher", "fewer_samples"} and told == own_remedy(rule)
+
+
+def own_remedy(rule) -> str:
+    return f"{rule.remedy} {rule.besides}".rstrip()
+
+
+def test_a_remedy_names_a_later_action_that_is_against_its_finding():
+    (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
+    updates, faster = WORDS["weight_updates"][0], replace(WORDS["forward_speed"][0], kind="probe")
+    told = findings.remedy(found(starved), [updates, faster])
+    assert told == "Action 2 is against this: make sampling faster (faster engines, or more of them)."
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
 def test_without_a_ranked_action_a_finding_has_its_own_remedy(rule):
-    assert findings.remedy(found(rule), None) == rule.remedy
+    assert findings.remedy(found(rule), ()) == own_remedy(rule)
 
 
 def test_each_finding_says_where_its_remedy_takes_the_run():

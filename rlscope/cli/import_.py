@@ -1,0 +1,45 @@
+"""`rlscope import`: turn the logs and metrics of a run without hooks into a run folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOffset, Year, note_written
+from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
+
+
+def import_(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="PATH... RUN_DIR", help="Files or folders of one run, then the run folder to write."),
+    ],
+    framework: As = None,
+    gpus: Gpus = None,
+    gpus_per_engine: GpusPerEngine = None,
+    engine_log: EngineLog = None,
+    utc_offset: UtcOffset = None,
+    year: Year = None,
+    gpu_owner: GpuOwner = None,
+) -> None:
+    """Write a run folder from the logs and metrics that a framework left; every command takes it."""
+    if len(paths) < 2:
+        raise typer.BadParameter("give the file or folder to import, then the run folder to write")
+    first, *others, run_dir = paths
+    options = import_options(
+        framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), others, engine_log or ()
+    )
+    notes = Console(stderr=True)
+    total = sum(path.stat().st_size for path in (first, *others, *options.engine_logs) if path.is_file())
+    bar = Progress(TextColumn("reading"), BarColumn(), DownloadColumn(), console=notes, transient=True)
+    with bar:
+        task = bar.add_task("reading", total=total or None)
+        imported = import_run(first, run_dir, options, lambda size: bar.advance(task, size))
+    for file in imported.files:
+        print(f"{file.name}: {file.lines:,} lines or records, {file.bad_lines:,} of them unreadable")
+    for note in imported.notes:
+        print(f"{note}.")
+    note_written(notes, run_dir)

@@ -1,0 +1,98 @@
+r"""Console logs: `step:12 - name:1.5 - name:2` lines, dictionaries of metrics, and a config printed at the head.
+
+Colours (ANSI) and prefixes that Ray puts before a worker's lines, as `(TaskRunner pid=123)`, are removed. A progress
+bar rewrites its line with `\r`, which ends a line here too.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rlscope.importers.importer import Progress, Source
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, read_lines, row_of
+
+_COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
+_PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
+_STEP_LINE: Final = re.compile(r"(?:^|[\s)])step:(\d+) - (\S+:.+)$")
+_PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\)?(?= - |$)")
+_WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
+_LONGEST_DICTIONARY: Final = 64 * 1024
+_LONGEST_CONFIG: Final = 256 * 1024
+_BINARY: Final = b"\x00"
+
+
+def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    config = _PrintedConfig(tally)
+    for raw in read_lines(path, tally, progress):
+        text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
+        found = _STEP_LINE.search(text) if "step:" in text else None
+        if found is not None:
+            values = {name: float(value) for name, value in _PAIR.findall(found[2])}
+            tally.bad_lines += not values
+            if values:
+                yield MetricRow(None, int(found[1]), values)
+            continue
+        prefix = _PREFIX.match(text)
+        body = text[prefix.end() :] if prefix else text
+        config.read(prefix[0] if prefix else "", body)
+        if body.startswith("{") and body.endswith("}") and ":" in body:
+            value = literal(body)
+            row = row_of(value) if isinstance(value, dict) else None
+            if row is not None:
+                yield row
+
+
+def literal(text: str) -> object:
+    """The value of a printed Python dictionary or of JSON of at most 64 kB; None for anything else. Runs nothing."""
+    if len(text) > _LONGEST_DICTIONARY:
+        return None
+    try:
+        return ast.literal_eval(_WRAPPED.sub(r"\1", text))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return parsed_json(text)
+
+
+class _PrintedConfig:
+    """Collects a dictionary that is printed over several lines, the first time that a whole one is met."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._prefix = ""
+        self._lines: list[str] = []
+        self._size = 0
+
+    def read(self, prefix: str, body: str) -> None:
+        """Take one line, without its prefix."""
+        if self._tally.config:
+            return
+        if not self._lines:
+            if body.startswith(("{'", '{"')) and not body.endswith("}"):
+                self._prefix, self._lines, self._size = prefix, [body], len(body)
+            return
+        if prefix != self._prefix:
+            return
+        self._lines.append(body)
+        self._size += len(body)
+        if body.endswith("}}") or body == "}":
+            value = _literal_of("\n".join(self._lines))
+            if isinstance(value, dict):
+                self._tally.config.update(value)
+                self._lines = []
+        if self._size > _LONGEST_CONFIG:
+            self._lines = []
+
+
+def _literal_of(text: str) -> Any:  # noqa: ANN401
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _fits(source: Source) -> bool:
+    return source.path.suffix not in (".csv", ".jsonl", ".json") and bool(source.head) and _BINARY not in source.head
+
+
+CONSOLE: Final = Carrier("console", ("*.log", "*.out", "*.txt"), _fits, _rows)

@@ -1,0 +1,542 @@
+"""The dialects: the names that each framework gives to its metrics, read in its source. Tables, no code.
+
+Phases are listed in the order of the program.
+"""
+
+from typing import Final
+
+from rlscope.importers.dialect import Dialect, Kind, Party, Phase
+
+_K = Kind
+
+_VERL_PHASES: Final = (
+    Phase("timing_s/gen", _K.TAKE),
+    Phase("timing_s/gen_max", _K.TAKE),
+    Phase("timing_s/switch_wait", _K.WAIT_BARRIER),
+    Phase("timing_s/switch_to_trainer", _K.SWITCH),
+    Phase("timing_s/reward", _K.REWARD),
+    Phase("timing_s/old_log_prob", _K.LOGPROBS),
+    Phase("timing_s/ref", _K.LOGPROBS),
+    Phase("timing_s/values", _K.LOGPROBS),
+    Phase("timing_s/adv", _K.OTHER),
+    Phase("timing_s/dump_rollout_generations", _K.OTHER),
+    Phase("timing_s/update_critic", _K.CRITIC),
+    Phase("timing_s/update_actor", _K.TRAIN),
+    Phase("timing_s/update_weights", _K.UPDATE, also=("timing_s/timing_s/param_sync", "timing_s/param_sync")),
+    Phase("timing_s/switch_to_rollout", _K.SWITCH),
+    Phase("timing_s/testing", _K.EVAL),
+    Phase("timing_s/save_checkpoint", _K.CHECKPOINT),
+)
+_VERL_2024_PHASES: Final = (
+    Phase("timing/gen", _K.TAKE),
+    Phase("timing/old_log_prob", _K.LOGPROBS),
+    Phase("timing/ref", _K.LOGPROBS),
+    Phase("timing/values", _K.LOGPROBS),
+    Phase("timing/adv", _K.OTHER),
+    Phase("timing/update_critic", _K.CRITIC),
+    Phase("timing/update_actor", _K.TRAIN),
+    Phase("timing/testing", _K.EVAL),
+    Phase("timing/save_checkpoint", _K.CHECKPOINT),
+)
+_VERL_COLUMNS: Final = {
+    "tokens": ("perf/total_num_tokens",),
+    "loss": ("actor/pg_loss",),
+    "grad_norm": ("actor/grad_norm",),
+    "entropy": ("actor/entropy", "actor/entropy_loss"),
+    "reward_mean": ("critic/rewards/mean", "critic/score/mean"),
+    "clip_ratio": ("actor/pg_clipfrac",),
+}
+_VERL_GPUS: Final = {
+    "trainer": (("trainer.n_gpus_per_node", "trainer.nnodes"),),
+    "sampler": (
+        ("rollout.n_gpus_per_node", "rollout.nnodes"),
+        ("actor_rollout_ref.rollout.n_gpus_per_node", "actor_rollout_ref.rollout.nnodes"),
+    ),
+}
+_VERL_SETTINGS: Final = {
+    "samples_per_step": (("data.train_batch_size", "actor_rollout_ref.rollout.n"),),
+    "group_size": (("actor_rollout_ref.rollout.n",),),
+    "max_output_tokens": (("data.max_response_length",),),
+    "max_running_per_engine": (("actor_rollout_ref.rollout.max_num_seqs",),),
+    "gpus_per_engine": (("actor_rollout_ref.rollout.tensor_model_parallel_size",),),
+    "total_steps": (("trainer.total_training_steps",),),
+}
+
+VERL: Final = Dialect(
+    framework="verl",
+    title="verl",
+    known_by=(("timing_s/step", "timing_s/gen"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing_s/step", "timing_s/gen"),
+            ("timing_s/step",),
+            _VERL_PHASES,
+            gpu_work=("perf/total_num_tokens", "perf/time_per_step", "perf/throughput"),
+        ),
+    ),
+    separate_when=("timing_s/update_weights", "timing_s/timing_s/param_sync", "fully_async/", "training/off_policy/"),
+    separate_config=(("trainer.v1.trainer_mode", "separate"),),
+    columns=_VERL_COLUMNS,
+    reported=(
+        "fully_async/",
+        "training/off_policy/",
+        "perf/throughput",
+        "perf/mfu/",
+        "response_length/mean",
+        "response_length/max",
+        "response_length/clip_ratio",
+        "timing_s/generate_sequences",
+        "timing_s/reshard",
+    ),
+    gpus=_VERL_GPUS,
+    settings=_VERL_SETTINGS,
+    eras=(
+        ("timing_s/agent_loop/", "timing_s, agent_loop"),
+        ("timing_s/generate_sequences", "timing_s, generate_sequences"),
+        ("perf/total_num_tokens", "timing_s, perf"),
+        ("timing_s/", "timing_s without perf"),
+    ),
+    closes=True,
+)
+VERL_2024: Final = Dialect(
+    framework="verl",
+    title="verl",
+    known_by=(("timing/gen", "timing/update_actor"),),
+    parties=(Party("trainer", "trainer", ("timing/gen", "timing/update_actor"), (), _VERL_2024_PHASES),),
+    columns=_VERL_COLUMNS,
+    reported=("response_length/mean", "response_length/max"),
+    gpus=_VERL_GPUS,
+    settings=_VERL_SETTINGS,
+    eras=(("timing/", "timing"),),
+)
+
+SKYRL: Final = Dialect(
+    framework="skyrl",
+    title="SkyRL",
+    known_by=(("timing/step", "timing/sync_weights"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing/step",),
+            ("timing/step",),
+            (
+                Phase("timing/wait_for_generation_buffer", _K.WAIT_SAMPLES),
+                Phase("timing/generate", _K.TAKE),
+                Phase("timing/postprocess_generator_output", _K.OTHER),
+                Phase("timing/convert_to_training_input", _K.OTHER),
+                Phase("timing/fwd_logprobs_values_reward", _K.LOGPROBS),
+                Phase("timing/compute_advantages_and_returns", _K.OTHER),
+                Phase("timing/train_critic_and_policy", _K.TRAIN),
+                Phase("timing/sync_weights", _K.UPDATE),
+                Phase("timing/eval", _K.EVAL, where="auto"),
+                Phase("timing/save_checkpoints", _K.CHECKPOINT, where="auto"),
+                Phase("timing/save_hf_model", _K.CHECKPOINT, where="auto"),
+            ),
+        ),
+    ),
+    separate_when=("timing/wait_for_generation_buffer",),
+    separate_config=(("trainer.placement.colocate_all", "False"),),
+    step_names=("trainer/global_step",),
+    columns={
+        "loss": ("policy/policy_loss", "policy/final_loss"),
+        "grad_norm": ("policy/raw_grad_norm", "policy/grad_norm"),
+        "entropy": ("policy/policy_entropy",),
+        "reward_mean": ("reward/avg_raw_reward", "reward/mean_raw_reward"),
+    },
+    reported=("async/", "generate/", "reward/avg_pass"),
+    gpus={
+        "trainer": (("trainer.placement.policy_num_gpus_per_node", "trainer.placement.policy_num_nodes"),),
+        "sampler": (("generator.num_inference_engines", "generator.inference_engine_tensor_parallel_size"),),
+    },
+    settings={
+        "samples_per_step": (("trainer.train_batch_size", "generator.n_samples_per_prompt"),),
+        "group_size": (("generator.n_samples_per_prompt",),),
+        "max_output_tokens": (("generator.sampling_params.max_generate_length",),),
+        "gpus_per_engine": (("generator.inference_engine_tensor_parallel_size",),),
+    },
+)
+NEMO_RL: Final = Dialect(
+    framework="nemo-rl",
+    title="NeMo-RL",
+    known_by=(("timing/train/total_step_time", "timing/train/policy_training"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing/train/total_step_time",),
+            ("timing/train/total_step_time",),
+            (
+                Phase("timing/train/data_processing", _K.OTHER),
+                Phase("timing/train/prepare_for_generation/total", _K.UPDATE, when="colocated"),
+                Phase("timing/train/exposed_generation", _K.WAIT_SAMPLES, when="separate"),
+                Phase("timing/train/generation", _K.GENERATE, when="colocated"),
+                Phase("timing/train/reward_calculation", _K.REWARD),
+                Phase("timing/train/logprob_inference_prep", _K.OTHER),
+                Phase("timing/train/policy_and_reference_logprobs", _K.LOGPROBS),
+                Phase("timing/train/advantage_calculation", _K.OTHER),
+                Phase("timing/train/training_prep", _K.OTHER),
+                Phase("timing/train/policy_training", _K.TRAIN),
+                Phase("timing/train/weight_sync", _K.UPDATE, when="separate"),
+                Phase("timing/train/checkpointing", _K.CHECKPOINT),
+            ),
+        ),
+    ),
+    separate_when=("timing/train/exposed_generation", "timing/train/weight_sync"),
+    columns={
+        "tokens": ("train/total_num_tokens",),
+        "loss": ("train/loss",),
+        "grad_norm": ("train/grad_norm",),
+        "reward_mean": ("train/reward",),
+    },
+    reported=("timing/train/idle/", "performance/", "train/avg_trajectory_age", "train/generation_lengths"),
+    gpus={"trainer": (("cluster.gpus_per_node", "cluster.num_nodes"),)},
+    settings={
+        "samples_per_step": (("grpo.num_prompts_per_step", "grpo.num_generations_per_prompt"),),
+        "group_size": (("grpo.num_generations_per_prompt",),),
+        "max_output_tokens": (("policy.generation.max_new_tokens",),),
+        "max_staleness": (("grpo.async_grpo.max_trajectory_age_steps",),),
+    },
+)
+OPENRLHF: Final = Dialect(
+    framework="openrlhf",
+    title="OpenRLHF",
+    known_by=(("timing/ppo_train", "timing/step_total"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timing/ppo_train",),
+            ("timing/step_total",),
+            (
+                Phase(None, _K.WAIT_SAMPLES, when="separate"),
+                Phase("timing/generation", _K.GENERATE, when="colocated"),
+                Phase("timing/make_experience", _K.LOGPROBS),
+                Phase("timing/ppo_train", _K.TRAIN),
+                Phase("timing/broadcast", _K.UPDATE),
+            ),
+        ),
+    ),
+    separate_config=(("async_train", "True"), ("train.async_enable", "True")),
+    strip=("train/",),
+    step_names=("global_step",),
+    columns={
+        "loss": ("policy_loss",),
+        "grad_norm": ("actor_grad_norm", "grad_norm"),
+        "entropy": ("entropy_loss",),
+        "reward_mean": ("reward",),
+    },
+    reported=("timing/generation", "response_length", "total_length", "truncated"),
+    gpus={
+        "trainer": (("actor_num_nodes", "actor_num_gpus_per_node"),),
+        "sampler": (("vllm_num_engines", "vllm_tensor_parallel_size"),),
+    },
+    settings={
+        "samples_per_step": (("rollout_batch_size", "n_samples_per_prompt"),),
+        "group_size": (("n_samples_per_prompt",),),
+        "max_output_tokens": (("generate_max_len",),),
+        "gpus_per_engine": (("vllm_tensor_parallel_size",),),
+    },
+)
+OPEN_INSTRUCT: Final = Dialect(
+    framework="open-instruct",
+    title="open-instruct",
+    known_by=(("time/trainer_waiting_for_data", "time/training"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("time/trainer_waiting_for_data", "time/training"),
+            ("time/total",),
+            (
+                Phase("time/trainer_waiting_for_data", _K.WAIT_SAMPLES),
+                Phase("time/training", _K.TRAIN),
+                Phase("time/weight_sync", _K.UPDATE),
+                Phase("time/saving", _K.CHECKPOINT),
+            ),
+        ),
+    ),
+    is_separate=True,
+    step_names=("training_step",),
+    columns={
+        "loss": ("loss/policy_avg",),
+        "grad_norm": ("optim/grad_norm",),
+        "entropy": ("policy/entropy_avg", "objective/entropy"),
+        "reward_mean": ("objective/verifiable_reward", "scores"),
+        "clip_ratio": ("policy/clipfrac_avg",),
+    },
+    reported=(
+        "time/getting_response",
+        "val/actor_tokens_per_second",
+        "learner_tokens_per_second",
+        "val/sequence_lengths",
+    ),
+    gpus={"sampler": (("vllm_num_engines", "vllm_tensor_parallel_size"),)},
+    settings={
+        "samples_per_step": (("num_unique_prompts_rollout", "num_samples_per_prompt_rollout"),),
+        "group_size": (("num_samples_per_prompt_rollout",),),
+        "max_output_tokens": (("response_length",),),
+        "max_staleness": (("async_steps",),),
+        "gpus_per_engine": (("vllm_tensor_parallel_size",),),
+    },
+)
+SLIME: Final = Dialect(
+    framework="slime",
+    title="slime or miles",
+    known_by=(("perf/train_wait_time", "perf/actor_train_time"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("perf/train_wait_time",),
+            ("perf/step_time",),
+            (
+                # train_wait holds what happens between two trainings: the weights of the last one are published first.
+                Phase("perf/update_weights_time", _K.UPDATE),
+                Phase("perf/save_model_time", _K.CHECKPOINT),
+                Phase("perf/eval_time", _K.EVAL),
+                Phase(
+                    "perf/train_wait_time",
+                    _K.TAKE,
+                    minus=("perf/update_weights_time", "perf/save_model_time", "perf/eval_time"),
+                ),
+                Phase("perf/data_preprocess_time", _K.OTHER),
+                Phase("perf/ref_log_probs_time", _K.LOGPROBS),
+                Phase("perf/log_probs_time", _K.LOGPROBS),
+                Phase("perf/actor_train_time", _K.TRAIN),
+            ),
+        ),
+    ),
+    is_separate=True,
+    colocated_when=("perf/sleep_time", "perf/wake_up_time"),
+    colocated_config=(("colocate", "True"),),
+    step_names=("rollout/step", "train/step"),
+    columns={
+        "loss": ("train/loss",),
+        "grad_norm": ("train/grad_norm",),
+        "entropy": ("train/entropy_loss",),
+        "reward_mean": ("rollout/raw_reward", "rollout/rewards"),
+    },
+    reported=(
+        "perf/rollout_time",
+        "perf/longest_sample_tokens",
+        "perf/actor_train_tok_per_s",
+        "perf/wait_time_ratio",
+        "rollout/response_len",
+        "rollout/response_lengths",
+    ),
+    gpus={
+        "trainer": (("actor_num_nodes", "actor_num_gpus_per_node"),),
+        "sampler": (("rollout_num_gpus",),),
+    },
+    settings={
+        "samples_per_step": (("rollout_batch_size", "n_samples_per_prompt"), ("global_batch_size",)),
+        "group_size": (("n_samples_per_prompt",),),
+        "max_output_tokens": (("rollout_max_response_len",),),
+        "gpus_per_engine": (("rollout_num_gpus_per_engine",),),
+    },
+)
+TRL: Final = Dialect(
+    framework="trl",
+    title="TRL (AsyncGRPO)",
+    known_by=(("perf/rollout_wait_s", "perf/step_s"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("perf/step_s",),
+            ("perf/step_s",),
+            (
+                Phase("perf/rollout_wait_s", _K.WAIT_SAMPLES),
+                Phase("perf/fwd_bwd_s", _K.TRAIN),
+                Phase("perf/optimizer_s", _K.TRAIN),
+                Phase("perf/weight_sync_s", _K.UPDATE),
+            ),
+        ),
+    ),
+    is_separate=True,
+    strip=("train/",),
+    step_names=("global_step",),
+    columns={
+        "tokens": ("num_tokens_per_step",),
+        "loss": ("loss",),
+        "grad_norm": ("grad_norm",),
+        "entropy": ("entropy",),
+        "reward_mean": ("reward",),
+        "clip_ratio": ("clip_ratio/region_mean",),
+    },
+    reported=("perf/weight_sync_", "staleness/", "queue/", "completions/mean_length", "completions/max_length"),
+    settings={"group_size": (("num_generations",),), "max_staleness": (("max_staleness",),)},
+    means_over_steps=True,
+)
+AREAL: Final = Dialect(
+    framework="areal",
+    title="AReaL",
+    known_by=(("timeperf/train_step", "timeperf/rollout"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("timeperf/train_step",),
+            (),
+            (
+                Phase("timeperf/rollout", _K.WAIT_SAMPLES),
+                Phase("timeperf/critic_values", _K.LOGPROBS),
+                Phase("timeperf/recompute_logp", _K.LOGPROBS),
+                Phase("timeperf/ref_logp", _K.LOGPROBS),
+                Phase("timeperf/compute_advantage", _K.OTHER, also=("timeperf/compute_advantages",)),
+                Phase("timeperf/train_step", _K.TRAIN),
+                Phase("timeperf/update_weights", _K.UPDATE),
+                Phase("timeperf/save", _K.CHECKPOINT),
+                Phase("timeperf/checkpoint_for_recover", _K.CHECKPOINT),
+                Phase("timeperf/eval", _K.EVAL),
+            ),
+        ),
+    ),
+    is_separate=True,
+    columns={
+        "loss": ("grpo_actor/update/loss/avg", "ppo_actor/update/loss/avg"),
+        "grad_norm": ("grpo_actor/update/grad_norm", "ppo_actor/update/grad_norm"),
+        "reward_mean": ("grpo_actor/task_reward/avg", "ppo_actor/task_reward/avg"),
+    },
+    reported=("rollout/", "grpo_actor/version_stats/", "ppo_actor/version_stats/"),
+    settings={
+        "group_size": (("gconfig.n_samples",),),
+        "max_staleness": (("rollout.max_head_offpolicyness",),),
+        "max_output_tokens": (("gconfig.max_new_tokens",),),
+    },
+)
+ROLL: Final = Dialect(
+    framework="roll",
+    title="ROLL",
+    known_by=(("time/step_total", "time/step_train"), ("time/step_train", "time/step_model_update")),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("time/step_train",),
+            ("time/step_total",),
+            (
+                Phase("time/step_model_update", _K.UPDATE),
+                Phase("time/step_rollout", _K.TAKE, also=("time/step_generate",)),
+                Phase(
+                    "time/ref_log_probs_values",
+                    _K.LOGPROBS,
+                    also=("time/ref_log_probs_values_reward", "time/ref_log_probs"),
+                ),
+                Phase("time/old_log_probs_values", _K.LOGPROBS, also=("time/old_log_probs",)),
+                Phase("time/step_train", _K.TRAIN),
+            ),
+        ),
+    ),
+    separate_config=(("async_generation_ratio", ">"),),
+    columns={
+        "loss": ("actor/total_loss", "actor_train/total_loss"),
+        "grad_norm": ("actor_train/grad_norm",),
+        "reward_mean": ("critic/score/mean", "critic/rewards/mean"),
+    },
+    reported=("system/", "tokens/response_length"),
+    settings={
+        "samples_per_step": (("rollout_batch_size", "num_return_sequences_in_group"),),
+        "group_size": (("num_return_sequences_in_group",),),
+        "max_output_tokens": (("response_length",),),
+    },
+)
+PIPELINERL: Final = Dialect(
+    framework="pipelinerl",
+    title="PipelineRL",
+    known_by=(("throughput/sec_per_step", "stats/time_waiting_for_data"),),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("throughput/sec_per_step",),
+            ("throughput/sec_per_step",),
+            (Phase("stats/time_waiting_for_data", _K.WAIT_SAMPLES, is_cumulative=True), Phase(None, _K.TRAIN)),
+        ),
+    ),
+    is_separate=True,
+    step_names=("stats/completed_steps",),
+    columns={"loss": ("rl/loss",), "grad_norm": ("stats/grad_norm",), "reward_mean": ("rl/reward",)},
+    reported=("stats/lag", "stats/queue", "dataset_stats/", "throughput/tokens_per_sec"),
+)
+PRIME_RL: Final = Dialect(
+    framework="prime-rl",
+    title="prime-rl",
+    known_by=(
+        ("time/forward_backward", "time/wait_for_batch"),
+        ("time/generate_completions", "time/update_weights"),
+        ("time/wait_for_policy",),
+    ),
+    parties=(
+        Party(
+            "trainer",
+            "trainer",
+            ("time/forward_backward",),
+            ("time/step",),
+            (
+                Phase("time/broadcast_weights", _K.UPDATE, where="auto"),
+                Phase("time/save_ckpt", _K.CHECKPOINT, where="auto"),
+                Phase("time/wait_for_batch", _K.WAIT_SAMPLES),
+                Phase("time/load_data", _K.OTHER),
+                Phase("time/forward_backward", _K.TRAIN),
+            ),
+            gpu_ratio=("perf/throughput", "perf/throughput_per_gpu"),
+        ),
+        Party(
+            "sampler",
+            "sampler",
+            ("time/generate_completions",),
+            ("time/step",),
+            (
+                Phase("time/wait_for_weight_ckpt", _K.WAIT_CAP, also=("time/wait_for_policy",)),
+                Phase("time/update_weights", _K.UPDATE),
+                Phase("time/generate_completions", _K.GENERATE),
+                Phase("time/save_ckpt", _K.CHECKPOINT, where="auto"),
+            ),
+        ),
+        Party(
+            "orchestrator",
+            "controller",
+            ("time/pack", "time/wait_for_policy"),
+            ("time/step",),
+            (Phase("time/wait_for_policy", _K.WAIT_CAP), Phase("time/pack", _K.OTHER)),
+        ),
+    ),
+    is_separate=True,
+    columns={"loss": ("loss/mean",), "grad_norm": ("optim/grad_norm",), "entropy": ("entropy/mean",)},
+    reported=(
+        "off_policy/",
+        "progress/ckpt_step",
+        "progress/tokens",
+        "perf/throughput",
+        "perf/mfu",
+        "reward/mean",
+        "seq_len/mean",
+        "seq_len/max",
+        "mismatch_kl/mean",
+    ),
+    settings={
+        "samples_per_step": (("batch_size",),),
+        "group_size": (("rollouts_per_example",),),
+        "max_staleness": (("max_off_policy_steps",), ("async_level",), ("max_async_level",)),
+    },
+)
+
+DIALECTS: Final = (
+    VERL,
+    VERL_2024,
+    SKYRL,
+    NEMO_RL,
+    OPENRLHF,
+    OPEN_INSTRUCT,
+    SLIME,
+    TRL,
+    AREAL,
+    ROLL,
+    PIPELINERL,
+    PRIME_RL,
+)
+"""All of them. The names of one never make up another's `known_by`."""

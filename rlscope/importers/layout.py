@@ -1,0 +1,149 @@
+"""Lays steps out in time: durations as logged, in the order of the program. No file is opened, no row is made.
+
+A step ends when its metrics were written; without times, steps follow each other from a fixed origin. What the phases
+of a step leave of it stays empty, and the ledger shows it as unattributed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from statistics import median
+
+from rlscope.importers.dialect import Kind, Party, Phase
+from rlscope.importers.steps import PartySteps, Step, phase_value
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A phase of a step, at its place."""
+
+    kind: Kind
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStep:
+    """A step with its phases at their places, from start_ns (with what comes before the step) to end_ns."""
+
+    step: Step
+    start_ns: int
+    end_ns: int
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Durations:
+    """The phases of a step in seconds, and the whole."""
+
+    before: tuple[tuple[Kind, float], ...]
+    inside: tuple[tuple[Kind, float], ...]
+    after: tuple[tuple[Kind, float], ...]
+    step_s: float
+
+    @property
+    def inside_s(self) -> float:
+        return sum(seconds for _, seconds in self.inside)
+
+    def lengths_ns(self) -> tuple[int, int, int]:
+        """Of what comes before the step, of the step, and of what comes after it."""
+        before_s, after_s = (sum(seconds for _, seconds in parts) for parts in (self.before, self.after))
+        return round(1e9 * before_s), round(1e9 * self.step_s), round(1e9 * after_s)
+
+
+def placed_steps(steps: PartySteps, origin_ns: int, is_separate: bool) -> tuple[PlacedStep, ...]:
+    """The steps at their places, each after the one before it; without times they begin at the origin."""
+    return tuple(_place(_counted(steps, is_separate), origin_ns, _auto_is_inside(steps)))
+
+
+def _counted(steps: PartySteps, is_separate: bool) -> PartySteps:
+    """With the phases that count in such a run."""
+    left_out = "colocated" if is_separate else "separate"
+    phases = tuple(phase for phase in steps.party.phases if phase.when != left_out)
+    return replace(steps, party=replace(steps.party, phases=phases))
+
+
+def open_ratio(steps: PartySteps, is_separate: bool) -> float | None:
+    """Median over the steps of what the phases leave of a step, or exceed it by (then negative); None without any."""
+    ratios: list[float] = []
+    auto_inside, steps = _auto_is_inside(steps), _counted(steps, is_separate)
+    for step in steps.steps:
+        durations = _durations(steps.party, step, auto_inside, None)
+        if durations.step_s > 0.0 and durations.inside:
+            ratios.append(1.0 - durations.inside_s / durations.step_s)
+    return median(ratios) if ratios else None
+
+
+def _durations(party: Party, step: Step, auto_inside: bool, previous: Step | None) -> _Durations:
+    parts: dict[str, list[tuple[Kind, float]]] = {"before": [], "inside": [], "after": []}
+    rest: tuple[int, Kind] | None = None
+    for phase in party.phases:
+        where = phase.where if phase.where != "auto" else ("inside" if auto_inside else "before")
+        seconds = _phase_s(phase, step, previous)
+        if phase.name is None:
+            rest = len(parts["inside"]), phase.kind
+        elif seconds:
+            parts[where].append((phase.kind, seconds * step.count))
+    inside_s = sum(seconds for _, seconds in parts["inside"])
+    stated = next((step.count * step.values[name] for name in party.step if step.values.get(name, 0.0) > 0.0), None)
+    if rest is not None and stated is not None and stated > inside_s:
+        parts["inside"].insert(rest[0], (rest[1], stated - inside_s))
+    return _Durations(
+        tuple(parts["before"]), tuple(parts["inside"]), tuple(parts["after"]), inside_s if stated is None else stated
+    )
+
+
+def _phase_s(phase: Phase, step: Step, previous: Step | None) -> float | None:
+    seconds = phase_value(phase, step.values)
+    if not phase.is_cumulative or seconds is None:
+        return seconds
+    before = phase_value(phase, previous.values) if previous is not None else 0.0
+    return max(0.0, seconds - (before or 0.0))
+
+
+def _auto_is_inside(steps: PartySteps) -> bool:
+    """Whether the phases whose place differs between releases lie inside the step: where the sums close better so."""
+    if not any(phase.where == "auto" for phase in steps.party.phases):
+        return True
+    inside, outside = list[float](), list[float]()
+    for step in steps.steps:
+        as_inside = _durations(steps.party, step, True, None)
+        inside.append(abs(as_inside.step_s - as_inside.inside_s))
+        as_before = _durations(steps.party, step, False, None)
+        outside.append(abs(as_before.step_s - as_before.inside_s))
+    return sum(inside) <= sum(outside)
+
+
+def _place(steps: PartySteps, origin_ns: int, auto_inside: bool) -> Iterator[PlacedStep]:
+    last_ns: int | None = None
+    previous: Step | None = None
+    for step in steps.steps:
+        durations = _durations(steps.party, step, auto_inside, previous)
+        previous = step
+        before_ns, inside_ns, after_ns = durations.lengths_ns()
+        whole_ns = before_ns + inside_ns + after_ns
+        end_ns = (origin_ns if last_ns is None else last_ns) + whole_ns if step.end_ns is None else step.end_ns
+        first_ns = end_ns - whole_ns
+        start_ns = first_ns if last_ns is None else max(last_ns, first_ns)
+        if end_ns <= start_ns:
+            continue
+        pieces = (
+            *_row_of_pieces(durations.before, first_ns, first_ns + before_ns),
+            *_row_of_pieces(durations.inside, first_ns + before_ns, end_ns - after_ns),
+            *_row_of_pieces(durations.after, end_ns - after_ns, end_ns),
+        )
+        yield PlacedStep(step, start_ns, end_ns, tuple(_clipped(pieces, start_ns)))
+        last_ns = end_ns
+
+
+def _row_of_pieces(parts: tuple[tuple[Kind, float], ...], start_ns: int, end_ns: int) -> Iterator[Piece]:
+    for kind, seconds in parts:
+        stop_ns = min(end_ns, start_ns + round(1e9 * seconds))
+        if stop_ns > start_ns:
+            yield Piece(kind, start_ns, stop_ns)
+        start_ns = stop_ns
+
+
+def _clipped(pieces: tuple[Piece, ...], start_ns: int) -> Iterator[Piece]:
+    for piece in pieces:
+        if piece.end_ns > start_ns:
+            yield Piece(piece.kind, max(start_ns, piece.start_ns), piece.end_ns)

@@ -1,0 +1,324 @@
+"""Lines of a log of any size, without colours and Ray's prefixes, and the times that their stamps mean.
+
+A log is read in constant memory. What a line means is for the importers to say.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, cast
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Progress
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import SourceFile
+
+_CHUNK_BYTES: Final = 1 << 20
+LONGEST_LINE_BYTES: Final = 1 << 20
+"""A longer line of a console is no line: it is counted as bad and skipped."""
+LONGEST_RECORD_BYTES: Final = 64 << 20
+"""The same for a file with one JSON record a line, which may hold all tokens of a sample."""
+
+_ANSI: Final = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+_ACTOR: Final = re.compile(r"^\s*\((?P<actor>[\w.:\[\]=-]+ pid=\d+(?:, ip=[\w.:]+)?)\)\s?")
+_REPEATED: Final = re.compile(r"\s*\[repeated (?P<times>\d+)x across cluster\].*$")
+
+_SECOND_NS: Final = 1_000_000_000
+_STAMP: Final = re.compile(
+    r"(?:(?:(?P<year>\d{4})-)?(?P<month>\d\d)-(?P<day>\d\d)[ T])?(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)"
+    r"(?:[.,](?P<fraction>\d{1,9}))?(?P<zone>Z|[+-]\d\d:?\d\d)?$"
+)
+_FURTHEST_S: Final = 14 * 3600
+"""No zone is further from UTC."""
+_QUARTER_HOUR_S: Final = 900
+_HALF_DAY: Final = timedelta(hours=12)
+_HALF_YEAR: Final = timedelta(days=180)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a console, without colours."""
+
+    text: str
+    actor: str | None
+    """The Ray actor that printed it, as "VllmGenerationWorker pid=588923, ip=10.0.0.1"; None where none is named."""
+    merged: int
+    """Lines of other actors that Ray's driver merged into this one, and dropped."""
+
+
+class LogFile:
+    """A file of lines, which counts those it has read and those that could not be."""
+
+    def __init__(self, path: Path, progress: Progress, longest_bytes: int = LONGEST_LINE_BYTES) -> None:
+        self.path = path
+        self.lines = 0
+        self.bad_lines = 0
+        self.merged_lines = 0
+        """Lines that Ray's driver merged into others: what they said is not in the file."""
+        self._progress = progress
+        self._longest_bytes = longest_bytes
+        self._bytes = 0
+
+    def __iter__(self) -> Iterator[Line]:
+        for raw in self.raw_lines():
+            line = clean(raw.decode("utf-8", errors="replace"))
+            self.merged_lines += line.merged
+            yield line
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """The JSON objects of a file that has one a line; any other line is counted as bad."""
+        for raw in self.raw_lines():
+            if not raw.strip():
+                continue
+            try:
+                record: object = json.loads(raw)
+            except (ValueError, RecursionError):
+                self.bad_lines += 1
+                continue
+            if isinstance(record, dict):
+                yield cast("dict[str, Any]", record)
+            else:
+                self.bad_lines += 1
+
+    def whole(self) -> list[dict[str, Any]]:
+        """The one JSON object that a small file is, over however many lines; none where it is not one."""
+        try:
+            document: object = json.loads(b"\n".join(self.raw_lines()))
+        except (ValueError, RecursionError):
+            return []
+        return [cast("dict[str, Any]", document)] if isinstance(document, dict) else []
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """The lines as bytes. A progress bar's carriage returns end lines too. Raises ImportFileError."""
+        try:
+            with self.path.open("rb") as file:
+                yield from self._split(iter(lambda: file.read(_CHUNK_BYTES), b""))
+        except OSError as error:
+            raise ImportFileError.of(
+                self.path,
+                found=str(error),
+                expected="a file that can be read",
+                next_step="Check the path and permissions.",
+            ) from error
+
+    def say_merged(self, target: ImportTarget) -> None:
+        """Say that Ray's driver left lines out, if it did."""
+        if self.merged_lines:
+            target.note(
+                f"Ray merged {self.merged_lines:,} lines into others in {self.path.name}: set RAY_DEDUP_LOGS=0, or pass"
+                " the workers' own logs."
+            )
+
+    def source(self) -> SourceFile:
+        """What was read of the file so far."""
+        return SourceFile(self.path.name, self._bytes, self.lines, self.bad_lines)
+
+    def _split(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        rest = b""
+        is_too_long = False
+        for chunk in chunks:
+            self._bytes += len(chunk)
+            self._progress(len(chunk))
+            *whole, rest = re.split(rb"\r\n|[\r\n]", rest + chunk)
+            if whole and is_too_long:
+                # The end of a line whose start was thrown away.
+                whole.pop(0)
+                is_too_long = False
+            for line in whole:
+                yield from self._counted(line)
+            if len(rest) > self._longest_bytes:
+                if not is_too_long:
+                    self.lines += 1
+                    self.bad_lines += 1
+                rest, is_too_long = b"", True
+        if rest and not is_too_long:
+            yield from self._counted(rest)
+
+    def _counted(self, line: bytes) -> Iterator[bytes]:
+        if not line:
+            return
+        self.lines += 1
+        if len(line) > self._longest_bytes:
+            self.bad_lines += 1
+        else:
+            yield line
+
+
+def clean(text: str) -> Line:
+    """A line without colours, the prefix of the Ray actor and the suffix of Ray's merging."""
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    actor, merged = None, 0
+    if text.lstrip().startswith("(") and (prefix := _ACTOR.match(text)):
+        actor, text = prefix["actor"], text[prefix.end() :]
+    if "[repeated " in text and (suffix := _REPEATED.search(text)):
+        # "repeated 3x" stands for this line and two others.
+        text, merged = text[: suffix.start()], max(0, int(suffix["times"]) - 1)
+    return Line(text, actor, merged)
+
+
+def clean_lines(text: str) -> Iterator[Line]:
+    """The lines of the head of a file."""
+    return (clean(line) for line in re.split(r"\r\n|[\r\n]", text))
+
+
+def to_ns(seconds: float) -> int:
+    """Seconds as whole nanoseconds."""
+    return round(seconds * _SECOND_NS)
+
+
+def safe_worker_id(name: str) -> str:
+    """A name as a worker id: what it may not hold becomes a dash."""
+    return re.sub(r"[^A-Za-z0-9_.]+", "-", name).strip("-")[:128] or "worker"
+
+
+class LogClock:
+    """Nanoseconds since the UTC epoch of one log's stamps, which are local times and may lack the year or the date."""
+
+    def __init__(self, first: datetime, offset_s: int) -> None:
+        self._latest = first.replace(tzinfo=None)
+        self.offset_s = offset_s
+
+    def time_ns(self, stamp: str) -> int | None:
+        """The time of a stamp; None for text that is none."""
+        local = _local(stamp, self._latest)
+        if local is None:
+            return None
+        self._latest = max(self._latest, local.replace(tzinfo=None))
+        return _ns(local, self.offset_s if local.tzinfo is None else 0)
+
+
+def open_clock(path: Path, pattern: re.Pattern[str], target: ImportTarget, options: ImportOptions) -> LogClock | None:
+    """The clock of a log whose stamps the pattern's group `ts` finds; None for a log without any.
+
+    The zone is `--utc-offset`, else the quarter hour that brings the log into the run that it is joined to. A log by
+    itself keeps its local times, which the target then says. Raises ImportFileError where two zones fit equally well.
+    """
+    first, last = _first_stamp(path, pattern), _last_stamp(path, pattern)
+    if first is None or last is None:
+        return None
+    ended = datetime.fromtimestamp(path.stat().st_mtime, UTC).replace(tzinfo=None)
+    start, end = _stretch(first, last, options.year, ended)
+    if start.tzinfo is not None:
+        return LogClock(start, 0)
+    return LogClock(start, _offset_s(path, (_ns(start, 0), _ns(end, 0)), target, options))
+
+
+def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options: ImportOptions) -> int:
+    if options.utc_offset_s is not None:
+        return options.utc_offset_s
+    run = target.extent()
+    if run is None:
+        target.clock = "relative"
+        target.note(
+            "The log's time zone is not known: its times are shown as if they were UTC. Pass --utc-offset, such as"
+            " +02:00."
+        )
+        return 0
+    offsets = range(-_FURTHEST_S, _FURTHEST_S + 1, _QUARTER_HOUR_S)
+    inside = {offset: _overlap_ns(naive, run, offset) for offset in offsets}
+    most = max(inside.values())
+    if most > 0:
+        best = [offset for offset in offsets if inside[offset] == most]
+        if len(best) == 1:
+            return best[0]
+        if 0 in best:
+            target.note(
+                f"The time zone of {path.name} is not settled by the run that it is joined to: UTC is taken."
+                " Pass --utc-offset, such as +02:00."
+            )
+            return 0
+    if target.clock == "relative" and most <= 0:
+        target.note(
+            f"{path.name} and the run's steps have no common clock: both are laid from their starts, so which engine"
+            " state met which step is not known. A log of the steps with time stamps would tell."
+        )
+        return (naive[0] - run[0]) // _SECOND_NS
+    raise ImportFileError.of(
+        path,
+        found="local times whose zone "
+        + ("brings them nowhere near the run" if most <= 0 else "is not settled by the run"),
+        expected="times inside the run that the log is joined to",
+        next_step="Pass --utc-offset, such as +02:00; --year where the stamps have none.",
+    )
+
+
+def _overlap_ns(naive: tuple[int, int], run: tuple[int, int], offset_s: int) -> int:
+    shift = offset_s * _SECOND_NS
+    # A log of one line has no length, yet is inside the run or not.
+    return min(naive[1] - shift, run[1]) - max(naive[0] - shift, run[0]) + 1
+
+
+def _first_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
+    for line in LogFile(path, lambda _bytes: None):
+        if (found := pattern.search(line.text)) and found["ts"]:
+            return found["ts"]
+    return None
+
+
+def _last_stamp(path: Path, pattern: re.Pattern[str]) -> str | None:
+    """The last stamp, looked for from the end of the file."""
+    end = path.stat().st_size
+    rest = b""
+    with path.open("rb") as file:
+        while end > 0:
+            start = max(0, end - _CHUNK_BYTES)
+            file.seek(start)
+            lines = (file.read(end - start) + rest).splitlines()
+            for raw in reversed(lines if start == 0 else lines[1:]):
+                found = pattern.search(clean(raw.decode("utf-8", errors="replace")).text)
+                if found and found["ts"]:
+                    return found["ts"]
+            rest = lines[0][:LONGEST_LINE_BYTES] if lines else b""
+            end = start
+    return None
+
+
+def _stretch(first: str, last: str, year: int | None, ended: datetime) -> tuple[datetime, datetime]:
+    """The times of a log's first and last stamp, with the year and the date that they lack from the file's own time."""
+    has_date, has_year = "-" in first[:5], len(first) > 4 and first[4] == "-"
+    if has_year:
+        start = _local(first, ended) or ended
+        return start, _local(last, start) or start
+    if not has_date:
+        start = _local(first, ended.replace(hour=0, minute=0, second=0, microsecond=0)) or ended
+        return start, _local(last, start) or start
+    end = _local(last, datetime(year or ended.year, 1, 1)) or ended
+    if year is None and end.replace(tzinfo=None) > ended + timedelta(days=2):
+        end = end.replace(year=end.year - 1)
+    start = _local(first, end) or end
+    if start > end:
+        start, end = (start, end.replace(year=end.year + 1)) if year else (start.replace(year=start.year - 1), end)
+    return start, end
+
+
+def _local(stamp: str, latest: datetime) -> datetime | None:
+    """A stamp as a time, with what it lacks from the latest one before it; midnight and New Year go forward."""
+    found = _STAMP.match(stamp.strip())
+    if found is None:
+        return None
+    latest = latest.replace(tzinfo=None)
+    fraction = int((found["fraction"] or "0").ljust(6, "0")[:6])
+    date = {name: int(found[name]) for name in ("year", "month", "day") if found[name]}
+    with suppress(ValueError):
+        time = latest.replace(
+            **date, hour=int(found["h"]), minute=int(found["m"]), second=int(found["s"]), microsecond=fraction
+        )
+        zone = found["zone"]
+        time = time.replace(tzinfo=datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo if zone else None)
+        if zone or "year" in date:
+            return time
+        if "month" not in date:
+            return time + timedelta(days=1) if latest - time > _HALF_DAY else time
+        return time.replace(year=time.year + 1) if latest - time > _HALF_YEAR else time
+    return None
+
+
+def _ns(local: datetime, offset_s: int) -> int:
+    known = local if local.tzinfo is not None else local.replace(tzinfo=UTC)
+    since = known - datetime(1970, 1, 1, tzinfo=UTC)
+    return ((since.days * 86_400 + since.seconds - offset_s) * 1_000_000 + since.microseconds) * 1_000

@@ -1,0 +1,484 @@
+"""The telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, GPUs, and turns of every sample.
+
+Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/YYYYMMDD_HH.jsonl`; see
+`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it: the dumps themselves are pickles, which are
+never read.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.in_flight import InFlight
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
+from rlscope.importers.slime import TIMER_MEANINGS, TRAIN, UPDATE, WAIT
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.timers import Meaning, Span, add_activity
+from rlscope.trace.imported import Certainty
+
+_META: Final = "meta.json"
+_COLUMNS: Final = ("sample_index", "response_length", "total_length", "loss_mask")
+_MEGABYTE: Final = 1 << 20
+_RUNNING, _QUEUED, _TOKENS, _PROMPTS = (
+    "sglang_num_running_reqs",
+    "sglang_num_queue_reqs",
+    "sglang_generation_tokens_total",
+    "sglang_prompt_tokens_total",
+)
+_SERIES: Final = frozenset({_RUNNING, _QUEUED, _TOKENS, _PROMPTS})
+_LONGEST_SAMPLE_S: Final = 60.0
+"""Two readings further apart are of two stretches: the engine was away between them."""
+_TOOL_FACTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
+
+
+class _Lengths(NamedTuple):
+    """What the columns say of one sample."""
+
+    step: int
+    prompt_tokens: int
+    turns: tuple[int, ...]
+    """Tokens that the policy sampled, by turn."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The last values of an engine's series, and the scrape that they are from."""
+
+    time_s: float
+    values: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known while the streams are read."""
+
+    target: ImportTarget
+    folder: Path
+    progress: Progress
+    is_colocated: bool = False
+    numbers: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
+    """What the metrics say of a step."""
+    ranks: dict[int, int] = field(default_factory=dict[int, int])
+    """GPUs of each trainer rank."""
+    steps: Counter[int] = field(default_factory=Counter[int])
+    updates: Counter[int] = field(default_factory=Counter[int])
+    rollouts: list[Span] = field(default_factory=list[Span])
+    published: list[Span] = field(default_factory=list[Span])
+    engines: dict[str, str] = field(default_factory=dict[str, str])
+    """Worker by address."""
+    gpu_owners: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    """When rank 0 began to train a step, and the last version before."""
+    lengths: dict[int, _Lengths] = field(default_factory=dict[int, _Lengths])
+    in_flight: InFlight = field(default_factory=InFlight)
+    samples: int = 0
+    unmatched: int = 0
+
+
+def _recognise(source: Source) -> str | None:
+    folder = _dashboard(source.path)
+    if folder is None:
+        return None
+    streams = [name for name in ("phases", "engine_series", "trajectories") if _files(folder, name)]
+    return f"a dashboard with {', '.join(streams)}" if streams else None
+
+
+def _dashboard(path: Path) -> Path | None:
+    """The folder of the telemetry: the one named, or `dashboard` inside it."""
+    for folder in (path, path / "dashboard") if path.is_dir() else ():
+        meta = folder / _META
+        if meta.is_file() and meta.stat().st_size < _MEGABYTE:
+            for record in LogFile(meta, lambda _bytes: None, LONGEST_RECORD_BYTES).whole():
+                if "schema_version" in record and "start_ts" in record:
+                    return folder
+    return None
+
+
+def _files(folder: Path, stream: str) -> list[Path]:
+    flat = folder / f"{stream}.jsonl"
+    return [*([flat] if flat.is_file() else []), *sorted((folder / stream).glob("*.jsonl"))]
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add trainer ranks, engines, GPUs and samples. Raises ImportFileError where no stream has anything."""
+    folder = _dashboard(source.path)
+    if folder is None:
+        raise ImportFileError.of(
+            source.path,
+            found="no dashboard/meta.json with a schema_version",
+            expected="the --dump-details folder of a miles run with --use-miles-dashboard",
+            next_step="Pass that folder, or the console log with --as slime.",
+        )
+    run = _Run(target, folder, progress)
+    (meta, *_) = LogFile(folder / _META, lambda _bytes: None, LONGEST_RECORD_BYTES).whole()
+    run.is_colocated = bool(_mapping(meta.get("args")).get("colocate"))
+    _read_metrics(run)
+    _read_topology(run)
+    _read_phases(run)
+    _add_ranks(run, options)
+    _read_engine_series(run)
+    _read_gpus(run)
+    _read_queue(run)
+    _read_columns(run, folder.parent / "dashboard_columns")
+    _read_trajectories(run)
+    _say(run)
+    return f"schema {meta.get('schema_version')}"
+
+
+def _records(run: _Run, stream: str) -> Iterator[tuple[LogFile, dict[str, Any]]]:
+    """The records of a stream, by file; the last line of a run that still writes may be half a one."""
+    for path in _files(run.folder, stream):
+        file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
+        for record in file.records():
+            yield file, record
+        run.target.add_file("jsonl", file.source())
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e10
+
+
+# The trainer
+
+
+def _read_metrics(run: _Run) -> None:
+    for _file, record in _records(run, "metrics"):
+        step = record.get("step")
+        if isinstance(step, int):
+            facts = {
+                name: float(value)
+                for name, value in _mapping(record.get("metrics")).items()
+                if isinstance(value, int | float) and (name.startswith("perf/actor_train") or name in _TOOL_FACTS)
+            }
+            run.numbers.setdefault(step, {}).update(facts)
+
+
+def _read_phases(run: _Run) -> None:
+    """Add each phase of each rank; one that was still running when it was written has no end."""
+    for file, record in _records(run, "phases"):
+        start, end, rank = record.get("t0"), record.get("t1"), record.get("rank")
+        if not _is_time(start) or not isinstance(rank, int) or not isinstance(end, int | float):
+            file.bad_lines += 1
+        elif end >= start:
+            span = Span(str(record.get("name")), to_ns(start), to_ns(end))
+            if record.get("role") == "train" and rank >= 0:
+                gpus = record.get("gpus")
+                run.ranks.setdefault(rank, len(cast("list[object]", gpus)) if isinstance(gpus, list) else 1)
+                for gpu in cast("list[object]", gpus) if isinstance(gpus, list) else []:
+                    if isinstance(gpu, int):
+                        run.gpu_owners[str(record.get("node")), gpu] = _rank(rank)
+                _add_phase(run, rank, span)
+            elif span.name == "rollout":
+                run.rollouts.append(span)
+
+
+def _rank(rank: int) -> str:
+    return f"trainer-{rank}"
+
+
+def _add_phase(run: _Run, rank: int, span: Span) -> None:
+    worker = _rank(rank)
+    run.target.extend_worker(worker, span.start_ns, span.end_ns)
+    if span.name == TRAIN:
+        _add_step(run, rank, span)
+    elif span.name == UPDATE:
+        run.updates[rank] += 1
+        if rank == 0:
+            run.published.append(span)
+        phase = "apply" if run.is_colocated else "publish"
+        times = {"version": run.updates[rank], "start_ns": span.start_ns, "end_ns": span.end_ns}
+        run.target.add("weight_updates", {"worker_id": worker, "phase": phase, **times})
+    elif span.name == WAIT:
+        if not run.is_colocated:
+            add_activity(run.target, worker, span, {WAIT: Meaning("wait", "samples")})
+    else:
+        add_activity(run.target, worker, span, TIMER_MEANINGS)
+
+
+def _add_step(run: _Run, rank: int, span: Span) -> None:
+    step, version = run.steps[rank], run.updates[rank]
+    run.steps[rank] += 1
+    numbers = run.numbers.get(step, {}) if rank == 0 else {}
+    if rank == 0:
+        run.taken[step] = (span.start_ns, version)
+    per_s, train_s = numbers.get("perf/actor_train_tok_per_s", 0.0), numbers.get("perf/actor_train_time", 0.0)
+    run.target.add(
+        "train_steps",
+        {
+            "worker_id": _rank(rank),
+            "step": step,
+            "start_ns": span.start_ns,
+            "end_ns": span.end_ns,
+            "version_in": version,
+            "version_out": version + 1,
+            "samples": 0,
+            "tokens": round(per_s * train_s),
+            "loss": numbers.get("train/loss"),
+            "grad_norm": numbers.get("train/grad_norm"),
+            "entropy": numbers.get("train/entropy_loss"),
+            "reward_mean": numbers.get("rollout/raw_reward"),
+        },
+    )
+
+
+def _add_ranks(run: _Run, options: ImportOptions) -> None:
+    role = "colocated" if run.is_colocated else "trainer"
+    for rank, gpus in run.ranks.items():
+        run.target.add_worker(_rank(rank), role, gpu_count=gpus or 1)
+        if run.is_colocated:
+            for span in run.rollouts:
+                add_activity(run.target, _rank(rank), span, {"rollout": Meaning("generate")})
+    if run.is_colocated:
+        return
+    for engine in run.engines.values():
+        for version, span in enumerate(run.published, start=1):
+            times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
+            run.target.add("weight_updates", {"worker_id": engine, "phase": "apply", **times})
+            run.target.extend_worker(engine, span.start_ns, span.end_ns)
+
+
+# Engines and GPUs
+
+
+def _read_topology(run: _Run) -> None:
+    """Add each engine with its GPUs; one that was restarted elsewhere keeps its rank."""
+    for _file, record in _records(run, "topology"):
+        engines = record.get("engines")
+        for engine in cast("list[object]", engines) if isinstance(engines, list) else []:
+            facts = _mapping(engine)
+            address, rank, gpus = facts.get("addr"), facts.get("engine_rank"), facts.get("gpus")
+            if not isinstance(address, str) or not isinstance(gpus, list):
+                continue
+            worker = f"engine-{rank}" if isinstance(rank, int) else safe_worker_id(address)
+            if address not in run.engines:
+                run.engines[address] = worker
+                run.target.add_engine(worker, gpu_count=len(cast("list[object]", gpus)))
+            for pair in cast("list[object]", gpus):
+                if isinstance(pair, list) and len(cast("list[object]", pair)) == 2:
+                    node, gpu = cast("list[object]", pair)
+                    if isinstance(gpu, int):
+                        run.gpu_owners.setdefault((str(node), gpu), worker)
+
+
+def _read_engine_series(run: _Run) -> None:
+    """Add a row between two scrapes of an engine; its series may be split by labels, which add up."""
+    before: dict[str, _Reading] = {}
+    current: dict[str, _Reading] = {}
+    for file, record in _records(run, "engine_series"):
+        time_s, address, metric, value = (record.get(name) for name in ("ts", "addr", "metric", "value"))
+        if not _is_time(time_s) or not isinstance(address, str) or not isinstance(value, int | float):
+            file.bad_lines += 1
+            continue
+        if metric not in _SERIES:
+            continue
+        reading = current.get(address)
+        if reading is None or time_s > reading.time_s:
+            if reading is not None:
+                _add_row(run, address, before.get(address), reading)
+                before[address] = reading
+            reading = current[address] = _Reading(float(time_s))
+        if value == value:  # noqa: PLR0124: NaN is no reading
+            reading.values[metric] = reading.values.get(metric, 0.0) + float(value)
+    for address, reading in current.items():
+        _add_row(run, address, before.get(address), reading)
+
+
+def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading) -> None:
+    worker = run.engines.get(address)
+    if worker is None:
+        worker = run.engines[address] = safe_worker_id(address)
+        run.target.add_engine(worker)
+    if before is None or not 0 < after.time_s - before.time_s <= _LONGEST_SAMPLE_S:
+        return
+    start_ns, end_ns = to_ns(before.time_s), to_ns(after.time_s)
+    running = (before.values.get(_RUNNING, 0.0) + after.values.get(_RUNNING, 0.0)) / 2
+    decoded, prefilled = (
+        max(0, round(after.values.get(name, 0.0) - before.values.get(name, 0.0))) for name in (_TOKENS, _PROMPTS)
+    )
+    run.target.extend_worker(worker, start_ns, end_ns)
+    if not (running or decoded or prefilled):
+        wait = {"activity": "wait", "reason": "requests", "start_ns": start_ns, "end_ns": end_ns}
+        run.target.add("activities", {"worker_id": worker, **wait})
+        return
+    run.target.add(
+        "engine_steps",
+        {
+            "worker_id": worker,
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "running": round(running),
+            "waiting": round(after.values.get(_QUEUED, 0.0)),
+            "decode_tokens": decoded,
+            "prefill_tokens": prefilled,
+            "source": "sampled",
+        },
+    )
+
+
+def _read_gpus(run: _Run) -> None:
+    owners = run.gpu_owners
+    for file, record in _records(run, "gpu_util"):
+        time_s, gpu, node = record.get("ts"), record.get("gpu"), str(record.get("node"))
+        if not _is_time(time_s) or not isinstance(gpu, int):
+            file.bad_lines += 1
+            continue
+        owner = owners.get((node, gpu))
+        if owner is None:
+            continue
+        util, memory, power = (record.get(name) for name in ("util", "mem_mb", "power_w"))
+        run.target.add(
+            "gpu_samples",
+            {
+                "worker_id": owner,
+                "gpu_id": f"{node}/{gpu}",
+                "time_ns": to_ns(cast("float", time_s)),
+                "busy_ratio": util / 100 if isinstance(util, int | float) else None,
+                "memory_used_bytes": round(memory * _MEGABYTE) if isinstance(memory, int | float) else None,
+                "power_w": float(power) if isinstance(power, int | float) else None,
+                "source": "nvml",
+            },
+        )
+
+
+def _read_queue(run: _Run) -> None:
+    for file, record in _records(run, "data_buffer"):
+        time_s, length = record.get("ts"), record.get("length")
+        if not _is_time(time_s) or not isinstance(length, int):
+            file.bad_lines += 1
+            continue
+        row = {"queue": "data_buffer", "time_ns": to_ns(cast("float", time_s)), "depth": length}
+        run.target.add("queue_depths", {"worker_id": _rank(0), **row})
+
+
+# Samples
+
+
+def _read_columns(run: _Run, folder: Path) -> None:
+    """Lengths of the samples of each rollout; files that are not what miles writes are noted."""
+    for path in sorted(folder.glob("rollout_[0-9]*.parquet")):
+        number = path.stem.removeprefix("rollout_")
+        if not number.isdecimal():
+            continue
+        try:
+            for batch in pq.ParquetFile(path).iter_batches(columns=list(_COLUMNS)):
+                for row in batch.to_pylist():
+                    _take_lengths(run, int(number), row)
+        except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
+            run.target.note(f"{path.name} cannot be read: {error}")
+
+
+def _take_lengths(run: _Run, step: int, row: Mapping[str, Any]) -> None:
+    index, response, total = row["sample_index"], row["response_length"], row["total_length"]
+    mask = row["loss_mask"] or [1] * response
+    turns = tuple(sum(1 for _ in tokens) for is_sampled, tokens in groupby(mask) if is_sampled)
+    run.lengths[index] = _Lengths(step, total - response, turns)
+
+
+def _read_trajectories(run: _Run) -> None:
+    """Add each turn as a segment: its tokens where the columns tell them, else only the time that it took."""
+    started: dict[tuple[int, int], float] = {}
+    segments: Counter[int] = Counter()
+    only = next(iter(run.engines.values())) if len(set(run.engines.values())) == 1 else "engines"
+    for file, record in _records(run, "trajectories"):
+        time_s, index, turn = record.get("ts"), record.get("sample_index"), record.get("turn")
+        if not _is_time(time_s) or not isinstance(index, int) or not isinstance(turn, int):
+            file.bad_lines += 1
+        elif record.get("kind") == "gen_start":
+            started[index, turn] = float(cast("float", time_s))
+        elif record.get("kind") == "gen_end":
+            start_s = started.pop((index, turn), None)
+            start_ns, end_ns = None if start_s is None else to_ns(start_s), to_ns(cast("float", time_s))
+            run.in_flight.add(start_ns, end_ns)
+            _add_turn(run, only, record, segments[index], start_ns, end_ns)
+            segments[index] += 1
+    _deliver(run, segments)
+    if not run.engines or not (run.target.rows_of("engine_steps") or run.is_colocated):
+        run.target.add_worker(only, "sampler")
+        run.in_flight.write(only, run.target)
+    elif only == "engines" and run.samples:
+        run.target.add_worker(only, "sampler", gpu_count=0)
+        for start_ns, end_ns in run.in_flight.spans():
+            run.target.extend_worker(only, start_ns, end_ns)
+
+
+def _add_turn(
+    run: _Run, worker: str, record: Mapping[str, Any], segment: int, start_ns: int | None, end_ns: int
+) -> None:
+    index = cast("int", record["sample_index"])
+    lengths = run.lengths.get(index)
+    if lengths is None or segment >= len(lengths.turns):
+        run.unmatched += 1
+        return
+    output = lengths.turns[segment]
+    group, version = record.get("group_index"), str(record.get("weight_version") or "")
+    runs = [{"version": int(version), "start": 0, "end": output}] if version.isdecimal() and output else []
+    run.samples += 1
+    run.target.add(
+        "samples",
+        {
+            "sample_id": str(index),
+            "segment": segment,
+            "group_id": str(group) if isinstance(group, int) and group >= 0 else None,
+            "worker_id": worker,
+            "submitted_ns": start_ns,
+            "finished_ns": end_ns,
+            "prompt_tokens": lengths.prompt_tokens + sum(lengths.turns[:segment]),
+            "output_tokens": output,
+            "versions": runs,
+            "version_source": "segment",
+        },
+    )
+
+
+def _deliver(run: _Run, segments: Mapping[int, int]) -> None:
+    """A sample of a rollout's columns was trained in the step of that number."""
+    for index, lengths in run.lengths.items():
+        taken = run.taken.get(lengths.step)
+        if taken is None or not segments.get(index):
+            continue
+        taken_ns, version = taken
+        known = {"outcome": "trained", "step": lengths.step, "consumer_version": version, "taken_ns": taken_ns}
+        run.target.add("deliveries", {"sample_id": str(index), "worker_id": _rank(0), **known})
+
+
+def _say(run: _Run) -> None:
+    target = run.target
+    if not any(target.rows_of(table) for table in ("train_steps", "activities", "engine_steps", "samples")):
+        raise ImportFileError.of(
+            run.folder,
+            found="streams without a phase, an engine or a sample",
+            expected="the telemetry of a miles run",
+            next_step="Pass the --dump-details folder of a run that got as far as its first rollout.",
+        )
+    for table in (
+        "train_steps",
+        "activities",
+        "weight_updates",
+        "engine_steps",
+        "gpu_samples",
+        "queue_depths",
+        "samples",
+    ):
+        if target.rows_of(table):
+            target.say_origin(table, Certainty.RECORDED)
+    if target.rows_of("deliveries"):
+        target.say_origin("deliveries", Certainty.INFERRED, "a rollout's samples are trained in the step of its number")
+    if run.unmatched:
+        target.note(
+            f"{run.unmatched:,} turns have no lengths in dashboard_columns/, so how stale their tokens are is not known."
+        )
+
+
+MILES_DASHBOARD: Final = Importer("miles", "miles dashboard folder", _recognise, _read)

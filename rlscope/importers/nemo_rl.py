@@ -1,0 +1,346 @@
+"""The console of NeMo-RL's GRPO: one block of durations a step, which `print`s after the step without a time.
+
+Where vLLM's lines between the blocks have time stamps, a step starts at the first one inside its block, so that what
+lies between the steps shows. Elsewhere the steps are laid end to end.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import Certainty
+
+_STEP: Final = re.compile(r"={5,} Step (\d+)/(\d+) ={5,}")
+_TOTAL: Final = re.compile(r"• Total step time: ([\d.]+)s")
+_PHASE: Final = re.compile(r"• ([\w/]+): ([\d.]+)s \([\d.]+%\)")
+_VALIDATION: Final = re.compile(r"Total validation time: ([\d.]+)s")
+_RESULT: Final = re.compile(r"• (Loss|Avg Reward|Avg Filtered Reward): (-?[\d.]+(?:e-?\d+)?)")
+_RATE: Final = re.compile(r"- E2E \((?P<unit>Tokens|Samples)/sec(?P<each>/gpu)?\): ([\d.]+)")
+_BATCH: Final = re.compile(r"Generating responses for batch of size (\d+)")
+_STAMPED: Final = re.compile(r"(?:INFO|WARNING|DEBUG) (?P<ts>\d\d-\d\d \d\d:\d\d:\d\d) \[")
+
+_SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
+    "group_size": re.compile(r"'num_generations_per_prompt': (\d+)"),
+    "prompts": re.compile(r"'num_prompts_per_step': (\d+)"),
+    "total_steps": re.compile(r"'max_num_steps': (\d+)"),
+    "max_staleness": re.compile(r"'max_trajectory_age_steps': (\d+)"),
+    "gpus_per_engine": re.compile(r"'vllm_cfg': \{[^{}]*'tensor_parallel_size': (\d+)"),
+}
+_CLUSTER: Final = re.compile(r"'cluster': \{[^{}]*'gpus_per_node': (\d+)[^{}]*'num_nodes': (\d+)")
+_COLOCATED: Final = re.compile(
+    r"'colocated': \{'enabled': (True|False)(?:,\s*'resources': \{'gpus_per_node': (\w+),\s*'num_nodes': (\w+))?"
+)
+_CONFIG_CHARS: Final = 256 * 1024
+
+_NESTED: Final = frozenset({"overlong_filter", "mask_sample_filter", "recompute_kv_scales", "dynamic_sampling"})
+"""Timed inside another phase, like every name with a slash but one; never added."""
+_ORDER: Final = (
+    "exposed_generation",
+    "data_processing",
+    "prepare_for_generation/total",
+    "generation",
+    "reward_calculation",
+    "logprob_inference_prep",
+    "policy_and_reference_logprobs",
+    "advantage_calculation",
+    "training_prep",
+    "policy_training",
+    "offload_before_refit",
+    "weight_sync",
+)
+"""In the order of the program. Validation and the checkpoint come after them, whatever else the step did before."""
+_LAST: Final = ("validation", "checkpointing")
+_ACTIVITIES: Final[Mapping[str, str]] = {
+    "generation": "generate",
+    "reward_calculation": "reward",
+    "policy_and_reference_logprobs": "logprobs",
+    "checkpointing": "checkpoint",
+    "validation": "eval",
+}
+_TRAINING: Final = "policy_training"
+_UPDATES: Final = frozenset({"prepare_for_generation/total", "weight_sync"})
+_CLOSES_WITHIN_RATIO: Final = 0.03
+"""If the phases miss more of the median step, the names are not those that this importer knows."""
+_WHOLE_GPUS_WITHIN: Final = 0.01
+
+
+@dataclass(slots=True)
+class _Step:
+    """What the console says of one step; seconds."""
+
+    step: int
+    stamped_ns: int | None = None
+    """Of the first line inside the block that has a time."""
+    total_s: float | None = None
+    phases: dict[str, float] = field(default_factory=dict[str, float])
+    """By name, those that lie side by side; `validation` among them."""
+    results: dict[str, float] = field(default_factory=dict[str, float])
+    rates: dict[tuple[str, bool], float] = field(default_factory=dict[tuple[str, bool], float])
+    """By unit and whether it is one GPU's."""
+    samples: int | None = None
+
+    def missing_s(self) -> float:
+        """What no phase accounts for, without what validation does besides validating."""
+        return (self.total_s or 0.0) - sum(self.phases.values())
+
+
+class _Worker(NamedTuple):
+    worker_id: str
+    role: str
+
+
+_TRAINER: Final = _Worker("policy", "trainer")
+_SAMPLER: Final = _Worker("generation", "sampler")
+_BOTH: Final = _Worker("policy", "colocated")
+
+
+def _recognise(source: Source) -> str | None:
+    lines = [line.text for line in clean_lines(source.text)]
+    steps = sum(1 for line in lines if _STEP.search(line))
+    totals = sum(1 for line in lines if _TOTAL.search(line))
+    if totals:
+        return f"{totals} lines `• Total step time`"
+    return (
+        f"{steps} lines `Step N/M`"
+        if steps and any("Generating responses for batch" in line for line in lines)
+        else None
+    )
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Lay out the steps of a console. Raises ImportFileError where no step has its durations."""
+    clock = open_clock(source.path, _STAMPED, target, options)
+    log = LogFile(source.path, progress)
+    config: list[str] = []
+    opened = 0
+    done: list[_Step] = []
+    for step in _steps(log, clock, config):
+        opened += 1
+        if step.total_s is not None:
+            done.append(step)
+    if not done:
+        raise ImportFileError.of(
+            source.path,
+            found=f"{log.lines:,} lines, none `• Total step time: ...s` of NeMo-RL",
+            expected="the console of a NeMo-RL run with at least one finished step",
+            next_step="Pass the driver's log, or --as for another framework.",
+        )
+    settings = "\n".join(config)
+    is_async = any("exposed_generation" in step.phases for step in done)
+    workers = _workers(target, options, settings, done, is_async)
+    _add_config(target, settings, is_async)
+    starts_ns = _starts(done, target, clock)
+    for step, start_ns in zip(done, starts_ns, strict=True):
+        _lay_out(target, workers, step, start_ns)
+    _say(target, workers, done, starts_ns, opened, is_async)
+    target.add_file("console", log.source())
+    return "async GRPO" if is_async else "GRPO"
+
+
+def _steps(log: LogFile, clock: LogClock | None, config: list[str]) -> Iterator[_Step]:
+    """The blocks in the order of the file, also those that are not complete; the lines before the first are kept."""
+    step: _Step | None = None
+    kept_chars = 0
+    for line in log:
+        if opening := _STEP.search(line.text):
+            if step is not None:
+                yield step
+            step = _Step(int(opening[1]))
+        elif step is None:
+            if kept_chars < _CONFIG_CHARS:
+                kept_chars += len(line.text)
+                config.append(line.text[:_CONFIG_CHARS])
+        elif total := _TOTAL.search(line.text):
+            if step.total_s is not None:
+                # The heading of a step is missing.
+                yield step
+                step = _Step(step.step + 1)
+            step.total_s = float(total[1])
+        else:
+            _take(step, line.text)
+            if step.stamped_ns is None and clock and not line.merged and (found := _STAMPED.search(line.text)):
+                step.stamped_ns = clock.time_ns(found["ts"])
+    if step is not None:
+        yield step
+
+
+def _take(step: _Step, text: str) -> None:
+    if "•" in text:
+        if phase := _PHASE.search(text):
+            name = phase[1]
+            if name in _ORDER or name in _LAST or not ("/" in name or name in _NESTED):
+                step.phases[name] = float(phase[2])
+        elif validation := _VALIDATION.search(text):
+            step.phases["validation"] = float(validation[1])
+        elif result := _RESULT.search(text):
+            step.results[result[1]] = float(result[2])
+    elif rate := _RATE.search(text):
+        step.rates[rate["unit"], rate["each"] is not None] = float(rate[3])
+    elif batch := _BATCH.search(text):
+        step.samples = int(batch[1])
+
+
+def _workers(
+    target: ImportTarget, options: ImportOptions, settings: str, steps: list[_Step], is_async: bool
+) -> tuple[_Worker, ...]:
+    cluster, colocated = _CLUSTER.search(settings), _COLOCATED.search(settings)
+    gpus = int(cluster[1]) * int(cluster[2]) if cluster else _gpus_by_rates(steps)
+    if not is_async or (colocated and colocated[1] == "True"):
+        gpus = options.gpus.get("colocated", sum(options.gpus.values()) or gpus)
+        target.add_worker(_BOTH.worker_id, _BOTH.role, gpu_count=gpus)
+        return (_BOTH,)
+    sampling = _sampling_gpus(colocated)
+    trainer_gpus = gpus - sampling if gpus and sampling and gpus > sampling else None
+    target.add_worker(_TRAINER.worker_id, _TRAINER.role, gpu_count=options.gpus.get("trainer", trainer_gpus))
+    target.add_worker(_SAMPLER.worker_id, _SAMPLER.role, gpu_count=options.gpus.get("sampler", sampling))
+    if trainer_gpus is None and not {"trainer", "sampler"} <= options.gpus.keys():
+        target.note(
+            "How the GPUs are split between trainer and sampler is not in the log. Pass --gpus trainer=N,sampler=N."
+        )
+    return (_TRAINER, _SAMPLER)
+
+
+def _sampling_gpus(colocated: re.Match[str] | None) -> int | None:
+    if colocated is None or not (colocated[2] or "").isdecimal():
+        return None
+    return int(colocated[2]) * (int(colocated[3]) if (colocated[3] or "").isdecimal() else 1)
+
+
+def _gpus_by_rates(steps: list[_Step]) -> int | None:
+    """All GPUs, by the throughput of all over that of one; None where that is no whole number."""
+    for step in steps:
+        every, each = step.rates.get(("Tokens", False)), step.rates.get(("Tokens", True))
+        if every and each:
+            gpus = every / each
+            return round(gpus) if abs(gpus - round(gpus)) <= _WHOLE_GPUS_WITHIN * gpus else None
+    return None
+
+
+def _add_config(target: ImportTarget, settings: str, is_async: bool) -> None:
+    found = {name: int(match[1]) for name, pattern in _SETTINGS.items() if (match := pattern.search(settings))}
+    prompts, group = found.pop("prompts", None), found.get("group_size")
+    if not is_async:
+        found.pop("max_staleness", None)
+    target.add_config(**found, samples_per_step=prompts * group if prompts and group else None)
+
+
+def _starts(steps: list[_Step], target: ImportTarget, clock: LogClock | None) -> list[int]:
+    """When each step started: at its first stamped line, and never before the one before it ended."""
+    if clock is None:
+        target.clock = "relative"
+    end_ns = next((step.stamped_ns for step in steps if step.stamped_ns is not None), target.relative_origin_ns)
+    starts: list[int] = []
+    for step in steps:
+        start_ns = max(end_ns, step.stamped_ns or 0)
+        starts.append(start_ns)
+        end_ns = start_ns + to_ns(step.total_s or 0.0)
+    return starts
+
+
+def _lay_out(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, start_ns: int) -> None:
+    end_ns = start_ns + to_ns(step.total_s or 0.0)
+    others = [name for name in step.phases if name not in _ORDER and name not in _LAST]
+    at_ns = start_ns
+    for name in (*_ORDER, *others):
+        at_ns = _place(target, workers, step, name, at_ns, end_ns)
+    # What no phase accounts for lies before the validation: mostly its loading of weights.
+    at_ns = max(at_ns, end_ns - sum(to_ns(step.phases.get(name, 0.0)) for name in _LAST))
+    for name in _LAST:
+        at_ns = _place(target, workers, step, name, at_ns, end_ns)
+    for worker in workers:
+        target.extend_worker(worker.worker_id, start_ns, end_ns)
+
+
+def _place(
+    target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, name: str, start_ns: int, limit_ns: int
+) -> int:
+    """Add the rows of one phase and return its end, which is never after the step's."""
+    end_ns = min(limit_ns, start_ns + to_ns(step.phases.get(name, 0.0)))
+    if end_ns <= start_ns:
+        return start_ns
+    owner, sampler = workers[0], workers[-1]
+    span = {"start_ns": start_ns, "end_ns": end_ns}
+    if name == _TRAINING:
+        target.add("train_steps", _train_step(owner, step, span))
+    elif name in _UPDATES:
+        is_after = name == "weight_sync"
+        version = step.step if is_after else step.step - 1
+        if len(workers) == 2:
+            target.add("weight_updates", {"worker_id": owner.worker_id, "version": version, "phase": "publish", **span})
+        target.add("weight_updates", {"worker_id": sampler.worker_id, "version": version, "phase": "apply", **span})
+    elif name == "exposed_generation" and len(workers) == 2:
+        wait = {"worker_id": owner.worker_id, "activity": "wait", "reason": "samples", **span}
+        target.add("activities", wait)
+        target.add("activities", {"worker_id": sampler.worker_id, "activity": "generate", **span})
+    else:
+        activity = "generate" if name == "exposed_generation" else _ACTIVITIES.get(name, "other")
+        target.add("activities", {"worker_id": owner.worker_id, "activity": activity, **span})
+        if name == "validation" and len(workers) == 2:
+            target.add("activities", {"worker_id": sampler.worker_id, "activity": activity, **span})
+    return end_ns
+
+
+def _train_step(owner: _Worker, step: _Step, span: Mapping[str, int]) -> dict[str, object]:
+    rate = step.rates.get(("Tokens", False))
+    samples_rate = step.rates.get(("Samples", False))
+    total_s = step.total_s or 0.0
+    return {
+        "worker_id": owner.worker_id,
+        "step": step.step,
+        "version_in": step.step - 1,
+        "version_out": step.step,
+        "samples": step.samples or round((samples_rate or 0.0) * total_s),
+        "tokens": round((rate or 0.0) * total_s),
+        "loss": step.results.get("Loss"),
+        "reward_mean": step.results.get("Avg Reward", step.results.get("Avg Filtered Reward")),
+        **span,
+    }
+
+
+def _say(
+    target: ImportTarget,
+    workers: tuple[_Worker, ...],
+    steps: list[_Step],
+    starts_ns: list[int],
+    opened: int,
+    is_async: bool,
+) -> None:
+    for table in ("activities", "train_steps", "weight_updates"):
+        if target.rows_of(table):
+            target.say_origin(table, Certainty.PLACED)
+    if is_async and len(workers) == 2:
+        target.say_origin(
+            "activities", Certainty.INFERRED, "the samplers generate while the trainer waits for samples; else unknown"
+        )
+    numbers = {step.step for step in steps}
+    expected = max(opened - (1 if opened > len(steps) else 0), max(numbers) - min(numbers) + 1)
+    for worker in workers:
+        target.say_coverage(worker.worker_id, min(1.0, len(numbers) / expected))
+    plain = [step for step in steps if "validation" not in step.phases] or steps
+    if median(abs(step.missing_s()) / (step.total_s or 1.0) for step in plain) > _CLOSES_WITHIN_RATIO:
+        target.note("The phases do not add up to the steps: NeMo-RL's names may have changed since this was written.")
+    if not any(rates for step in steps if (rates := step.rates)):
+        target.note("Tokens of a step are not in the log: no throughput.")
+    _say_gaps(target, steps, starts_ns)
+
+
+def _say_gaps(target: ImportTarget, steps: list[_Step], starts_ns: list[int]) -> None:
+    if not any(step.stamped_ns for step in steps):
+        target.note("The log has no time stamps: steps are laid end to end, and time between two steps is not seen.")
+        return
+    ends_ns = [start + to_ns(step.total_s or 0.0) for step, start in zip(steps, starts_ns, strict=True)]
+    between_s = sum(after - before for (_, after), before in zip(pairwise(starts_ns), ends_ns, strict=False)) / 1e9
+    target.note(
+        f"Steps start at vLLM's first time stamp inside them, to the second: {between_s:,.0f} s lie between the steps,"
+        " where NeMo-RL times nothing (it writes logs and train_data_step files there)."
+    )
+
+
+NEMO_RL_CONSOLE: Final = Importer("nemo-rl", "NeMo-RL console", _recognise, _read)

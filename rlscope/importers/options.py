@@ -1,0 +1,86 @@
+"""What the command line says about files that do not say it themselves: GPUs, zones, years, further files."""
+
+import glob
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from rlscope_otel.schema import ROLES
+
+from rlscope.errors import ArgumentError, Limits
+from rlscope.importers.target import ImportOptions
+
+_OFFSET: Final = re.compile(r"([+-])(\d\d):?(\d\d)|Z")
+_MOST_GPUS: Final = 1_000_000
+_YEARS: Final = Limits(2000, 2100)
+
+
+def import_options(
+    framework: str | None = None,
+    gpus: str | None = None,
+    gpus_per_engine: int | None = None,
+    utc_offset: str | None = None,
+    year: int | None = None,
+    gpu_owners: Sequence[str] = (),
+    with_files: Sequence[Path] = (),
+    engine_logs: Sequence[str] = (),
+) -> ImportOptions:
+    """The options as they are typed: `trainer=8,sampler=8`, `+02:00`, `0-3=trainer`. Raises ArgumentError."""
+    if year is not None:
+        _YEARS.check("--year", year, ArgumentError)
+    return ImportOptions(
+        framework=framework,
+        gpus={} if gpus is None else _gpus_by_role(gpus),
+        gpus_per_engine=gpus_per_engine,
+        utc_offset_s=None if utc_offset is None else _offset_s(utc_offset),
+        year=year,
+        gpu_owners=dict(pair for text in gpu_owners for pair in _owners(text)),
+        with_files=tuple(with_files),
+        engine_logs=tuple(path for pattern in engine_logs for path in _matches(pattern)),
+    )
+
+
+def _gpus_by_role(text: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        role, _, count = part.strip().partition("=")
+        if role not in ROLES or not count.isdecimal() or not 0 < int(count) <= _MOST_GPUS:
+            raise ArgumentError.of(
+                "--gpus",
+                found=repr(part),
+                expected=f"ROLE=N with a role of {', '.join(ROLES)}",
+                next_step="Example: --gpus trainer=8,sampler=8.",
+            )
+        found[role] = int(count)
+    return found
+
+
+def _offset_s(text: str) -> int:
+    found = _OFFSET.fullmatch(text.strip())
+    if found is None:
+        raise ArgumentError.of(
+            "--utc-offset", found=repr(text), expected="an offset from UTC", next_step="Example: --utc-offset +02:00."
+        )
+    if found[1] is None:
+        return 0
+    seconds = int(found[2]) * 3600 + int(found[3]) * 60
+    return -seconds if found[1] == "-" else seconds
+
+
+def _owners(text: str) -> list[tuple[int, str]]:
+    found = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?=([A-Za-z0-9_.-]{1,128})", text.strip())
+    if found is None:
+        raise ArgumentError.of(
+            "--gpu-owner",
+            found=repr(text),
+            expected="GPUs and the worker that owns them",
+            next_step="Example: --gpu-owner 0-3=trainer.",
+        )
+    first, last = int(found[1]), int(found[2] or found[1])
+    return [(index, found[3]) for index in range(first, last + 1)]
+
+
+def _matches(pattern: str) -> list[Path]:
+    """The files that a pattern names. A name without a match stays, so that the error names it."""
+    return [Path(name) for name in sorted(glob.glob(pattern))] or [Path(pattern)]

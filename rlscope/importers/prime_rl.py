@@ -1,0 +1,450 @@
+"""A prime-rl run folder: metrics.jsonl of trainer and orchestrator, the episodes under rollouts/, configs and logs.
+
+The rows of metrics.jsonl are written at the end of what they measure, so phases are laid out before that time. Episodes
+have the wall-clock times of each of their model calls. See `src/prime_rl/monitors/file.py` of prime-rl.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, cast
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source, open_source
+from rlscope.importers.in_flight import InFlight
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.vllm import VLLM_LOG
+from rlscope.trace.imported import Certainty
+
+_METRICS: Final = "metrics.jsonl"
+_STEP_FOLDER: Final = re.compile(r"step_(\d+)$")
+_TRAINER, _ORCHESTRATOR, _INFERENCE = "trainer", "orchestrator", "inference"
+_TRAINING_KEY: Final = "time/forward_backward"
+_PACKING_KEYS: Final = ("time/pack", "time/generate_completions")
+_LOGS: Final = ("logs/latest/inference.log", "logs/inference.log", "logs/inference.stdout")
+_CONFIGS: Final = ("*.toml", "config/*.toml", "configs/*.toml", "control/*.toml")
+_LARGEST_CONFIG_BYTES: Final = 1 << 20
+_SETTINGS: Final[Mapping[str, str]] = {
+    "batch_size": "samples_per_step",
+    "group_size": "group_size",
+    "rollouts_per_example": "group_size",
+    "max_off_policy_steps": "max_staleness",
+    "max_async_level": "max_staleness",
+    "max_steps": "total_steps",
+    "num_train_gpus": "trainer_gpus",
+    "num_infer_gpus": "inference_gpus",
+    "tensor_parallel_size": "gpus_per_engine",
+    "tp": "gpus_per_engine",
+}
+"""What rlscope calls a setting of prime-rl's configs, in whatever table it is."""
+_FITS_WITHIN: Final = 1.02
+_FITS_WITHIN_S: Final = 0.05
+"""Phases that add up to no more than the step, but for this, lie inside it."""
+_WHOLE_GPUS_WITHIN: Final = 0.01
+_FINISH_REASONS: Final[Mapping[str, str]] = {"stop": "stop", "tool_calls": "stop", "length": "length"}
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known while the files of a run are read."""
+
+    target: ImportTarget
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict[int, tuple[int, int]])
+    """When the trainer had the batch of a step, and the last version published before."""
+    facts: dict[int, dict[str, float]] = field(default_factory=dict[int, dict[str, float]])
+    """What rows without times say of steps whose times are still to come."""
+    published: int | None = None
+    trainer_gpus: int | None = None
+    trainer_end_ns: int | None = None
+    steps: set[int] = field(default_factory=set[int])
+    phases_inside: int = 0
+    phases_before: int = 0
+    engine: str = _INFERENCE
+    in_flight: InFlight = field(default_factory=InFlight)
+    trained: set[int] = field(default_factory=set[int])
+    """Hashes of the traces that were trained on."""
+    samples: int = 0
+
+
+def _recognise(source: Source) -> str | None:
+    folder = source.path
+    if folder.is_dir():
+        metrics = folder / _METRICS
+        found = _rows_of(open_source(metrics).text) if metrics.is_file() else None
+        if found is None and (folder / "rollouts").is_dir():
+            steps = sum(1 for path in (folder / "rollouts").glob("step_*") if (path / "train").is_dir())
+            return f"rollouts of {steps} steps" if steps else None
+        return found
+    return _rows_of(source.text) if folder.suffix == ".jsonl" else None
+
+
+def _rows_of(text: str) -> str | None:
+    rows = [line for line in text.splitlines() if '"time":' in line and '"step":' in line]
+    trainer = sum(1 for row in rows if f'"{_TRAINING_KEY}"' in row)
+    orchestrator = sum(1 for row in rows if any(f'"{key}"' in row for key in _PACKING_KEYS))
+    if not trainer and not orchestrator:
+        return None
+    return f"{trainer} rows of a trainer and {orchestrator} of an orchestrator"
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add all that the folder tells. Raises ImportFileError where it has neither steps nor episodes."""
+    folder = source.path if source.path.is_dir() else source.path.parent
+    run = _Run(target)
+    settings = _settings(folder) if source.path.is_dir() else {}
+    metrics = folder / _METRICS if source.path.is_dir() else source.path
+    if metrics.is_file():
+        _read_metrics(run, metrics, progress)
+    _add_workers(run, options, settings)
+    if source.path.is_dir():
+        _read_inference(run, folder, options, progress)
+        _read_rollouts(run, folder / "rollouts", progress)
+    if not run.steps and not run.samples and not target.rows_of("activities"):
+        raise ImportFileError.of(
+            source.path,
+            found="no row with time/forward_backward or time/pack, and no episode under rollouts/",
+            expected="the output folder of a prime-rl run with its file monitor on",
+            next_step="Pass the folder that holds metrics.jsonl (monitors.file is on by default).",
+        )
+    _say(run)
+    return "broadcast inside the step" if run.phases_inside >= run.phases_before else "broadcast before the step"
+
+
+def _settings(folder: Path) -> dict[str, int]:
+    """The settings that rlscope knows, from the configs beside the metrics; the first file that has one wins."""
+    found: dict[str, int] = {}
+    for path in (path for pattern in _CONFIGS for path in sorted(folder.glob(pattern))):
+        with suppress(OSError, tomllib.TOMLDecodeError, UnicodeDecodeError):
+            if path.stat().st_size <= _LARGEST_CONFIG_BYTES:
+                _take_settings(tomllib.loads(path.read_text(encoding="utf-8")), found)
+    return found
+
+
+def _take_settings(table: Mapping[str, Any], found: dict[str, int]) -> None:
+    for name, value in table.items():
+        if isinstance(value, dict):
+            _take_settings(cast("dict[str, Any]", value), found)
+        elif name in _SETTINGS and isinstance(value, int) and not isinstance(value, bool):
+            found.setdefault(_SETTINGS[name], value)
+
+
+def _add_workers(run: _Run, options: ImportOptions, settings: Mapping[str, int]) -> None:
+    target = run.target
+    known = dict(settings)
+    trainer = options.gpus.get("trainer", run.trainer_gpus or known.pop("trainer_gpus", None))
+    sampler = options.gpus.get("sampler", known.pop("inference_gpus", None))
+    known.pop("trainer_gpus", None)
+    target.add_config(**known)
+    target.add_worker(_TRAINER, "trainer", gpu_count=trainer)
+    target.add_worker(_INFERENCE, "sampler", gpu_count=sampler)
+    if sampler is None:
+        target.note("GPUs of inference are in no file: its time is not in the ledger. Pass --gpus sampler=N.")
+    if trainer is None:
+        target.note("GPUs of the trainer are in no file: its time is not in the ledger. Pass --gpus trainer=N.")
+
+
+# Metrics
+
+
+def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
+    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
+    for row in file.records():
+        step, time_s = row.get("step"), row.get("time")
+        if not _is_number(step) or not _is_number(time_s):
+            file.bad_lines += 1
+        elif _TRAINING_KEY in row:
+            _add_training_step(run, int(step), to_ns(time_s), row)
+        elif any(key in row for key in _PACKING_KEYS):
+            _add_batch(run, int(step), to_ns(time_s), row)
+        else:
+            _keep_facts(run, int(step), row)
+    run.target.add_file("jsonl", file.source())
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e10
+
+
+def _seconds(row: Mapping[str, Any], *names: str) -> float:
+    """The first of these that the row has; 0 where it has none."""
+    return next((float(row[name]) for name in names if _is_number(row.get(name))), 0.0)
+
+
+def _keep_facts(run: _Run, step: int, row: Mapping[str, Any]) -> None:
+    names = ("loss/mean", "optim/grad_norm", "entropy/all/mean", "perf/throughput", "perf/throughput_per_gpu")
+    facts = {name: float(row[name]) for name in names if isinstance(row.get(name), int | float)}
+    if facts:
+        run.facts.setdefault(step, {}).update(facts)
+    every, each = facts.get("perf/throughput"), facts.get("perf/throughput_per_gpu")
+    if run.trainer_gpus is None and every and each:
+        gpus = every / each
+        run.trainer_gpus = round(gpus) if abs(gpus - round(gpus)) <= _WHOLE_GPUS_WITHIN * gpus else None
+
+
+def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
+    """Lay out a step before the time of its row; broadcast and checkpoint lie inside it, or before it as in 2025."""
+    _keep_facts(run, step, row)
+    step_s = _seconds(row, "time/step")
+    wait_s, load_s, train_s = (_seconds(row, name) for name in ("time/wait_for_batch", "time/load_data", _TRAINING_KEY))
+    publish_s, save_s = _seconds(row, "time/broadcast_weights"), _seconds(row, "time/save_ckpt")
+    inner_s = wait_s + load_s + train_s
+    is_inside = inner_s + publish_s + save_s <= step_s * _FITS_WITHIN + _FITS_WITHIN_S
+    start_ns = time_ns - to_ns(step_s)
+    if run.trainer_end_ns is not None:
+        # Clocks of two kinds, and rows written a little late: steps never overlap.
+        start_ns = max(start_ns, run.trainer_end_ns)
+    at_ns = start_ns
+    if not is_inside:
+        run.phases_before += 1
+        earliest_ns = run.trainer_end_ns or 0
+        at_ns = max(earliest_ns, start_ns - to_ns(publish_s + save_s))
+        at_ns = _publish(run, step, at_ns, to_ns(publish_s))
+        at_ns = _act(run, _TRAINER, "checkpoint", None, at_ns, to_ns(save_s))
+    else:
+        run.phases_inside += publish_s + save_s > 0
+    first_ns = min(start_ns, at_ns)
+    at_ns = _act(run, _TRAINER, "wait", "samples", max(at_ns, start_ns), to_ns(wait_s))
+    version = run.published if run.published is not None else step - 1
+    run.taken[step] = (at_ns, version)
+    at_ns = _act(run, _TRAINER, "other", None, at_ns, to_ns(load_s))
+    trained_ns = at_ns + to_ns(train_s)
+    facts = run.facts.pop(step, {})
+    samples_tokens = run.facts.pop(-step - 1, {})
+    run.target.add(
+        "train_steps",
+        {
+            "worker_id": _TRAINER,
+            "step": step,
+            "start_ns": at_ns,
+            "end_ns": trained_ns,
+            "version_in": version,
+            "version_out": step if is_inside and publish_s else version,
+            "samples": int(samples_tokens.get("samples", 0)),
+            "tokens": int(samples_tokens.get("tokens", 0)),
+            "loss": facts.get("loss/mean"),
+            "grad_norm": facts.get("optim/grad_norm"),
+            "entropy": facts.get("entropy/all/mean"),
+        },
+    )
+    at_ns = trained_ns
+    if is_inside:
+        at_ns = _publish(run, step, at_ns, to_ns(publish_s))
+        at_ns = _act(run, _TRAINER, "checkpoint", None, at_ns, to_ns(save_s))
+    run.trainer_end_ns = max(time_ns, at_ns)
+    run.target.extend_worker(_TRAINER, first_ns, run.trainer_end_ns)
+    run.steps.add(step)
+
+
+def _act(run: _Run, worker: str, activity: str, reason: str | None, start_ns: int, length_ns: int) -> int:
+    """Add an activity and return its end."""
+    if length_ns > 0:
+        span = {"start_ns": start_ns, "end_ns": start_ns + length_ns}
+        run.target.add("activities", {"worker_id": worker, "activity": activity, "reason": reason, **span})
+    return start_ns + max(0, length_ns)
+
+
+def _publish(run: _Run, version: int, start_ns: int, length_ns: int) -> int:
+    if length_ns <= 0:
+        return start_ns
+    span = {"start_ns": start_ns, "end_ns": start_ns + length_ns}
+    run.target.add("weight_updates", {"worker_id": _TRAINER, "version": version, "phase": "publish", **span})
+    run.published = version
+    return start_ns + length_ns
+
+
+def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> None:
+    """What the orchestrator says of a batch: its waits, in 2025 its generation too, and the tokens to train on."""
+    run.target.add_worker(_ORCHESTRATOR, "controller", gpu_count=0)
+    step_s = _seconds(row, "time/step")
+    wait_s = _seconds(row, "time/wait_for_policy", "time/wait_for_weight_ckpt")
+    update_s, generate_s = _seconds(row, "time/update_weights"), _seconds(row, "time/generate_completions")
+    after_s = _seconds(row, "time/pack") + _seconds(row, "time/save_ckpt")
+    if generate_s:
+        at_ns = time_ns - to_ns(max(step_s, wait_s + update_s + generate_s))
+        at_ns = _act(run, _ORCHESTRATOR, "wait", "staleness_cap", at_ns, to_ns(wait_s))
+        span = {"start_ns": at_ns, "end_ns": at_ns + to_ns(update_s)}
+        version = int(_seconds(row, "progress/ckpt_step")) if "progress/ckpt_step" in row else step
+        if update_s:
+            run.target.add("weight_updates", {"worker_id": _INFERENCE, "version": version, "phase": "apply", **span})
+        end_ns = _act(run, _INFERENCE, "generate", None, span["end_ns"], to_ns(generate_s))
+        run.target.extend_worker(_INFERENCE, at_ns, end_ns)
+    else:
+        _act(run, _ORCHESTRATOR, "wait", "staleness_cap", time_ns - to_ns(after_s + wait_s), to_ns(wait_s))
+    run.target.extend_worker(_ORCHESTRATOR, time_ns - to_ns(max(step_s, wait_s)), time_ns)
+    tokens = _seconds(row, "progress/input_tokens") + _seconds(row, "progress/output_tokens")
+    # Under a number that no step has, so that the trainer's own facts are not mixed with them.
+    run.facts[-step - 1] = {
+        "tokens": tokens or _seconds(row, "progress/tokens"),
+        "samples": _seconds(row, "progress/rollouts", "progress/samples"),
+    }
+
+
+# Inference
+
+
+def _read_inference(run: _Run, folder: Path, options: ImportOptions, progress: Progress) -> None:
+    log = next((folder / name for name in _LOGS if (folder / name).is_file()), None)
+    if log is None or VLLM_LOG.recognise(open_source(log)) is None:
+        run.target.note("No inference.log: what a pass costs is not known. Pass it with --engine-log.")
+        return
+    VLLM_LOG.read(open_source(log), run.target, options, progress)
+    if len(run.target.engines) == 1:
+        run.engine = run.target.engines[0]
+    else:
+        run.target.note("Which engine answered a model call is in no file: there are no answers by engine.")
+
+
+# Rollouts
+
+
+def _read_rollouts(run: _Run, folder: Path, progress: Progress) -> None:
+    """The episodes that were trained on, then those that only arrived."""
+    steps = sorted((int(found[1]), path) for path in folder.glob("step_*") if (found := _STEP_FOLDER.search(path.name)))
+    last_trained = -1
+    for step, path in steps:
+        for episode in _episodes(run, path / "train" / "effective" / "traces.jsonl", progress):
+            last_trained = step
+            _add_episode(run, episode, step, is_trained=True)
+    for step, path in steps:
+        for episode in _episodes(run, path / "train" / "all" / "traces.jsonl", progress):
+            _add_episode(run, episode, step, is_trained=False, is_over=step <= last_trained)
+    if run.samples and not run.target.rows_of("engine_steps"):
+        run.in_flight.write(run.engine, run.target)
+
+
+def _episodes(run: _Run, path: Path, progress: Progress) -> Iterator[dict[str, Any]]:
+    if not path.is_file():
+        return
+    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
+    yield from file.records()
+    run.target.add_file("jsonl", file.source())
+
+
+def _add_episode(run: _Run, episode: Mapping[str, Any], step: int, *, is_trained: bool, is_over: bool = True) -> None:
+    """Add the trainable traces of an episode that were not added before."""
+    policy = _inside(episode, "run", "work", "policy")
+    group = _inside(episode, "group").get("id")
+    for trace in _list(episode.get("traces")):
+        name = trace.get("id")
+        if name is None or _inside(trace, "agent").get("trainable") is False:
+            continue
+        key = hash(str(name))
+        if key in run.trained:
+            continue
+        if is_trained:
+            run.trained.add(key)
+        end_ns = _add_calls(run, trace, str(name), group, policy)
+        if end_ns is None:
+            continue
+        run.samples += 1
+        queued_ns = max(
+            end_ns, *(_time_ns(_inside(trace, "timing", part), "end") or 0 for part in ("scoring", "finalize"))
+        )
+        delivery = {"sample_id": str(name), "worker_id": _TRAINER, "queued_ns": queued_ns, "reward": _reward(trace)}
+        if is_trained:
+            taken_ns, version = run.taken.get(step, (queued_ns, step - 1))
+            known = {"outcome": "trained", "step": step, "consumer_version": version, "taken_ns": taken_ns}
+            # A batch is packed before its step begins, by another clock's reading.
+            run.target.add("deliveries", {**delivery, **known, "queued_ns": min(queued_ns, taken_ns)})
+        elif is_over:
+            run.target.add("deliveries", {**delivery, "outcome": _why_not(episode), "taken_ns": queued_ns})
+
+
+def _add_calls(run: _Run, trace: Mapping[str, Any], name: str, group: object, policy: Mapping[str, Any]) -> int | None:
+    """Add a trace's model calls as segments and return the end of the last; None for a trace without any."""
+    last_ns: int | None = None
+    segment = 0
+    for call in _list(trace.get("calls")):
+        span = _inside(call, "time")
+        start_ns, end_ns = _time_ns(span, "start"), _time_ns(span, "end")
+        usage = _inside(call, "usage")
+        if end_ns is None or not isinstance(output := usage.get("completion_tokens"), int):
+            continue
+        cached = int(usage.get("cached_input_tokens") or 0)
+        run.target.add(
+            "samples",
+            {
+                "sample_id": name,
+                "segment": segment,
+                "group_id": None if group is None else str(group),
+                "worker_id": run.engine,
+                "submitted_ns": start_ns,
+                "finished_ns": end_ns,
+                "prompt_tokens": int(usage.get("prompt_tokens") or 0) + cached,
+                "output_tokens": output,
+                **_versions(policy, output),
+                "finish_reason": _FINISH_REASONS.get(str(call.get("finish_reason"))),
+                "cached_tokens": cached,
+            },
+        )
+        run.in_flight.add(start_ns, end_ns)
+        run.target.extend_worker(run.engine, start_ns or end_ns, end_ns)
+        segment += 1
+        last_ns = end_ns if last_ns is None else max(last_ns, end_ns)
+    return last_ns
+
+
+def _versions(policy: Mapping[str, Any], output_tokens: int) -> dict[str, object]:
+    """The versions of a call: of an episode that spans several only the first is sure, that of its start."""
+    start, end = policy.get("start"), policy.get("end")
+    if not isinstance(start, int):
+        return {"versions": [], "version_source": "admission"}
+    runs = [{"version": start, "start": 0, "end": output_tokens}] if output_tokens else []
+    return {"versions": runs, "version_source": "segment" if start == end else "admission"}
+
+
+def _why_not(episode: Mapping[str, Any]) -> str:
+    errors = " ".join(f"{error.get('type')} {error.get('message')}" for error in _list(episode.get("errors")))
+    return "dropped_stale" if re.search(r"cancel|stale|off.policy", errors, re.IGNORECASE) else "filtered"
+
+
+def _reward(trace: Mapping[str, Any]) -> float | None:
+    rewards = [reward for reward in _inside(trace, "rewards").values() if isinstance(reward, dict)]
+    known = [cast("dict[str, Any]", reward) for reward in rewards]
+    scores = [
+        float(reward["score"]) * float(reward.get("weight") or 1.0)
+        for reward in known
+        if isinstance(reward.get("score"), int | float)
+    ]
+    return sum(scores) if scores else None
+
+
+def _inside(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """The object under these names; empty where there is none."""
+    value: object = record
+    for name in names:
+        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[dict[str, Any]]:
+    items = cast("list[object]", value) if isinstance(value, list) else []
+    return [cast("dict[str, Any]", item) for item in items if isinstance(item, dict)]
+
+
+def _time_ns(span: Mapping[str, Any], name: str) -> int | None:
+    value = span.get(name)
+    return to_ns(float(cast("float", value))) if _is_number(value) and value else None
+
+
+def _say(run: _Run) -> None:
+    target = run.target
+    for table in ("activities", "train_steps", "weight_updates"):
+        if target.rows_of(table):
+            target.say_origin(table, Certainty.PLACED)
+    for table in ("samples", "deliveries"):
+        if target.rows_of(table):
+            target.say_origin(table, Certainty.RECORDED)
+    if run.steps:
+        target.say_coverage(_TRAINER, len(run.steps) / (max(run.steps) - min(run.steps) + 1))
+    if run.samples:
+        target.note("Episodes that never finished are in no file of prime-rl: work lost in flight is not seen.")
+    else:
+        target.note("No episodes under rollouts/: lengths and staleness of samples are not known.")
+
+
+PRIME_RL: Final = Importer("prime-rl", "prime-rl run folder", _recognise, _read)

@@ -1,0 +1,80 @@
+"""The wire format of Protocol Buffers, as far as files of metrics need it: fields by number, without a schema.
+
+Format: https://protobuf.dev/programming-guides/encoding/. A message that breaks off or whose lengths do not fit raises
+BrokenMessageError; nothing is allocated by a length that a file states.
+"""
+
+from collections.abc import Iterator
+from struct import unpack_from
+from typing import Final, NamedTuple
+
+_VARINT: Final = 0
+_FIXED64: Final = 1
+_BYTES: Final = 2
+_FIXED32: Final = 5
+_LONGEST_VARINT: Final = 10
+
+
+class BrokenMessageError(Exception):
+    """The bytes are no message."""
+
+
+class Field(NamedTuple):
+    """One field of a message."""
+
+    number: int
+    value: int | bytes
+    """Bytes of what has a length or a fixed width, else the number."""
+
+
+def fields(message: bytes) -> Iterator[Field]:
+    """The fields in their order. Raises BrokenMessageError where the message ends within one."""
+    at = 0
+    while at < len(message):
+        key, at = _varint(message, at)
+        kind, number = key & 7, key >> 3
+        if kind == _VARINT:
+            value, at = _varint(message, at)
+            yield Field(number, value)
+            continue
+        if kind == _BYTES:
+            length, at = _varint(message, at)
+        elif kind in (_FIXED64, _FIXED32):
+            length = 8 if kind == _FIXED64 else 4
+        else:
+            raise BrokenMessageError(f"wire type {kind}")
+        if length > len(message) - at:
+            raise BrokenMessageError("the message ends within a field")
+        yield Field(number, message[at : at + length])
+        at += length
+
+
+def _varint(message: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for index in range(_LONGEST_VARINT):
+        if at + index >= len(message):
+            raise BrokenMessageError("the message ends within a number")
+        byte = message[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, at + index + 1
+    raise BrokenMessageError("a number of more than ten bytes")
+
+
+def text(value: int | bytes) -> str:
+    """A string; bytes that are not UTF-8 are replaced."""
+    return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else ""
+
+
+def real(value: int | bytes) -> float | None:
+    """A float or a double; None for a field of another kind."""
+    if not isinstance(value, bytes) or len(value) not in (4, 8):
+        return None
+    return float(unpack_from("<f" if len(value) == 4 else "<d", value)[0])
+
+
+def signed(value: int | bytes) -> int:
+    """An int64; 0 for a field of another kind."""
+    if not isinstance(value, int):
+        return 0
+    return value - (1 << 64) if value >= 1 << 63 else value

@@ -1,0 +1,149 @@
+"""Finds out what a file or folder is, by its content: which importer reads it, and which file of a folder to read.
+
+Two importers that both could is an error that names them; the user then decides with `--as`.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers.importer import Importer, Source, open_source
+from rlscope.importers.miles import MILES_DASHBOARD
+from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
+from rlscope.importers.prime_rl import PRIME_RL
+from rlscope.importers.sglang import SGLANG_LOG
+from rlscope.importers.sglang_requests import SGLANG_REQUESTS
+from rlscope.importers.skyrl import SKYRL_CONSOLE
+from rlscope.importers.slime import SLIME_CONSOLE
+from rlscope.importers.step_rows import step_importers
+from rlscope.importers.steps import CARRIERS, carrier_of
+from rlscope.importers.vllm import VLLM_LOG
+
+IMPORTERS: Final[tuple[Importer, ...]] = (
+    *step_importers(),
+    NEMO_RL_CONSOLE,
+    SKYRL_CONSOLE,
+    SLIME_CONSOLE,
+    PRIME_RL,
+    MILES_DASHBOARD,
+    SGLANG_LOG,
+    SGLANG_REQUESTS,
+    VLLM_LOG,
+)
+"""All of them; those that add to a run that another file tells last."""
+_FILES_LOOKED_AT: Final = 2000
+_DEEPEST: Final = 5
+_NAMED: Final = 5
+
+
+class Recognised(NamedTuple):
+    """A source, the importer that reads it, and those that add what else the same file says."""
+
+    source: Source
+    importer: Importer
+    companions: tuple[Importer, ...] = ()
+
+
+def framework_names() -> tuple[str, ...]:
+    """What `--as` takes."""
+    return tuple(dict.fromkeys(each.name for each in IMPORTERS))
+
+
+def recognise(path: Path, framework: str | None = None) -> Recognised:
+    """What a file or folder is. Raises ImportFileError where it is nothing known or several things, ArgumentError."""
+    if framework is not None and framework not in framework_names():
+        raise ArgumentError.of(
+            "--as", found=repr(framework), expected="one of " + ", ".join(framework_names()), next_step="Name one."
+        )
+    source = _open(path)
+    found = _candidates(source, framework)
+    if not found and source.path.is_dir():
+        return _in_folder(path, framework)
+    if not found:
+        raise _nothing_known(path, framework)
+    return _the_one(source, found)
+
+
+def _open(path: Path) -> Source:
+    try:
+        return open_source(path)
+    except OSError as error:
+        raise ImportFileError.of(
+            path,
+            found=error.strerror or str(error),
+            expected="a file or folder that can be read",
+            next_step="Check the name.",
+        ) from error
+
+
+def _candidates(source: Source, framework: str | None) -> list[Importer]:
+    return [
+        each
+        for each in IMPORTERS
+        if framework in (None, each.name) or each.is_companion
+        if each.recognise(source) is not None
+    ]
+
+
+def _the_one(source: Source, found: Sequence[Importer]) -> Recognised:
+    """The importer that tells the run, and those that add to it; where only such are there, the first of them."""
+    tellers = [each for each in found if not each.is_companion]
+    if len({each.name for each in tellers}) > 1:
+        kinds = " and ".join(f"{each.kind} ({each.recognise(source)})" for each in tellers)
+        names = " or ".join(f"--as {name}" for name in dict.fromkeys(each.name for each in tellers))
+        raise ImportFileError.of(source.path, found=kinds, expected="one framework", next_step=f"Decide with {names}.")
+    first = tellers[0] if tellers else found[0]
+    return Recognised(source, first, tuple(each for each in found if each.is_companion and each is not first))
+
+
+def _in_folder(folder: Path, framework: str | None) -> Recognised:
+    """The best of the files in a folder: those with times of their own before those without."""
+    by_rank: dict[int, list[Recognised]] = {}
+    for path in islice(_files(folder), _FILES_LOOKED_AT):
+        source = _open(path)
+        found = _candidates(source, framework)
+        if found and any(not each.is_companion for each in found):
+            carrier = carrier_of(source)
+            rank = CARRIERS.index(carrier) if carrier in CARRIERS else -1
+            by_rank.setdefault(rank, []).append(_the_one(source, found))
+    if not by_rank:
+        raise _nothing_known(folder, framework)
+    best = by_rank[min(by_rank)]
+    if len(best) > 1:
+        names = ", ".join(str(each.source.path.relative_to(folder)) for each in best[:_NAMED])
+        more = f" and {len(best) - _NAMED} more" if len(best) > _NAMED else ""
+        raise ImportFileError.of(
+            folder,
+            found=f"{len(best)} files that could be the run: {names}{more}",
+            expected="one",
+            next_step="Pass one of them, and what belongs to the same run with --with.",
+        )
+    return best[0]
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Files of a folder that could hold metrics, by their names, without following links."""
+    patterns = tuple(dict.fromkeys(pattern for carrier in CARRIERS for pattern in carrier.files))
+    for path in sorted(folder.rglob("*")):
+        is_shallow = len(path.relative_to(folder).parts) <= _DEEPEST
+        if is_shallow and path.is_file() and not path.is_symlink() and any(path.match(each) for each in patterns):
+            yield path
+
+
+def _nothing_known(path: Path, framework: str | None) -> ImportFileError:
+    if framework is not None:
+        kinds = " or ".join(each.kind for each in IMPORTERS if each.name == framework)
+        return ImportFileError.of(
+            path,
+            found=f"none of the names that {framework} gives to its metrics",
+            expected=kinds,
+            next_step="Leave --as out, or pass the file that `rlscope doctor` names.",
+        )
+    return ImportFileError.of(
+        path,
+        found="nothing that rlscope knows",
+        expected="the folder of a run, or a log or metrics file of " + ", ".join(framework_names()),
+        next_step="docs/importers.md lists the files of each framework.",
+    )

@@ -1,0 +1,147 @@
+"""Files of records: JSON lines, trainer_state.json, CSV exported from W&B, SQLite databases of MLflow and trackio.
+
+The step and the time are taken from the names that writers of metrics give them: `step`, `_step`, `time`,
+`_timestamp`.
+"""
+
+import csv
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, cast
+
+from rlscope.importers.importer import Progress, Source
+from rlscope.importers.rows import Carrier, MetricRow, Tally, number, parsed_json, read_lines, row_of, time_of
+
+_LARGEST_STATE_BYTES: Final = 256 << 20
+"""A log_history of a million rows is smaller."""
+
+
+def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    for line in read_lines(path, tally, progress):
+        if not line.strip():
+            continue
+        document = parsed_json(line)
+        if isinstance(document, dict):
+            row = row_of(cast("dict[str, Any]", document))
+            if row is not None:
+                yield row
+        else:
+            tally.bad_lines += 1
+
+
+def _fits(source: Source) -> bool:
+    first = source.head.lstrip().split(b"\n", 1)[0].rstrip()
+    return source.path.suffix in (".jsonl", ".json") and first.startswith(b"{") and len(first) > 2
+
+
+def _state_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    """The rows of `log_history`: one JSON document, so a file that is cut off holds none."""
+    tally.bytes = path.stat().st_size
+    if tally.bytes > _LARGEST_STATE_BYTES:
+        tally.bad_lines += 1
+        return
+    document = parsed_json(path.read_bytes())
+    progress(tally.bytes)
+    history = document.get("log_history") if isinstance(document, dict) else None
+    for each in history if isinstance(history, list) else ():
+        tally.lines += 1
+        row = row_of(cast("dict[str, Any]", each)) if isinstance(each, dict) else None
+        tally.bad_lines += row is None
+        if row is not None:
+            yield row
+
+
+def _is_state(source: Source) -> bool:
+    return source.path.suffix == ".json" and source.path.name.startswith("trainer_state")
+
+
+def _csv_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    lines = (raw.decode("utf-8", errors="replace") for raw in read_lines(path, tally, progress))
+    try:
+        for record in csv.DictReader(lines):
+            found = ((name, number(text)) for name, text in record.items() if isinstance(text, str) and text)
+            values = {name: value for name, value in found if value is not None and isinstance(name, str)}
+            row = row_of(values)
+            if row is not None:
+                yield row
+            if None in record or None in record.values():
+                tally.bad_lines += 1
+    except csv.Error:
+        tally.bad_lines += 1
+
+
+def _is_csv(source: Source) -> bool:
+    header = source.head.split(b"\n", 1)[0]
+    return source.path.suffix == ".csv" and b"," in header and (b"step" in header or b"_timestamp" in header)
+
+
+def _sqlite_rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    """Rows of the table `metrics`, as MLflow writes it (a row a value) or trackio (a JSON object a row); read only."""
+    tally.bytes = path.stat().st_size
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
+        try:
+            columns = {str(row[1]) for row in connection.execute("PRAGMA table_info(metrics)")}
+            if {"key", "value", "timestamp", "step"} <= columns:
+                yield from _mlflow_rows(connection, tally)
+            elif {"timestamp", "step", "metrics"} <= columns:
+                yield from _trackio_rows(connection, tally)
+        except sqlite3.DatabaseError:
+            tally.bad_lines += 1
+    progress(tally.bytes)
+
+
+def _mlflow_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
+    """Times are in milliseconds; of several runs in a database, the one that was written to last."""
+    last = "SELECT run_uuid FROM metrics ORDER BY timestamp DESC LIMIT 1"
+    ordered = f"SELECT key, value, timestamp, step FROM metrics WHERE run_uuid = ({last}) ORDER BY step, timestamp"
+    held: dict[str, float] = {}
+    step, time_ms = None, 0
+    for key, value, timestamp, at_step in connection.execute(ordered):
+        tally.lines += 1
+        if not (isinstance(key, str) and isinstance(value, int | float) and isinstance(timestamp, int | float)):
+            tally.bad_lines += 1
+            continue
+        if at_step != step and held:
+            yield MetricRow(time_of(time_ms / 1e3), step, held)
+            held = {}
+        step, time_ms = (at_step if isinstance(at_step, int) else None), timestamp
+        held[key] = float(value)
+    if held:
+        yield MetricRow(time_of(time_ms / 1e3), step, held)
+
+
+def _trackio_rows(connection: sqlite3.Connection, tally: Tally) -> Iterator[MetricRow]:
+    last = "SELECT run_name FROM metrics ORDER BY timestamp DESC LIMIT 1"
+    ordered = f"SELECT timestamp, step, metrics FROM metrics WHERE run_name = ({last}) ORDER BY step, timestamp"
+    for timestamp, step, text in connection.execute(ordered):
+        tally.lines += 1
+        document = parsed_json(text) if isinstance(text, str | bytes) else None
+        row = row_of(cast("dict[str, Any]", document)) if isinstance(document, dict) else None
+        if row is None:
+            tally.bad_lines += 1
+            continue
+        yield MetricRow(_instant(timestamp), step if isinstance(step, int) else row.step, row.values)
+
+
+def _instant(stamp: object) -> int | None:
+    """A time of a database: seconds since the epoch, or text of ISO 8601, which is UTC where it names no zone."""
+    if isinstance(stamp, int | float):
+        return time_of(float(stamp))
+    try:
+        moment = datetime.fromisoformat(str(stamp))
+    except ValueError:
+        return None
+    return time_of((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
+
+
+def _is_sqlite(source: Source) -> bool:
+    return source.head.startswith(b"SQLite format 3\x00")
+
+
+JSONL: Final = Carrier("jsonl", ("metrics.jsonl", "*.jsonl"), _fits, _rows)
+TRAINER_STATE: Final = Carrier("trainer_state", ("trainer_state.json",), _is_state, _state_rows)
+CSV: Final = Carrier("csv", ("*.csv",), _is_csv, _csv_rows)
+SQLITE: Final = Carrier("sqlite", ("mlflow.db", "*.db", "*.sqlite"), _is_sqlite, _sqlite_rows)

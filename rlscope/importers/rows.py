@@ -1,0 +1,133 @@
+"""What every carrier gives: rows of named numbers, with the step and the time that the file states, if any.
+
+A carrier knows the form of a file and nothing of frameworks. It streams: no file is held whole, a line or record that
+cannot be read is counted and left out, and nothing that a file contains is evaluated or unpickled.
+"""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rlscope.importers.importer import Progress, Source
+from rlscope.trace.imported import SourceFile
+
+Clock = Literal["wall", "relative"]
+LONGEST_LINE_BYTES: Final = 1 << 20
+"""A longer line is no row of metrics: it is counted as bad and skipped."""
+_CHUNK_BYTES: Final = 1 << 18
+_EARLIEST_S: Final = 1e9
+"""In the year 2001: a smaller number under the name of a time counts from the start of a process."""
+_LATEST_S: Final = 4.6e9
+_DEEPEST: Final = 4
+_STEP_NAMES: Final = ("step", "_step", "global_step", "train/global_step")
+_TIME_NAMES: Final = ("_timestamp", "timestamp", "time", "wall_time")
+_NESTED: Final = ("data", "metrics")
+"""Under which some writers put the metrics beside the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """What one record states."""
+
+    time_ns: int | None
+    """When it was written, UTC epoch; None where the file has no times."""
+    step: int | None
+    """The step that the file itself names; None where it names none."""
+    values: Mapping[str, float]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted while a file is read, and what it says about the run besides its rows."""
+
+    lines: int = 0
+    bad_lines: int = 0
+    bytes: int = 0
+    config: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Settings of the run as the framework wrote them, nested as they were."""
+    host: str | None = None
+
+    def source_file(self, path: Path) -> SourceFile:
+        """What is kept of the file in run.json."""
+        return SourceFile(path.name, self.bytes, self.lines, self.bad_lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """One form of files."""
+
+    name: str
+    """console, jsonl, wandb, tensorboard, csv, ..."""
+    files: tuple[str, ...]
+    """Patterns of the names of such files in a folder, the likeliest first."""
+    fits: Callable[[Source], bool]
+    """Whether a file has this form, by its name and its first bytes."""
+    rows: Callable[[Path, Tally, Progress], Iterator[MetricRow]]
+
+
+def read_lines(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
+    r"""The lines of a file of any size, ended by \n or \r; those over a megabyte are counted as bad and left out."""
+    held, is_overlong = b"", False
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            tally.bytes += len(chunk)
+            progress(len(chunk))
+            *whole, held = (held + chunk).replace(b"\r", b"\n").split(b"\n")
+            for line in whole:
+                tally.lines += 1
+                tally.bad_lines += is_overlong
+                if not is_overlong:
+                    yield line
+                is_overlong = False
+            if len(held) > LONGEST_LINE_BYTES:
+                held, is_overlong = b"", True
+    if held or is_overlong:
+        tally.lines += 1
+        tally.bad_lines += is_overlong
+        yield held
+
+
+def row_of(document: Mapping[str, Any]) -> MetricRow | None:
+    """A row of one JSON object, as most writers of metrics write it; None where it holds no number."""
+    flat: dict[str, float] = {}
+    _flatten(document, "", flat, _DEEPEST)
+    step = next((int(flat[name]) for name in _STEP_NAMES if name in flat and math.isfinite(flat[name])), None)
+    stamp = next((flat[name] for name in _TIME_NAMES if name in flat), None)
+    if flat.keys() <= {*_STEP_NAMES, *_TIME_NAMES}:
+        return None
+    return MetricRow(time_of(stamp), step, flat)
+
+
+def _flatten(value: Mapping[str, Any], prefix: str, into: dict[str, float], depth: int) -> None:
+    for name, held in value.items():
+        full = name if prefix in ("", *(f"{nested}/" for nested in _NESTED)) else prefix + name
+        if isinstance(held, int | float):
+            into[full] = float(held)
+        elif isinstance(held, dict) and depth:
+            _flatten(held, f"{full}/", into, depth - 1)
+
+
+def time_of(seconds: float | None) -> int | None:
+    """Nanoseconds of a time in seconds since the epoch; None for what is none, such as seconds since a start."""
+    if seconds is None or not _EARLIEST_S < seconds < _LATEST_S:
+        return None
+    return round(seconds * 1e9)
+
+
+def number(text: str) -> float | None:
+    """The number that a text is; None for any other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def parsed_json(text: str | bytes) -> Any:  # noqa: ANN401
+    """The value of a JSON text; None for what is not JSON, or is nested too deeply."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,461 @@
+"""SGLang's log: a line each k decode passes and one each prefill, made engine rows with batch sizes and pass times.
+
+A decode line states the throughput since the decode line before it, by a clock of its own. With the batch unchanged and
+no prefill between, the number of tokens is known, so the time is too, to the microsecond. Elsewhere it is inferred.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Final, NamedTuple
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import Certainty
+
+STAMPED: Final = re.compile(
+    r"(?:\[(?P<ts>(?:\d{4}-\d\d-\d\d )?\d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<ranks>(?: [A-Z_]+\d+)*)\]"
+    r"|^(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)\b.*?) (?P<kind>Decode|Prefill) batch"
+    r"(?: ?\[\d+\])?[.,] (?P<rest>.*)"
+)
+"""The brackets are the engine's own; where a log service took them off, its own stamp leads the line."""
+_PAIR: Final = re.compile(r"(#?[A-Za-z][^:,]*?): ([^,\s]+)")
+_TIMED: Final = re.compile(
+    r"(?:^|\[)(?P<ts>(?:\d{4}-\d\d-\d\d[T ])?\d\d:\d\d:\d\d(?:[.,]\d+)?Z?)(?:(?: [A-Z_]+\d+)*\]|\b.*?)"
+    r" (?:Decode|Prefill) batch"
+)
+_RANK: Final = re.compile(r"([A-Z_]+)(\d+)")
+_ARGUMENTS: Final[Mapping[str, re.Pattern[str]]] = {
+    name: re.compile(rf"\b{name}=(\d+)")
+    for name in (
+        "decode_log_interval",
+        "tp_size",
+        "pp_size",
+        "dp_size",
+        "max_total_num_tokens",
+        "max_running_requests",
+    )
+}
+_USUAL_PASSES: Final = 40
+"""SGLang's default of --decode-log-interval."""
+_SURVEYED_LINES: Final = 400_000
+"""Pass times and the number of passes a line are learnt from so many lines at the start."""
+_KEPT_TIMES: Final = 64
+"""Pass times kept for each batch size; their median is taken."""
+_LONGEST_PREFILLS: Final = 5
+"""Time beside the decode passes that is longer than so many median prefills was idle."""
+_SLOWEST_RATIO: Final = 3
+"""A gap without a prefill that is so many times as long as its passes take held a pause."""
+_STRETCH_ROWS: Final = 10_000
+"""A stretch of lines is placed at the latest after so many, so that memory does not grow with the log."""
+_FINEST_NS: Final = 50_000_000
+"""Lines are printed a little after their passes, so a finer stamp is not taken at its word."""
+_SECOND_NS: Final = 1_000_000_000
+
+
+class _Entry(NamedTuple):
+    """One line of an engine."""
+
+    engine: str
+    time_ns: int
+    resolution_ns: int
+    is_decode: bool
+    running: int
+    waiting: int
+    kv_tokens: int | None
+    tokens_per_s: float | None
+    new_tokens: int
+    accepted_tokens: float | None
+    """Tokens that a pass of speculative decoding accepts, for each request."""
+
+
+class _Gap(NamedTuple):
+    """From one decode line of an engine to the next."""
+
+    before: _Entry
+    after: _Entry
+    prefills: int
+    prefill_tokens: int
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether only decode passes of one batch lie between."""
+        return self.prefills == 0 and self.before.running == self.after.running
+
+    @property
+    def grown_tokens(self) -> int | None:
+        """By how much the KV cache grew."""
+        if self.before.kv_tokens is None or self.after.kv_tokens is None:
+            return None
+        return self.after.kv_tokens - self.before.kv_tokens
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What the engine's settings and the plain gaps at the start of a log say of all of it."""
+
+    settings: dict[str, int] = field(default_factory=dict[str, int])
+    passes: int = _USUAL_PASSES
+    pass_s: dict[int, float] = field(default_factory=dict[int, float])
+    """Median time of a decode pass, by batch size."""
+    prefill_s: float | None = None
+    """Median time of a prefill."""
+
+    def pass_time_s(self, running: float) -> float | None:
+        """The time of a pass at the nearest batch size that is known."""
+        if not self.pass_s:
+            return None
+        return self.pass_s[min(self.pass_s, key=lambda known: (abs(known - running), known))]
+
+
+class _Piece(NamedTuple):
+    """A row of a gap before it has a place."""
+
+    length_ns: int
+    row: dict[str, object]
+    is_recorded: bool
+
+
+class _Placed(NamedTuple):
+    """A gap whose end has a stamp but no exact time."""
+
+    stamp_ns: int
+    resolution_ns: int
+    length_ns: int
+    pieces: tuple[_Piece, ...]
+
+
+def recognise_log(source: Source) -> str | None:
+    """How many decode or prefill lines the head of a log has."""
+    count = sum(1 for line in clean_lines(source.text) if STAMPED.search(line.text))
+    return f"{count} lines `Decode batch` or `Prefill batch`" if count else None
+
+
+def read_log(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add one sampler for each engine of the log, with its rows. Raises ImportFileError where there are none."""
+    clock = open_clock(source.path, _TIMED, target, options)
+    survey = _look_over(source, target, options)
+    if clock is None or survey is None:
+        raise ImportFileError.of(
+            source.path,
+            found="no line `Decode batch` or `Prefill batch` with a time",
+            expected="the log of an SGLang engine at --log-level info",
+            next_step="AReaL and some others start it at warning: set the engine's log level to info.",
+        )
+    engines = _Engines(target, options, survey)
+    log = LogFile(source.path, progress)
+    lanes: dict[str, _Lane] = {}
+    for entry_or_gap in _gaps(log, clock, source.path.stem):
+        entry = entry_or_gap.after if isinstance(entry_or_gap, _Gap) else entry_or_gap
+        lane = lanes.setdefault(entry.engine, _Lane(entry.engine, target))
+        lane.see(entry)
+        if isinstance(entry_or_gap, _Gap) and (placed := _pieces(entry_or_gap, survey)):
+            lane.take(placed)
+    for lane in lanes.values():
+        lane.place()
+        engines.add(lane)
+    engines.say(log, lanes.values())
+    target.add_file("engine log", log.source())
+    return None
+
+
+def _look_over(source: Source, target: ImportTarget, options: ImportOptions) -> _Survey | None:
+    """Read the start of the log for its settings and pass times; None where no engine line is."""
+    scratch = LogFile(source.path, lambda _bytes: None)
+    clock = open_clock(source.path, _TIMED, target, options)
+    if clock is None:
+        return None
+    survey = _Survey()
+    gaps: list[_Gap] = []
+    kept: Counter[tuple[int, bool]] = Counter()
+    for found in _gaps(scratch, clock, "", survey.settings):
+        if isinstance(found, _Gap):
+            kind = (found.after.running, found.is_plain)
+            kept[kind] += 1
+            if kept[kind] <= _KEPT_TIMES:
+                gaps.append(found)
+        if scratch.lines > _SURVEYED_LINES:
+            break
+    votes = Counter(
+        round(grown / gap.after.running)
+        for gap in gaps
+        if gap.is_plain and gap.after.running and (grown := gap.grown_tokens) and grown >= gap.after.running
+    )
+    (usual, _count), *_ = votes.most_common(1) or [(_USUAL_PASSES, 0)]
+    survey.passes = survey.settings.get("decode_log_interval") or usual
+    _learn_times(survey, gaps)
+    return survey
+
+
+def _learn_times(survey: _Survey, gaps: list[_Gap]) -> None:
+    times: dict[int, list[float]] = {}
+    for gap in gaps:
+        if _is_recorded(gap, survey) and (length_s := _length_s(gap, survey)):
+            times.setdefault(gap.after.running, []).append(length_s / survey.passes)
+    survey.pass_s = {running: median(seconds) for running, seconds in times.items()}
+    beside = [
+        (length_s - survey.passes * pass_s) / gap.prefills
+        for gap in gaps
+        if gap.prefills
+        and (length_s := _length_s(gap, survey))
+        and (pass_s := survey.pass_time_s(_running(gap))) is not None
+    ]
+    positive = [seconds for seconds in beside if seconds > 0]
+    survey.prefill_s = median(positive) if positive else None
+
+
+def _gaps(log: LogFile, clock: LogClock, stem: str, settings: dict[str, int] | None = None) -> Iterator[_Entry | _Gap]:
+    """The gaps between decode lines, and the lines that end none: the first of an engine, and prefills."""
+    before: dict[str, _Entry] = {}
+    prefills: Counter[str] = Counter()
+    prefill_tokens: Counter[str] = Counter()
+    for line in log:
+        if settings is not None and ("_args" in line.text or "max_total_num_tokens=" in line.text):
+            _take_settings(line.text, settings)
+        found = STAMPED.search(line.text) if " batch" in line.text else None
+        if found is None or not _is_first_rank(found["ranks"]):
+            continue
+        entry = _entry(line, found, clock, stem)
+        if entry is None:
+            log.bad_lines += 1
+        elif not entry.is_decode:
+            prefills[entry.engine] += 1
+            prefill_tokens[entry.engine] += entry.new_tokens
+            yield entry
+        else:
+            last = before.get(entry.engine)
+            between, tokens = prefills.pop(entry.engine, 0), prefill_tokens.pop(entry.engine, 0)
+            before[entry.engine] = entry
+            yield _Gap(last, entry, between, tokens) if last else entry
+
+
+def _take_settings(text: str, settings: dict[str, int]) -> None:
+    for name, pattern in _ARGUMENTS.items():
+        if found := pattern.search(text):
+            settings.setdefault(name, int(found[1]))
+
+
+def _is_first_rank(text: str | None) -> bool:
+    """Whether a line is not of a further rank of the same engine, which repeats it."""
+    ranks = dict(_RANK.findall(text or ""))
+    return ("DP" in ranks or ranks.get("TP", "0") == "0") and ranks.get("PP", "0") == "0"
+
+
+def _entry(line: Line, found: re.Match[str], clock: LogClock, stem: str) -> _Entry | None:
+    """A line's numbers; None for one that lacks the batch size, or whose numbers are none."""
+    pairs = dict(_PAIR.findall(found["rest"]))
+    ranks = dict(_RANK.findall(found["ranks"] or ""))
+    # Some versions repeat the time with microseconds at the end of the line.
+    stamp = pairs.get("timestamp") or found["ts"] or found["iso"]
+    time_ns = clock.time_ns(stamp)
+    if time_ns is None:
+        return None
+    name = line.actor.split(",")[0].replace(" pid=", "-") if line.actor else stem
+    try:
+        tokens = pairs.get("#token") or pairs.get("#full token")
+        rate, accepted = pairs.get("gen throughput (token/s)"), pairs.get("accept len")
+        return _Entry(
+            engine=safe_worker_id(f"{name}-dp{ranks['DP']}" if "DP" in ranks else name),
+            time_ns=time_ns,
+            resolution_ns=_FINEST_NS if re.search(r"[.,]\d{2}", stamp) else _SECOND_NS,
+            is_decode=found["kind"] == "Decode",
+            running=int(pairs["#running-req"]),
+            waiting=int(pairs.get("#queue-req", 0)),
+            kv_tokens=int(tokens) if tokens else None,
+            tokens_per_s=float(rate) if rate else None,
+            new_tokens=int(pairs.get("#new-token", 0)),
+            accepted_tokens=float(accepted) if accepted else None,
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def _running(gap: _Gap) -> float:
+    return (gap.before.running + gap.after.running) / 2
+
+
+def _decode_tokens(gap: _Gap, survey: _Survey) -> float:
+    running = gap.after.running if gap.is_plain else _running(gap)
+    return survey.passes * running * (gap.after.accepted_tokens or 1.0)
+
+
+def _length_s(gap: _Gap, survey: _Survey) -> float | None:
+    """From the line before to this one, by the throughput that this one states."""
+    rate = gap.after.tokens_per_s
+    return _decode_tokens(gap, survey) / rate if rate else None
+
+
+def _is_recorded(gap: _Gap, survey: _Survey) -> bool:
+    grown = gap.grown_tokens
+    if not gap.is_plain or gap.after.accepted_tokens or grown is None:
+        return False
+    return abs(grown - survey.passes * gap.after.running) <= gap.after.running
+
+
+def _pieces(gap: _Gap, survey: _Survey) -> _Placed | None:
+    """The rows of a gap, in order, that end with its decode line; None where nothing was decoded."""
+    length_s = _length_s(gap, survey)
+    if not length_s or gap.after.running + gap.before.running == 0:
+        return None
+    pass_s = survey.pass_time_s(_running(gap))
+    decode_s = min(length_s, survey.passes * pass_s) if pass_s else length_s
+    is_recorded = _is_recorded(gap, survey)
+    if gap.prefills == 0 and length_s <= _SLOWEST_RATIO * decode_s:
+        pieces = (_decode(gap, survey, length_s, is_recorded),)
+    elif gap.prefills == 0 or pass_s is None:
+        pieces = (_decode(gap, survey, decode_s, is_recorded=False),)
+    else:
+        beside_s = length_s - decode_s
+        usual_s = (survey.prefill_s or beside_s) * gap.prefills
+        prefill_s = beside_s if beside_s <= _LONGEST_PREFILLS * usual_s else usual_s
+        pieces = (_prefill(gap, prefill_s), _decode(gap, survey, decode_s, is_recorded=False))
+    return _Placed(gap.after.time_ns, gap.after.resolution_ns, to_ns(length_s), pieces)
+
+
+def _decode(gap: _Gap, survey: _Survey, length_s: float, is_recorded: bool) -> _Piece:
+    kv = [tokens for tokens in (gap.before.kv_tokens, gap.after.kv_tokens) if tokens is not None]
+    knows_prefill = survey.pass_s or not gap.prefills
+    row: dict[str, object] = {
+        "forward_passes": survey.passes,
+        "busy_ns": to_ns(length_s) if is_recorded else None,
+        "running": round(_running(gap)),
+        "waiting": gap.after.waiting,
+        "decode_tokens": round(_decode_tokens(gap, survey)),
+        "prefill_tokens": 0 if knows_prefill else gap.prefill_tokens,
+        # Halfway between the lines: the cache grows by a token a pass and request.
+        "kv_used_tokens": round(sum(kv) / len(kv)) if kv else None,
+    }
+    return _Piece(to_ns(length_s), row, is_recorded)
+
+
+def _prefill(gap: _Gap, length_s: float) -> _Piece:
+    row: dict[str, object] = {
+        "forward_passes": gap.prefills,
+        "busy_ns": None,
+        "running": round(_running(gap)),
+        "waiting": gap.after.waiting,
+        "decode_tokens": 0,
+        "prefill_tokens": gap.prefill_tokens,
+        "kv_used_tokens": gap.before.kv_tokens,
+    }
+    return _Piece(to_ns(length_s), row, is_recorded=False)
+
+
+class _Lane:
+    """One engine's rows, laid end to end and shifted so that each ends inside the second of its stamp."""
+
+    def __init__(self, engine: str, target: ImportTarget) -> None:
+        self.engine = engine
+        self.rows = 0
+        self.recorded_rows = 0
+        self.start_ns: int | None = None
+        self.end_ns = 0
+        self.most_running = 0
+        self._target = target
+        self._held: list[tuple[int, _Placed]] = []
+        self._length_ns = 0
+        self._least_ns, self._most_ns = 0, 0
+        self._written_ns = 0
+
+    def see(self, entry: _Entry) -> None:
+        """Widen the engine's time to this line."""
+        self.start_ns = entry.time_ns if self.start_ns is None else min(self.start_ns, entry.time_ns)
+        self.end_ns = max(self.end_ns, entry.time_ns)
+        self.most_running = max(self.most_running, entry.running)
+
+    def take(self, placed: _Placed) -> None:
+        """Hold a gap; those before it are written once no single shift fits them and this one."""
+        length_ns = self._length_ns + placed.length_ns if self._held else 0
+        least_ns, most_ns = placed.stamp_ns - length_ns, placed.stamp_ns + placed.resolution_ns - length_ns
+        if self._held and max(least_ns, self._least_ns) < min(most_ns, self._most_ns):
+            least_ns, most_ns = max(least_ns, self._least_ns), min(most_ns, self._most_ns)
+        elif self._held:
+            self.place()
+            length_ns = 0
+            least_ns, most_ns = placed.stamp_ns, placed.stamp_ns + placed.resolution_ns
+        self._held.append((length_ns, placed))
+        self._length_ns, self._least_ns, self._most_ns = length_ns, least_ns, most_ns
+        if len(self._held) >= _STRETCH_ROWS:
+            self.place()
+
+    def place(self) -> None:
+        """Write what is held."""
+        shift_ns = (self._least_ns + self._most_ns) // 2
+        for length_ns, placed in self._held:
+            end_ns = shift_ns + length_ns
+            start_ns = end_ns - sum(piece.length_ns for piece in placed.pieces)
+            for piece in placed.pieces:
+                self._write(piece, start_ns, start_ns + piece.length_ns)
+                start_ns += piece.length_ns
+        self._held.clear()
+
+    def _write(self, piece: _Piece, start_ns: int, end_ns: int) -> None:
+        started_ns = max(start_ns, self._written_ns)
+        if end_ns <= started_ns:
+            return
+        row = {**piece.row, "worker_id": self.engine, "start_ns": started_ns, "end_ns": end_ns, "source": "log"}
+        is_whole = started_ns == start_ns
+        if not is_whole:
+            # It reaches into a row that two stamps fix: how long its passes took is then not known.
+            row |= {"busy_ns": None}
+        self.rows += 1
+        self.recorded_rows += piece.is_recorded and is_whole
+        self._written_ns = end_ns
+        self.start_ns = started_ns if self.start_ns is None else min(self.start_ns, started_ns)
+        self.end_ns = max(self.end_ns, end_ns)
+        self._target.add("engine_steps", row)
+
+
+class _Engines:
+    """The workers of a log's engines."""
+
+    def __init__(self, target: ImportTarget, options: ImportOptions, survey: _Survey) -> None:
+        self._target = target
+        self._options = options
+        self._survey = survey
+
+    def add(self, lane: _Lane) -> None:
+        """Add the engine as a sampler."""
+        settings = self._survey.settings
+        self._target.add_engine(
+            lane.engine,
+            gpu_count=self._gpus(),
+            kv_capacity_tokens=settings.get("max_total_num_tokens"),
+            max_running=settings.get("max_running_requests"),
+        )
+        if lane.start_ns is not None:
+            self._target.extend_worker(lane.engine, lane.start_ns, lane.end_ns)
+
+    def _gpus(self) -> int | None:
+        settings = self._survey.settings
+        if self._options.gpus_per_engine is not None:
+            return self._options.gpus_per_engine
+        if "tp_size" in settings:
+            return settings["tp_size"] * settings.get("pp_size", 1)
+        return None
+
+    def say(self, log: LogFile, lanes: Collection[_Lane]) -> None:
+        """Say how sure the rows are, and what Ray's driver merged away."""
+        rows = sum(lane.rows for lane in lanes)
+        recorded = sum(lane.recorded_rows for lane in lanes)
+        if rows and recorded == rows:
+            self._target.say_origin("engine_steps", Certainty.RECORDED)
+        elif rows:
+            rule = (
+                "where the batch changed or a prefill lay between two lines, passes take what others of their size took"
+            )
+            self._target.say_origin("engine_steps", Certainty.INFERRED, rule)
+            self._target.note(
+                f"{recorded:,} of {rows:,} engine rows have a recorded pass time; the others are inferred."
+            )
+        if log.merged_lines:
+            for lane in lanes:
+                self._target.say_coverage(lane.engine, lane.rows / (lane.rows + log.merged_lines))
+            log.say_merged(self._target)
+
+
+SGLANG_LOG: Final = Importer("sglang", "SGLang engine log", recognise_log, read_log, is_companion=True)

@@ -1,0 +1,134 @@
+"""SGLang's request files (`--export-metrics-to-file`): one JSON record a request, with its times and weight versions."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, safe_worker_id, to_ns
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import Certainty
+
+_KEYS: Final = ('"request_received_ts"', '"request_finished_ts"')
+_EARLIEST_S: Final = 1e9
+"""In 2001: a smaller time is no epoch but a clock that starts with the machine."""
+_UNNAMED: Final = "default"
+"""SGLang's label of the weights that it was started with."""
+
+
+def _recognise(source: Source) -> str | None:
+    count = sum(1 for line in source.text.splitlines() if all(key in line for key in _KEYS))
+    return f"{count} records with `request_received_ts`" if count else None
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add each request as a sample. Raises ImportFileError where no record has its times."""
+    file = LogFile(source.path, progress, LONGEST_RECORD_BYTES)
+    engine = target.engines[0] if len(target.engines) == 1 else safe_worker_id(f"sglang-{source.path.parent.name}")
+    versions = _Versions()
+    first_ns: int | None = None
+    last_ns = 0
+    for record in file.records():
+        row = _sample(record, engine, versions)
+        if row is None:
+            file.bad_lines += 1
+            continue
+        target.add("samples", row)
+        start_ns = row["submitted_ns"] or row["finished_ns"]
+        first_ns = start_ns if first_ns is None else min(first_ns, start_ns)
+        last_ns = max(last_ns, row["finished_ns"])
+    if first_ns is None:
+        raise ImportFileError.of(
+            source.path,
+            found=f"{file.lines:,} lines, none a finished request with its times",
+            expected="JSON records with request_received_ts and request_finished_ts",
+            next_step="Start SGLang with --export-metrics-to-file and --enable-metrics.",
+        )
+    target.add_engine(engine, gpu_count=options.gpus_per_engine)
+    target.extend_worker(engine, first_ns, last_ns)
+    target.say_origin("samples", Certainty.RECORDED)
+    if versions.is_unknown:
+        target.note("Some requests name no weight version: how stale their tokens are is not known.")
+    target.add_file("request metrics", file.source())
+    return None
+
+
+class _Versions:
+    """Whole numbers for SGLang's labels of weights: their own, else in the order in which they appear."""
+
+    def __init__(self) -> None:
+        self.is_unknown = False
+        self._ordinals: dict[str, int] = {}
+
+    def number(self, label: object) -> int:
+        """The version of a label."""
+        text = str(label)
+        if text.removeprefix("-").isdecimal():
+            return int(text)
+        if text == _UNNAMED:
+            return 0
+        return self._ordinals.setdefault(text, len(self._ordinals) + 1)
+
+    def runs(self, record: Mapping[str, Any], output_tokens: int) -> list[dict[str, int]]:
+        """The versions of all output tokens; none where the record does not tell those of each."""
+        listed = record.get("weight_versions")
+        if isinstance(listed, list) and listed:
+            try:
+                runs = [
+                    {"version": self.number(run["version"]), "start": int(run["start"]), "end": int(run["end"])}
+                    for run in listed
+                ]
+            except (KeyError, TypeError, ValueError):
+                runs = []
+            ends = [0, *(run["end"] for run in runs)]
+            is_whole = [run["start"] for run in runs] == ends[:-1] and ends[-1] == output_tokens
+            if runs and is_whole:
+                return runs
+        elif (label := record.get("weight_version")) is not None:
+            return [{"version": self.number(label), "start": 0, "end": output_tokens}]
+        self.is_unknown = self.is_unknown or output_tokens > 0
+        return []
+
+
+def _sample(record: Mapping[str, Any], engine: str, versions: _Versions) -> dict[str, Any] | None:
+    """A row of samples; None for a record without its times or lengths."""
+    received, finished = _epoch_ns(record.get("request_received_ts")), _epoch_ns(record.get("request_finished_ts"))
+    prompt, output = record.get("prompt_tokens"), record.get("completion_tokens")
+    name = record.get("id")
+    if finished is None or name is None or not isinstance(prompt, int) or not isinstance(output, int):
+        return None
+    started = _epoch_ns(record.get("forward_entry_time"))
+    is_placed = started is not None and (received or 0) <= started <= finished
+    return {
+        "sample_id": str(name),
+        "segment": 0,
+        "worker_id": engine,
+        "submitted_ns": received,
+        "started_ns": started if is_placed else None,
+        "finished_ns": finished,
+        "prompt_tokens": prompt,
+        "output_tokens": output,
+        "versions": versions.runs(record, output),
+        "version_source": "engine",
+        "finish_reason": _finish_reason(record.get("finish_reason")),
+        "preemptions": _whole(record.get("num_retractions")),
+        "cached_tokens": _whole(record.get("cached_tokens")),
+    }
+
+
+def _epoch_ns(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < _EARLIEST_S:
+        return None
+    return to_ns(value) if value < 1e10 else None
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _finish_reason(value: object) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else value  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return kind if kind in ("stop", "length", "abort") else None  # pyright: ignore[reportUnknownVariableType]
+
+
+SGLANG_REQUESTS: Final = Importer("sglang-requests", "SGLang request metrics", _recognise, _read, is_companion=True)

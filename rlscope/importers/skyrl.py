@@ -1,0 +1,230 @@
+"""SkyRL's console: timers of the trainer, started and finished, with stamps to the millisecond."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.lines import LogFile, clean_lines, open_clock
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.timers import Meaning, Span, Timers, add_activity
+from rlscope.trace.imported import Certainty
+
+_TIMER: Final = re.compile(
+    r"(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}) \| \w+ +\| \S+ - (?P<what>Started|Finished): '(?P<name>\w+)'"
+    r"(?:, time cost: (?P<s>[\d.]+)s)?"
+)
+_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+\.?\d*(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
+_BATCH: Final = re.compile(r"batch_num_seq: (\d+)")
+_RESULTS: Final = re.compile(r"avg_final_rewards: (-?[\d.]+(?:e-?\d+)?)")
+_SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
+    name: re.compile(rf"['\"]?\b{name}['\"]?[ :=]+(\w+)")
+    for name in (
+        "colocate_all",
+        "policy_num_nodes",
+        "policy_num_gpus_per_node",
+        "num_inference_engines",
+        "num_engines",
+        "inference_engine_tensor_parallel_size",
+        "tensor_parallel_size",
+        "train_batch_size",
+        "n_samples_per_prompt",
+        "max_staleness_steps",
+    )
+}
+_BUFFER: Final = "wait_for_generation_buffer"
+_GENERATE: Final = "generate"
+_TRAIN: Final = "policy_train"
+_UPDATES: Final = frozenset({"sync_weights", "sync_weights_to_inference_engines"})
+_MEANINGS: Final[Mapping[str, Meaning]] = {
+    _BUFFER: Meaning("wait", "samples"),
+    "postprocess_generator_output": Meaning("other"),
+    "convert_to_training_input": Meaning("other"),
+    "fwd_logprobs_values_reward": Meaning("logprobs"),
+    "apply_reward_kl_penalty": Meaning("other"),
+    "compute_advantages_and_returns": Meaning("other"),
+    "dump_data_batch": Meaning("other"),
+    "critic_train": Meaning("train"),
+    "train_critic_and_policy": Meaning("train"),
+    "update_ref_with_policy": Meaning("other"),
+    "save_checkpoints": Meaning("checkpoint"),
+    "save_hf_model": Meaning("checkpoint"),
+    "load_checkpoints": Meaning("startup"),
+    "init_weight_sync_state": Meaning("startup"),
+    "eval": Meaning("eval"),
+}
+_POLICY, _ENGINES = "policy", "engines"
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known while the console is read."""
+
+    target: ImportTarget
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    timers: Timers = field(default_factory=lambda: Timers(_POLICY))
+    generations: list[Span] = field(default_factory=list[Span])
+    updates: list[tuple[Span, int]] = field(default_factory=list[tuple[Span, int]])
+    is_async: bool = False
+    version: int = 0
+    steps: int = 0
+    reward_mean: float | None = None
+    results: dict[str, float] = field(default_factory=dict[str, float])
+    samples: int = 0
+    trained: Span | None = None
+    trained_on: int = 0
+    """The version that the held training started with."""
+
+
+def _recognise(source: Source) -> str | None:
+    timers = sum(1 for line in clean_lines(source.text) if _TIMER.search(line.text))
+    return f"{timers} lines `Started:` or `Finished:`" if timers else None
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add the trainer and what it says of its engines. Raises ImportFileError where no timer finished."""
+    clock = open_clock(source.path, _TIMER, target, options)
+    log = LogFile(source.path, progress)
+    run = _Run(target)
+    finished = 0
+    for line in log:
+        found = _TIMER.search(line.text) if "ed: '" in line.text else None
+        time_ns = clock.time_ns(found["ts"]) if found and clock else None
+        if found is None or time_ns is None:
+            _take_other(run, line.text)
+        elif found["what"] == "Started":
+            run.timers.start(found["name"], time_ns)
+        else:
+            finished += 1
+            cost_s = float(found["s"]) if found["s"] else None
+            _take_span(run, run.timers.end(found["name"], time_ns, cost_s))
+    if not finished:
+        raise ImportFileError.of(
+            source.path,
+            found="no line `Finished: 'NAME', time cost: ...s`",
+            expected="the console of a SkyRL run",
+            next_step="Pass the log of the entry point; Ray's driver prints it.",
+        )
+    _add_training(run)
+    _add_workers(run, options)
+    _add_held(run)
+    log.bad_lines += run.timers.unpaired
+    _say(run)
+    target.add_file("console", log.source())
+    return "asynchronous" if run.is_async else "synchronous"
+
+
+def _take_other(run: _Run, text: str) -> None:
+    if "avg_final_rewards" in text and (reward := _RESULTS.search(text)):
+        run.reward_mean = float(reward[1])
+    elif "'policy_loss'" in text or "'final_loss'" in text:
+        run.results = {name: float(value) for name, value in _PAIR.findall(text)}
+        _add_training(run)
+    elif "batch_num_seq" in text and (batch := _BATCH.search(text)):
+        run.samples = int(batch[1])
+    elif len(run.settings) < len(_SETTINGS):
+        for name, pattern in _SETTINGS.items():
+            if name in text and name not in run.settings and (found := pattern.search(text)):
+                run.settings[name] = found[1]
+
+
+def _take_span(run: _Run, span: Span) -> None:
+    if span.name == _GENERATE:
+        run.generations.append(span)
+    elif span.name == _TRAIN:
+        _add_training(run)
+        run.trained, run.trained_on = span, run.version
+        run.steps += 1
+    elif span.name in _UPDATES:
+        if run.steps:
+            run.version += 1
+        run.updates.append((span, run.version))
+    else:
+        run.is_async = run.is_async or span.name == _BUFFER
+        add_activity(run.target, _POLICY, span, _MEANINGS)
+
+
+def _add_training(run: _Run) -> None:
+    """Add the training that was held until its results were printed, or the next one ended without them."""
+    if run.trained is None:
+        return
+    run.target.add(
+        "train_steps",
+        {
+            "worker_id": _POLICY,
+            "step": run.steps,
+            "start_ns": run.trained.start_ns,
+            "end_ns": run.trained.end_ns,
+            "version_in": run.trained_on,
+            "version_out": run.trained_on + 1,
+            "samples": run.samples,
+            "tokens": 0,
+            "loss": run.results.get("policy_loss", run.results.get("final_loss")),
+            "grad_norm": run.results.get("grad_norm", run.results.get("raw_grad_norm")),
+            "entropy": run.results.get("policy_entropy"),
+            "reward_mean": run.reward_mean,
+        },
+    )
+    run.trained, run.reward_mean, run.results = None, None, {}
+
+
+def _add_workers(run: _Run, options: ImportOptions) -> None:
+    numbers = {name: int(value) for name, value in run.settings.items() if value.isdecimal()}
+    training = numbers.get("policy_num_gpus_per_node")
+    if training is not None:
+        training *= numbers.get("policy_num_nodes", 1)
+    each = numbers.get("inference_engine_tensor_parallel_size", numbers.get("tensor_parallel_size", 1))
+    engines = numbers.get("num_inference_engines", numbers.get("num_engines"))
+    group, prompts = numbers.get("n_samples_per_prompt"), numbers.get("train_batch_size")
+    run.target.add_config(
+        group_size=group,
+        samples_per_step=group * prompts if group and prompts else None,
+        max_staleness=numbers.get("max_staleness_steps") if run.is_async else None,
+    )
+    if run.is_async or run.settings.get("colocate_all") in ("False", "false"):
+        gpus = options.gpus.get("trainer", training)
+        run.target.add_worker(_POLICY, "trainer", gpu_count=gpus)
+        sampling = options.gpus.get("sampler", engines * each if engines else None)
+        run.target.add_worker(_ENGINES, "sampler", gpu_count=sampling)
+        run.target.add_config(gpus_per_engine=each if engines else None)
+        if sampling is None:
+            run.target.note("GPUs of the engines are not in the log: their time is not counted. Pass --gpus sampler=N.")
+    else:
+        gpus = options.gpus.get("colocated", options.gpus.get("trainer", training))
+        run.target.add_worker(_POLICY, "colocated", gpu_count=gpus)
+    if gpus is None:
+        run.target.note("GPUs of the trainer are not in the log: its time is not counted. Pass --gpus trainer=N.")
+    run.timers.settle(run.target)
+
+
+def _add_held(run: _Run) -> None:
+    """Add what depends on whether trainer and engines share GPUs."""
+    is_separate = run.is_async or run.settings.get("colocate_all") in ("False", "false")
+    generates = _ENGINES if is_separate else _POLICY
+    for span in run.generations:
+        add_activity(run.target, generates, span, {_GENERATE: Meaning("generate")})
+        run.target.extend_worker(generates, span.start_ns, span.end_ns)
+        if is_separate and not run.is_async:
+            add_activity(run.target, _POLICY, span, {_GENERATE: Meaning("wait", "samples")})
+    for span, version in run.updates:
+        times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
+        if is_separate:
+            run.target.add("weight_updates", {"worker_id": _POLICY, "phase": "publish", **times})
+        run.target.add("weight_updates", {"worker_id": generates, "phase": "apply", **times})
+        run.target.extend_worker(generates, span.start_ns, span.end_ns)
+
+
+def _say(run: _Run) -> None:
+    for table in ("train_steps", "weight_updates", "activities"):
+        if run.target.rows_of(table):
+            run.target.say_origin(table, Certainty.RECORDED)
+    run.target.note(
+        "Tokens of a step are not in SkyRL's console: no throughput. Its .wandb file or W&B export has them."
+    )
+    if not run.steps:
+        run.target.note("No training step has ended in this log.")
+
+
+SKYRL_CONSOLE: Final = Importer("skyrl", "SkyRL console", _recognise, _read)

@@ -1,0 +1,270 @@
+"""The console of slime and miles: timers of the trainer's rank 0, dictionaries of each rollout, and SGLang's lines.
+
+`train_wait` runs whenever nothing is trained, so also while weights are updated and checkpoints are saved; those timers
+lie inside it and count instead.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.lines import LogFile, clean_lines, open_clock, to_ns
+from rlscope.importers.sglang import SGLANG_LOG, STAMPED
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.timers import Meaning, Span, Timers, add_activity
+from rlscope.trace.imported import Certainty
+
+_TIMER: Final = re.compile(
+    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]*\] \S+\.py:\d+ - "
+    r"Timer (?P<name>\w+) (?P<what>start|end)(?: \(elapsed: (?P<s>[\d.]+)s\))?"
+)
+_FACTS: Final = re.compile(
+    r"\[(?P<ts>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{3})?)[^\]]*\] \S+\.py:\d+ - "
+    r"(?P<kind>perf|rollout|step) (?P<number>\d+): \{(?P<facts>.*)\}"
+)
+_PAIR: Final = re.compile(r"'([^']+)': (?:[\w.]+\()?(-?\d+\.?\d*(?:e[-+]?\d+)?)\)?(?=[,}]|$)")
+_SETTINGS: Final[Mapping[str, re.Pattern[str]]] = {
+    name: re.compile(rf"\b{name}['\"]?[ .=:]+(\w+)")
+    for name in (
+        "colocate",
+        "actor_num_nodes",
+        "actor_num_gpus_per_node",
+        "rollout_num_gpus",
+        "rollout_num_gpus_per_engine",
+        "rollout_batch_size",
+        "n_samples_per_prompt",
+        "num_rollout",
+    )
+}
+TRAIN: Final = "actor_train"
+UPDATE: Final = "update_weights"
+WAIT: Final = "train_wait"
+_COLOCATED_ONLY: Final = frozenset({"sleep", "wake_up"})
+TIMER_MEANINGS: Final[Mapping[str, Meaning]] = {
+    "data_preprocess": Meaning("other"),
+    "ref_log_probs": Meaning("logprobs"),
+    "log_probs": Meaning("logprobs"),
+    "teacher_log_probs": Meaning("logprobs"),
+    "rollout_log_probs": Meaning("logprobs"),
+    "critic_train": Meaning("train"),
+    "save_model": Meaning("checkpoint"),
+    "eval": Meaning("eval"),
+    "ref_model_update": Meaning("other"),
+    "sleep": Meaning("weight_update"),
+    "wake_up": Meaning("weight_update"),
+}
+_TRAINER, _ROLLOUT = "actor", "rollout"
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known while the console is read."""
+
+    target: ImportTarget
+    settings: dict[str, str] = field(default_factory=dict[str, str])
+    timers: dict[str | None, Timers] = field(default_factory=dict[str | None, Timers])
+    waits: list[Span] = field(default_factory=list[Span])
+    updates: list[tuple[Span, int]] = field(default_factory=list[tuple[Span, int]])
+    version: int = 0
+    """The last one published."""
+    trained: Span | None = None
+    """The training that waits for its numbers, which are printed after it."""
+    step: int = 0
+    numbers: dict[str, float] = field(default_factory=dict[str, float])
+    steps: set[int] = field(default_factory=set[int])
+    rollouts: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    engine_lines: int = 0
+    is_colocated: bool = False
+
+
+def _recognise(source: Source) -> str | None:
+    lines = [line.text for line in clean_lines(source.text)]
+    timers = sum(1 for line in lines if _TIMER.search(line))
+    return f"{timers} lines `Timer NAME start` or `end`" if timers else None
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add trainer, rollouts and engines of one console. Raises ImportFileError where no training is in it."""
+    clock = open_clock(source.path, _TIMER, target, options)
+    log = LogFile(source.path, progress)
+    run = _Run(target)
+    for line in log:
+        if "Timer " in line.text and clock and (timer := _TIMER.search(line.text)):
+            time_ns = clock.time_ns(timer["ts"])
+            if time_ns is not None:
+                _take_timer(run, line.actor, timer, time_ns)
+        elif "{'" in line.text and clock and (facts := _FACTS.search(line.text)):
+            _take_facts(run, facts, clock.time_ns(facts["ts"]))
+        elif " batch" in line.text and STAMPED.search(line.text):
+            run.engine_lines += 1
+        elif len(run.settings) < len(_SETTINGS):
+            _take_settings(run.settings, line.text)
+    _add_training(run)
+    if clock is None or not run.timers:
+        raise ImportFileError.of(
+            source.path,
+            found="no line `Timer NAME start` or `end`",
+            expected="the console of a slime or miles run",
+            next_step="Pass the log of the whole job; Ray's driver prints the trainer's lines.",
+        )
+    _add_workers(run, options)
+    _add_held(run)
+    _say(run, log)
+    target.add_file("console", log.source())
+    if run.engine_lines:
+        SGLANG_LOG.read(source, target, replace(options, utc_offset_s=clock.offset_s), lambda _bytes: None)
+    return None
+
+
+def _take_settings(settings: dict[str, str], text: str) -> None:
+    for name, pattern in _SETTINGS.items():
+        if name in text and name not in settings and (found := pattern.search(text)):
+            settings[name] = found[1]
+
+
+def _take_timer(run: _Run, actor: str | None, found: re.Match[str], time_ns: int) -> None:
+    if actor not in run.timers:
+        # A critic has timers of the same names in a process of its own.
+        run.timers[actor] = Timers(_TRAINER if not run.timers else f"{_TRAINER}-{len(run.timers) + 1}")
+    timers = run.timers[actor]
+    name = found["name"]
+    if found["what"] == "start":
+        timers.start(name, time_ns)
+        return
+    span = timers.end(name, time_ns, float(found["s"]) if found["s"] else None)
+    run.is_colocated = run.is_colocated or name in _COLOCATED_ONLY
+    if timers.worker_id != _TRAINER:
+        add_activity(run.target, timers.worker_id, span, {**TIMER_MEANINGS, TRAIN: Meaning("train")})
+    elif name == WAIT:
+        run.waits.append(span)
+    elif name == UPDATE:
+        # slime counts from 1: the weights that rollouts begin with are version 1.
+        run.version += 1
+        run.updates.append((span, run.version))
+    elif name == TRAIN:
+        _add_training(run)
+        run.trained = span
+    else:
+        add_activity(run.target, _TRAINER, span, TIMER_MEANINGS)
+
+
+def _take_facts(run: _Run, found: re.Match[str], time_ns: int | None) -> None:
+    facts = {name: float(value) for name, value in _PAIR.findall(found["facts"])}
+    rollout_s = facts.get("perf/rollout_time")
+    if found["kind"] == "perf" and rollout_s and time_ns is not None:
+        run.rollouts.append((time_ns - to_ns(rollout_s), time_ns))
+    run.numbers.update(facts)
+    if found["kind"] == "perf" and "perf/actor_train_time" in facts:
+        run.step = int(found["number"])
+        _add_training(run)
+
+
+def _add_training(run: _Run) -> None:
+    """Add the training that was held, with the numbers printed since."""
+    span, numbers = run.trained, run.numbers
+    if span is None:
+        return
+    # An update after this training is printed before its numbers are.
+    was_updated = bool(run.updates) and run.updates[-1][0].start_ns >= span.end_ns
+    version_in = run.version - 1 if was_updated else run.version
+    per_s = numbers.get("perf/actor_train_tok_per_s", 0.0)
+    step = run.step if run.step not in run.steps else max(run.steps) + 1
+    prompts, each = run.settings.get("rollout_batch_size", ""), run.settings.get("n_samples_per_prompt", "")
+    run.target.add(
+        "train_steps",
+        {
+            "worker_id": _TRAINER,
+            "step": step,
+            "start_ns": span.start_ns,
+            "end_ns": span.end_ns,
+            "version_in": version_in,
+            "version_out": version_in + 1,
+            "samples": int(prompts) * int(each) if prompts.isdecimal() and each.isdecimal() else 0,
+            "tokens": round(per_s * numbers.get("perf/actor_train_time", 0.0)),
+            "loss": numbers.get("train/loss"),
+            "grad_norm": numbers.get("train/grad_norm"),
+            "entropy": numbers.get("train/entropy_loss"),
+            "reward_mean": numbers.get("rollout/raw_reward"),
+        },
+    )
+    run.steps.add(step)
+    run.step = step + 1
+    run.trained = None
+    run.numbers = {}
+
+
+def _add_workers(run: _Run, options: ImportOptions) -> None:
+    numbers = {name: int(value) for name, value in run.settings.items() if value.isdecimal()}
+    run.is_colocated = run.is_colocated or run.settings.get("colocate") == "True"
+    training = numbers.get("actor_num_gpus_per_node")
+    if training is not None:
+        training *= numbers.get("actor_num_nodes", 1)
+    prompts, each = numbers.get("rollout_batch_size"), numbers.get("n_samples_per_prompt")
+    run.target.add_config(
+        group_size=each,
+        samples_per_step=prompts * each if prompts and each else None,
+        gpus_per_engine=numbers.get("rollout_num_gpus_per_engine"),
+        total_steps=numbers.get("num_rollout"),
+    )
+    if run.is_colocated:
+        gpus = options.gpus.get("colocated", options.gpus.get("trainer", training))
+        run.target.add_worker(_TRAINER, "colocated", gpu_count=gpus)
+    else:
+        gpus = options.gpus.get("trainer", training)
+        run.target.add_worker(_TRAINER, "trainer", gpu_count=gpus)
+        sampling = options.gpus.get("sampler", numbers.get("rollout_num_gpus"))
+        run.target.add_worker(_ROLLOUT, "sampler", gpu_count=sampling)
+        if sampling is None:
+            run.target.note(
+                "GPUs of the rollouts are not in the log: their time is not counted. Pass --gpus sampler=N."
+            )
+    if gpus is None:
+        run.target.note("GPUs of the trainer are not in the log: its time is not counted. Pass --gpus trainer=N.")
+    for timers in run.timers.values():
+        if timers.worker_id != _TRAINER:
+            run.target.add_worker(timers.worker_id, "trainer", gpu_count=None)
+        timers.settle(run.target)
+
+
+def _add_held(run: _Run) -> None:
+    """Add what depends on whether trainer and samplers share GPUs."""
+    wait = Meaning("generate") if run.is_colocated else Meaning("wait", "samples")
+    for span in run.waits:
+        add_activity(run.target, _TRAINER, span, {WAIT: wait})
+    for span, version in run.updates:
+        times = {"version": version, "start_ns": span.start_ns, "end_ns": span.end_ns}
+        if not run.is_colocated:
+            run.target.add("weight_updates", {"worker_id": _TRAINER, "phase": "publish", **times})
+        applies = _TRAINER if run.is_colocated else _ROLLOUT
+        run.target.add("weight_updates", {"worker_id": applies, "phase": "apply", **times})
+        run.target.extend_worker(applies, span.start_ns, span.end_ns)
+    if not run.is_colocated:
+        for start_ns, end_ns in run.rollouts:
+            row = {"worker_id": _ROLLOUT, "activity": "generate", "start_ns": start_ns, "end_ns": end_ns}
+            run.target.add("activities", row)
+            run.target.extend_worker(_ROLLOUT, start_ns, end_ns)
+
+
+def _say(run: _Run, log: LogFile) -> None:
+    target = run.target
+    for table in ("train_steps", "weight_updates", "activities"):
+        if target.rows_of(table):
+            target.say_origin(table, Certainty.RECORDED)
+    if run.is_colocated and run.waits:
+        target.say_origin("activities", Certainty.INFERRED, "GPUs that are not training, saving or updating generate")
+    elif run.rollouts:
+        target.say_origin("activities", Certainty.INFERRED, "a rollout ends where its numbers are printed")
+    if run.steps:
+        target.say_coverage(_TRAINER, len(run.steps) / (max(run.steps) - min(run.steps) + 1))
+    unpaired = sum(timers.unpaired for timers in run.timers.values())
+    log.bad_lines += unpaired
+    if not run.steps:
+        target.note("No training step has ended in this log.")
+    if not run.engine_lines and not run.is_colocated:
+        target.note("No lines of SGLang in the log: what a pass costs is not known. Pass its log with --engine-log.")
+
+
+SLIME_CONSOLE: Final = Importer("slime", "console of slime or miles", _recognise, _read)

@@ -1,0 +1,265 @@
+"""Fills a run folder from steps that are laid out: workers, training steps, activities, publications, reported values.
+
+Nothing is made up: the trainer's rows are the phases that it logged, and the only thing inferred is that samplers
+generate while the trainer waits for their samples.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Final, Literal
+
+from rlscope.importers.dialect import Kind
+from rlscope.importers.dialects import DIALECTS
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.layout import Piece, PlacedStep, open_ratio, placed_steps
+from rlscope.importers.steps import PartySteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import COMPLETE_RATIO, Certainty
+
+_OPEN_RATIO: Final = 0.03
+"""Of a step: phases that are known to cover it leave less, and none exceed it by more."""
+_SHOWN_GAPS: Final = 5
+_LONGEST_NAME: Final = 200
+_ACTIVITIES: Final[Mapping[Kind, tuple[str, str | None]]] = {
+    Kind.GENERATE: ("generate", None),
+    Kind.WAIT_SAMPLES: ("wait", "samples"),
+    Kind.WAIT_CAP: ("wait", "staleness_cap"),
+    Kind.WAIT_BARRIER: ("wait", "barrier"),
+    Kind.REWARD: ("reward", None),
+    Kind.LOGPROBS: ("logprobs", None),
+    Kind.OTHER: ("other", None),
+    Kind.CRITIC: ("train", None),
+    Kind.SWITCH: ("weight_update", None),
+    Kind.UPDATE: ("weight_update", None),
+    Kind.CHECKPOINT: ("checkpoint", None),
+    Kind.EVAL: ("eval", None),
+}
+_SAMPLER: Final = "sampler"
+_GENERATES: Final = "the samplers generate while the trainer waits for samples"
+
+
+def _read(
+    framework: str, source: Source, target: ImportTarget, options: ImportOptions, progress: Progress
+) -> str | None:
+    log = read_steps(source, framework, target, progress)
+    fill(log, target, options)
+    return log.era
+
+
+def step_importers() -> tuple[Importer, ...]:
+    """One importer for each framework whose names are known."""
+    titles = {dialect.framework: dialect.title for dialect in DIALECTS}
+    return tuple(
+        Importer(name, f"step metrics of {title}", partial(recognise_steps, name), partial(_read, name))
+        for name, title in titles.items()
+    )
+
+
+def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
+    """Add the workers and rows that a log of steps shows."""
+    for each in log.parties:
+        placed = placed_steps(each, target.relative_origin_ns, log.is_separate)
+        if not placed:
+            continue
+        if all(step.end_ns is None for step in each.steps):
+            target.clock = "relative"
+        worker_id = each.party.worker
+        role = "colocated" if each.party.role == "trainer" and not log.is_separate else each.party.role
+        _check_coverage(worker_id, each, placed, log, target)
+        _check_sums(each, log, target)
+        target.add_worker(worker_id, role, host=log.host, gpu_count=_gpus(log, each, role, target, options))
+        target.extend_worker(worker_id, placed[0].start_ns, placed[-1].end_ns)
+        if each.party.role == "trainer":
+            _fill_trainer(log, worker_id, placed, target)
+            if log.is_separate and not any(other.party.role == "sampler" for other in log.parties):
+                _infer_sampler(log, placed, target, options)
+        else:
+            _fill_sampler(worker_id, placed, target)
+        _report(log, worker_id, placed, target)
+    target.add_config(gpus_per_engine=options.gpus_per_engine)
+    target.add_config(**log.settings())
+
+
+def _gpus(
+    log: StepLog, steps: PartySteps | None, role: str, target: ImportTarget, options: ImportOptions
+) -> int | None:
+    """GPUs of a worker: as the user says, as the config states, as the rates imply; else 1, which is said."""
+    if role == "controller":
+        return 0
+    side = "trainer" if role == "colocated" else role
+    derived = derived_gpus(steps) if steps is not None else None
+    if derived is not None and log.is_separate and steps is not None and steps.party.gpu_work is not None:
+        target.note(
+            f"The throughput that {log.dialect.title} logs implies {derived} GPUs; whether samplers are among them "
+            "depends on its release, so they are not counted"
+        )
+        derived = None
+    known = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side) or derived
+    if known is None:
+        target.note(
+            f"No file says how many GPUs the {side} has: it is counted as one, so shares of its time are right and "
+            f"GPU-seconds are not; pass --gpus {side}=N"
+        )
+    return known or 1
+
+
+def _check_coverage(
+    worker_id: str, steps: PartySteps, placed: Sequence[PlacedStep], log: StepLog, target: ImportTarget
+) -> None:
+    """Say how many of the steps are there; leave the time of missing ones out where they are more than a few."""
+    numbers = [step.number for step in steps.steps]
+    if log.dialect.means_over_steps or not numbers:
+        return
+    spanned = numbers[-1] - numbers[0] + 1
+    target.say_coverage(worker_id, len(numbers) / spanned)
+    if len(numbers) == spanned:
+        return
+    missing = f"{len(numbers):,} of {spanned:,} steps; missing are {_gaps(numbers)}"
+    target.note(f"The file of the {worker_id} holds {missing}")
+    if len(numbers) >= COMPLETE_RATIO * spanned:
+        return
+    target.is_thinned = True
+    target.refuse_verdict(
+        f"the file of the {worker_id} holds {missing}; export all rows, or pass the .wandb file itself"
+    )
+    if any(step.end_ns is not None for step in steps.steps):
+        cuts = [(a.end_ns, b.start_ns) for a, b in pairwise(placed) if b.step.number > a.step.number + 1]
+        target.leave_out([(start_ns, end_ns) for start_ns, end_ns in cuts if end_ns > start_ns])
+        target.note("The time of the missing steps is left out, of all workers: shares of time are those of the rest")
+
+
+def _gaps(numbers: Sequence[int]) -> str:
+    """The missing numbers as ranges, the first few."""
+    gaps = [(a + 1, b - 1) for a, b in pairwise(numbers) if b > a + 1]
+    shown = ", ".join(f"{first}" if first == last else f"{first}-{last}" for first, last in gaps[:_SHOWN_GAPS])
+    return shown + (f" and {len(gaps) - _SHOWN_GAPS:,} more gaps" if len(gaps) > _SHOWN_GAPS else "")
+
+
+def _check_sums(steps: PartySteps, log: StepLog, target: ImportTarget) -> None:
+    """Refuse a verdict where the phases do not add up to the step, so that a name is not understood."""
+    left = open_ratio(steps, log.is_separate)
+    if left is None or -_OPEN_RATIO <= left <= (_OPEN_RATIO if log.dialect.closes else 1.0):
+        return
+    amount = f"exceed the step by {-left:.1%}" if left < 0.0 else f"leave {left:.1%} of the step unexplained"
+    target.refuse_verdict(
+        f"the phases of {log.dialect.title} that are known {amount} in the median; its names may be of a release that "
+        "rlscope does not know"
+    )
+
+
+def _fill_trainer(log: StepLog, worker_id: str, placed: tuple[PlacedStep, ...], target: ImportTarget) -> None:
+    """Activities, steps and publications of the trainer."""
+    updates = any(piece.kind is Kind.UPDATE for each in placed for piece in each.pieces)
+    samples = log.settings().get("samples_per_step")
+    version = 0
+    target.say_origin("activities", Certainty.PLACED)
+    target.say_origin("train_steps", Certainty.PLACED)
+    for each in placed:
+        trained = [piece for piece in each.pieces if piece.kind is Kind.TRAIN]
+        is_published = False
+        version_in = version
+        for piece in each.pieces:
+            if piece.kind is Kind.UPDATE:
+                version_in += not trained or piece.end_ns <= trained[0].start_ns
+                is_published = True
+                target.say_origin("weight_updates", Certainty.PLACED)
+                _add_update(target, worker_id, "publish", version + 1, piece)
+            elif piece.kind is not Kind.TRAIN:
+                _add_activity(target, worker_id, piece, log.is_separate)
+        version = version + 1 if is_published or not updates else version
+        if trained:
+            row = {"worker_id": worker_id, "step": each.step.number, "samples": samples}
+            row |= {"start_ns": trained[0].start_ns, "end_ns": trained[-1].end_ns}
+            row |= {"version_in": min(version_in, version), "version_out": version}
+            target.add("train_steps", row | _columns(log, each.step))
+
+
+def _columns(log: StepLog, step: Step) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for column, names in log.dialect.columns.items():
+        value = next((step.values[name] for name in names if name in step.values), None)
+        if value is not None:
+            found[column] = round(value) if column in ("tokens", "samples") and abs(value) < 1e15 else value
+    return found
+
+
+def _add_activity(target: ImportTarget, worker_id: str, piece: Piece, is_separate: bool) -> None:
+    kind = piece.kind
+    if kind is Kind.TAKE:
+        kind = Kind.WAIT_SAMPLES if is_separate else Kind.GENERATE
+    activity, reason = _ACTIVITIES[kind]
+    target.add(
+        "activities",
+        {
+            "worker_id": worker_id,
+            "activity": activity,
+            "reason": reason,
+            "start_ns": piece.start_ns,
+            "end_ns": piece.end_ns,
+        },
+    )
+
+
+def _add_update(
+    target: ImportTarget, worker_id: str, phase: Literal["publish", "apply"], version: int, piece: Piece
+) -> None:
+    target.add(
+        "weight_updates",
+        {
+            "worker_id": worker_id,
+            "version": version,
+            "phase": phase,
+            "start_ns": piece.start_ns,
+            "end_ns": piece.end_ns,
+        },
+    )
+
+
+def _fill_sampler(worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
+    """What a process that logs for the samplers, or the controller, does; its log does not name versions."""
+    target.say_origin("activities", Certainty.PLACED)
+    for piece in _pieces(placed):
+        _add_activity(target, worker_id, piece, is_separate=False)
+
+
+def _infer_sampler(log: StepLog, placed: Sequence[PlacedStep], target: ImportTarget, options: ImportOptions) -> None:
+    """The side that does not log: it generates while the trainer waits for it, and takes the weights it is sent."""
+    if target.knows_samplers:
+        return
+    target.add_worker(_SAMPLER, "sampler", gpu_count=_gpus(log, None, "sampler", target, options))
+    target.extend_worker(_SAMPLER, placed[0].start_ns, placed[-1].end_ns)
+    target.say_origin("activities", Certainty.INFERRED, _GENERATES)
+    version = 0
+    for piece in _pieces(placed):
+        if piece.kind in (Kind.TAKE, Kind.WAIT_SAMPLES):
+            _add_activity(target, _SAMPLER, Piece(Kind.GENERATE, piece.start_ns, piece.end_ns), is_separate=True)
+        elif piece.kind is Kind.UPDATE:
+            version += 1
+            _add_update(target, _SAMPLER, "apply", version, piece)
+    target.note(
+        "What the samplers do while the trainer works is in no file of the trainer's: pass the engines' logs with "
+        "--engine-log"
+    )
+
+
+def _pieces(placed: Sequence[PlacedStep]) -> Iterator[Piece]:
+    for each in placed:
+        yield from each.pieces
+
+
+def _report(log: StepLog, worker_id: str, placed: Sequence[PlacedStep], target: ImportTarget) -> None:
+    """The framework's own figures, as it reports them."""
+    for each in placed:
+        for name, value in each.step.values.items():
+            if log.dialect.reported and name.startswith(log.dialect.reported) and len(name) <= _LONGEST_NAME:
+                target.add(
+                    "reported",
+                    {
+                        "worker_id": worker_id,
+                        "time_ns": each.end_ns,
+                        "step": each.step.number,
+                        "name": name,
+                        "value": value,
+                    },
+                )

@@ -1,0 +1,315 @@
+"""Reads a trainer's metrics by a dialect: one list of steps for each process that logs, with the values that are named.
+
+Only values that the dialect names are kept, so that a log of gigabytes holds a few kilobytes a step. What a run made of
+them is laid out in `layout.py`.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice, pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.console import CONSOLE
+from rlscope.importers.dialect import Dialect, Party, Paths, Phase
+from rlscope.importers.dialects import DIALECTS
+from rlscope.importers.importer import Progress, Source
+from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
+from rlscope.importers.rows import Carrier, MetricRow, Tally
+from rlscope.importers.target import ImportTarget
+from rlscope.importers.tensorboard import TENSORBOARD
+from rlscope.importers.wandb import WANDB
+
+CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, JSONL, CSV, TRAINER_STATE, CONSOLE)
+"""Those that are sure of their form first."""
+_ROWS_TO_KNOW: Final = 200
+_BYTES_TO_KNOW: Final = 16 << 20
+"""A log begins with its config and the start of every worker, often beyond the first 256 kB."""
+_WHOLE_TOLERANCE_RATIO: Final = 0.01
+
+
+@dataclass(slots=True)
+class Step:
+    """What was logged of one step."""
+
+    number: int
+    end_ns: int | None
+    count: int = 1
+    """Steps that it is the mean of."""
+    values: dict[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True)
+class PartySteps:
+    """The steps of one process that logs, in order."""
+
+    party: Party
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StepLog:
+    """All that a file of metrics says, by a dialect."""
+
+    dialect: Dialect
+    era: str | None
+    is_separate: bool
+    parties: tuple[PartySteps, ...]
+    config: Mapping[str, Any]
+    host: str | None
+
+    def gpus(self, role: str) -> int | None:
+        """GPUs of a role, by the framework's own config."""
+        return self._whole(self.dialect.gpus.get(role, ()))
+
+    def settings(self) -> dict[str, int]:
+        """Entries of run.json's config that the framework's own config states."""
+        found = {name: self._whole(products) for name, products in self.dialect.settings.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def _whole(self, products: tuple[Paths, ...]) -> int | None:
+        for paths in products:
+            factors = [setting(self.config, path) for path in paths]
+            if all(isinstance(each, int) and not isinstance(each, bool) and each > 0 for each in factors):
+                return math.prod(int(each) for each in factors)
+        return None
+
+
+def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
+    """The setting at a dotted path, nested or under its dotted name; None where there is none."""
+    if path in config:
+        return config[path]
+    value: Any = config
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def names_in(source: Source) -> frozenset[str]:
+    """The names of the metrics in the first rows of a file, of whatever form; empty for no file of metrics."""
+    return _names(source.path, source.path.stat().st_size if source.path.is_file() else -1, source)
+
+
+@lru_cache(maxsize=16)
+def _names(_path: Path, _bytes: int, source: Source) -> frozenset[str]:
+    carrier = carrier_of(source)
+    if carrier is None:
+        return frozenset()
+    left = _BYTES_TO_KNOW
+
+    def spend(read: int) -> None:
+        nonlocal left
+        left -= read
+        if left <= 0:
+            raise _EnoughReadError
+
+    names: set[str] = set()
+    try:
+        for row in islice(carrier.rows(source.path, Tally(), spend), _ROWS_TO_KNOW):
+            names |= row.values.keys()
+    except (_EnoughReadError, OSError):
+        pass
+    return frozenset(names)
+
+
+class _EnoughReadError(Exception):
+    """Ends a look at the first part of a file."""
+
+
+def carrier_of(source: Source) -> Carrier | None:
+    """The form of a file of metrics; None for any other."""
+    return next((each for each in CARRIERS if each.fits(source)), None) if source.head else None
+
+
+def _bare(dialect: Dialect, name: str) -> str:
+    return next((name.removeprefix(each) for each in dialect.strip if name.startswith(each)), name)
+
+
+def recognise_steps(framework: str, source: Source) -> str | None:
+    """Which names of the framework's steps a file holds; None where it holds none."""
+    names = names_in(source)
+    dialect = _dialect_of(framework, names)
+    return None if dialect is None else f"metrics named {_known_names(dialect)}"
+
+
+def _known_names(dialect: Dialect) -> str:
+    return " or ".join(" and ".join(f"`{name}`" for name in names) for names in dialect.known_by)
+
+
+def _dialect_of(framework: str, names: frozenset[str]) -> Dialect | None:
+    for dialect in DIALECTS:
+        if dialect.framework != framework:
+            continue
+        bare = {_bare(dialect, name) for name in names}
+        if any(set(names) <= bare for names in dialect.known_by):
+            return dialect
+    return None
+
+
+def _wanted(dialect: Dialect) -> frozenset[str]:
+    names: set[str] = set()
+    for party in dialect.parties:
+        names.update(party.step, party.known_by, party.gpu_ratio or (), party.gpu_work or ())
+        for phase in party.phases:
+            names.update((phase.name or "", *phase.also, *phase.minus))
+    for columns in dialect.columns.values():
+        names.update(columns)
+    return frozenset(names)
+
+
+def _collect(rows: Iterator[MetricRow], dialect: Dialect) -> tuple[tuple[PartySteps, ...], frozenset[str]]:
+    """The steps of each party, and all names that were met."""
+    wanted, reported = _wanted(dialect), dialect.reported
+    by_party: list[dict[int, Step]] = [{} for _ in dialect.parties]
+    met: set[str] = set()
+    for row in rows:
+        values = {_bare(dialect, name): value for name, value in row.values.items()}
+        met |= values.keys()
+        kept = {name: value for name, value in values.items() if name in wanted or name.startswith(reported)}
+        owner = _party_of(dialect, kept)
+        number = _step_number(dialect, row, values)
+        if owner is None:
+            for steps in by_party:
+                if number in steps:
+                    steps[number].values.update(kept)
+            continue
+        steps = by_party[owner]
+        known = number if number is not None else max(steps, default=0) + 1
+        step = steps.setdefault(known, Step(known, None))
+        step.values.update(kept)
+        step.end_ns = row.time_ns if row.time_ns is not None else step.end_ns
+    parties = tuple(
+        PartySteps(party, _in_order(steps)) for party, steps in zip(dialect.parties, by_party, strict=True) if steps
+    )
+    if dialect.means_over_steps:
+        for each in parties:
+            _count_steps(each.steps)
+    return parties, frozenset(met)
+
+
+def _count_steps(steps: tuple[Step, ...]) -> None:
+    """A row is the mean of the steps since the row before it; how many the first one stands for is that of the next."""
+    for before, step in pairwise(steps):
+        step.count = max(1, step.number - before.number)
+    if len(steps) > 1:
+        steps[0].count = min(max(1, steps[0].number), steps[1].count)
+
+
+def _in_order(steps: Mapping[int, Step]) -> tuple[Step, ...]:
+    """By number. A step written before the step that precedes it is of an attempt that was given up: it is left out."""
+    ordered: list[Step] = []
+    for number in sorted(steps):
+        step = steps[number]
+        if not ordered or step.end_ns is None or (ordered[-1].end_ns or 0) <= step.end_ns:
+            ordered.append(step)
+    return tuple(ordered)
+
+
+def _party_of(dialect: Dialect, values: Mapping[str, float]) -> int | None:
+    for index, party in enumerate(dialect.parties):
+        if any(name in values for name in party.known_by):
+            return index
+    return None
+
+
+def _step_number(dialect: Dialect, row: MetricRow, values: Mapping[str, float]) -> int | None:
+    stated = next((values[name] for name in dialect.step_names if name in values), None)
+    return int(stated) if stated is not None and math.isfinite(stated) else row.step
+
+
+def read_steps(source: Source, framework: str, target: ImportTarget, progress: Progress) -> StepLog:
+    """Read a file of metrics whole. Raises ImportFileError where it holds no step of the framework."""
+    carrier, dialect = carrier_of(source), _dialect_of(framework, names_in(source))
+    if carrier is None or dialect is None:
+        raise _no_steps(source, framework)
+    tally = Tally()
+    parties, met = _collect(carrier.rows(source.path, tally, progress), dialect)
+    if not parties:
+        raise _no_steps(source, framework)
+    target.add_file(carrier.name, tally.source_file(source.path))
+    era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
+    return StepLog(dialect, era, _is_separate(dialect, met, tally.config), parties, tally.config, tally.host)
+
+
+def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any]) -> bool:
+    if _is_shown(dialect.colocated_when, dialect.colocated_config, met, config):
+        return False
+    return dialect.is_separate or _is_shown(dialect.separate_when, dialect.separate_config, met, config)
+
+
+def _is_shown(
+    marks: tuple[str, ...], settings: tuple[tuple[str, str], ...], met: frozenset[str], config: Mapping[str, Any]
+) -> bool:
+    """Whether one of these names was met, or one of these settings has the value."""
+    for mark in marks:
+        if mark in met or (mark.endswith("/") and any(name.startswith(mark) for name in met)):
+            return True
+    for path, word in settings:
+        value = setting(config, path)
+        if word == ">":
+            if isinstance(value, int | float) and value > 0:
+                return True
+        elif word in str(value):
+            return True
+    return False
+
+
+def tells_samplers(source: Source) -> bool:
+    """Whether a file of metrics holds steps of the samplers, so that nobody needs to infer what they do."""
+    names = names_in(source)
+    return any(
+        party.role == "sampler" and names.intersection(party.known_by) for each in DIALECTS for party in each.parties
+    )
+
+
+def tells_trainer(source: Source) -> bool:
+    """Whether a file of metrics holds steps of the trainer."""
+    names = names_in(source)
+    for each in DIALECTS:
+        bare = {_bare(each, name) for name in names}
+        if any(party.role == "trainer" and bare.intersection(party.known_by) for party in each.parties):
+            return True
+    return False
+
+
+def _no_steps(source: Source, framework: str) -> ImportFileError:
+    known = [each for each in DIALECTS if each.framework == framework]
+    names = " or ".join(map(_known_names, known))
+    return ImportFileError.of(
+        source.path,
+        found=f"no step of {framework}",
+        expected=f"metrics named {names}",
+        next_step="Pass the file that holds them, or leave --as out.",
+    )
+
+
+def derived_gpus(steps: PartySteps) -> int | None:
+    """The number of GPUs that the party's own rates imply, within 1% of a whole number; None where they do not."""
+    party, ratios = steps.party, list[float]()
+    for step in steps.steps:
+        if party.gpu_ratio is not None:
+            above, below = (step.values.get(name) for name in party.gpu_ratio)
+        elif party.gpu_work is not None:
+            tokens, seconds, rate = (step.values.get(name) for name in party.gpu_work)
+            above, below = tokens, None if seconds is None or rate is None else seconds * rate
+        else:
+            return None
+        if above and below and math.isfinite(above / below):
+            ratios.append(above / below)
+    middle = median(ratios) if ratios else 0.0
+    whole = round(middle)
+    return whole if whole >= 1 and abs(middle - whole) <= _WHOLE_TOLERANCE_RATIO * whole else None
+
+
+def phase_value(phase: Phase, values: Mapping[str, float]) -> float | None:
+    """Seconds of a phase in a step, at least 0; None where the step does not state it."""
+    value = next((values[name] for name in (phase.name or "", *phase.also) if name in values), None)
+    if value is None or not math.isfinite(value):
+        return None
+    return max(0.0, value - sum(values.get(name, 0.0) for name in phase.minus))

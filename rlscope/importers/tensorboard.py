@@ -1,0 +1,104 @@
+"""TensorBoard's event files: scalars with the time at which they were written and their step.
+
+A record is its length, a checksum of that, an Event message and a checksum of it. The checksums (a masked CRC-32C) are
+not verified: a record that is damaged does not parse, or has no scalar. Newer writers put a scalar into a tensor.
+Format: https://github.com/tensorflow/tensorboard/blob/master/tensorboard/compat/proto/event.proto.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from struct import unpack
+from typing import Final
+
+from rlscope.importers.importer import Progress, Source
+from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
+from rlscope.importers.rows import Carrier, MetricRow, Tally, time_of
+
+_LENGTH_BYTES: Final = 12
+_CHECKSUM_BYTES: Final = 4
+_LARGEST_RECORD: Final = 64 << 20
+_WALL_TIME, _STEP, _SUMMARY = 1, 2, 5
+_TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8
+_TENSOR_BYTES, _TENSOR_FLOATS, _TENSOR_DOUBLES = 4, 5, 6
+_EVENT_FILE: Final = b"brain.Event:"
+
+
+def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    """One row a step: a writer adds each scalar in an event of its own."""
+    held: dict[str, float] = {}
+    step: int | None = None
+    time_ns: int | None = None
+    for record in _records(path, tally, progress):
+        try:
+            wall_ns, at_step, values = _event(record)
+        except BrokenMessageError:
+            tally.bad_lines += 1
+            continue
+        if not values:
+            continue
+        if held and at_step != step:
+            yield MetricRow(time_ns, step, held)
+            held = {}
+        step, time_ns = at_step, wall_ns
+        held.update(values)
+    if held:
+        yield MetricRow(time_ns, step, held)
+
+
+def _event(record: bytes) -> tuple[int | None, int, dict[str, float]]:
+    time_ns, step, values = None, 0, dict[str, float]()
+    for number, value in fields(record):
+        if number == _WALL_TIME:
+            time_ns = time_of(real(value))
+        elif number == _STEP:
+            step = signed(value)
+        elif number == _SUMMARY and isinstance(value, bytes):
+            for part, item in fields(value):
+                if part == 1 and isinstance(item, bytes):
+                    values.update(_scalar(item))
+    return time_ns, step, values
+
+
+def _scalar(message: bytes) -> dict[str, float]:
+    tag, found = "", None
+    for number, value in fields(message):
+        if number == _TAG:
+            tag = text(value)
+        elif number == _SIMPLE_VALUE:
+            found = real(value)
+        elif number == _TENSOR and isinstance(value, bytes):
+            found = _tensor_value(value)
+    return {tag: found} if tag and found is not None else {}
+
+
+def _tensor_value(message: bytes) -> float | None:
+    """The value of a tensor of one float or double; None for any other."""
+    for number, value in fields(message):
+        if number in (_TENSOR_BYTES, _TENSOR_FLOATS, _TENSOR_DOUBLES):
+            return real(value)
+    return None
+
+
+def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while len(head := file.read(_LENGTH_BYTES)) == _LENGTH_BYTES:
+            (length,) = unpack("<Q", head[:8])
+            tally.lines += 1
+            if length > _LARGEST_RECORD:
+                # What follows cannot be found again.
+                tally.bad_lines += 1
+                return
+            record = file.read(length + _CHECKSUM_BYTES)
+            tally.bytes += len(head) + len(record)
+            progress(len(head) + len(record))
+            if len(record) < length + _CHECKSUM_BYTES:
+                tally.bad_lines += 1
+                return
+            yield record[:length]
+
+
+def _fits(source: Source) -> bool:
+    return _EVENT_FILE in source.head[:64] or "tfevents" in source.path.name
+
+
+TENSORBOARD: Final = Carrier("tensorboard", ("events.out.tfevents.*",), _fits, _rows)

@@ -1,0 +1,93 @@
+"""Named timers whose start and end a console prints with stamps: the spans that they mean, on one worker's time."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope.importers.lines import to_ns
+from rlscope.importers.target import ImportTarget
+
+_SECOND_NS: Final = 1_000_000_000
+_FITS_WITHIN_NS: Final = 1_100_000_000
+"""Two stamps of whole seconds and a duration to a tenth differ by no more."""
+
+
+class Span(NamedTuple):
+    """A timer that ended."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+class Meaning(NamedTuple):
+    """What a worker does while a timer runs."""
+
+    activity: str
+    reason: str | None = None
+
+
+class Timers:
+    """The timers of one process, which follow each other or lie inside each other.
+
+    Stamps of whole seconds say the time to a second; durations are printed more finely. A start is laid as early in its
+    second as what came before allows, and an end its duration after.
+    """
+
+    def __init__(self, worker_id: str) -> None:
+        self.worker_id = worker_id
+        self.first_ns: int | None = None
+        self.last_ns = 0
+        self.unpaired = 0
+        """Ends whose start is not in the file."""
+        self._open: dict[str, list[int]] = {}
+
+    def start(self, name: str, stamp_ns: int) -> None:
+        """A timer that was started. Tasks that overlap have timers of one name that do, too."""
+        self._open.setdefault(name, []).append(self._move(stamp_ns))
+
+    def end(self, name: str, stamp_ns: int, elapsed_s: float | None = None) -> Span:
+        """A timer that ended; without its start in the file it began its duration before."""
+        length_ns = to_ns(elapsed_s or 0.0)
+        started_ns = self._take_start(name, stamp_ns, None if elapsed_s is None else length_ns)
+        if started_ns is None:
+            self.unpaired += 1
+            end_ns = self._move(stamp_ns)
+            self.first_ns = min(self.first_ns or end_ns, end_ns - length_ns)
+            return Span(name, end_ns - length_ns, end_ns)
+        end_ns = stamp_ns
+        if elapsed_s is not None and stamp_ns % _SECOND_NS == 0:
+            end_ns = min(max(started_ns + length_ns, stamp_ns), stamp_ns + _SECOND_NS)
+        return Span(name, started_ns, self._move(max(end_ns, started_ns)))
+
+    def _take_start(self, name: str, stamp_ns: int, length_ns: int | None) -> int | None:
+        """The start of this name that fits the duration best, if one fits."""
+        starts = self._open.get(name)
+        if not starts:
+            return None
+        if length_ns is None:
+            return starts.pop()
+        best = min(starts, key=lambda start_ns: abs(stamp_ns - length_ns - start_ns))
+        if abs(stamp_ns - length_ns - best) > _FITS_WITHIN_NS:
+            return None
+        starts.remove(best)
+        return best
+
+    def _move(self, time_ns: int) -> int:
+        """Time goes forward: what a whole second leaves open is settled by what came before."""
+        moved_ns = max(time_ns, self.last_ns) if self.last_ns - time_ns < _SECOND_NS else time_ns
+        self.first_ns = moved_ns if self.first_ns is None else min(self.first_ns, moved_ns)
+        self.last_ns = max(self.last_ns, moved_ns)
+        return moved_ns
+
+    def settle(self, target: ImportTarget) -> None:
+        """Widen the worker to all of its timers."""
+        if self.first_ns is not None:
+            target.extend_worker(self.worker_id, self.first_ns, self.last_ns)
+
+
+def add_activity(target: ImportTarget, worker_id: str, span: Span, meanings: Mapping[str, Meaning]) -> None:
+    """Add the activity that a timer means, if it means one."""
+    meaning = meanings.get(span.name)
+    if meaning is not None and span.end_ns > span.start_ns:
+        row = {"activity": meaning.activity, "reason": meaning.reason, "start_ns": span.start_ns, "end_ns": span.end_ns}
+        target.add("activities", {"worker_id": worker_id, **row})

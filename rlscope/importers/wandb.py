@@ -1,0 +1,134 @@
+"""`.wandb` files: what a W&B client writes on the machine of the run, online and offline.
+
+The file is a log of blocks of 32 KiB, after a header of 7 bytes; a record is cut where a block ends. Each part has a
+CRC-32 of its type and data. A part that does not fit its checksum ends its record, not the file, and a last block that
+is torn is what a killed run leaves. The layout is that of LevelDB's log
+(https://github.com/google/leveldb/blob/main/doc/log_format.md), records are the messages of wandb_internal.proto.
+"""
+
+from collections.abc import Iterator
+from io import BufferedReader
+from pathlib import Path
+from struct import unpack
+from typing import Any, Final
+from zlib import crc32
+
+from rlscope.importers.importer import Progress, Source
+from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
+
+_MAGIC: Final = b":W&B"
+_HEADER_BYTES: Final = 7
+_BLOCK_BYTES: Final = 32768
+_PART_BYTES: Final = 7
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_LARGEST_RECORD: Final = 64 << 20
+"""Larger ones hold tables and pictures, not scalars."""
+_HISTORY, _CONFIG, _RUN = 2, 5, 17
+_KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
+_RUN_HOST, _RUN_CONFIG = 13, 4
+
+
+def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    for record in _records(path, tally, progress):
+        try:
+            yield from _read_record(record, tally)
+        except BrokenMessageError:
+            tally.bad_lines += 1
+
+
+def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
+    for number, value in fields(record):
+        if not isinstance(value, bytes):
+            continue
+        if number == _HISTORY:
+            row = row_of(dict(_items(value, 1)))
+            if row is not None:
+                yield row
+        elif number == _CONFIG:
+            _keep_config(value, tally)
+        elif number == _RUN:
+            _keep_run(value, tally)
+
+
+def _keep_run(message: bytes, tally: Tally) -> None:
+    for number, value in fields(message):
+        if number == _RUN_CONFIG and isinstance(value, bytes):
+            _keep_config(value, tally)
+        elif number == _RUN_HOST:
+            tally.host = text(value) or None
+
+
+def _keep_config(message: bytes, tally: Tally) -> None:
+    """Settings; a later one of the same name wins. Dotted names are kept as they are."""
+    for name, value in _items(message, 1):
+        tally.config[name] = value
+
+
+def _items(message: bytes, number: int) -> Iterator[tuple[str, Any]]:
+    """Names and values of the items under that field number; a name of several parts is joined by slashes."""
+    for each, item in fields(message):
+        if each != number or not isinstance(item, bytes):
+            continue
+        key, nested, value = "", list[str](), None
+        for part, content in fields(item):
+            if part == _KEY:
+                key = text(content)
+            elif part == _NESTED_KEY:
+                nested.append(text(content))
+            elif part == _JSON and isinstance(content, bytes):
+                value = parsed_json(content)
+            elif part == _NUMBER:
+                value = real(content)
+            elif part == _INTEGER:
+                value = signed(content)
+        yield key or "/".join(nested), value
+
+
+def _records(path: Path, tally: Tally, progress: Progress) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        tally.bytes += len(file.read(_HEADER_BYTES))
+        held: list[bytes] | None = None
+        for kind, data in _parts(file, tally, progress):
+            if kind in (_FULL, _FIRST):
+                tally.lines += 1
+                tally.bad_lines += held is not None
+                held = [data]
+            elif held is not None and kind in (_MIDDLE, _LAST):
+                held.append(data)
+            else:
+                # Damaged, or the rest of a record whose beginning was.
+                tally.bad_lines += kind == 0
+                held = None
+                continue
+            if kind in (_FULL, _LAST):
+                yield b"".join(held)
+                held = None
+            elif sum(map(len, held)) > _LARGEST_RECORD:
+                tally.bad_lines += 1
+                held = None
+
+
+def _parts(file: BufferedReader, tally: Tally, progress: Progress) -> Iterator[tuple[int, bytes]]:
+    """Type and data of each part; type 0 where the checksum does not fit. The first block lacks the header's bytes."""
+    size = _BLOCK_BYTES - _HEADER_BYTES
+    while block := file.read(size):
+        tally.bytes += len(block)
+        progress(len(block))
+        at = 0
+        while len(block) - at >= _PART_BYTES:
+            checksum, length, kind = unpack("<IHB", block[at : at + _PART_BYTES])
+            data = block[at + _PART_BYTES : at + _PART_BYTES + length]
+            if len(data) < length or (kind == 0 and length == 0):
+                break
+            is_sound = kind in (_FULL, _FIRST, _MIDDLE, _LAST) and crc32(bytes((kind,)) + data) == checksum
+            yield (kind if is_sound else 0), data
+            at += _PART_BYTES + length
+        size = _BLOCK_BYTES
+
+
+def _fits(source: Source) -> bool:
+    return source.head.startswith(_MAGIC)
+
+
+WANDB: Final = Carrier("wandb", ("*.wandb",), _fits, _rows)

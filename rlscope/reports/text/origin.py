@@ -1,0 +1,71 @@
+"""Where an imported run comes from, in words: what was read, how sure each table is, and what no file says.
+
+A run that hooks recorded has none of these lines.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from rlscope import format as fmt
+from rlscope.trace.imported import Certainty, Imported, SourceFile
+
+_CARRIERS: Final[Mapping[str, str]] = {
+    "console": "console log",
+    "jsonl": "JSON lines",
+    "wandb": ".wandb file",
+    "tensorboard": "TensorBoard events",
+    "csv": "CSV export",
+    "trainer_state": "trainer_state.json",
+    "sqlite": "SQLite database",
+}
+_MORE_DATA: Final = (
+    "`rlscope doctor PATH` lists what each missing file would add: the engines' logs (--engine-log), the number of "
+    "GPUs (--gpus), and further files of the run (--with)."
+)
+
+
+def source_words(imported: Imported) -> str:
+    """Such as "imported from verl's console log"."""
+    kinds = " and ".join(_CARRIERS.get(each, each) for each in imported.carriers)
+    return f"imported from {imported.framework}'s {kinds}" if kinds else f"imported from {imported.framework}"
+
+
+def origin_lines(imported: Imported | None) -> list[str]:
+    """What a reader has to know of an imported run before its numbers, one sentence each; none for a recorded one."""
+    if imported is None:
+        return []
+    era = f" (names: {imported.era})" if imported.era else ""
+    lines = [f"The run was {source_words(imported)}{era}, not recorded by hooks."]
+    if imported.clock == "relative":
+        lines.append("The file has no times: steps follow each other without gaps, and dates are unknown.")
+    lines += _certainty_lines(imported)
+    if imported.is_thinned:
+        lines.append("Steps are missing at intervals, as in an export that keeps 500 rows.")
+    lines += [_bad_lines(file) for file in imported.files if file.bad_lines]
+    return [*lines, *(f"{note}." for note in imported.notes)]
+
+
+def _certainty_lines(imported: Imported) -> list[str]:
+    placed = [table for table, origin in imported.tables.items() if origin.certainty is not Certainty.RECORDED]
+    lines: list[str] = []
+    if placed:
+        lines.append(
+            f"Times inside a step are laid out ({', '.join(placed)}): durations are recorded, their order is that of "
+            "the program."
+        )
+    for table, origin in imported.tables.items():
+        if origin.certainty is Certainty.INFERRED:
+            lines.append(f"Inferred in {table}: {origin.rule}.")
+    return lines
+
+
+def _bad_lines(file: SourceFile) -> str:
+    return (
+        f"{file.name}: {fmt.count(file.bad_lines)} of {fmt.counted(file.lines, 'line', 'lines')} could not be read and "
+        "are left out."
+    )
+
+
+def next_data() -> str:
+    """What to do about missing data of an imported run."""
+    return _MORE_DATA

@@ -1,0 +1,66 @@
+"""Fills a run folder from one file, as an import does, and reads back what was written."""
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from rlscope_otel.schema import TABLES
+
+from rlscope.importers.importer import Importer, open_source
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.pipeline import focused_grid
+from rlscope.trace.imported import Imported
+from rlscope.trace.query import ask
+from rlscope.trace.store import open_run
+
+Row = dict[str, Any]
+NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A folder that was filled, what run.json says of it, and its rows."""
+
+    folder: Path
+    imported: Imported
+
+    def rows(self, table: str) -> list[Row]:
+        """All rows of a table, by file."""
+        assert table in TABLES
+        return [row for path in sorted((self.folder / table).glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+    def spans_s(self, worker_id: str, origin_ns: int = 0) -> list[tuple[str, float, float]]:
+        """A worker's activities, training steps and weight updates: what, start and end in seconds, by start."""
+        named = [
+            *((row["activity"], row) for row in self.rows("activities")),
+            *(("train_step", row) for row in self.rows("train_steps")),
+            *((row["phase"], row) for row in self.rows("weight_updates")),
+        ]
+        spans = [
+            (name, (row["start_ns"] - origin_ns) / NS, (row["end_ns"] - origin_ns) / NS)
+            for name, row in named
+            if row["worker_id"] == worker_id
+        ]
+        return sorted(spans, key=lambda span: (span[1], span[2]))
+
+
+def fill(folder: Path, *files: tuple[Path, Importer], origin_ns: int = 0, **options: Any) -> Filled:
+    """Import the files, in this order, into one run. Raises ImportFileError as the importers do."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    target = ImportTarget(folder, "run", relative_origin_ns=origin_ns)
+    era = None
+    for path, importer in files:
+        era = importer.read(open_source(path), target, ImportOptions(**options), lambda _bytes: None) or era
+    return Filled(folder, target.finish(files[0][1].name, era))
+
+
+def ledger_s(folder: Path) -> dict[str, dict[str, float]]:
+    """GPU-seconds by worker and state."""
+    with open_run(folder) as run:
+        ledger = ask(run, "ledger", asdict(focused_grid(run)))
+    states: dict[str, dict[str, float]] = {}
+    for row in ledger.iter_rows(named=True):
+        of_worker = states.setdefault(row["worker_id"], {})
+        of_worker[row["state"]] = of_worker.get(row["state"], 0.0) + row["state_ns"] * row["gpu_count"] / NS
+    return states

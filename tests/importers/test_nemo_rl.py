@@ -1,0 +1,131 @@
+"""NeMo-RL's console: phases placed in the order of the program, steps at the time stamps between them."""
+
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
+from rlscope.trace.imported import Certainty
+from tests.importers.filling import NS, Filled, fill, ledger_s
+from tests.importers.nemo_console import ASYNC_CONFIG, CONFIG, block, stamped
+
+SYNC = {
+    "generation": 33.0,
+    "policy_training": 3.0,
+    "prepare_for_generation/total": 2.0,
+    "policy_and_reference_logprobs": 1.5,
+    "prepare_for_generation/transfer_and_update_weights": 0.5,
+    "data_processing": 0.25,
+    "reward_calculation": 0.25,
+}
+
+
+def imported(tmp_path: Path, *parts: str, **options: object) -> Filled:
+    log = tmp_path / "driver.log"
+    tmp_path.mkdir(exist_ok=True)
+    log.write_text("".join(parts))
+    return fill(tmp_path / "run", (log, NEMO_RL_CONSOLE), origin_ns=1_000 * NS, **options)
+
+
+def test_phases_lie_in_the_order_of_the_program_and_what_lies_inside_another_is_not_added(tmp_path: Path) -> None:
+    run = imported(tmp_path, CONFIG, block(1, 40.0, SYNC))
+    assert run.spans_s("policy", 1_000 * NS) == [
+        ("other", 0.0, 0.25),
+        ("apply", 0.25, 2.25),
+        ("generate", 2.25, 35.25),
+        ("reward", 35.25, 35.5),
+        ("logprobs", 35.5, 37.0),
+        ("train_step", 37.0, 40.0),
+    ]
+    assert run.imported.tables["activities"].certainty is Certainty.PLACED
+    assert run.imported.clock == "relative"
+
+
+def test_the_validation_of_a_step_comes_last_and_the_loading_of_its_weights_before_it(tmp_path: Path) -> None:
+    run = imported(tmp_path, CONFIG, block(10, 80.0, {**SYNC, "checkpointing": 5.0}, validation_s=30.0))
+    assert run.spans_s("policy", 1_000 * NS)[-3:] == [
+        ("train_step", 37.0, 40.0),
+        ("eval", 45.0, 75.0),
+        ("checkpoint", 75.0, 80.0),
+    ]
+    assert ledger_s(run.folder)["policy"]["unattributed"] == pytest.approx(8 * 5.0)
+
+
+def test_a_training_step_has_its_tokens_by_the_throughput_and_its_results(tmp_path: Path) -> None:
+    (step,) = imported(tmp_path, CONFIG, block(3, 40.0, SYNC)).rows("train_steps")
+    assert (step["step"], step["version_in"], step["version_out"]) == (3, 2, 3)
+    assert (step["samples"], step["tokens"], step["loss"], step["reward_mean"]) == (512, 400_000, -0.0042, 0.2656)
+
+
+def test_a_step_starts_at_the_first_line_with_a_time_and_never_before_the_last_one_ended(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path,
+        CONFIG,
+        block(1, 40.0, SYNC, engine=stamped("02-26 04:00:00")),
+        # Ray prints merged lines late: their time is that of the step before.
+        block(2, 40.0, SYNC, engine=stamped("02-26 04:00:10", merged=7) + "\n" + stamped("02-26 04:01:30")),
+        block(3, 40.0, SYNC, engine=stamped("02-26 04:02:09")),
+        year=2026,
+    )
+    first = run.rows("activities")[0]["start_ns"]
+    starts_s = [(row["start_ns"] - first) / NS - 37.0 for row in run.rows("train_steps")]
+    assert starts_s == [0.0, 90.0, 130.0]
+    assert any("50 s lie between the steps" in note for note in run.imported.notes)
+    assert ledger_s(run.folder)["policy"]["unattributed"] == pytest.approx(8 * 50.0)
+
+
+def test_an_asynchronous_run_waits_for_samples_while_its_samplers_generate(tmp_path: Path) -> None:
+    phases = {"exposed_generation": 12.0, "policy_training": 6.0, "weight_sync": 2.0, "idle/buffer_starvation": 11.0}
+    run = imported(tmp_path, ASYNC_CONFIG, block(1, 20.0, phases))
+    origin_ns = 1_000 * NS
+    assert run.spans_s("policy", origin_ns) == [
+        ("wait", 0.0, 12.0),
+        ("train_step", 12.0, 18.0),
+        ("publish", 18.0, 20.0),
+    ]
+    assert run.spans_s("generation", origin_ns) == [("generate", 0.0, 12.0), ("apply", 18.0, 20.0)]
+    assert run.imported.tables["activities"].certainty is Certainty.INFERRED
+    states = ledger_s(run.folder)
+    assert states["policy"]["waiting_for_samples"] == pytest.approx(6 * 12.0)
+    assert states["generation"]["generating"] == pytest.approx(2 * 12.0)
+
+
+def test_gpus_come_from_the_throughputs_where_the_log_has_no_config(tmp_path: Path) -> None:
+    run = imported(tmp_path, block(1, 40.0, SYNC))
+    assert sum(ledger_s(run.folder)["policy"].values()) == pytest.approx(8 * 40.0)
+
+
+def test_a_step_without_its_total_lowers_the_coverage(tmp_path: Path) -> None:
+    broken = block(2, 40.0, SYNC).replace("  • Total step time: 40.00s\n", "")
+    run = imported(tmp_path, CONFIG, block(1, 40.0, SYNC), broken, block(3, 40.0, SYNC))
+    assert run.imported.coverage == {"policy": pytest.approx(2 / 3)}
+
+
+def test_a_missing_heading_makes_the_block_the_next_step(tmp_path: Path) -> None:
+    headless = block(2, 40.0, SYNC).replace(f"{'=' * 25} Step 2/50 {'=' * 25}", "")
+    run = imported(tmp_path, CONFIG, block(1, 40.0, SYNC), headless)
+    assert [row["step"] for row in run.rows("train_steps")] == [1, 2]
+
+
+def test_phases_that_do_not_add_up_are_said(tmp_path: Path) -> None:
+    close = imported(tmp_path / "a", CONFIG, block(1, 100.0, {**SYNC, "generation": 90.0}))
+    far = imported(tmp_path / "b", CONFIG, block(1, 100.0, {**SYNC, "generation": 89.99}))
+    assert not any("do not add up" in note for note in close.imported.notes)
+    assert any("do not add up" in note for note in far.imported.notes)
+
+
+def test_a_log_without_a_finished_step_is_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text(CONFIG + "\n========================= Step 1/50 =========================\n")
+    with pytest.raises(ImportFileError, match="at least one finished step"):
+        fill(tmp_path / "run", (log, NEMO_RL_CONSOLE))
+
+
+def test_the_console_is_known_by_its_blocks_and_other_text_is_not(tmp_path: Path) -> None:
+    log = tmp_path / "driver.log"
+    log.write_text(CONFIG + block(1, 40.0, SYNC))
+    assert NEMO_RL_CONSOLE.recognise(open_source(log)) == "1 lines `• Total step time`"
+    log.write_text("Step 1/50\nloss 0.3\n")
+    assert NEMO_RL_CONSOLE.recognise(open_source(log)) is None

@@ -1,0 +1,180 @@
+"""A prime-rl run folder: steps before the times of their rows, model calls as segments, what was trained and what not."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.prime_rl import PRIME_RL
+from rlscope.trace.imported import Certainty
+from tests.importers.filling import NS, Filled, fill, ledger_s
+
+FIXTURE = Path(__file__).parent / "fixtures" / "prime_rl"
+START_S = 1_780_000_000
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return fill(tmp_path_factory.mktemp("prime") / "run", (FIXTURE, PRIME_RL))
+
+
+def trainer_row(step: int, time_s: float, /, **seconds: float) -> dict[str, Any]:
+    return {"step": step, "time": time_s, **{f"time/{name}": value for name, value in seconds.items()}}
+
+
+def imported(tmp_path: Path, *rows: dict[str, Any]) -> Filled:
+    file = tmp_path / "metrics.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return fill(tmp_path / "run", (file, PRIME_RL), gpus={"trainer": 1, "sampler": 1})
+
+
+def test_the_trainers_phases_end_where_its_row_was_written(run: Filled) -> None:
+    trainer = run.spans_s("trainer", START_S * NS)
+    first = [(name, round(start, 2), round(end, 2)) for name, start, end in trainer[:4]]
+    assert first == [
+        ("wait", 0.0, 20.0),
+        ("other", 20.0, 20.5),
+        ("train_step", 20.5, 30.5),
+        ("publish", 30.5, 32.5),
+    ]
+    assert run.imported.era == "broadcast inside the step"
+    assert run.imported.tables["train_steps"].certainty is Certainty.PLACED
+
+
+def test_the_ledger_of_both_sides_is_known(run: Filled) -> None:
+    states = ledger_s(run.folder)
+    trainer = states["trainer"]
+    assert trainer["waiting_for_samples"] == pytest.approx(2 * (20.0 + 3 * 8.0), abs=0.1)
+    assert trainer["train"] == pytest.approx(2 * 40.0, abs=0.1)
+    assert trainer["publishing_weights"] == pytest.approx(2 * 8.0, abs=0.1)
+    assert trainer["checkpoint"] == pytest.approx(2 * 3.0, abs=0.1)
+    # Four GPUs of inference, which generate while any call of the episodes runs.
+    assert sum(trainer.values()) / 2 == pytest.approx(97.08, abs=0.01)
+    assert states["inference"]["generating"] > 0
+    assert states["inference"]["no_requests"] > 0
+
+
+def test_training_steps_have_the_versions_tokens_and_results_of_their_rows(run: Filled) -> None:
+    steps = run.rows("train_steps")
+    assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [
+        (1, 0, 1),
+        (2, 1, 2),
+        (3, 2, 3),
+        (4, 3, 4),
+    ]
+    assert [row["loss"] for row in steps] == [0.01, 0.02, 0.03, 0.04]
+    assert [row["samples"] for row in steps] == [4] * 4
+    trained = sum(row["tokens"] for row in steps)
+    outputs = sum(row["output_tokens"] for row in run.rows("samples") if not row["sample_id"].endswith("x"))
+    assert trained > outputs
+
+
+def test_model_calls_are_segments_with_their_own_times_and_cached_tokens(run: Filled) -> None:
+    segments = [row for row in run.rows("samples") if row["sample_id"] == "s1g0k0"]
+    assert [(row["segment"], row["prompt_tokens"], row["output_tokens"], row["cached_tokens"]) for row in segments] == [
+        (0, 120, 300, 0),
+        (1, 500, 200, 440),
+    ]
+    assert [row["finish_reason"] for row in segments] == ["stop", "stop"]
+    assert segments[0]["submitted_ns"] == START_S * NS + 700_000_000
+    assert {row["group_id"] for row in segments} == {"s1g0"}
+
+
+def test_an_episode_over_several_versions_is_sure_only_of_the_one_at_its_start(run: Filled) -> None:
+    by_name = {row["sample_id"]: row for row in run.rows("samples")}
+    assert by_name["s3g0k0"]["version_source"] == "segment"
+    assert by_name["s3g0k3"]["version_source"] == "admission"
+    assert by_name["s3g0k3"]["versions"] == [{"version": 1, "start": 0, "end": by_name["s3g0k3"]["output_tokens"]}]
+
+
+def test_deliveries_say_what_was_trained_and_why_the_rest_was_not(run: Filled) -> None:
+    deliveries = {row["sample_id"]: row for row in run.rows("deliveries")}
+    assert len(deliveries) == 18
+    assert sum(row["outcome"] == "trained" for row in deliveries.values()) == 16
+    assert deliveries["s2x"]["outcome"] == "filtered"
+    assert deliveries["s3x"]["outcome"] == "dropped_stale"
+    trained = deliveries["s2g1k3"]
+    assert (trained["step"], trained["consumer_version"], trained["reward"]) == (2, 1, 0.0)
+    assert all(row["queued_ns"] <= row["taken_ns"] for row in deliveries.values())
+
+
+def test_no_trained_sample_is_newer_than_the_weights_that_train_on_it(run: Filled) -> None:
+    versions = {row["sample_id"]: row["versions"][0]["version"] for row in run.rows("samples")}
+    trained = [row for row in run.rows("deliveries") if row["outcome"] == "trained"]
+    assert all(row["consumer_version"] - versions[row["sample_id"]] >= 0 for row in trained)
+
+
+def test_the_configs_tell_gpus_batch_and_cap(run: Filled) -> None:
+    config = json.loads((run.folder / "run.json").read_text())["config"]
+    assert config["samples_per_step"] == 4
+    assert config["group_size"] == 2
+    assert config["max_staleness"] == 1
+    assert json.loads((run.folder / "workers" / "inference.json").read_text())["gpu_count"] == 4
+
+
+def test_the_trainers_gpus_follow_from_its_throughput_where_no_config_tells_them(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURE, tmp_path / "prime")
+    (tmp_path / "prime" / "rl.toml").unlink()
+    bare = fill(tmp_path / "run", (tmp_path / "prime", PRIME_RL))
+    assert json.loads((bare.folder / "workers" / "trainer.json").read_text())["gpu_count"] == 2
+    assert any("--gpus sampler=N" in note for note in bare.imported.notes)
+
+
+def test_a_broadcast_that_does_not_fit_into_the_step_lies_before_it(tmp_path: Path) -> None:
+    phases = {"wait_for_batch": 4.0, "load_data": 1.0, "forward_backward": 5.0, "broadcast_weights": 2.0}
+    run = imported(
+        tmp_path,
+        trainer_row(0, START_S + 12.0, step=10.0, **phases),
+        trainer_row(1, START_S + 24.0, step=10.0, save_ckpt=0.0, **phases),
+    )
+    assert run.imported.era == "broadcast before the step"
+    assert run.spans_s("trainer", START_S * NS) == [
+        ("publish", 0.0, 2.0),
+        ("wait", 2.0, 6.0),
+        ("other", 6.0, 7.0),
+        ("train_step", 7.0, 12.0),
+        ("publish", 12.0, 14.0),
+        ("wait", 14.0, 18.0),
+        ("other", 18.0, 19.0),
+        ("train_step", 19.0, 24.0),
+    ]
+    assert [row["version_in"] for row in run.rows("train_steps")] == [0, 1]
+
+
+def test_phases_that_just_fit_lie_inside_the_step(tmp_path: Path) -> None:
+    # 10.25 s of phases in a step of 10 s: 2% and 50 ms are let pass.
+    phases = {"wait_for_batch": 4.0, "forward_backward": 4.25, "broadcast_weights": 2.0}
+    inside = imported(tmp_path, trainer_row(1, START_S + 10.0, step=10.0, **phases))
+    assert inside.imported.era == "broadcast inside the step"
+    outside = tmp_path / "more"
+    outside.mkdir()
+    more = imported(outside, trainer_row(1, START_S + 20.0, step=10.0, **{**phases, "forward_backward": 4.26}))
+    assert more.imported.era == "broadcast before the step"
+
+
+def test_an_orchestrator_that_generates_itself_tells_what_the_samplers_did(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path,
+        trainer_row(1, START_S + 20.0, step=20.0, wait_for_weight_ckpt=3.0, update_weights=2.0, generate_completions=14.0),
+    )
+    assert run.spans_s("inference", START_S * NS) == [("apply", 3.0, 5.0), ("generate", 5.0, 19.0)]
+    assert run.spans_s("orchestrator", START_S * NS) == [("wait", 0.0, 3.0)]
+
+
+def test_missing_steps_lower_the_coverage(tmp_path: Path) -> None:
+    rows = [trainer_row(step, START_S + 10.0 * step, step=9.0, forward_backward=9.0) for step in (1, 2, 4)]
+    assert imported(tmp_path, *rows).imported.coverage["trainer"] == pytest.approx(3 / 4)
+
+
+def test_recognition_needs_the_rows_of_a_trainer_or_an_orchestrator(tmp_path: Path) -> None:
+    assert PRIME_RL.recognise(open_source(FIXTURE)) == "4 rows of a trainer and 4 of an orchestrator"
+    assert PRIME_RL.recognise(open_source(FIXTURE / "metrics.jsonl")) is not None
+    other = tmp_path / "metrics.jsonl"
+    other.write_text('{"step": 1, "time": 3, "loss": 0.1}\n')
+    assert PRIME_RL.recognise(open_source(other)) is None
+    with pytest.raises(ImportFileError, match="file monitor"):
+        fill(tmp_path / "run", (other, PRIME_RL))

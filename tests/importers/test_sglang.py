@@ -1,0 +1,203 @@
+"""SGLang's log: pass times where a line settles them, inferred ones elsewhere, placed by stamps of whole seconds."""
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.sglang import SGLANG_LOG
+from rlscope.trace.imported import Certainty
+from tests.importers.filling import NS, Filled, Row, fill
+
+MIDNIGHT_NS = int(datetime(2026, 3, 22, tzinfo=UTC).timestamp()) * NS
+
+
+def decode(at_s: float, running: int, tokens: int, per_s: float, more: str = "", ranks: str = " TP0") -> str:
+    """A line as SGLang 0.5 prints it, at_s after midnight."""
+    stamp = datetime.fromtimestamp(MIDNIGHT_NS // NS + int(at_s), UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        f"[{stamp}{ranks}] Decode batch, #running-req: {running}, #token: {tokens}, token usage: 0.04,{more}"
+        f" cuda graph: True, gen throughput (token/s): {per_s:.2f}, #queue-req: 2,\n"
+    )
+
+
+def prefill(at_s: float, new_tokens: int) -> str:
+    stamp = datetime.fromtimestamp(MIDNIGHT_NS // NS + int(at_s), UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        f"[{stamp} TP0] Prefill batch, #new-seq: 1, #new-token: {new_tokens}, #cached-token: 0, token usage: 0.08,"
+        " #running-req: 5, #queue-req: 0,\n"
+    )
+
+
+def steady(lines: int, *, running: int = 8, gap_s: float = 0.4, first_s: float = 0.35, passes: int = 40) -> list[str]:
+    """An engine whose batch does not change."""
+    grown = passes * running
+    return [
+        decode(first_s + index * gap_s, running, 10_000 + index * grown, grown / gap_s) for index in range(lines)
+    ]
+
+
+def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+    tmp_path.mkdir(exist_ok=True)
+    log = tmp_path / "engine-0.log"
+    log.write_text("".join(lines))
+    return fill(tmp_path / "run", (log, SGLANG_LOG), **{"utc_offset_s": 0, **options})
+
+
+def lengths_s(rows: list[Row]) -> list[float]:
+    return [round((row["end_ns"] - row["start_ns"]) / NS, 4) for row in rows]
+
+
+def test_an_unchanged_batch_gives_the_time_of_its_passes_as_recorded(tmp_path: Path) -> None:
+    run = imported(tmp_path, *steady(4))
+    rows = run.rows("engine_steps")
+    assert [row["busy_ns"] for row in rows] == [400_000_000] * 3
+    assert [(row["forward_passes"], row["running"], row["waiting"], row["decode_tokens"]) for row in rows] == [
+        (40, 8, 2, 320)
+    ] * 3
+    assert [row["kv_used_tokens"] for row in rows] == [10_160, 10_480, 10_800]
+    assert {row["source"] for row in rows} == {"log"}
+    assert run.imported.tables["engine_steps"].certainty is Certainty.RECORDED
+
+
+def test_rows_lie_end_to_end_and_each_ends_inside_the_second_of_its_stamp(tmp_path: Path) -> None:
+    rows = imported(tmp_path, *steady(40)).rows("engine_steps")
+    assert all(after["start_ns"] == before["end_ns"] for before, after in zip(rows, rows[1:], strict=False))
+    # With 40 lines the one shift that fits is settled to a tenth of a second.
+    errors_s = [(row["end_ns"] - MIDNIGHT_NS) / NS - (0.35 + 0.4 * (1 + index)) for index, row in enumerate(rows)]
+    assert max(abs(error) for error in errors_s) <= 0.1
+
+
+def test_time_that_no_shift_fits_is_a_new_stretch_with_the_engine_unseen_between(tmp_path: Path) -> None:
+    early = steady(5)
+    late = [decode(100.35 + index * 0.4, 8, 50_000 + index * 320, 800.0) for index in range(5)]
+    rows = imported(tmp_path, *early, *late).rows("engine_steps")
+    gaps_s = [(after["start_ns"] - before["end_ns"]) / NS for before, after in zip(rows, rows[1:], strict=False)]
+    assert [gap for gap in gaps_s if gap > 0.0] == [pytest.approx(98.0, abs=1.0)]
+
+
+def test_a_batch_that_changed_is_taken_as_its_mean_and_its_passes_as_unknown(tmp_path: Path) -> None:
+    run = imported(tmp_path, *steady(4), decode(2.0, 4, 9_000, 600.0))
+    last = run.rows("engine_steps")[-1]
+    assert (last["running"], last["decode_tokens"], last["busy_ns"]) == (6, 240, None)
+    assert lengths_s([last]) == [0.4]
+    assert run.imported.tables["engine_steps"].certainty is Certainty.INFERRED
+    assert any("3 of 4 engine rows have a recorded pass time" in note for note in run.imported.notes)
+
+
+@pytest.mark.parametrize(("grown", "is_recorded"), [(320 + 8, True), (320 + 9, False), (320 - 8, True)])
+def test_the_cache_must_have_grown_by_the_tokens_of_the_passes_within_one_a_request(
+    tmp_path: Path, grown: int, is_recorded: bool
+) -> None:
+    *_, last = imported(tmp_path, *steady(4), decode(1.95, 8, 10_960 + grown, 800.0)).rows("engine_steps")
+    assert (last["busy_ns"] is not None) is is_recorded
+
+
+def test_prefills_between_two_lines_take_what_the_passes_leave(tmp_path: Path) -> None:
+    # 400 ms of the 600 ms are 40 passes of 10 ms.
+    run = imported(tmp_path, *steady(4), prefill(1.8, 500), prefill(1.9, 300), decode(2.15, 8, 11_000, 320 / 0.6))
+    *_, filling, decoding = run.rows("engine_steps")
+    assert (filling["forward_passes"], filling["prefill_tokens"], filling["decode_tokens"]) == (2, 800, 0)
+    assert (decoding["forward_passes"], decoding["prefill_tokens"], decoding["decode_tokens"]) == (40, 0, 320)
+    assert lengths_s([filling, decoding]) == [0.2, 0.4]
+    assert filling["busy_ns"] is None
+    assert decoding["busy_ns"] is None
+
+
+@pytest.mark.parametrize(("beside_s", "prefill_s"), [(0.5, 0.5), (0.6, 0.1)])
+def test_time_beside_the_passes_beyond_five_prefills_was_idle(
+    tmp_path: Path, beside_s: float, prefill_s: float
+) -> None:
+    usual = [line for start in (2.0, 3.0, 4.0) for line in (prefill(start, 500), decode(start + 0.5, 8, 900, 640.0))]
+    late = [prefill(6.0, 500), decode(6.5, 8, 900, 320 / (0.4 + beside_s))]
+    *_, filling, decoding = imported(tmp_path, *steady(4), *usual, *late).rows("engine_steps")
+    assert lengths_s([filling, decoding]) == [prefill_s, 0.4]
+
+
+def test_the_interval_of_the_engines_settings_beats_what_the_cache_shows(tmp_path: Path) -> None:
+    settings = "server_args=ServerArgs(tp_size=2, decode_log_interval=10, max_running_requests=64)\n"
+    run = imported(tmp_path, settings, *steady(4, passes=10))
+    assert {row["forward_passes"] for row in run.rows("engine_steps")} == {10}
+    assert (run.folder / "workers" / "engine-0.json").read_text().count('"gpu_count": 2') == 1
+
+
+def test_the_interval_is_seen_in_the_cache_where_no_setting_tells_it(tmp_path: Path) -> None:
+    assert {row["forward_passes"] for row in imported(tmp_path, *steady(4, passes=1)).rows("engine_steps")} == {1}
+
+
+def test_speculative_decoding_counts_the_tokens_that_were_accepted(tmp_path: Path) -> None:
+    lines = [decode(0.5 * index, 1, 1_000 + 160 * index, 280.0, " accept len: 3.50,") for index in range(3)]
+    rows = imported(tmp_path, "decode_log_interval=40 server_args\n", *lines).rows("engine_steps")
+    assert [(row["forward_passes"], row["decode_tokens"], row["busy_ns"]) for row in rows] == [(40, 140, None)] * 2
+
+
+def test_ranks_that_repeat_an_engine_are_left_out_and_data_parallel_ranks_are_engines(tmp_path: Path) -> None:
+    lines = [
+        decode(0.4 * index, 8, 1_000 + 320 * index, 800.0, ranks=ranks)
+        for index in range(3)
+        for ranks in (" DP0 TP0", " DP1 TP1", " TP1", " PP1 TP0")
+    ]
+    run = imported(tmp_path, *lines)
+    assert sorted({row["worker_id"] for row in run.rows("engine_steps")}) == ["engine-0-dp0", "engine-0-dp1"]
+    assert run.imported.files[0].bad_lines == 0
+
+
+def test_lines_that_ray_merged_lower_the_coverage_of_their_engines(tmp_path: Path) -> None:
+    lines = steady(5)
+    lines[2] = f"(SGLangEngine pid=7) {lines[2].strip()}\x1b[32m [repeated 5x across cluster]\x1b[0m\n"
+    run = imported(tmp_path, *(f"(SGLangEngine pid=7) {line}" if "pid" not in line else line for line in lines))
+    assert run.imported.coverage == {"SGLangEngine-7": pytest.approx(4 / 8)}
+    assert any("RAY_DEDUP_LOGS=0" in note for note in run.imported.notes)
+
+
+def test_a_log_by_itself_keeps_its_local_times_and_says_so(tmp_path: Path) -> None:
+    run = imported(tmp_path, *steady(4), utc_offset_s=None)
+    assert run.imported.clock == "relative"
+    assert any("--utc-offset" in note for note in run.imported.notes)
+
+
+def test_an_offset_moves_local_times_to_utc(tmp_path: Path) -> None:
+    here = imported(tmp_path / "a", *steady(4)).rows("engine_steps")
+    there = imported(tmp_path / "b", *steady(4), utc_offset_s=7200).rows("engine_steps")
+    assert here[0]["start_ns"] - there[0]["start_ns"] == 7200 * NS
+
+
+def test_stamps_without_a_date_take_the_files_and_pass_midnight(tmp_path: Path) -> None:
+    lines = [
+        f"[{stamp} TP0] Decode batch. #running-req: 8, #token: {1_000 + 320 * index}, token usage: 0.04,"
+        " gen throughput (token/s): 320.00, #queue-req: 0\n"
+        for index, stamp in enumerate(("23:59:58", "23:59:59", "00:00:00", "00:00:01"))
+    ]
+    log = tmp_path / "engine-0.log"
+    log.write_text("".join(lines))
+    os.utime(log, (MIDNIGHT_NS // NS,) * 2)
+    rows = fill(tmp_path / "run", (log, SGLANG_LOG)).rows("engine_steps")
+    assert lengths_s(rows) == [1.0] * 3
+    assert rows[-1]["end_ns"] > rows[0]["end_ns"]
+
+
+def test_a_log_service_that_took_the_brackets_off_leaves_its_own_stamp(tmp_path: Path) -> None:
+    lines = [
+        f"2026-03-22T00:00:0{index}.250Z sglang-0 Decode batch, #running-req: 8, #token: {1_000 + 320 * index},"
+        " token usage: 0.04, gen throughput (token/s): 320.00, #queue-req: 0\n"
+        for index in range(4)
+    ]
+    run = imported(tmp_path, *lines, utc_offset_s=None)
+    assert lengths_s(run.rows("engine_steps")) == [1.0] * 3
+    assert run.imported.clock == "wall"
+
+
+def test_a_line_whose_numbers_are_none_is_counted(tmp_path: Path) -> None:
+    run = imported(tmp_path, *steady(4), decode(2.0, 8, 1, 1.0).replace("#running-req: 8", "#running-req: x"))
+    assert run.imported.files[0].bad_lines == 1
+
+
+def test_a_log_without_engine_lines_is_an_error_that_says_what_prints_them(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("[2026-03-22 00:00:00] INFO: ready\n")
+    assert SGLANG_LOG.recognise(open_source(log)) is None
+    with pytest.raises(ImportFileError, match="log level to info"):
+        fill(tmp_path / "run", (log, SGLANG_LOG))

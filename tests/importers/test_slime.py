@@ -1,0 +1,177 @@
+"""The console of slime and miles: what train_wait holds does not count as waiting; SGLang's lines share the clock."""
+
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.slime import SLIME_CONSOLE
+from rlscope.trace.imported import Certainty
+from tests.importers.filling import NS, Filled, fill, ledger_s
+
+SEPARATE = """  actor_num_nodes ................................. 1
+  actor_num_gpus_per_node ......................... 4
+  rollout_num_gpus ................................ 8
+  rollout_num_gpus_per_engine ..................... 2
+  colocate ........................................ False
+  rollout_batch_size .............................. 8
+  n_samples_per_prompt ............................ 4
+"""
+COLOCATED = SEPARATE.replace("False", "True")
+
+
+def stamp(at_s: float, milliseconds: bool) -> str:
+    minutes, seconds = divmod(at_s, 60)
+    whole = f"2026-03-26 01:{int(minutes):02d}:{int(seconds):02d}"
+    return whole + (f".{round(1000 * (at_s % 1)):03d} actor_0" if milliseconds else "")
+
+
+def start(at_s: float, name: str, milliseconds: bool = True) -> str:
+    return f"(MegatronTrainRayActor pid=7, ip=10.0.0.1) [{stamp(at_s, milliseconds)}] timer.py:24 - Timer {name} start\n"
+
+
+def end(at_s: float, name: str, elapsed_s: float, milliseconds: bool = True) -> str:
+    text = f"Timer {name} end (elapsed: {elapsed_s:.1f}s)"
+    return f"(MegatronTrainRayActor pid=7, ip=10.0.0.1) [{stamp(at_s, milliseconds)}] timer.py:32 - {text}\n"
+
+
+def facts(at_s: float, kind: str, number: int, text: str) -> str:
+    return f"(RolloutManager pid=8, ip=10.0.0.1) [{stamp(at_s, True)}] metrics.py:268 - {kind} {number}: {{{text}}}\n"
+
+
+def step(first_s: float, number: int, milliseconds: bool = True) -> list[str]:
+    """A rollout of 30 s that the trainer waits for, 10 s of training, 3 s of publishing."""
+
+    def at(seconds: float) -> float:
+        return first_s + seconds
+
+    return [
+        facts(at(30), "perf", number, "'perf/rollout_time': 30.0, 'perf/longest_sample_tokens_per_sec': np.float64(9.5)"),
+        facts(at(30), "rollout", number, "'rollout/raw_reward': np.float32(0.25), 'rollout/note': 'a: 1'"),
+        end(at(30), "train_wait", 30.0, milliseconds),
+        start(at(30), "train", milliseconds),
+        start(at(30), "data_preprocess", milliseconds),
+        end(at(31), "data_preprocess", 1.0, milliseconds),
+        start(at(31), "log_probs", milliseconds),
+        end(at(35), "log_probs", 4.0, milliseconds),
+        start(at(35), "actor_train", milliseconds),
+        end(at(45), "actor_train", 10.0, milliseconds),
+        end(at(45), "train", 15.0, milliseconds),
+        start(at(45), "train_wait", milliseconds),
+        facts(at(45), "step", number, "'train/loss': -0.125, 'train/grad_norm': 0.5"),
+        facts(
+            at(45),
+            "perf",
+            number,
+            "'perf/actor_train_time': 10.0, 'perf/actor_train_tok_per_s': 1000.0, 'perf/train_wait_time': 30.0",
+        ),
+        start(at(45), "update_weights", milliseconds),
+        end(at(48), "update_weights", 3.0, milliseconds),
+    ]
+
+
+def run_lines(settings: str, milliseconds: bool = True, steps: int = 2) -> list[str]:
+    lines = [settings, start(0, "update_weights", milliseconds), end(2, "update_weights", 2.0, milliseconds)]
+    lines.append(start(2, "train_wait", milliseconds))
+    return [*lines, *(line for number in range(steps) for line in step(2 + 46.0 * number, number, milliseconds))]
+
+
+def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+    tmp_path.mkdir(exist_ok=True)
+    log = tmp_path / "job.log"
+    log.write_text("".join(lines))
+    return fill(tmp_path / "run", (log, SLIME_CONSOLE), **{"utc_offset_s": 0, **options})
+
+
+def test_the_trainer_waits_for_what_of_train_wait_no_other_timer_claims(tmp_path: Path) -> None:
+    run = imported(tmp_path, *run_lines(SEPARATE))
+    states = {name: seconds / 4 for name, seconds in ledger_s(run.folder)["actor"].items()}
+    # The second wait of 31 s holds 3 s of publishing; the last one has not ended.
+    assert states == pytest.approx(
+        {
+            "waiting_for_samples": 30.0 + 28.0,
+            "train": 20.0,
+            "logprobs": 8.0,
+            "other": 2.0,
+            "publishing_weights": 2.0 + 3.0 + 3.0,
+        }
+    )
+
+
+def test_rollouts_end_where_their_numbers_are_printed(tmp_path: Path) -> None:
+    run = imported(tmp_path, *run_lines(SEPARATE))
+    generated = [(name, end_s - start_s) for name, start_s, end_s in run.spans_s("rollout") if name == "generate"]
+    assert generated == [("generate", pytest.approx(30.0))] * 2
+    assert run.imported.tables["activities"].certainty is Certainty.INFERRED
+
+
+def test_steps_have_their_versions_tokens_and_results(tmp_path: Path) -> None:
+    steps = imported(tmp_path, *run_lines(SEPARATE)).rows("train_steps")
+    assert [(row["step"], row["version_in"], row["version_out"]) for row in steps] == [(0, 1, 2), (1, 2, 3)]
+    assert {(row["tokens"], row["samples"], row["loss"], row["grad_norm"], row["reward_mean"]) for row in steps} == {
+        (10_000, 32, -0.125, 0.5, 0.25)
+    }
+
+
+def test_every_update_is_a_publication_and_the_first_is_version_1(tmp_path: Path) -> None:
+    updates = imported(tmp_path, *run_lines(SEPARATE)).rows("weight_updates")
+    assert [row["version"] for row in updates if row["phase"] == "publish"] == [1, 2, 3]
+    assert [row["version"] for row in updates if row["phase"] == "apply"] == [1, 2, 3]
+
+
+def test_colocated_gpus_generate_while_they_do_not_train(tmp_path: Path) -> None:
+    run = imported(tmp_path, *run_lines(COLOCATED))
+    states = {name: seconds / 4 for name, seconds in ledger_s(run.folder)["actor"].items()}
+    assert states["generating"] == pytest.approx(58.0)
+    assert states["applying_weights"] == pytest.approx(8.0)
+    assert "rollout" not in ledger_s(run.folder)
+
+
+def test_timers_of_waking_and_sleeping_show_that_gpus_are_shared(tmp_path: Path) -> None:
+    lines = [*run_lines(SEPARATE), start(95, "sleep"), end(96, "sleep", 1.0)]
+    assert "generating" in ledger_s(imported(tmp_path, *lines).folder)["actor"]
+
+
+def test_stamps_of_whole_seconds_are_laid_end_to_end_by_the_printed_durations(tmp_path: Path) -> None:
+    lines = [
+        SEPARATE,
+        start(10.0, "log_probs", False),
+        end(14.4, "log_probs", 4.4, False),
+        start(14.4, "actor_train", False),
+        end(20.9, "actor_train", 6.5, False),
+    ]
+    run = imported(tmp_path, *lines)
+    first_ns = run.rows("activities")[0]["start_ns"]
+    assert run.spans_s("actor", first_ns) == [
+        ("logprobs", 0.0, pytest.approx(4.4)),
+        ("train_step", pytest.approx(4.4), pytest.approx(10.9)),
+    ]
+
+
+def test_the_engines_of_the_same_log_share_its_clock_and_the_rollouts_gpus(tmp_path: Path) -> None:
+    engine = [
+        f"(SGLangEngine pid={pid}, ip=10.0.0.1) [2026-03-26 01:00:{10 + second:02d} TP0] Decode batch, #running-req: 4,"
+        f" #token: {1_000 + 160 * second}, token usage: 0.04, gen throughput (token/s): 160.00, #queue-req: 0,\n"
+        for second in range(6)
+        for pid in (1, 2)
+    ]
+    run = imported(tmp_path, *run_lines(SEPARATE), *engine)
+    states = ledger_s(run.folder)
+    assert {"SGLangEngine-1", "SGLangEngine-2", "actor"} == states.keys()
+    # Eight GPUs for two engines, from the first update of weights to the last.
+    assert sum(states["SGLangEngine-1"].values()) == pytest.approx(4 * 96.0)
+    rows = [row for row in run.rows("engine_steps") if row["worker_id"] == "SGLangEngine-1"]
+    assert len(rows) == 5
+    # Weights that the rollouts applied were applied by each engine.
+    applied = [row["worker_id"] for row in run.rows("weight_updates") if row["phase"] == "apply"]
+    assert applied.count("SGLangEngine-1") == 3
+    assert rows[0]["end_ns"] // NS % 60 in (11, 12)
+
+
+def test_a_log_without_timers_is_an_error(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(SEPARATE)
+    assert SLIME_CONSOLE.recognise(open_source(log)) is None
+    with pytest.raises(ImportFileError, match="log of the whole job"):
+        fill(tmp_path / "run", (log, SLIME_CONSOLE))

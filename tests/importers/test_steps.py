@@ -1,0 +1,261 @@
+"""What is read from the metrics of a trainer: the steps, what it did in them, and how sure that is."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rlscope.api import analyze
+from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers.join import import_run, resolve
+from rlscope.importers.options import import_options
+from rlscope.importers.target import ImportOptions
+from rlscope.trace.imported import Certainty, Imported
+from rlscope.trace.store import OpenRun, open_run
+
+SECOND = 10**9
+ASYNC = {
+    "timing_s/gen": 4.0,
+    "timing_s/old_log_prob": 0.5,
+    "timing_s/adv": 0.25,
+    "timing_s/update_actor": 3.0,
+    "timing_s/update_weights": 2.0,
+    "timing_s/step": 10.0,
+    "perf/total_num_tokens": 1000,
+    "perf/time_per_step": 10.0,
+    "perf/throughput": 50.0,
+    "actor/pg_loss": 0.25,
+    "training/off_policy/trajectory_staleness/mean": 0.5,
+}
+SYNC = {
+    "timing_s/gen": 4.0,
+    "timing_s/update_actor": 5.5,
+    "timing_s/step": 9.5,
+    "timing_s/generate_sequences": 3.0,
+}
+PREFIX = "\x1b[36m(TaskRunner pid=7)\x1b[0m "
+CONFIG = f"""{PREFIX}{{'actor_rollout_ref': {{'rollout': {{'n': 4,
+{PREFIX}                                   'n_gpus_per_node': 2,
+(WorkerDict pid=9) another worker's line
+{PREFIX}                                   'nnodes': 3}}}},
+{PREFIX} 'data': {{'train_batch_size': 16}},
+{PREFIX} 'trainer': {{'n_gpus_per_node': 8, 'nnodes': 1}}}}
+"""
+
+
+def verl_line(step: int, metrics: dict[str, float], prefix: str = PREFIX) -> str:
+    return f"{prefix}step:{step} - " + " - ".join(f"{name}:{value}" for name, value in metrics.items()) + "\n"
+
+
+def console(path: Path, steps: range, metrics: dict[str, float], head: str = "") -> Path:
+    path.write_text(head + "".join(verl_line(step, metrics) for step in steps), encoding="utf-8")
+    return path
+
+
+def jsonl(path: Path, steps: list[int], metrics: dict[str, float]) -> Path:
+    path.write_text("".join(json.dumps({"step": step, "data": metrics}) + "\n" for step in steps), encoding="utf-8")
+    return path
+
+
+def imported_to(folder: Path, path: Path, options: ImportOptions | None = None) -> Imported:
+    return import_run(path, folder, options or import_options())
+
+
+def rows(run: OpenRun, sql: str) -> list[tuple[object, ...]]:
+    return run.connection.sql(sql).fetchall()
+
+
+def test_a_step_of_separate_roles_is_laid_out_in_the_order_of_the_program(tmp_path: Path) -> None:
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 3), ASYNC, CONFIG))
+    with open_run(tmp_path / "run") as run:
+        activities = rows(
+            run, "SELECT worker_id, activity, reason, start_ns / 1e9, end_ns / 1e9 FROM activities ORDER BY ALL"
+        )
+        assert activities == [
+            ("sampler", "generate", None, 0.0, 4.0),
+            ("sampler", "generate", None, 10.0, 14.0),
+            ("trainer", "logprobs", None, 4.0, 4.5),
+            ("trainer", "logprobs", None, 14.0, 14.5),
+            ("trainer", "other", None, 4.5, 4.75),
+            ("trainer", "other", None, 14.5, 14.75),
+            ("trainer", "wait", "samples", 0.0, 4.0),
+            ("trainer", "wait", "samples", 10.0, 14.0),
+        ]
+        steps = "step, start_ns / 1e9, end_ns / 1e9, version_in, version_out, samples, tokens, loss"
+        assert rows(run, f"SELECT {steps} FROM train_steps") == [
+            (1, 4.75, 7.75, 0, 1, 64, 1000, 0.25),
+            (2, 14.75, 17.75, 1, 2, 64, 1000, 0.25),
+        ]
+        updates = "SELECT worker_id, phase, version, start_ns / 1e9, end_ns / 1e9 FROM weight_updates ORDER BY ALL"
+        assert rows(run, updates) == [
+            ("sampler", "apply", 1, 7.75, 9.75),
+            ("sampler", "apply", 2, 17.75, 19.75),
+            ("trainer", "publish", 1, 7.75, 9.75),
+            ("trainer", "publish", 2, 17.75, 19.75),
+        ]
+        assert rows(run, "SELECT worker_id, role, gpu_count FROM workers ORDER BY ALL") == [
+            ("sampler", "sampler", 6),
+            ("trainer", "trainer", 8),
+        ]
+        assert run.config.samples_per_step == 64
+    assert imported.clock == "relative"
+    assert imported.tables["train_steps"].certainty is Certainty.PLACED
+    assert imported.tables["activities"].certainty is Certainty.INFERRED
+
+
+def test_the_framework_s_own_figures_are_kept_apart(tmp_path: Path) -> None:
+    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(1, 2), ASYNC))
+    with open_run(tmp_path / "run") as run:
+        reported = rows(run, "SELECT step, name, value FROM reported ORDER BY name")
+        assert reported == [(1, "perf/throughput", 50.0), (1, "training/off_policy/trajectory_staleness/mean", 0.5)]
+        assert rows(run, "SELECT * FROM samples") == []
+
+
+def test_a_run_that_generates_on_its_trainer_s_gpus_is_one_worker(tmp_path: Path) -> None:
+    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), SYNC), import_options(gpus="trainer=8"))
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT worker_id, role, gpu_count FROM workers") == [("trainer", "colocated", 8)]
+        assert rows(run, "SELECT DISTINCT activity FROM activities") == [("generate",)]
+        assert rows(run, "SELECT version_in, version_out, samples FROM train_steps ORDER BY step") == [
+            (0, 1, None),
+            (1, 2, None),
+            (2, 3, None),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("rate", "gpus", "is_said"),
+    [(50.0, 2, False), (50.4, 2, False), (51.0, 1, True), (33.1, 3, False), (40.0, 1, True)],
+)
+def test_gpus_follow_from_the_rates_where_they_make_a_whole_number(
+    tmp_path: Path, rate: float, gpus: int, is_said: bool
+) -> None:
+    metrics = {**SYNC, "perf/total_num_tokens": 1000, "perf/time_per_step": 10.0, "perf/throughput": rate}
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), metrics))
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT gpu_count FROM workers") == [(gpus,)]
+    assert any("--gpus trainer=N" in note for note in imported.notes) is is_said
+
+
+def test_the_user_s_gpus_count_before_those_of_the_config(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", range(2), ASYNC, CONFIG)
+    imported_to(tmp_path / "run", path, import_options(gpus="trainer=4,sampler=12"))
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT gpu_count FROM workers ORDER BY ALL") == [(4,), (12,)]
+
+
+def test_missing_steps_give_no_verdict_and_are_named(tmp_path: Path) -> None:
+    steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80, 81)]
+    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC))
+    assert imported.coverage == {"trainer": 0.94}
+    assert imported.is_thinned
+    assert "holds 94 of 100 steps; missing are 7, 50-52, 80-81" in (imported.refusal or "")
+    assert analyze(tmp_path / "run").verdict.bottleneck == "unknown"
+
+
+def test_a_few_missing_steps_are_said_and_leave_the_verdict(tmp_path: Path) -> None:
+    steps = [step for step in range(100) if step not in (7, 50, 51, 52, 80)]
+    imported = imported_to(tmp_path / "run", jsonl(tmp_path / "m.jsonl", steps, ASYNC))
+    assert imported.coverage == {"trainer": 0.95}
+    assert not imported.is_thinned and imported.refusal is None
+    assert any("95 of 100 steps" in note for note in imported.notes)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "refused"), [(9.5, False), (9.75, False), (10.05, False), (10.1, True), (9.4, True)]
+)
+def test_phases_that_do_not_add_up_to_the_step_give_no_verdict(tmp_path: Path, step_s: float, refused: bool) -> None:
+    """They add up to 9.75 s; 3% of the step is what may be left, or be too much."""
+    imported = imported_to(tmp_path / "run", console(tmp_path / "a.log", range(9), {**ASYNC, "timing_s/step": step_s}))
+    assert (imported.refusal is not None) is refused
+
+
+def test_without_step_metrics_an_error_says_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("hello\nstep:1 - loss:0.5\n")
+    with pytest.raises(ImportFileError, match=r"a\.log: found nothing that rlscope knows; expected .*verl"):
+        import_run(tmp_path / "a.log", tmp_path / "run")
+    with pytest.raises(ImportFileError, match="found none of the names that verl gives to its metrics"):
+        import_run(tmp_path / "a.log", tmp_path / "run", import_options("verl"))
+    with pytest.raises(ArgumentError, match="--as: found 'torch'; expected one of verl"):
+        import_run(tmp_path / "a.log", tmp_path / "run", import_options("torch"))
+
+
+def test_a_run_folder_is_its_own_and_takes_no_options_of_an_import(tmp_path: Path) -> None:
+    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(3), SYNC))
+    assert resolve(tmp_path / "run").path == tmp_path / "run"
+    with pytest.raises(ArgumentError, match="options for an import"):
+        resolve(tmp_path / "run", import_options(gpus="trainer=8"))
+
+
+def test_a_folder_is_searched_and_several_runs_in_it_are_an_error_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    console(tmp_path / "logs" / "a.log", range(3), SYNC)
+    (tmp_path / "logs" / "other.log").write_text("nothing here\n")
+    assert imported_to(tmp_path / "one", tmp_path / "logs").files[0].name == "a.log"
+    console(tmp_path / "logs" / "b.log", range(3), SYNC)
+    with pytest.raises(ImportFileError, match=r"found 2 files that could be the run: a\.log, b\.log; expected one"):
+        imported_to(tmp_path / "two", tmp_path / "logs")
+
+
+def test_a_line_that_cannot_be_read_is_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "m.jsonl", list(range(5)), SYNC)
+    path.write_text(path.read_text() + '{"step": 5, "data": {"timing_s/ge')
+    (file,) = imported_to(tmp_path / "run", path).files
+    assert (file.lines, file.bad_lines) == (6, 1)
+
+
+def test_a_line_of_more_than_a_megabyte_is_bad_and_what_follows_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(verl_line(1, SYNC) + "x" * 3_000_000 + "\n" + verl_line(2, SYNC))
+    (file,) = imported_to(tmp_path / "run", path).files
+    assert (file.lines, file.bad_lines) == (3, 1)
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT count(*) FROM train_steps") == [(2,)]
+
+
+def test_steps_of_an_attempt_that_was_given_up_are_left_out(tmp_path: Path) -> None:
+    """Steps 1 to 4, then again from step 3 on: the first step 4 was written before the second step 3."""
+    stamped = [(1, 10), (2, 20), (3, 30), (4, 40), (3, 70)]
+    path = tmp_path / "m.jsonl"
+    path.write_text(
+        "".join(json.dumps({"step": step, "time": 1.7e9 + at, "data": SYNC}) + "\n" for step, at in stamped)
+    )
+    imported_to(tmp_path / "run", path)
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT step, (end_ns - 1700000000000000000) / 1e9 FROM train_steps ORDER BY 1") == [
+            (1, 10.0),
+            (2, 20.0),
+            (3, 70.0),
+        ]
+
+
+@pytest.mark.parametrize("kept_bytes", range(0, 2600, 97))
+def test_any_prefix_of_a_log_imports_or_says_that_nothing_is_there(tmp_path: Path, kept_bytes: int) -> None:
+    whole = console(tmp_path / "whole.log", range(1, 6), ASYNC, CONFIG).read_bytes()
+    (tmp_path / "part.log").write_bytes(whole[:kept_bytes])
+    try:
+        imported_to(tmp_path / "run", tmp_path / "part.log")
+    except ImportFileError:
+        assert kept_bytes < len(CONFIG) + len(verl_line(1, ASYNC))
+        return
+    with open_run(tmp_path / "run") as run:
+        assert len(rows(run, "SELECT * FROM workers")) >= 1
+
+
+@pytest.mark.parametrize("deleted", range(13))
+def test_any_line_can_be_missing(tmp_path: Path, deleted: int) -> None:
+    lines = console(tmp_path / "whole.log", range(1, 8), ASYNC, CONFIG).read_text().splitlines(keepends=True)
+    (tmp_path / "part.log").write_text("".join(line for index, line in enumerate(lines) if index != deleted))
+    imported_to(tmp_path / "run", tmp_path / "part.log")
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT count(*) FROM train_steps") == [(7 if deleted < 6 else 6,)]
+
+
+def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -> None:
+    path = console(tmp_path / "a.log", range(1, 30), ASYNC, CONFIG)
+    analysis = analyze(path)
+    assert sum(state.gpu_ns for state in analysis.ledger.states) == analysis.ledger.total_gpu_ns > 0
+    assert analysis.verdict.bottleneck == "samplers"
+    assert analysis.path == path and analysis.page_path == Path("report.html")
+    assert analysis.query("training_steps")["tokens"].to_list() == [1000] * 29
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.log"]

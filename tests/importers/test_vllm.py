@@ -1,0 +1,143 @@
+"""vLLM's log: windows of ten seconds, idle stretches, pass times only where the batch stayed full, and bars."""
+
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.vllm import VLLM_LOG
+from rlscope.trace.imported import Certainty
+from tests.importers.filling import NS, Filled, fill
+
+FIXTURE = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
+CAPACITY = "INFO 03-22 00:00:00 [kv_cache_utils.py:1319] GPU KV cache size: 10,000 tokens\n"
+
+
+def window(stamp: str, *, prompt: float = 0.0, output: float, running: int, waiting: int = 0, engine: str = "000") -> str:
+    """A line as vLLM 0.11 to 0.32 prints it."""
+    return (
+        f"(APIServer pid=7) INFO 03-22 {stamp} [loggers.py:257] Engine {engine}: Avg prompt throughput: {prompt:.1f}"
+        f" tokens/s, Avg generation throughput: {output:.1f} tokens/s, Running: {running} reqs, Waiting: {waiting} reqs,"
+        " GPU KV cache usage: 12.5%, Prefix cache hit rate: 0.0%\n"
+    )
+
+
+def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+    tmp_path.mkdir(exist_ok=True)
+    log = tmp_path / "engine.log"
+    log.write_text("".join(lines))
+    return fill(tmp_path / "run", (log, VLLM_LOG), **{"utc_offset_s": 0, "year": 2026, **options})
+
+
+def test_a_window_has_its_tokens_and_the_mean_batch_of_its_ends(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path,
+        CAPACITY,
+        window("00:00:10", output=100.0, running=8),
+        window("00:00:20", prompt=50.0, output=200.0, running=4, waiting=0),
+    )
+    _, row = run.rows("engine_steps")
+    assert row["end_ns"] - row["start_ns"] == 10 * NS
+    assert (row["running"], row["decode_tokens"], row["prefill_tokens"]) == (6, 2_000, 500)
+    assert (row["kv_used_tokens"], row["forward_passes"], row["busy_ns"]) == (1_250, None, None)
+    assert row["source"] == "log"
+    assert run.imported.tables["engine_steps"].certainty is Certainty.INFERRED
+
+
+@pytest.mark.parametrize(
+    ("running", "waiting", "settings", "is_timed"),
+    [
+        ((100, 98), (1, 1), "", True),
+        ((100, 97), (1, 1), "", False),
+        ((100, 100), (1, 0), "", False),
+        ((100, 100), (0, 0), "max_num_seqs=100\n", True),
+        ((100, 100), (0, 0), "max_num_seqs=101\n", False),
+    ],
+)
+def test_a_pass_time_follows_only_from_a_batch_that_stayed_full_and_the_same(
+    tmp_path: Path, running: tuple[int, int], waiting: tuple[int, int], settings: str, is_timed: bool
+) -> None:
+    run = imported(
+        tmp_path,
+        settings,
+        window("00:00:10", output=1_000.0, running=running[0], waiting=waiting[0]),
+        window("00:00:20", output=1_000.0, running=running[1], waiting=waiting[1]),
+    )
+    _, row = run.rows("engine_steps")
+    assert row["forward_passes"] == (round(10_000 / (sum(running) / 2)) if is_timed else None)
+    assert row["busy_ns"] == (10 * NS if is_timed else None)
+
+
+def test_an_engine_that_logs_zeros_and_then_nothing_is_idle_until_it_logs_again(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path,
+        window("00:00:10", output=100.0, running=4),
+        window("00:00:20", output=10.0, running=0),
+        window("00:00:30", output=0.0, running=0),
+        window("00:01:30", output=50.0, running=4),
+    )
+    assert len(run.rows("engine_steps")) == 3
+    # From 20 to 30 a window of zeros, and nothing printed until the window that begins at 80.
+    first_ns = run.rows("engine_steps")[0]["end_ns"]
+    idle = [
+        ((row["start_ns"] - first_ns) / NS, (row["end_ns"] - first_ns) / NS, row["reason"])
+        for row in run.rows("activities")
+    ]
+    assert idle == [(10.0, 20.0, "requests"), (20.0, 70.0, "requests")]
+
+
+def test_silence_after_a_window_with_work_is_not_called_idle(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path, window("00:00:10", output=100.0, running=4), window("00:01:30", output=50.0, running=4)
+    )
+    assert run.rows("activities") == []
+
+
+def test_engines_of_one_log_are_workers_and_their_gpus_those_of_its_settings(tmp_path: Path) -> None:
+    run = imported(
+        tmp_path,
+        "non-default args: {'tensor_parallel_size': 2, 'max_num_seqs': 64}\n",
+        *(window(stamp, output=1.0, running=1, engine=engine) for stamp in ("00:00:10", "00:00:20") for engine in "01"),
+    )
+    assert sorted(path.stem for path in (run.folder / "workers").iterdir()) == ["engine", "engine-1"]
+    assert all('"gpu_count": 2' in path.read_text() for path in (run.folder / "workers").iterdir())
+
+
+def test_a_real_log_has_the_tokens_that_the_hooks_counted_in_the_same_run(tmp_path: Path) -> None:
+    run = fill(tmp_path / "run", (FIXTURE, VLLM_LOG), utc_offset_s=0, year=2026)
+    tokens = sum(row["decode_tokens"] for row in run.rows("engine_steps"))
+    assert tokens == pytest.approx(205_907, rel=0.001)
+    # 25 s without requests hold one whole window of 10 s, and parts of two that had some.
+    assert [(row["end_ns"] - row["start_ns"]) / NS for row in run.rows("activities")] == [10.0]
+
+
+def test_a_year_end_goes_forward(tmp_path: Path) -> None:
+    lines = [window("23:59:55", output=1.0, running=1), window("00:00:05", output=1.0, running=1)]
+    run = imported(tmp_path, lines[0].replace("03-22", "12-31"), lines[1].replace("03-22", "01-01"))
+    first, second = run.rows("engine_steps")
+    assert second["end_ns"] - first["end_ns"] == 10 * NS
+
+
+def test_bars_are_laid_end_to_end_and_show_who_is_left(tmp_path: Path) -> None:
+    bars = [
+        f"Processed prompts: {100 * done // 64}%|███   | {done}/64 [00:{at:02d}<00:10,  1.95s/it, est. speed input: 9.00"
+        f" toks/s, output: {per_s:.2f} toks/s]\n"
+        for done, at, per_s in ((0, 0, 0.0), (40, 10, 400.0), (64, 20, 300.0), (0, 0, 0.0), (64, 5, 100.0))
+    ]
+    run = imported(tmp_path, *bars)
+    rows = run.rows("engine_steps")
+    assert [(row["running"], row["decode_tokens"], (row["end_ns"] - row["start_ns"]) // NS) for row in rows] == [
+        (64, 4_000, 10),
+        (24, 2_000, 10),
+        (64, 500, 5),
+    ]
+    assert run.imported.clock == "relative"
+
+
+def test_a_log_without_statistics_says_which_flag_hides_them(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text(CAPACITY)
+    assert VLLM_LOG.recognise(open_source(log)) is None
+    with pytest.raises(ImportFileError, match="disable_log_stats"):
+        fill(tmp_path / "run", (log, VLLM_LOG))

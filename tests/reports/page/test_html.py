@@ -185,8 +185,8 @@ def test_a_missing_frame_says_why_there_is_no_picture():
     assert "queue" not in page.ids and "ledger" in page.ids, "a section without anything to show is left out"
 
 
-def test_the_gaps_come_before_the_ledger(full):
-    assert full.text.index("The data has 5 gaps") < full.text.index("GPU time")
+def test_the_gaps_come_before_every_section(full):
+    assert full.text.index("The data has 5 gaps") < full.text.index("Worker timelines")
     whole = Page(render(empty_analysis())).text
     assert "The data has" not in whole and NO_GAPS in whole
 

@@ -74,7 +74,7 @@ def test_lanes_lie_below_one_another_with_more_room_between_roles():
 
 
 @pytest.mark.parametrize(
-    ("name", "short"), [("sampler-127", "sampler-127"), ("trainer-rollouts", "trainer-rollouts"), ("trainer-rollouts-7", "trainer-…llouts-7"), ("", "")]
+    ("name", "short"), [("sampler-127", "sampler-127"), ("trainer-rollouts", "trainer-rollouts"), ("trainer-rollouts-7", "trainer-…louts-7"), ("", "")]
 )
 def test_a_name_that_does_not_fit_loses_its_middle(name, short):
     assert short_name(name) == short
@@ -138,7 +138,7 @@ def test_shared_lanes_say_so_and_stay_under_the_marks_of_a_chart():
     assert section.figures[0].figure.reading.startswith(
         f"1,024 workers in {LANES} lanes: workers of a role with similar waits"
     )
-    assert "each 30 s" in section.figures[0].figure.reading
+    assert "Each 30 s interval" in section.figures[0].figure.reading
     assert all(rows_drawn(document) <= MARKS_MAX for document in documents(section))
 
 

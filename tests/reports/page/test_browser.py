@@ -89,7 +89,7 @@ def test_every_chart_has_marks_and_nothing_is_complained_of_or_asked_for(pages, 
 def test_no_width_scrolls_sideways(pages, name, width):
     page, _ = pages(name)
     page.set_viewport_size({"width": width, "height": 844})
-    page.wait_for_function("[...document.querySelectorAll('.chart svg')].every(s => s.clientWidth <= innerWidth)")
+    page.wait_for_function("() => [...document.querySelectorAll('.chart svg')].every(s => s.clientWidth <= innerWidth)")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
@@ -168,7 +168,7 @@ def test_the_numbers_of_a_chart_open_with_the_keyboard_and_are_copied_as_a_sprea
     page.keyboard.press("Enter")
     page.locator("#figure-ledger table").wait_for(state="visible")
     page.locator("#figure-ledger button[data-copies]").click()
-    page.wait_for_function("document.getElementById('said').textContent.startsWith('Copied')")
+    page.wait_for_function("() => document.getElementById('said').textContent.startsWith('Copied')")
     lines = page.evaluate("navigator.clipboard.readText()").splitlines()
     cells = page.locator("#figure-ledger tbody tr").first.locator("td").all_inner_texts()
     assert lines[1].split("\t") == cells and len(lines) == 1 + page.locator("#figure-ledger tbody tr").count()
@@ -180,7 +180,7 @@ def test_without_a_clipboard_the_numbers_are_selected(pages):
     page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
     page.locator("#figure-gap summary").click()
     page.locator("#figure-gap button[data-copies]").click()
-    page.wait_for_function("document.getElementById('said').textContent.startsWith('Selected')")
+    page.wait_for_function("() => document.getElementById('said').textContent.startsWith('Selected')")
     row = page.locator("#figure-gap tbody tr").first.locator("td").first.inner_text()
     assert row in page.evaluate("getSelection().toString()")
 

@@ -179,8 +179,8 @@ def _samples(run: Completeness) -> Piece:
         _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
         if run.imported
         else (
-            "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) and "
-            ".finish(reason)"
+            "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) "
+            "and .finish(reason)"
         )
     )
     adds = "staleness, response lengths, the long tail, and a recommended layout"

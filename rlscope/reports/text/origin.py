@@ -51,7 +51,9 @@ def origin_lines(imported: Imported | None) -> list[str]:
 
 
 def _certainty_lines(imported: Imported) -> list[str]:
-    placed = [table for table, origin in imported.tables.items() if origin.certainty is not Certainty.RECORDED]
+    placed = [table for table, origin in imported.tables.items() if origin.certainty is Certainty.PLACED]
+    if "train_steps" in placed and "activities" in imported.tables and "activities" not in placed:
+        placed.append("activities")
     lines: list[str] = []
     if placed:
         lines.append(

@@ -136,15 +136,17 @@ class Run:
         self._check_open()
         return answer(self._run, name, arguments)
 
-    def sql(self, text: str) -> "pl.DataFrame":
-        """The answer to one SELECT of your own over the run's tables, on a connection that can read nothing else.
+    def sql(self, text: str, *, time_s: float = 60.0, memory_mb: int = 1000) -> "pl.DataFrame":
+        """The answer to one SELECT of your own over the run's tables, on a connection that can open no file.
 
-        Raises QueryError for anything but one SELECT, and for SQL that is refused.
+        time_s, memory_mb: how long it may run and how much memory it may take. Raises QueryError for anything but one
+        SELECT, for SQL that is refused, and for one that passes a limit.
         """
+        from rlscope.trace.execution import SqlLimits
         from rlscope.trace.query import ask_own
 
         self._check_open()
-        return ask_own(self._run, text)
+        return ask_own(self._run, text, SqlLimits(time_s, memory_mb))
 
     def close(self) -> None:
         """Close the connection; leaving the `with` block does."""
@@ -439,7 +441,7 @@ def doctor(
 
     progress and options are those of `analyze`. Raises RunFolderError for a folder that is not a run, ImportFileError.
     """
-    from rlscope.analysis.completeness import examine
+    from rlscope.analysis.checkup import examine
     from rlscope.reports.text.doctor import pieces
     from rlscope.trace.store import open_run
 

@@ -2,6 +2,7 @@ import errno
 import os
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -171,7 +172,41 @@ def test_every_file_says_its_format_and_has_the_types_and_nulls_of_the_schema(tm
     for table in ("samples", "engine_steps"):
         path = tmp_path / table / "w0-000001.parquet"
         assert pq.read_schema(path).remove_metadata() == schema.arrow_schema(table).remove_metadata()
-        assert pq.read_metadata(path).metadata == {b"rlscope.format": b"rlscope-trace", b"rlscope.version": b"1"}
+        assert pq.read_metadata(path).metadata == {
+            b"rlscope.format": b"rlscope-trace",
+            b"rlscope.version": b"1",
+            b"rlscope.run": run.run_id.encode(),
+            b"rlscope.table": table.encode(),
+            b"rlscope.worker": b"w0",
+            b"rlscope.sequence": b"1",
+        }
+
+
+def test_the_worker_file_states_exactly_what_was_written(tmp_path: Path, run: Run, worker) -> None:
+    for flush in range(3):
+        run.engine_step(flush, flush + 1)
+        run.flush()
+    checksum = 0
+    for sequence in (1, 2, 3):
+        content = (tmp_path / "engine_steps" / f"w0-{sequence:06d}.parquet").read_bytes()
+        checksum = schema.chained_checksum(checksum, sequence, zlib.crc32(content))
+    assert worker("w0")["written"]["engine_steps"] == {"rows": 3, "last_file": 3, "checksum": checksum}
+    assert worker("w0")["written"]["samples"] == {"rows": 0, "last_file": 0, "checksum": 0}
+
+
+def test_a_file_that_could_not_be_written_leaves_no_gap_in_the_numbers(
+    tmp_path: Path, run: Run, worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(parquet, "write_table", full)
+        run.engine_step(0, 1)
+        assert not run.flush()
+    assert run.flush()
+    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
+    assert worker("w0")["written"]["engine_steps"]["last_file"] == 1
 
 
 def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
@@ -199,10 +234,11 @@ def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monke
     counted: list[int] = []
     write = parquet.write_table
 
-    def look(*arguments) -> None:
+    def look(*arguments) -> int:
         counted.append(worker("w0")["rows"]["engine_steps"])
-        write(*arguments)
+        checksum = write(*arguments)
         counted.append(worker("w0")["rows"]["engine_steps"])
+        return checksum
 
     monkeypatch.setattr(parquet, "write_table", look)
     run.engine_step(0, 1)

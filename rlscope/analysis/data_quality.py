@@ -6,6 +6,7 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import OpenRun
@@ -47,6 +48,8 @@ class DataQuality:
     sampled_engines: tuple[SampledEngine, ...] = ()
     imported: Imported | None = None
     """Where an imported run comes from, and how sure its tables are; None for a run that hooks recorded."""
+    completeness: Completeness = NOT_KNOWN
+    """Whether every row that the workers wrote was read."""
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -92,6 +95,7 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
             for row in answers["sampled_engines"].iter_rows(named=True)
         ),
+        completeness=run.completeness,
     )
 
 

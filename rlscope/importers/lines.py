@@ -303,16 +303,22 @@ def _local(stamp: str, latest: datetime) -> datetime | None:
         return None
     latest = latest.replace(tzinfo=None)
     fraction = int((found["fraction"] or "0").ljust(6, "0")[:6])
-    date = {name: int(found[name]) for name in ("year", "month", "day") if found[name]}
+    year, month, day = (int(found[name]) if found[name] else None for name in ("year", "month", "day"))
     with suppress(ValueError):
-        time = latest.replace(
-            **date, hour=int(found["h"]), minute=int(found["m"]), second=int(found["s"]), microsecond=fraction
+        time = datetime(
+            year or latest.year,
+            month or latest.month,
+            day or latest.day,
+            int(found["h"]),
+            int(found["m"]),
+            int(found["s"]),
+            fraction,
         )
         zone = found["zone"]
         time = time.replace(tzinfo=datetime.fromisoformat(f"2000-01-01T00:00{zone}").tzinfo if zone else None)
-        if zone or "year" in date:
+        if zone or year is not None:
             return time
-        if "month" not in date:
+        if month is None:
             return time + timedelta(days=1) if latest - time > _HALF_DAY else time
         return time.replace(year=time.year + 1) if latest - time > _HALF_YEAR else time
     return None

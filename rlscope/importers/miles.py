@@ -1,16 +1,17 @@
 """The telemetry of miles' dashboard (`--use-miles-dashboard`): phases, engines, GPUs, and turns of every sample.
 
 Streams are JSON lines with times since the epoch, in `STREAM.jsonl` or `STREAM/YYYYMMDD_HH.jsonl`; see
-`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it: the dumps themselves are pickles, which are
-never read.
+`miles/dashboard/store.py`. Lengths come from `dashboard_columns/` beside it: the dumps themselves are pickles, which
+are never read.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from math import isfinite
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, TypeGuard, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -36,7 +37,8 @@ _RUNNING, _QUEUED, _TOKENS, _PROMPTS = (
 _SERIES: Final = frozenset({_RUNNING, _QUEUED, _TOKENS, _PROMPTS})
 _LONGEST_SAMPLE_S: Final = 60.0
 """Two readings further apart are of two stretches: the engine was away between them."""
-_TOOL_FACTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
+_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
+_RESULTS: Final = ("train/loss", "train/grad_norm", "train/entropy_loss", "rollout/raw_reward")
 
 
 class _Lengths(NamedTuple):
@@ -146,7 +148,7 @@ def _mapping(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _is_time(value: object) -> bool:
+def _is_time(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e10
 
 
@@ -160,7 +162,7 @@ def _read_metrics(run: _Run) -> None:
             facts = {
                 name: float(value)
                 for name, value in _mapping(record.get("metrics")).items()
-                if isinstance(value, int | float) and (name.startswith("perf/actor_train") or name in _TOOL_FACTS)
+                if isinstance(value, int | float) and (name.startswith("perf/actor_train") or name in _RESULTS)
             }
             run.numbers.setdefault(step, {}).update(facts)
 
@@ -276,6 +278,7 @@ def _read_engine_series(run: _Run) -> None:
     """Add a row between two scrapes of an engine; its series may be split by labels, which add up."""
     before: dict[str, _Reading] = {}
     current: dict[str, _Reading] = {}
+    idle: dict[str, Span] = {}
     for file, record in _records(run, "engine_series"):
         time_s, address, metric, value = (record.get(name) for name in ("ts", "addr", "metric", "value"))
         if not _is_time(time_s) or not isinstance(address, str) or not isinstance(value, int | float):
@@ -286,16 +289,18 @@ def _read_engine_series(run: _Run) -> None:
         reading = current.get(address)
         if reading is None or time_s > reading.time_s:
             if reading is not None:
-                _add_row(run, address, before.get(address), reading)
+                _add_row(run, address, before.get(address), reading, idle)
                 before[address] = reading
             reading = current[address] = _Reading(float(time_s))
-        if value == value:  # noqa: PLR0124: NaN is no reading
+        if isfinite(value):
             reading.values[metric] = reading.values.get(metric, 0.0) + float(value)
     for address, reading in current.items():
-        _add_row(run, address, before.get(address), reading)
+        _add_row(run, address, before.get(address), reading, idle)
+    for worker, span in idle.items():
+        add_activity(run.target, worker, span, _IDLE)
 
 
-def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading) -> None:
+def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading, idle: dict[str, Span]) -> None:
     worker = run.engines.get(address)
     if worker is None:
         worker = run.engines[address] = safe_worker_id(address)
@@ -309,8 +314,14 @@ def _add_row(run: _Run, address: str, before: _Reading | None, after: _Reading) 
     )
     run.target.extend_worker(worker, start_ns, end_ns)
     if not (running or decoded or prefilled):
-        wait = {"activity": "wait", "reason": "requests", "start_ns": start_ns, "end_ns": end_ns}
-        run.target.add("activities", {"worker_id": worker, **wait})
+        # One stretch, however often it was looked at: an update of weights inside it is the later, inner span.
+        since = idle.get(worker)
+        if since is not None and since.end_ns == start_ns:
+            idle[worker] = since._replace(end_ns=end_ns)
+            return
+        if since is not None:
+            add_activity(run.target, worker, since, _IDLE)
+        idle[worker] = Span("idle", start_ns, end_ns)
         return
     run.target.add(
         "engine_steps",
@@ -343,7 +354,7 @@ def _read_gpus(run: _Run) -> None:
             {
                 "worker_id": owner,
                 "gpu_id": f"{node}/{gpu}",
-                "time_ns": to_ns(cast("float", time_s)),
+                "time_ns": to_ns(time_s),
                 "busy_ratio": util / 100 if isinstance(util, int | float) else None,
                 "memory_used_bytes": round(memory * _MEGABYTE) if isinstance(memory, int | float) else None,
                 "power_w": float(power) if isinstance(power, int | float) else None,
@@ -358,7 +369,7 @@ def _read_queue(run: _Run) -> None:
         if not _is_time(time_s) or not isinstance(length, int):
             file.bad_lines += 1
             continue
-        row = {"queue": "data_buffer", "time_ns": to_ns(cast("float", time_s)), "depth": length}
+        row = {"queue": "data_buffer", "time_ns": to_ns(time_s), "depth": length}
         run.target.add("queue_depths", {"worker_id": _rank(0), **row})
 
 
@@ -396,10 +407,10 @@ def _read_trajectories(run: _Run) -> None:
         if not _is_time(time_s) or not isinstance(index, int) or not isinstance(turn, int):
             file.bad_lines += 1
         elif record.get("kind") == "gen_start":
-            started[index, turn] = float(cast("float", time_s))
+            started[index, turn] = float(time_s)
         elif record.get("kind") == "gen_end":
             start_s = started.pop((index, turn), None)
-            start_ns, end_ns = None if start_s is None else to_ns(start_s), to_ns(cast("float", time_s))
+            start_ns, end_ns = None if start_s is None else to_ns(start_s), to_ns(time_s)
             run.in_flight.add(start_ns, end_ns)
             _add_turn(run, only, record, segments[index], start_ns, end_ns)
             segments[index] += 1
@@ -477,7 +488,7 @@ def _say(run: _Run) -> None:
         target.say_origin("deliveries", Certainty.INFERRED, "a rollout's samples are trained in the step of its number")
     if run.unmatched:
         target.note(
-            f"{run.unmatched:,} turns have no lengths in dashboard_columns/, so how stale their tokens are is not known."
+            f"{run.unmatched:,} turns have no lengths in dashboard_columns/: how stale their tokens are is not known."
         )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source, open_source
@@ -165,7 +165,7 @@ def _read_metrics(run: _Run, path: Path, progress: Progress) -> None:
     run.target.add_file("jsonl", file.source())
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e10
 
 
@@ -212,24 +212,7 @@ def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any
     run.taken[step] = (at_ns, version)
     at_ns = _act(run, _TRAINER, "other", None, at_ns, to_ns(load_s))
     trained_ns = at_ns + to_ns(train_s)
-    facts = run.facts.pop(step, {})
-    samples_tokens = run.facts.pop(-step - 1, {})
-    run.target.add(
-        "train_steps",
-        {
-            "worker_id": _TRAINER,
-            "step": step,
-            "start_ns": at_ns,
-            "end_ns": trained_ns,
-            "version_in": version,
-            "version_out": step if is_inside and publish_s else version,
-            "samples": int(samples_tokens.get("samples", 0)),
-            "tokens": int(samples_tokens.get("tokens", 0)),
-            "loss": facts.get("loss/mean"),
-            "grad_norm": facts.get("optim/grad_norm"),
-            "entropy": facts.get("entropy/all/mean"),
-        },
-    )
+    _add_optimizer_step(run, step, (at_ns, trained_ns), (version, step if is_inside and publish_s else version))
     at_ns = trained_ns
     if is_inside:
         at_ns = _publish(run, step, at_ns, to_ns(publish_s))
@@ -237,6 +220,27 @@ def _add_training_step(run: _Run, step: int, time_ns: int, row: Mapping[str, Any
     run.trainer_end_ns = max(time_ns, at_ns)
     run.target.extend_worker(_TRAINER, first_ns, run.trainer_end_ns)
     run.steps.add(step)
+
+
+def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions: tuple[int, int]) -> None:
+    facts = run.facts.pop(step, {})
+    batch = run.facts.pop(-step - 1, {})
+    run.target.add(
+        "train_steps",
+        {
+            "worker_id": _TRAINER,
+            "step": step,
+            "start_ns": span_ns[0],
+            "end_ns": span_ns[1],
+            "version_in": versions[0],
+            "version_out": versions[1],
+            "samples": int(batch.get("samples", 0)),
+            "tokens": int(batch.get("tokens", 0)),
+            "loss": facts.get("loss/mean"),
+            "grad_norm": facts.get("optim/grad_norm"),
+            "entropy": facts.get("entropy/all/mean"),
+        },
+    )
 
 
 def _act(run: _Run, worker: str, activity: str, reason: str | None, start_ns: int, length_ns: int) -> int:
@@ -403,11 +407,9 @@ def _why_not(episode: Mapping[str, Any]) -> str:
 
 
 def _reward(trace: Mapping[str, Any]) -> float | None:
-    rewards = [reward for reward in _inside(trace, "rewards").values() if isinstance(reward, dict)]
-    known = [cast("dict[str, Any]", reward) for reward in rewards]
     scores = [
         float(reward["score"]) * float(reward.get("weight") or 1.0)
-        for reward in known
+        for reward in _list(list(_inside(trace, "rewards").values()))
         if isinstance(reward.get("score"), int | float)
     ]
     return sum(scores) if scores else None
@@ -428,7 +430,7 @@ def _list(value: object) -> list[dict[str, Any]]:
 
 def _time_ns(span: Mapping[str, Any], name: str) -> int | None:
     value = span.get(name)
-    return to_ns(float(cast("float", value))) if _is_number(value) and value else None
+    return to_ns(value) if _is_number(value) and value else None
 
 
 def _say(run: _Run) -> None:

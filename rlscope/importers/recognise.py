@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rlscope.errors import ArgumentError, ImportFileError
+from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, Source, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
@@ -29,6 +30,7 @@ IMPORTERS: Final[tuple[Importer, ...]] = (
     SLIME_CONSOLE,
     PRIME_RL,
     MILES_DASHBOARD,
+    AREAL_SESSIONS,
     *step_importers(),
     SGLANG_LOG,
     SGLANG_REQUESTS,

@@ -137,6 +137,8 @@ def recognise_log(source: Source) -> str | None:
 
 def read_log(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add one sampler for each engine of the log, with its rows. Raises ImportFileError where there are none."""
+    if not target.claim(source.path, SGLANG_LOG.kind):
+        return None
     clock = open_clock(source.path, _TIMED, target, options)
     survey = _look_over(source, target, options)
     if clock is None or survey is None:

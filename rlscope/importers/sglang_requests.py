@@ -1,4 +1,4 @@
-"""SGLang's request files (`--export-metrics-to-file`): one JSON record a request, with its times and weight versions."""
+"""SGLang's request files (`--export-metrics-to-file`): a JSON record for each request, with times and versions."""
 
 from collections.abc import Mapping
 from typing import Any, Final

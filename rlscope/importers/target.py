@@ -67,6 +67,7 @@ class ImportTarget:
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
+        self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
         self._applied: list[dict[str, Any]] = []
         self._origins: dict[str, TableOrigin] = {}
@@ -176,6 +177,12 @@ class ImportTarget:
     def note(self, sentence: str) -> None:
         """What cannot be known, and the file or flag that would bring it; said once."""
         self._notes[sentence] = None
+
+    def claim(self, path: Path, kind: str) -> bool:
+        """Whether nobody has read this file as this kind yet: an engine's lines may be in the trainer's own log."""
+        is_new = (kind, path) not in self._claimed
+        self._claimed.add((kind, path))
+        return is_new
 
     def add_file(self, carrier: str, file: SourceFile) -> None:
         """A file that was read, and what kind it is."""

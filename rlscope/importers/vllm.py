@@ -14,6 +14,7 @@ from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import Line, LogClock, LogFile, clean_lines, open_clock, safe_worker_id, to_ns
 from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.timers import Meaning, Span, add_activity
 from rlscope.trace.imported import Certainty
 
 _STATS: Final = re.compile(
@@ -36,6 +37,7 @@ _OWN_PROCESSES: Final = re.compile(r"(?:APIServer|EngineCore|MainProcess|Worker)
 _USUAL_WINDOW_S: Final = 10.0
 _SAME_BATCH_RATIO: Final = 0.02
 """The batch stayed the same if the requests at both ends of a window differ by no more."""
+_IDLE: Final[Mapping[str, Meaning]] = {"idle": Meaning("wait", "requests")}
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -67,6 +69,8 @@ class _Engine:
     rows: int = 0
     timed_rows: int = 0
     idle_ns: int = 0
+    idle: Span | None = None
+    """The last stretch without requests, which is not written yet."""
 
 
 @dataclass(slots=True)
@@ -180,10 +184,19 @@ class _Reader:
         return min(before.waiting, stats.waiting) > 0 or (cap is not None and stats.running >= cap)
 
     def _idle(self, engine: _Engine, start_ns: int, end_ns: int) -> None:
-        if end_ns > start_ns:
-            engine.idle_ns += end_ns - start_ns
-            wait = {"activity": "wait", "reason": "requests", "start_ns": start_ns, "end_ns": end_ns}
-            self.target.add("activities", {"worker_id": engine.worker_id, **wait})
+        """Hold a stretch without requests, with the one before it where they touch."""
+        if end_ns <= start_ns:
+            return
+        engine.idle_ns += end_ns - start_ns
+        if engine.idle is not None and engine.idle.end_ns == start_ns:
+            engine.idle = engine.idle._replace(end_ns=end_ns)
+            return
+        self._write_idle(engine)
+        engine.idle = Span("idle", start_ns, end_ns)
+
+    def _write_idle(self, engine: _Engine) -> None:
+        if engine.idle is not None:
+            add_activity(self.target, engine.worker_id, engine.idle, _IDLE)
 
     def _take_bar(self, actor: str | None, found: re.Match[str]) -> None:
         """Add what finished since the bar was last drawn; bars of one engine are laid end to end."""
@@ -222,6 +235,7 @@ class _Reader:
     def finish(self) -> None:
         """Add the engines."""
         for engine in self.engines.values():
+            self._write_idle(engine)
             gpus = self.options.gpus_per_engine or self.settings.get("gpus")
             self.target.add_engine(
                 engine.worker_id,
@@ -243,7 +257,11 @@ def _recognise(source: Source) -> str | None:
 
 def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
     """Add the engines of a log with their windows. Raises ImportFileError where there are none."""
-    reader = _Reader(target, options, source.path, open_clock(source.path, _STATS, target, options))
+    clock = open_clock(source.path, _STATS, target, options)
+    if clock is None and target.extent() is not None:
+        target.note(f"The bars of vLLM in {source.path.name} have no times: they are not placed among the steps.")
+        return None
+    reader = _Reader(target, options, source.path, clock)
     log = LogFile(source.path, progress)
     for line in log:
         reader.take(line)

@@ -1,4 +1,4 @@
-"""Writes the console of NeMo-RL's GRPO as it prints it (0.5 to 0.6): a banner, the trainer's lines, a block of durations."""
+"""Writes the console of NeMo-RL's GRPO as it prints it: a banner, the trainer's lines, a block of durations."""
 
 from collections.abc import Mapping
 
@@ -19,8 +19,8 @@ ASYNC_CONFIG = CONFIG.replace("'colocated': {'enabled': True", "'colocated': {'e
     "{'gpus_per_node': None,", "{'gpus_per_node': 2,"
 )
 STAMPED = (
-    "\x1b[36m(VllmGenerationWorker pid=7, ip=10.0.0.1)\x1b[0m INFO {stamp} [abstract.py:324] It took 0.08 seconds to wake"
-    " up tags ['weights'].{merged}"
+    "\x1b[36m(VllmGenerationWorker pid=7, ip=10.0.0.1)\x1b[0m INFO {stamp} [abstract.py:324] It took 0.08 seconds to"
+    " wake up tags ['weights'].{merged}"
 )
 
 

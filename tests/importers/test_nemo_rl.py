@@ -1,6 +1,7 @@
 """NeMo-RL's console: phases placed in the order of the program, steps at the time stamps between them."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ SYNC = {
 }
 
 
-def imported(tmp_path: Path, *parts: str, **options: object) -> Filled:
+def imported(tmp_path: Path, *parts: str, **options: Any) -> Filled:
     log = tmp_path / "driver.log"
     tmp_path.mkdir(exist_ok=True)
     log.write_text("".join(parts))

@@ -2,7 +2,9 @@
 
 import os
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +40,7 @@ def steady(lines: int, *, running: int = 8, gap_s: float = 0.4, first_s: float =
     return [decode(first_s + index * gap_s, running, 10_000 + index * grown, grown / gap_s) for index in range(lines)]
 
 
-def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
     tmp_path.mkdir(exist_ok=True)
     log = tmp_path / "engine-0.log"
     log.write_text("".join(lines))
@@ -63,7 +65,7 @@ def test_an_unchanged_batch_gives_the_time_of_its_passes_as_recorded(tmp_path: P
 
 def test_rows_lie_end_to_end_and_each_ends_inside_the_second_of_its_stamp(tmp_path: Path) -> None:
     rows = imported(tmp_path, *steady(40)).rows("engine_steps")
-    assert all(after["start_ns"] == before["end_ns"] for before, after in zip(rows, rows[1:], strict=False))
+    assert all(after["start_ns"] == before["end_ns"] for before, after in pairwise(rows))
     # With 40 lines the one shift that fits is settled to a tenth of a second.
     errors_s = [(row["end_ns"] - MIDNIGHT_NS) / NS - (0.35 + 0.4 * (1 + index)) for index, row in enumerate(rows)]
     assert max(abs(error) for error in errors_s) <= 0.1
@@ -73,7 +75,7 @@ def test_time_that_no_shift_fits_is_a_new_stretch_with_the_engine_unseen_between
     early = steady(5)
     late = [decode(100.35 + index * 0.4, 8, 50_000 + index * 320, 800.0) for index in range(5)]
     rows = imported(tmp_path, *early, *late).rows("engine_steps")
-    gaps_s = [(after["start_ns"] - before["end_ns"]) / NS for before, after in zip(rows, rows[1:], strict=False)]
+    gaps_s = [(after["start_ns"] - before["end_ns"]) / NS for before, after in pairwise(rows)]
     assert [gap for gap in gaps_s if gap > 0.0] == [pytest.approx(98.0, abs=1.0)]
 
 
@@ -171,7 +173,7 @@ def test_stamps_without_a_date_take_the_files_and_pass_midnight(tmp_path: Path) 
     ]
     log = tmp_path / "engine-0.log"
     log.write_text("".join(lines))
-    os.utime(log, (MIDNIGHT_NS // NS,) * 2)
+    os.utime(log, (MIDNIGHT_NS // NS, MIDNIGHT_NS // NS))
     rows = fill(tmp_path / "run", (log, SGLANG_LOG)).rows("engine_steps")
     assert lengths_s(rows) == [1.0] * 3
     assert rows[-1]["end_ns"] > rows[0]["end_ns"]

@@ -1,6 +1,7 @@
 """SkyRL's console: timers with stamps to the millisecond, results printed after their step, and who generates where."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,7 +45,7 @@ STEP = [
 ]
 
 
-def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
     tmp_path.mkdir(exist_ok=True)
     log = tmp_path / "driver.log"
     log.write_text("".join(lines))

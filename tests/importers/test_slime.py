@@ -1,6 +1,7 @@
 """The console of slime and miles: what train_wait holds does not count as waiting; SGLang's lines share the clock."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,7 +82,7 @@ def run_lines(settings: str, milliseconds: bool = True, steps: int = 2) -> list[
     return [*lines, *(line for number in range(steps) for line in step(2 + 46.0 * number, number, milliseconds))]
 
 
-def imported(tmp_path: Path, *lines: str, **options: object) -> Filled:
+def imported(tmp_path: Path, *lines: str, **options: Any) -> Filled:
     tmp_path.mkdir(exist_ok=True)
     log = tmp_path / "job.log"
     log.write_text("".join(lines))

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from rlscope.reports.documents import Document, Figure
+from rlscope.trace.completeness import Kind, State
 from rlscope.trace.imported import Certainty
 
 
@@ -88,6 +89,38 @@ class ImportedJson(Document):
     """Why the files are no ground for a verdict; empty where they are one."""
 
 
+class RowGapJson(Document):
+    """Rows of one worker and table that are not as the worker wrote them."""
+
+    kind: Kind
+    """missing: fewer than it wrote. beyond: more. changed: other content. moved: a file has another's name."""
+    table: str
+    """Name of the table."""
+    worker_id: str
+    """Identifier of the worker."""
+    rows: int
+    """Rows that are missing or beyond; of what was changed or moved, the rows that it concerns."""
+    gpu_s: Figure
+    """GPU-seconds of the worker that they concern, at most."""
+    detail: str
+    """The same as a sentence."""
+
+
+class CompletenessJson(Document):
+    """Whether every row that the workers wrote was read."""
+
+    state: State
+    """complete, incomplete, or unknown: nobody stated how many rows some worker wrote."""
+    is_verified: bool
+    """Whether the checksums of all files were compared, and agree."""
+    missing_rows: int
+    """Rows that were written and are not there."""
+    gaps: tuple[RowGapJson, ...]
+    """What differs, by table and worker."""
+    uncounted_workers: tuple[str, ...]
+    """Workers of which nobody stated how many rows they wrote."""
+
+
 class DataQualityJson(Document):
     """What the analysis could not see."""
 
@@ -103,5 +136,7 @@ class DataQualityJson(Document):
     """Everything else that is missing, one sentence each."""
     sampled_engines: tuple[SampledEngineJson, ...]
     """Engines that were polled from outside."""
+    completeness: CompletenessJson
+    """Whether every row that the workers wrote was read."""
     imported: ImportedJson | None
     """Where an imported run comes from; null for a run that hooks recorded."""

@@ -21,7 +21,7 @@ from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.brief import NO_GAPS, brief_of
+from rlscope.reports.text.brief import brief_of, no_gaps
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of
@@ -56,7 +56,7 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
         *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
     ]
     if not gaps:
-        blocks.append(_section("Data quality", Text(NO_GAPS)))
+        blocks.append(_section("Data quality", Text(no_gaps(analysis.data_quality))))
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
+from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
@@ -29,7 +30,11 @@ class Fact(NamedTuple):
 
 
 CAUSES_SHOWN: Final = 3
-NO_GAPS: Final = "No gaps: every file was read and every worker recorded its end."
+NO_GAPS: Final = "No gaps: every row that the workers counted was read, and every worker recorded its end."
+NOT_KNOWN: Final = (
+    "Every file was read and every worker recorded its end. Whether files are missing is not known: the run does not "
+    "state how many rows its workers wrote."
+)
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
 
@@ -130,7 +135,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         no_choice="" if known else model_words.no_result_sentence(result),
         achieved=_achieved(analysis),
         gaps=gaps,
-        quality=_quality(gaps),
+        quality=_quality(gaps, analysis.data_quality),
     )
 
 
@@ -258,8 +263,13 @@ def _agreement(compared: Compared) -> str:
     return f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
 
 
-def _quality(gaps: Sequence[str]) -> str:
+def no_gaps(quality: DataQuality) -> str:
+    """What to say of data in which no gap was found: "No gaps" only where the workers' counts agree."""
+    return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
+
+
+def _quality(gaps: Sequence[str], quality: DataQuality) -> str:
     if not gaps:
-        return NO_GAPS
+        return no_gaps(quality)
     first = gaps[0]
     return f"The data has a gap. {first}" if len(gaps) == 1 else f"The data has {len(gaps)} gaps. {first}"

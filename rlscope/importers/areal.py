@@ -1,0 +1,281 @@
+"""AReaL's trajectory dumps (`rollout/VERSION/TASK.jsonl`) and session traces (`sessions-rRANK.jsonl`), joined by task.
+
+The dumps have lengths and versions but no times, the sessions times but no lengths. They are written by
+`areal/infra/workflow_executor.py` and `areal/utils/perf_tracer.py`.
+"""
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, cast
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.in_flight import InFlight
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile, to_ns
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import Certainty
+
+_SESSIONS: Final = "sessions-r*.jsonl"
+_SESSION_KEYS: Final = ('"session_id"', '"submit_ts"')
+_VERSION_FOLDER: Final = re.compile(r"\d+$")
+_LOOKED_AT: Final = 5
+"""Levels of folders below the one named in which files are looked for."""
+_EARLIEST_EPOCH_S: Final = 1e9
+"""A smaller time is of a clock that started with the machine, as AReaL wrote until 2025."""
+_OUTCOMES: Final[Mapping[str, str]] = {
+    "accepted": "trained",
+    "rejected": "filtered",
+    "dropped": "dropped_stale",
+    "failed": "abandoned",
+}
+_SAMPLER, _TRAINER = "rollout", "trainer"
+
+
+class _Dumped(NamedTuple):
+    """A trajectory of the dumps."""
+
+    prompt_tokens: int
+    output_tokens: int
+    versions: tuple[tuple[int, int], ...]
+    """Version and number of tokens, in order."""
+    is_exact: bool
+    """Whether each token's version is known, and not only the oldest."""
+    reward: float | None
+
+
+@dataclass(slots=True)
+class _Run:
+    """What is known while the files are read."""
+
+    target: ImportTarget
+    progress: Progress
+    dumped: dict[int, list[_Dumped]] = field(default_factory=dict[int, list[_Dumped]])
+    """By task, in the order of its samples."""
+    in_flight: InFlight = field(default_factory=InFlight)
+    seen: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """When a sample was finished, and its newest version."""
+    taken: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """Deliveries of trained samples, whose version is known once all are read."""
+    sessions: int = 0
+    samples: int = 0
+    is_relative: bool = False
+
+
+def _recognise(source: Source) -> str | None:
+    if source.path.is_dir():
+        sessions = len(list(_below(source.path, _SESSIONS)))
+        dumps = sum(1 for _ in _dumps(source.path))
+        if sessions:
+            return f"{sessions} session traces and {dumps} trajectory dumps"
+        return f"{dumps} trajectory dumps" if dumps else None
+    lines = sum(1 for line in source.text.splitlines() if all(key in line for key in _SESSION_KEYS))
+    return f"{lines} sessions" if lines else None
+
+
+def _below(folder: Path, pattern: str) -> Iterator[Path]:
+    for depth in range(_LOOKED_AT):
+        yield from sorted(folder.glob("*/" * depth + pattern))
+
+
+def _dumps(folder: Path) -> Iterator[Path]:
+    for version in _below(folder, "rollout/[0-9]*"):
+        if version.is_dir() and _VERSION_FOLDER.match(version.name):
+            yield from sorted(version.glob("*.jsonl"))
+
+
+def _read(source: Source, target: ImportTarget, options: ImportOptions, progress: Progress) -> str | None:
+    """Add the sessions, with lengths and versions where their tasks were dumped. Raises ImportFileError without any."""
+    run = _Run(target, progress)
+    folder = source.path if source.path.is_dir() else None
+    for path in _dumps(folder) if folder else ():
+        _read_dump(run, path)
+    for path in _below(folder, _SESSIONS) if folder else (source.path,):
+        _read_sessions(run, path)
+    if not run.sessions:
+        raise ImportFileError.of(
+            source.path,
+            found="trajectory dumps without a session trace" if run.dumped else "no session trace",
+            expected="sessions-r*.jsonl, which have the times of the trajectories",
+            next_step="Set perf_tracer.session_tracer.enabled=true in AReaL's config.",
+        )
+    target.add_worker(_SAMPLER, "sampler", gpu_count=options.gpus.get("sampler"))
+    if "sampler" not in options.gpus:
+        target.note("GPUs of the rollouts are in no file: their time is not in the ledger. Pass --gpus sampler=N.")
+    run.in_flight.write(_SAMPLER, target)
+    _deliver(run, options)
+    _say(run)
+    return None
+
+
+def _read_dump(run: _Run, path: Path) -> None:
+    file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
+    for record in file.records():
+        task, dumped = record.get("task_id"), _dumped(record)
+        if isinstance(task, int) and dumped is not None:
+            run.dumped.setdefault(task, []).append(dumped)
+        else:
+            file.bad_lines += 1
+    run.target.add_file("jsonl", file.source())
+
+
+def _dumped(record: Mapping[str, Any]) -> _Dumped | None:
+    total, prompt, reward = record.get("seqlen"), record.get("prompt_len"), record.get("reward")
+    if not isinstance(total, int) or not isinstance(prompt, int) or total < prompt:
+        return None
+    output = total - prompt
+    head, tail = record.get("head_version"), record.get("tail_version")
+    runs = _runs(record.get("version_rle"), output)
+    is_exact = bool(runs)
+    if not runs and isinstance(head, int) and isinstance(tail, int) and head >= 0 and output:
+        # Without a range for each version only that of the oldest token is sure.
+        runs, is_exact = ((head, output),), head == tail
+    return _Dumped(prompt, output, runs, is_exact, float(reward) if isinstance(reward, int | float) else None)
+
+
+def _runs(listed: object, output_tokens: int) -> tuple[tuple[int, int], ...]:
+    """The versions of all output tokens; none where the list does not cover them. Prompt tokens have version -1."""
+    pairs = [
+        cast("list[int]", pair)
+        for pair in (cast("list[object]", listed) if isinstance(listed, list) else [])
+        if isinstance(pair, list) and [type(part) for part in cast("list[object]", pair)] == [int, int]
+    ]
+    sampled = tuple((version, tokens) for version, tokens in pairs if version >= 0)
+    return sampled if sum(tokens for _, tokens in sampled) == output_tokens else ()
+
+
+def _read_sessions(run: _Run, path: Path) -> None:
+    file = LogFile(path, run.progress, LONGEST_RECORD_BYTES)
+    for record in file.records():
+        if not _add_session(run, record):
+            file.bad_lines += 1
+    run.target.add_file("jsonl", file.source())
+
+
+def _add_session(run: _Run, record: Mapping[str, Any]) -> bool:
+    """Add a session; False for one without a task or its time."""
+    task, session = record.get("task_id"), record.get("session_id")
+    submitted_ns = _time_ns(run, record.get("submit_ts"))
+    if not isinstance(task, int) or session is None or submitted_ns is None:
+        return False
+    run.sessions += 1
+    spans = _spans(run, record, "generate")
+    for start_ns, end_ns in spans:
+        run.in_flight.add(start_ns, end_ns)
+    run.target.extend_worker(_SAMPLER, submitted_ns, max([submitted_ns, *(end for _, end in spans)]))
+    dumps = run.dumped.get(task)
+    if not spans:
+        return True
+    name = f"{task}-{session}"
+    finished_ns = spans[-1][1]
+    # A task's samples are dumped in the order in which its sessions were opened.
+    if dumps:
+        _add_sample(run, name, str(task), dumps.pop(0), submitted_ns, spans)
+        outcome = _OUTCOMES.get(str(record.get("status")))
+        taken_ns = _time_ns(run, record.get("finalized_ts"))
+        if outcome is not None and taken_ns is not None:
+            row = {
+                "sample_id": name,
+                "worker_id": _TRAINER,
+                "queued_ns": min(finished_ns, taken_ns),
+                "outcome": outcome,
+            }
+            run.taken.append({**row, "taken_ns": taken_ns})
+    return True
+
+
+def _add_sample(
+    run: _Run, name: str, group: str, dumped: _Dumped, submitted_ns: int, spans: list[tuple[int, int]]
+) -> None:
+    ends = [0]
+    for _, tokens in dumped.versions:
+        ends.append(ends[-1] + tokens)
+    runs = [
+        {"version": version, "start": start, "end": end}
+        for (version, _), start, end in zip(dumped.versions, ends, ends[1:], strict=False)
+    ]
+    started_ns, finished_ns = spans[0][0], spans[-1][1]
+    run.samples += 1
+    if dumped.versions:
+        run.seen.append((finished_ns, max(version for version, _ in dumped.versions)))
+    run.target.add(
+        "samples",
+        {
+            "sample_id": name,
+            "segment": 0,
+            "group_id": group,
+            "worker_id": _SAMPLER,
+            "submitted_ns": submitted_ns,
+            "started_ns": started_ns,
+            "finished_ns": finished_ns,
+            "prompt_tokens": dumped.prompt_tokens,
+            "output_tokens": dumped.output_tokens,
+            "versions": runs,
+            "version_source": "segment" if dumped.is_exact else "admission",
+            # Between two calls of the engine a session is with its tools or its environment.
+            "env_wait_ns": max(0, finished_ns - started_ns - sum(end - start for start, end in spans)),
+        },
+    )
+
+
+def _spans(run: _Run, record: Mapping[str, Any], phase: str) -> list[tuple[int, int]]:
+    phases = record.get("phases")
+    listed = cast("dict[str, object]", phases).get(phase) if isinstance(phases, dict) else None
+    spans: list[tuple[int, int]] = []
+    for each in cast("list[object]", listed) if isinstance(listed, list) else []:
+        times = cast("dict[str, object]", each) if isinstance(each, dict) else {}
+        start_ns, end_ns = _time_ns(run, times.get("start_ts")), _time_ns(run, times.get("end_ts"))
+        if start_ns is not None and end_ns is not None and end_ns >= start_ns:
+            spans.append((start_ns, end_ns))
+    return sorted(spans)
+
+
+def _time_ns(run: _Run, value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e10:
+        return None
+    if value < _EARLIEST_EPOCH_S:
+        run.is_relative = True
+        return run.target.relative_origin_ns + to_ns(value)
+    return to_ns(value)
+
+
+def _deliver(run: _Run, options: ImportOptions) -> None:
+    """Add the deliveries: what was trained on met at least the newest version that a sample before it had."""
+    run.seen.sort()
+    times, newest = [time for time, _ in run.seen], [0]
+    for _, version in run.seen:
+        newest.append(max(newest[-1], version))
+    for row in run.taken:
+        if row["outcome"] == "trained":
+            version = newest[bisect_right(times, row["taken_ns"])]
+            row |= {"step": version, "consumer_version": version}
+        run.target.add("deliveries", row)
+    if run.taken:
+        run.target.add_worker(_TRAINER, "trainer", gpu_count=options.gpus.get("trainer"))
+        run.target.extend_worker(
+            _TRAINER, min(row["taken_ns"] for row in run.taken), max(row["taken_ns"] for row in run.taken)
+        )
+
+
+def _say(run: _Run) -> None:
+    target = run.target
+    if run.is_relative:
+        target.clock = "relative"
+    if target.rows_of("samples"):
+        target.say_origin("samples", Certainty.RECORDED)
+    if target.rows_of("deliveries"):
+        rule = "the trainer's version is the newest of a sample that was finished before"
+        target.say_origin("deliveries", Certainty.INFERRED, rule)
+    if run.samples < run.sessions:
+        target.note(
+            f"{run.sessions - run.samples:,} of {run.sessions:,} sessions have no dumped trajectory, so no lengths and"
+            " versions: set rollout.dump_to_file=true in AReaL's config."
+        )
+    target.note(
+        "What the trainer did is in AReaL's statistics, not in its sessions: pass its log or .wandb file --with."
+    )
+
+
+AREAL_SESSIONS: Final = Importer("areal", "AReaL dumps and session traces", _recognise, _read)

@@ -1,0 +1,123 @@
+"""miles' dashboard: phases by rank, engines as scraped, GPUs, and turns with the lengths of the column files."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.miles import MILES_DASHBOARD
+from rlscope.trace.imported import Certainty
+from tests.importers.filling import NS, Filled, fill, ledger_s
+
+FIXTURE = Path(__file__).parent / "fixtures" / "miles"
+START_NS = 1_780_000_000 * NS
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return fill(tmp_path_factory.mktemp("miles") / "run", (FIXTURE, MILES_DASHBOARD))
+
+
+def changed(tmp_path: Path, name: str, text: str) -> Path:
+    folder = tmp_path / "dump"
+    shutil.copytree(FIXTURE, folder)
+    (folder / name).write_text(text)
+    return folder
+
+
+def test_each_rank_has_its_own_phases(run: Filled) -> None:
+    assert run.spans_s("trainer-1", START_NS)[:5] == [
+        ("publish", -4.0, -1.0),
+        ("wait", 0.0, 30.0),
+        ("logprobs", 30.0, 34.0),
+        ("train_step", 34.0, 51.0),
+        ("publish", 52.0, 55.0),
+    ]
+    assert run.imported.tables["train_steps"].certainty is Certainty.RECORDED
+
+
+def test_a_phase_that_was_written_while_it_ran_counts_once(run: Filled) -> None:
+    waits = [row for row in run.rows("activities") if row["worker_id"] == "trainer-0" and row["activity"] == "wait"]
+    assert len(waits) == 2
+
+
+def test_steps_have_the_numbers_of_the_metrics_once(run: Filled) -> None:
+    steps = run.rows("train_steps")
+    assert sum(row["tokens"] for row in steps) == 2 * 1_600
+    first = next(row for row in steps if row["worker_id"] == "trainer-0")
+    assert (first["step"], first["version_in"], first["version_out"], first["reward_mean"]) == (0, 1, 2, 0.5)
+
+
+def test_engines_generate_as_scraped_and_have_no_requests_between(run: Filled) -> None:
+    states = ledger_s(run.folder)
+    # Readings every 2 s: engine-0 has requests up to that at 28 s, so until 30 s; engine-1 until 20 s.
+    assert states["engine-0"]["generating"] == pytest.approx(2 * 30.0, abs=4.0)
+    assert states["engine-1"]["generating"] == pytest.approx(2 * 20.0, abs=4.0)
+    assert states["engine-0"]["applying_weights"] == pytest.approx(9.0, abs=0.1)
+    assert states["engine-1"]["no_requests"] > states["engine-0"]["no_requests"]
+
+
+def test_the_states_of_every_worker_add_up_to_its_time(run: Filled) -> None:
+    for worker, states in ledger_s(run.folder).items():
+        document = json.loads((run.folder / "workers" / f"{worker}.json").read_text())
+        extent_s = (document["stopped_ns"] - document["started_ns"]) / NS
+        assert sum(states.values()) == pytest.approx(document["gpu_count"] * extent_s)
+
+
+def test_gpu_readings_belong_to_the_worker_on_that_gpu(run: Filled) -> None:
+    owners = {row["gpu_id"]: row["worker_id"] for row in run.rows("gpu_samples")}
+    assert owners == {
+        "10.0.0.1/0": "trainer-0",
+        "10.0.0.1/1": "trainer-1",
+        "10.0.0.1/2": "engine-0",
+        "10.0.0.1/3": "engine-1",
+    }
+    assert {row["busy_ratio"] for row in run.rows("gpu_samples")} == {0.05, 0.9}
+
+
+def test_turns_are_segments_with_the_tokens_that_the_policy_sampled(run: Filled) -> None:
+    turns = [row for row in run.rows("samples") if row["sample_id"] == "4"]
+    assert [(row["segment"], row["prompt_tokens"], row["output_tokens"]) for row in turns] == [(0, 20, 50), (1, 70, 30)]
+    assert turns[1]["versions"] == [{"version": 2, "start": 0, "end": 30}]
+    assert (turns[0]["submitted_ns"] - START_NS) / NS == 61.0
+
+
+def test_a_rollouts_samples_are_trained_in_its_step_and_none_is_newer_than_its_consumer(run: Filled) -> None:
+    versions = {row["sample_id"]: row["versions"][0]["version"] for row in run.rows("samples")}
+    deliveries = run.rows("deliveries")
+    assert {(row["sample_id"], row["step"]) for row in deliveries} == {(str(n), n // 4) for n in range(8)}
+    assert all(row["consumer_version"] - versions[row["sample_id"]] >= 0 for row in deliveries)
+    assert run.imported.tables["deliveries"].certainty is Certainty.INFERRED
+
+
+def test_without_the_columns_turns_have_no_lengths_and_that_is_said(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURE / "dashboard", tmp_path / "dashboard")
+    run = fill(tmp_path / "run", (tmp_path, MILES_DASHBOARD))
+    assert run.rows("samples") == []
+    assert any("12 turns have no lengths" in note for note in run.imported.notes)
+
+
+def test_half_a_line_at_the_end_is_counted(tmp_path: Path) -> None:
+    phases = "dashboard/phases/20260528_20.jsonl"
+    text = (FIXTURE / phases).read_text()
+    run = fill(tmp_path / "run", (changed(tmp_path, phases, text[:-20]), MILES_DASHBOARD))
+    assert sum(file.bad_lines for file in run.imported.files) == 1
+
+
+def test_colocated_ranks_generate_while_the_rollout_manager_does(tmp_path: Path) -> None:
+    meta = (FIXTURE / "dashboard/meta.json").read_text().replace('"colocate": false', '"colocate": true')
+    run = fill(tmp_path / "run", (changed(tmp_path, "dashboard/meta.json", meta), MILES_DASHBOARD))
+    states = ledger_s(run.folder)
+    assert states.keys() == {"trainer-0", "trainer-1"}
+    assert states["trainer-0"]["generating"] == pytest.approx(60.0)
+
+
+def test_a_folder_without_telemetry_is_an_error(tmp_path: Path) -> None:
+    assert MILES_DASHBOARD.recognise(open_source(tmp_path)) is None
+    assert MILES_DASHBOARD.recognise(open_source(FIXTURE)) is not None
+    assert MILES_DASHBOARD.recognise(open_source(FIXTURE / "dashboard")) is not None
+    with pytest.raises(ImportFileError, match="--use-miles-dashboard"):
+        fill(tmp_path / "run", (tmp_path, MILES_DASHBOARD))

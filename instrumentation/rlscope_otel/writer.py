@@ -44,6 +44,7 @@ class Writer:
         self._tallies = tallies
         self._max_rows = max_rows_per_file
         self._config: Mapping[str, object] = {}
+        self._given_config: Mapping[str, object] = {}
         self._wanted_run_id: str | None = None
         self._started_ns = clock.now_ns()
         self._worker_file = WorkerFile(run_dir, worker_id, self._started_ns)
@@ -59,7 +60,7 @@ class Writer:
 
         If the folder cannot be written, that is a fault, and every flush tries again.
         """
-        self._config = config
+        self._config = self._given_config = config
         self._wanted_run_id = run_id
         try:
             self._enter()
@@ -90,8 +91,10 @@ class Writer:
         return sum(held.values())
 
     def _enter(self) -> None:
-        if self.run_id is None:
-            joined = run_file.join_run(self._run_dir, self._wanted_run_id, self._config, self._started_ns)
+        # The folder may be removed while it is recorded: what comes after would belong to no run.
+        if self.run_id is None or not run_file.exists(self._run_dir):
+            run_id = self.run_id or self._wanted_run_id
+            joined = run_file.join_run(self._run_dir, run_id, self._given_config, self._started_ns)
             self.run_id = joined.run_id
             if joined.conflicts:
                 self._faults.note(

@@ -1,5 +1,7 @@
 import errno
+import json
 import os
+import shutil
 import threading
 import time
 import zlib
@@ -261,3 +263,38 @@ def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path, run: Run, monkeypa
     assert run.flush()
     assert seen == ["w0-000001.parquet"] * (len(seen))
     assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
+
+
+class Raising:
+    """A value of a host that cannot be compared, hashed or shown."""
+
+    __hash__ = None
+
+    def __eq__(self, _: object) -> bool:
+        raise RuntimeError("ambiguous")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_a_reason_an_activity_or_an_outcome_that_is_no_text_raises_nothing_into_the_host(run: Run, rows) -> None:
+    for value in (Raising(), ["samples"], None, 3):
+        with run.wait(value), run.activity(value):
+            run.delivery("s", value)
+    assert run.flush()
+    assert rows("deliveries") == []
+    assert {row["activity"] for row in rows("activities")} == {"wait", "other"}
+
+
+def test_what_is_recorded_after_the_folder_was_removed_can_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with start_run(folder, worker_id="w0", role="sampler", config={"group_size": 4}) as run:
+        run.engine_step(0, 1)
+        assert run.flush()
+        before = json.loads((folder / "run.json").read_text())
+        shutil.rmtree(folder)
+        run.engine_step(1, 2)
+        assert run.flush()
+    after = json.loads((folder / "run.json").read_text())
+    assert (after["run_id"], after["config"]) == (before["run_id"], before["config"])
+    assert pq.read_metadata(folder / "engine_steps" / "w0-000002.parquet").num_rows == 1

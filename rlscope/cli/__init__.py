@@ -60,7 +60,7 @@ def main() -> None:
 
     SIGTERM ends it as Ctrl-C does, with its temporary files removed.
     """
-    signal.signal(signal.SIGTERM, _end)
+    before = signal.signal(signal.SIGTERM, _end)
     try:
         app()
     except RlscopeError as error:
@@ -68,6 +68,7 @@ def main() -> None:
         sys.exit(2 if isinstance(error, RuleError | ArgumentError) else 1)
     finally:
         _leave_what_is_stuck()
+        signal.signal(signal.SIGTERM, before)
 
 
 def _end(number: int, _frame: object) -> NoReturn:

@@ -1,5 +1,6 @@
 """One question to an open run by name, the file of ad-hoc SQL, and a table as text, CSV, JSON or Parquet."""
 
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
@@ -118,9 +119,16 @@ def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | N
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file and return its path. Raises OutputError where that is not possible."""
+    """Write a file and return its path. Raises OutputError where that is not possible.
+
+    It is written beside its name and takes its place whole: a link of that name is replaced, not followed. Only a
+    device or a pipe is written to.
+    """
     try:
-        path.write_bytes(content)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+        else:
+            _put(path, content)
     except OSError as error:
         raise OutputError.of(
             path,
@@ -129,6 +137,17 @@ def write_file(path: Path, content: bytes) -> Path:
             next_step="Name another one.",
         ) from error
     return path
+
+
+def _put(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:

@@ -208,6 +208,8 @@ class PairJson(Document):
     """The run."""
     basis: Basis
     """Whether the steady stretches or the whole runs were compared."""
+    rate_basis: Basis
+    """The same of the trained tokens per second: steady also beside whole runs, if both have that rate."""
     label: str
     """The outcome in a few words."""
     headline: str
@@ -278,6 +280,7 @@ def _pair(pair: Pair, index: int) -> PairJson:
     return PairJson(
         run=_run(pair.run, index),
         basis=found.basis,
+        rate_basis=found.rate_basis,
         label=words.label(rate),
         headline=words.headline(rate, letter),
         confounders=tuple(

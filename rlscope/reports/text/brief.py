@@ -22,7 +22,7 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
-from rlscope.reports.text.origin import counted_words, source_words
+from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
@@ -147,7 +147,9 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         stretch=verdict_words.stretch(analysis),
         causes=_causes(analysis),
         choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
-        no_choice="" if known else model_words.no_result_sentence(result),
+        no_choice=""
+        if known
+        else model_words.no_result_sentence(result) + no_model_words(analysis.data_quality.imported),
         achieved=_achieved(analysis),
         gaps=gaps,
         quality=_quality(gaps, analysis.data_quality),

@@ -417,10 +417,11 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
 
 def _inside(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The object under these names; empty where there is none."""
-    value: object = record
+    found: Mapping[str, Any] = record
     for name in names:
-        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        inner: object = found.get(name)
+        found = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+    return dict(found)
 
 
 def _list(value: object) -> list[dict[str, Any]]:

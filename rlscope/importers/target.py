@@ -60,7 +60,7 @@ class ImportTarget:
         self.folder = folder
         self.run_id = run_id
         self.relative_origin_ns = relative_origin_ns
-        self.clock: Literal["wall", "relative"] = "wall"
+        self.clock: Literal["wall", "local", "relative"] = "wall"
         self.is_thinned = False
         self.knows_samplers = False
         """Whether some file tells what the samplers do, so that nobody needs to infer it."""
@@ -175,8 +175,8 @@ class ImportTarget:
         self._refusals[reason] = None
 
     def note(self, sentence: str) -> None:
-        """What cannot be known, and the file or flag that would bring it; said once."""
-        self._notes[sentence] = None
+        """What cannot be known, and the file or flag that would bring it; said once, with or without its full stop."""
+        self._notes[sentence.removesuffix(".")] = None
 
     def claim(self, path: Path, kind: str) -> bool:
         """Whether nobody has read this file as this kind yet: an engine's lines may be in the trainer's own log."""

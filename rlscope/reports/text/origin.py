@@ -18,6 +18,8 @@ _CARRIERS: Final[Mapping[str, str]] = {
     "trainer_state": "trainer_state.json",
     "sqlite": "SQLite database",
 }
+_OF_STEPS: Final = ("activities", "train_steps", "weight_updates")
+"""The tables whose times are laid out inside a step, where the durations are all that is recorded."""
 _MORE_DATA: Final = (
     "`rlscope doctor PATH` lists what each missing file would add: the engines' logs (--engine-log), the number of "
     "GPUs (--gpus), and further files of the run (--with)."
@@ -38,6 +40,8 @@ def origin_lines(imported: Imported | None) -> list[str]:
     lines = [f"The run was {source_words(imported)}{era}, not recorded by hooks."]
     if imported.clock == "relative":
         lines.append("The file has no times: steps follow each other without gaps, and dates are unknown.")
+    elif imported.clock == "local":
+        lines.append("The file has local times without a zone, shown as if they were UTC. Pass --utc-offset +HH:MM.")
     lines += _certainty_lines(imported)
     if imported.is_thinned:
         lines.append("Steps are missing at intervals, as in an export that keeps 500 rows.")
@@ -46,9 +50,10 @@ def origin_lines(imported: Imported | None) -> list[str]:
 
 
 def _certainty_lines(imported: Imported) -> list[str]:
-    placed = [table for table, origin in imported.tables.items() if origin.certainty is not Certainty.RECORDED]
+    unsure = {table: origin for table, origin in imported.tables.items() if origin.certainty is not Certainty.RECORDED}
+    placed = [table for table in unsure if table in _OF_STEPS]
     lines: list[str] = []
-    if placed:
+    if any(origin.certainty is Certainty.PLACED for origin in unsure.values()):
         lines.append(
             f"Times inside a step are laid out ({', '.join(placed)}): durations are recorded, their order is that of "
             "the program."

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DEMO ?= sample_traces/vllm_trl
 
-.PHONY: help demo check test fast lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
+.PHONY: help demo check test fast faults lint format bench docs pipelines pipelines-frameworks pipelines-vllm record clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 24
@@ -31,6 +31,10 @@ test: $(VENV)/.installed ## everything that needs no torch, no GPU and no networ
 
 fast: $(VENV)/.installed ## the tests that are not slow
 	$(PYTEST) -m "not slow"
+
+faults: $(VENV)/.installed ## 2,000 mutations of recorded runs; what came of them is kept in benchmarks/faults.json
+	RLSCOPE_MUTATIONS=2000 RLSCOPE_MUTATIONS_TO=benchmarks/faults.json OPENBLAS_NUM_THREADS=1 \
+		$(BIN)/python -m pytest -q tests/faults
 
 lint: $(VENV)/.installed ## style, types and generated pages
 	$(BIN)/ruff check .

@@ -33,7 +33,7 @@ FIGURES = Path(__file__).with_suffix(".txt")
 TRACES = Path(__file__).parents[1] / "sample_traces"
 HALVED = ("pipeline", "starved_trainer", "capped_staleness", "overproduction", "vllm_trl")
 STEPS = 80
-BALANCED, FEW_SAMPLERS = Layout(4, 4, 32), Layout(5, 3, 16)
+BALANCED, FEW_SAMPLERS, FEW_TRAINERS = Layout(4, 4, 32), Layout(5, 3, 16), Layout(3, 5, 32)
 SYSTEMS: tuple[tuple[str, World, Layout], ...] = (
     ("plain system, 4:4", PLAIN, BALANCED),
     ("plain system, 5:3", PLAIN, FEW_SAMPLERS),
@@ -43,11 +43,12 @@ SYSTEMS: tuple[tuple[str, World, Layout], ...] = (
     ("a checkpoint every 10 steps", replace(PLAIN, training=replace(PLAIN.training, checkpoint_steps=10,
                                                                     checkpoint_s=3.0)), BALANCED),
 )  # fmt: skip
+LONG: World = replace(PLAIN, responses=replace(PLAIN.responses, cap_tokens=1200))
 CHANGES: tuple[tuple[str, str, World, Layout, World, Layout], ...] = (
     ("running limit 8 to 32", "max_running_per_engine", PLAIN, Layout(5, 3, 8), PLAIN, Layout(5, 3, 32)),
     ("layout 6:2 to 4:4", "layout", PLAIN, Layout(6, 2, 32), PLAIN, BALANCED),
-    ("responses 40% longer", "response_lengths", PLAIN, FEW_SAMPLERS,
-     replace(PLAIN, responses=replace(PLAIN.responses, median_tokens=210, cap_tokens=600)), FEW_SAMPLERS),
+    ("responses twice as long", "response_lengths", LONG, FEW_TRAINERS,
+     replace(LONG, responses=replace(LONG.responses, median_tokens=300)), FEW_TRAINERS),
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rlscope_otel.schema import FORMAT_VERSION, TABLES
+from rlscope_otel.schema import FORMAT_VERSION, KEYS, STAMP_KEYS, TABLES
 
 from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
@@ -49,7 +49,11 @@ def trace_format_page() -> str:
         "A run is a folder with `run.json`, one `workers/<worker_id>.json` per worker, and one folder of Parquet\n",
         "files per table, `<table>/<worker_id>-<sequence>.parquet`. It holds recorded facts only. Times are\n",
         "nanoseconds since the UTC epoch. Missing data is NULL, never 0. The schemas are in\n",
-        "`instrumentation/rlscope_otel/schema.py`.\n",
+        "`instrumentation/rlscope_otel/schema.py`.\n\n",
+        "A worker file states in `written`, by table, exactly what the worker wrote: `rows`, `last_file` (files are\n",
+        "numbered from 1 on) and `checksum`, the CRC-32 of the files in order (`chained_checksum`). A file states\n",
+        "in its metadata where it belongs (" + ", ".join(f"`{key}`" for key in STAMP_KEYS) + "), and\n",
+        "each of its pages has a checksum. `docs/security.md` says what an analysis makes of them.\n",
     ]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")
@@ -57,6 +61,8 @@ def trace_format_page() -> str:
             kind = str(column.type).replace("|", "\\|") + (", NULL allowed" if column.nullable else "")
             meaning = column.meaning.replace("|", "\\|")
             lines.append(f"| `{column.name}` | {kind} | {column.unit} | {meaning} |\n")
+        key = ", ".join(f"`{name}`" for name in KEYS[table])
+        lines.append(f"\nNo two rows share {key}.\n")
     return "".join([*lines, *_config_lines()])
 
 

@@ -73,6 +73,22 @@ gain = fewer.gain_ratio
 print(f"{gain.median:+.1%} trained tokens/s, 90% interval {gain.low:+.1%} to {gain.high:+.1%}")
 
 # %% [markdown]
+# ## Compare it with another
+#
+# Two recordings of one pipeline: the second carried out what the analysis of the first recommended. The comparison
+# shows itself as a card; its charts have both runs on one scale.
+
+# %%
+traces = here.parents[1] / "sample_traces"
+compared = rlscope.compare(traces / "starved_trainer", traces / "starved_trainer_after")
+compared
+
+# %%
+rate = compared.pairs[0].differences.row("tokens_per_s")
+print(f"{rate.change:+.1%} trained tokens/s, 95% interval {rate.interval.low:+.1%} to {rate.interval.high:+.1%}")
+compared.charts.states()
+
+# %% [markdown]
 # ## Plan the next run
 #
 # Without a recording: `rlscope plan --example > plan.toml` writes a plan to start from.

@@ -269,7 +269,7 @@ def one_of(name: str, value: Word, known: tuple[Word, ...]) -> Word:
 
 
 def one_line(kind: str, of: str, says: str) -> str:
-    """What a class says of itself: `Analysis('monday': the trainers limit the run)`."""
+    """A class about itself in one line: `Analysis('monday': the trainers limit the run)`."""
     from rlscope.format import printable
 
     text = printable(says.rstrip("."))

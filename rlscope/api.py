@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.recommend import Recommendation
     from rlscope.model.forecast.result import ModelResult, NoModelResult
     from rlscope.reports.page.html import Charts
+    from rlscope.reports.text.doctor import Piece
     from rlscope.trace.query import Argument
 
 Folder: TypeAlias = str | PathLike[str]
@@ -135,15 +136,17 @@ class Run:
         self._check_open()
         return answer(self._run, name, arguments)
 
-    def sql(self, text: str) -> "pl.DataFrame":
-        """The answer to one SELECT of your own over the run's tables, on a connection that can read nothing else.
+    def sql(self, text: str, *, time_s: float = 60.0, memory_mb: int = 1000) -> "pl.DataFrame":
+        """The answer to one SELECT of your own over the run's tables, on a connection that can open no file.
 
-        Raises QueryError for anything but one SELECT, and for SQL that is refused.
+        time_s, memory_mb: how long it may run and how much memory it may take. Raises QueryError for anything but one
+        SELECT, for SQL that is refused, and for one that passes a limit.
         """
+        from rlscope.trace.execution import SqlLimits
         from rlscope.trace.query import ask_own
 
         self._check_open()
-        return ask_own(self._run, text)
+        return ask_own(self._run, text, SqlLimits(time_s, memory_mb))
 
     def close(self) -> None:
         """Close the connection; leaving the `with` block does."""
@@ -429,6 +432,22 @@ def check(
         return CheckReport(check_against(folder.path, before.path, file, one_offs, severity))
     chosen = pipeline.rules_to_check(file, one_offs)
     return CheckReport(pipeline.check(folder.path, chosen, severity))
+
+
+def doctor(
+    path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None
+) -> "tuple[Piece, ...]":
+    """What is there of a run, what each missing piece would add, and what exactly brings it; see `rlscope doctor`.
+
+    progress and options are those of `analyze`. Raises RunFolderError for a folder that is not a run, ImportFileError.
+    """
+    from rlscope.analysis.completeness import examine
+    from rlscope.reports.text.doctor import pieces
+    from rlscope.trace.store import open_run
+
+    folder = _folder(path, options, progress)
+    with open_run(folder.path) as run:
+        return tuple(pieces(examine(run)))
 
 
 def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:

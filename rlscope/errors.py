@@ -4,6 +4,7 @@ RlscopeError
 ├── RunFolderError            the folder is not a run, or a run that this version cannot read
 ├── ImportFileError           a file that no importer can read, or that several could
 ├── UnreadableDataError       a file of the run broke while it was being read
+├── LimitError                a run whose rows need more memory or temporary disk space than they may take
 ├── QueryError                a question that does not exist, an argument it does not take, or SQL that is refused
 ├── RuleError                 a file of rules, its receivers, or a rule of the command line that cannot be used
 ├── SecretError               a secret that is not where the rules say
@@ -39,6 +40,10 @@ class RunFolderError(RlscopeError):
 
 class UnreadableDataError(RlscopeError):
     """A file of the run broke while it was being read."""
+
+
+class LimitError(RlscopeError):
+    """The rows of a run need more memory or temporary disk space than they may take."""
 
 
 class ImportFileError(RlscopeError):

@@ -11,6 +11,8 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
+from rlscope import text_out
+
 NO_DATA: Final = "no data"
 
 _SI_STEPS: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -21,6 +23,7 @@ _NOUNS: Final = {
     "steps": ("step", "steps"),
     "skipped_files": ("file", "files"),
     "dropped_rows": ("row", "rows"),
+    "missing_rows": ("row", "rows"),
     "workers_without_end": ("worker", "workers"),
 }
 
@@ -258,4 +261,4 @@ def plain(text: str) -> Text:
 
 def printable(text: str) -> str:
     """The text on one line, each control character as a replacement character."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+    return text_out.one_line(text)

@@ -15,7 +15,7 @@ from rlscope.alerts.metrics import RESIDUAL
 from rlscope.alerts.offline import RuleReport, evaluate_rules
 from rlscope.alerts.types import RuleSet
 from rlscope.analysis.bottleneck import dropped_ratio, judge, judged_interval, measure_losses
-from rlscope.analysis.data_quality import assess_quality
+from rlscope.analysis.data_quality import assess_quality, leave_out_laid_out
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline, split_decoding
 from rlscope.analysis.result import NO_CONSTRAINTS, AnalysisResult, Constraints, Finding, Severity
@@ -74,6 +74,7 @@ QUESTIONS: Final = (
     "worker_devices",
     "shared_gpus",
     "trainer_steps",
+    "reported_values",
     "learning",
 )
 """The questions that an analysis asks of a run, in order."""
@@ -106,6 +107,7 @@ def analyze_run(
     others = read_other_runs(run, constraints.also, progress)
     grid = focused_grid(run)
     answers = _ask_all(run, grid, progress)
+    leave_out_laid_out(run.imported, answers)
     evidence = _evidence(run, answers, progress)
     facts = evidence.run
     judged, dropped = Interval(grid.from_ns, grid.to_ns), dropped_ratio(answers["judged_outcomes"])

@@ -21,7 +21,9 @@ SLOW: Final = (
     "tests/alerts/test_offline.py",
     "tests/analysis",
     "tests/benchmarks",
+    "tests/comparison",
     "tests/diagnose",
+    "tests/faults",
     "tests/test_sample_traces.py",
     "tests/trace",
     # They simulate, or fit the model, many times over.

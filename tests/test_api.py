@@ -190,7 +190,7 @@ def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
     assert repr(analysis) == "Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time)"
-    assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 11 rules fired)"
+    assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 12 rules fired)"
 
 
 def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis: rlscope.Analysis) -> None:

@@ -16,7 +16,7 @@ CAPTURE = sorted((ROOT / "instrumentation" / "rlscope_otel").rglob("*.py"))
 MODULES = [*ANALYSIS, *CAPTURE]
 
 LAYERS = (
-    {"errors", "format", "input_file"},
+    {"errors", "format", "input_file", "text_out"},
     {"trace", "model"},
     {"analysis", "importers"},
     {"diagnose", "planning"},

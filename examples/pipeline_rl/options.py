@@ -52,6 +52,9 @@ class Options:
     flush_interval_s: float = _flag(2.0, "seconds between flushes of the trace", float)
     pin: bool = _flag(True, "give the trainer the last core and the samplers the others", bool)
     hooks: bool = _flag(True, "record a trace", bool)
+    verl_metrics: str | None = _flag(
+        None, "also log each step as verl does, to these backends of its Tracking: console,file", str
+    )
 
     def __post_init__(self) -> None:
         problem = _problem(self)
@@ -117,6 +120,16 @@ def trace_config(options: Options) -> dict[str, object]:
         "framework": "torch",
         "total_steps": options.steps,
         "synchronous": options.synchronous,
+    }
+
+
+def verl_config(options: Options) -> dict[str, object]:
+    """The same in the words of verl's config."""
+    rollout = {"n": options.group, "n_gpus_per_node": 1, "nnodes": options.samplers, "max_num_seqs": options.slots}
+    return {
+        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, "total_training_steps": options.steps},
+        "actor_rollout_ref": {"rollout": {**rollout, "tensor_model_parallel_size": 1}},
+        "data": {"train_batch_size": options.groups_per_step, "max_response_length": options.response_cap},
     }
 
 

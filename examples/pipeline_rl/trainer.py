@@ -17,7 +17,8 @@ from examples.pipeline_rl.grpo import MicroBatch, ScoredGroup, StepOutcome, curr
 from examples.pipeline_rl.inbox import Inbox
 from examples.pipeline_rl.links import Links
 from examples.pipeline_rl.model import Model, flatten_weights
-from examples.pipeline_rl.options import Options
+from examples.pipeline_rl.options import Options, verl_config
+from examples.pipeline_rl.step_metrics import StepMetrics
 from examples.pipeline_rl.task import PROMPT_TOKENS, draw_target, prompt_of, reward_of
 
 POLL_S = 0.001
@@ -38,6 +39,7 @@ class Trainer:
         self._keeps_cap_by_dropping = options.staleness_policy == "drop" and not options.synchronous
         links.mailbox.publish(self._weights, 0)
         self._is_published = True
+        self._metrics = StepMetrics(options.verl_metrics, options.run_dir.name, verl_config(options))
 
     def train(self) -> TrainerCounts:
         """Step until the last step or until told to stop."""
@@ -50,6 +52,7 @@ class Trainer:
             self.step(step, batch)
             self._evaluate(step)
             self._checkpoint(step)
+            self._log(step, batch)
             progress.after_step(step)
         self.counts.loop_s = time.perf_counter() - start_s
         self.counts.cpu_s = time.process_time() - start_cpu_s
@@ -71,7 +74,7 @@ class Trainer:
     def _take(self, count: int) -> list[ScoredGroup]:
         groups, taken_ns = self._inbox.take_oldest(count), self.run.now_ns()
         self._leave_queue(groups)
-        with self.run.reward():
+        with self._metrics.timed("reward"), self.run.reward():
             scored = [_score(group, taken_ns) for group in groups]
         if not self.options.filter_flat_groups:
             return scored
@@ -106,7 +109,7 @@ class Trainer:
     def _wait_until(self, ready: Callable[[], bool], reason: str) -> None:
         if ready():
             return
-        with self.run.wait(reason):
+        with self._metrics.timed("gen"), self.run.wait(reason):
             while not ready() and not self.links.stop.is_set():
                 self._inbox.await_change(POLL_S)
 
@@ -116,7 +119,8 @@ class Trainer:
         self.counts.note_trained(groups, version, PROMPT_TOKENS)
         samples = [sample for group in groups for sample in group.samples]
         tokens = sum(len(sample.tokens) + PROMPT_TOKENS for sample in samples)
-        with self.run.train_step(step, version_in=version, samples=len(samples), tokens=tokens) as record:
+        timed = self._metrics.timed("update_actor")
+        with timed, self.run.train_step(step, version_in=version, samples=len(samples), tokens=tokens) as record:
             outcome = self._compute(batch, version)
             publishes = step % self.options.publish_every == 0 and self._may_publish(version + 1)
             record.record(
@@ -160,7 +164,8 @@ class Trainer:
         return oldest >= version - self.options.max_staleness
 
     def _publish(self, version: int, step: int) -> None:
-        with self.run.publish_weights(version, label=f"step-{step}") as update:
+        timed = self._metrics.timed("update_weights")
+        with timed, self.run.publish_weights(version, label=f"step-{step}") as update:
             self.links.mailbox.publish(self._weights, version)
             update.record(bytes=self.links.mailbox.size_bytes)
         self.counts.publications += 1
@@ -190,12 +195,17 @@ class Trainer:
                     advantage=advantage,
                 )
 
+    def _log(self, step: int, batch: list[ScoredGroup]) -> None:
+        tokens = sum(len(sample.tokens) + PROMPT_TOKENS for scored in batch for sample in scored.group.samples)
+        reward = fmean(reward for scored in batch for reward in scored.rewards)
+        self._metrics.log(step, tokens, 1 + self.options.samplers, {"critic/rewards/mean": reward})
+
     def _evaluate(self, step: int) -> None:
         if not self.options.eval_every or step % self.options.eval_every:
             return
         random_source = random.Random(self.options.seed)
         targets = [draw_target(random_source) for _ in range(EVALUATION_PROMPTS)]
-        with self.run.evaluation():
+        with self._metrics.timed("testing"), self.run.evaluation():
             responses = answer_greedily(self.model, self.options.shape, [prompt_of(target) for target in targets])
         self.counts.evaluation_rewards.append(fmean(map(reward_of, targets, responses)))
 
@@ -204,7 +214,7 @@ class Trainer:
             return
         folder = self.options.checkpoint_dir or self.options.run_dir / "checkpoints"
         folder.mkdir(parents=True, exist_ok=True)
-        with self.run.checkpoint():
+        with self._metrics.timed("save_checkpoint"), self.run.checkpoint():
             torch.save(self.model.state_dict(), folder / f"step-{step}.pt")
 
 

@@ -8,7 +8,8 @@ It does not decide when to write (`writer.py`) nor what the columns are (`schema
 # pyarrow ships no types; it is confined to this module and `schema.py`.
 
 import os
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +19,8 @@ from rlscope_otel import forks, schema
 
 Values = Sequence[object]
 """The values of one column."""
+Stamp = Mapping[str, str | int]
+"""What a file says of itself, by `schema.STAMP_KEYS`."""
 
 # At its first conversion pyarrow imports pandas, where there is one, under a lock of its own. A child that is forked
 # meanwhile would wait for that lock for ever, so it is done before any thread writes.
@@ -59,28 +62,34 @@ def _as_type(value: object, arrow_type: pa.DataType) -> object:
     return kind(value)  # pyright: ignore[reportArgumentType]  # any host type with __int__ or __float__
 
 
-def write_columns(name: str, columns: Sequence[Values], path: Path) -> None:
-    """Write one complete file of a table of the format; raises as `table_of` and `write_table` do."""
-    write_table(table_of(name, columns), path)
+def write_columns(name: str, columns: Sequence[Values], path: Path, stamp: Stamp | None = None) -> int:
+    """Write one complete file of a table of the format; raises as `table_of` and `write_table` do.
+
+    Returns its CRC-32.
+    """
+    return write_table(table_of(name, columns), path, stamp)
 
 
-def write_table(table: pa.Table, path: Path) -> None:
+def write_table(table: pa.Table, path: Path, stamp: Stamp | None = None) -> int:
     """Write one complete file; a reader never sees a part of it, and a failure leaves nothing under its name.
 
-    The Arrow schema is not stored a second time: for small files it would be half of the bytes.
+    The Arrow schema is not stored a second time: for small files it would be half of the bytes. Returns the CRC-32 of
+    the file as it was written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
     try:
         with forks.writing():
-            _write(table, part)
+            _write(table, part, stamp)
+        checksum = zlib.crc32(part.read_bytes())
         os.replace(part, path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
+    return checksum
 
 
-def _write(table: pa.Table, path: Path) -> None:
+def _write(table: pa.Table, path: Path, stamp: Stamp | None) -> None:
     leaves = list(_leaves(table.schema))
     texts = [leaf for leaf, leaf_type in leaves if pa.types.is_string(leaf_type)]
     integers = [leaf for leaf, leaf_type in leaves if pa.types.is_integer(leaf_type)]
@@ -91,8 +100,11 @@ def _write(table: pa.Table, path: Path) -> None:
         use_dictionary=texts,  # pyright: ignore[reportArgumentType]  # a bool or a list of columns, says its page
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         store_schema=False,
+        write_page_checksum=True,
     ) as writer:
         writer.add_key_value_metadata(table.schema.metadata or {})
+        if stamp is not None:
+            writer.add_key_value_metadata({key: str(value) for key, value in stamp.items()})
         writer.write_table(table)
 
 

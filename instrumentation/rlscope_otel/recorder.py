@@ -77,9 +77,9 @@ class Run:
 
     def wait(self, reason: str) -> Phase:
         """The worker waits. `reason`: one of `schema.WAIT_REASONS`, such as samples, backpressure or staleness_cap."""
-        if reason not in schema.WAIT_REASONS:
+        if not _is_one_of(reason, schema.WAIT_REASONS):
             self._faults.note(
-                "wait", f"unknown reason {reason!r}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
+                "wait", f"unknown reason {_shown(reason)}, recorded as NULL; known: {', '.join(schema.WAIT_REASONS)}"
             )
         return Phase(self._phases, conventions.ACTIVITY_SPANS["wait"], ((conventions.WAIT_REASON, reason),))
 
@@ -105,13 +105,11 @@ class Run:
 
     def activity(self, activity: str) -> Phase:
         """Any activity of `schema.ACTIVITIES`; an unknown one is recorded as `other`."""
-        name = conventions.ACTIVITY_SPANS.get(activity)
-        if name is None:
-            self._faults.note(
-                "activity", f"unknown activity {activity!r}, recorded as 'other'; known: {', '.join(schema.ACTIVITIES)}"
-            )
-            name = conventions.ACTIVITY_SPANS["other"]
-        return Phase(self._phases, name)
+        if not _is_one_of(activity, tuple(conventions.ACTIVITY_SPANS)):
+            known = ", ".join(schema.ACTIVITIES)
+            self._faults.note("activity", f"unknown activity {_shown(activity)}, recorded as 'other'; known: {known}")
+            activity = "other"
+        return Phase(self._phases, conventions.ACTIVITY_SPANS[activity])
 
     def train_step(
         self, step: int, *, version_in: int, samples: int | None = None, tokens: int | None = None
@@ -205,10 +203,11 @@ class Run:
         advantage: float | None = None,
     ) -> None:
         """A sample left the queue, now or at `taken_ns`. `outcome`: trained, dropped_stale, filtered or abandoned."""
-        if outcome not in schema.DELIVERY_OUTCOMES:
+        if not _is_one_of(outcome, schema.DELIVERY_OUTCOMES):
             self._deliveries.drop()
             self._faults.note(
-                "delivery", f"unknown outcome {outcome!r}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}"
+                "delivery",
+                f"unknown outcome {_shown(outcome)}, not recorded; known: {', '.join(schema.DELIVERY_OUTCOMES)}",
             )
             return
         taken_ns = self.now_ns() if taken_ns is None else taken_ns
@@ -262,3 +261,13 @@ class Run:
             *((attributes[name], value) for name, value in values.items()),
         )
         return WeightUpdate(self._phases, conventions.WEIGHT_SPANS[phase], pairs)
+
+
+def _is_one_of(value: object, known: tuple[str, ...]) -> bool:
+    """Whether a value of the host is one of these texts; anything else is compared with nothing, and raises nothing."""
+    return isinstance(value, str) and value in known
+
+
+def _shown(value: object) -> str:
+    """A value of the host for a message."""
+    return repr(value[:100]) if isinstance(value, str) else f"of type {type(value).__name__}"

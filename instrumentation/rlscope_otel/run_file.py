@@ -26,6 +26,11 @@ class Joined(NamedTuple):
     conflicts: tuple[str, ...] = ()
 
 
+def exists(run_dir: Path) -> bool:
+    """Whether the folder holds a run."""
+    return (run_dir / "run.json").exists()
+
+
 def join_run(run_dir: Path, run_id: str | None, config: Mapping[str, object], created_ns: int) -> Joined:
     """Create run.json, or join the run that it names.
 

@@ -10,6 +10,8 @@ A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No d
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
 # pyarrow ships no types; it is confined to this module and `parquet.py`.
 
+import struct
+import zlib
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -261,6 +263,47 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
     "spans": SPANS,
     "reported": REPORTED,
 }
+
+STAMP_KEYS: Final = ("rlscope.run", "rlscope.table", "rlscope.worker", "rlscope.sequence")
+"""Metadata of a file: the run, table and worker that it belongs to, and its number among their files, from 1 on."""
+
+
+def chained_checksum(before: int, sequence: int, file_crc32: int) -> int:
+    """The checksum of a table's files up to one of them, from that of the files before it; 0 before the first."""
+    return zlib.crc32(struct.pack("<QI", sequence, file_crc32), before)
+
+
+TIMES: Final[dict[str, tuple[str, str]]] = {
+    "samples": ("finished_ns", "finished_ns"),
+    "deliveries": ("taken_ns", "taken_ns"),
+    "queue_depths": ("time_ns", "time_ns"),
+    "gpu_samples": ("time_ns", "time_ns"),
+    "reported": ("time_ns", "time_ns"),
+    **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
+}
+"""The columns with the first and last time of a row, by table; neither may be NULL."""
+
+KEYS: Final[dict[str, tuple[str, ...]]] = {
+    "samples": ("sample_id", "segment"),
+    "deliveries": ("sample_id", "worker_id", "taken_ns", "outcome", "step"),
+    "engine_steps": ("worker_id", "start_ns", "end_ns"),
+    "train_steps": ("worker_id", "step", "start_ns"),
+    "weight_updates": ("worker_id", "version", "phase", "start_ns", "end_ns"),
+    "activities": ("worker_id", "activity", "reason", "start_ns", "end_ns"),
+    "queue_depths": ("queue", "worker_id", "time_ns", "depth"),
+    "gpu_samples": ("worker_id", "gpu_id", "time_ns", "source"),
+    "spans": ("trace_id", "span_id"),
+    "reported": ("worker_id", "time_ns", "step", "name"),
+}
+"""By table, the columns that no two rows share. Rows that do were stored twice and are counted once."""
+
+CLOSED_VALUES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
+    "samples": {"version_source": VERSION_SOURCES},
+    "deliveries": {"outcome": DELIVERY_OUTCOMES},
+    "weight_updates": {"phase": UPDATE_PHASES},
+    "activities": {"activity": ACTIVITIES},
+}
+"""By table and column, the only values there are. Rows with another are counted by nothing."""
 
 
 def arrow_schema(table: str) -> pa.Schema:

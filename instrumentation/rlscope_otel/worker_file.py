@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rlscope_otel import json_files
+from rlscope_otel import json_files, schema
 from rlscope_otel.clock import Anchors
 
 _MOST_RESTARTS = 10_000
@@ -33,13 +33,28 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class Written:
+    """All that a worker wrote to one table, exactly."""
+
+    rows: int = 0
+    last_file: int = 0
+    """The number of the last file; they are numbered from 1 on."""
+    checksum: int = 0
+    """`schema.chained_checksum` over the files in order."""
+
+    def and_file(self, sequence: int, rows: int, file_crc32: int) -> "Written":
+        """The same with one more file."""
+        return Written(self.rows + rows, sequence, schema.chained_checksum(self.checksum, sequence, file_crc32))
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a worker has come at one flush."""
 
     clock: Anchors
     last_flush_ns: int
     stopped_ns: int | None
-    rows: Mapping[str, int]
+    written: Mapping[str, Written]
     dropped: Mapping[str, int]
 
 
@@ -80,6 +95,7 @@ class WorkerFile:
             "stopped_ns": progress.stopped_ns,
             "last_flush_ns": progress.last_flush_ns,
             "clock": progress.clock._asdict(),
-            "rows": dict(progress.rows),
+            "rows": {table: written.rows for table, written in progress.written.items()},
+            "written": {table: asdict(written) for table, written in progress.written.items()},
             "dropped": dict(progress.dropped),
         }

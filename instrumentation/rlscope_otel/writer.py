@@ -13,7 +13,7 @@ from rlscope_otel.clock import RunClock
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
 from rlscope_otel.tallies import Tallies, Vital
-from rlscope_otel.worker_file import Identity, Progress, WorkerFile
+from rlscope_otel.worker_file import Identity, Progress, WorkerFile, Written
 
 _WORKER_COLUMN = {
     table: [column.name for column in columns].index("worker_id") for table, columns in schema.TABLES.items()
@@ -44,11 +44,11 @@ class Writer:
         self._tallies = tallies
         self._max_rows = max_rows_per_file
         self._config: Mapping[str, object] = {}
+        self._given_config: Mapping[str, object] = {}
         self._wanted_run_id: str | None = None
         self._started_ns = clock.now_ns()
         self._worker_file = WorkerFile(run_dir, worker_id, self._started_ns)
-        self._rows = dict.fromkeys(schema.TABLES, 0)
-        self._sequence = dict.fromkeys(schema.TABLES, 0)
+        self._written = dict.fromkeys(schema.TABLES, Written())
 
     @property
     def worker_id(self) -> str:
@@ -60,7 +60,7 @@ class Writer:
 
         If the folder cannot be written, that is a fault, and every flush tries again.
         """
-        self._config = config
+        self._config = self._given_config = config
         self._wanted_run_id = run_id
         try:
             self._enter()
@@ -91,8 +91,10 @@ class Writer:
         return sum(held.values())
 
     def _enter(self) -> None:
-        if self.run_id is None:
-            joined = run_file.join_run(self._run_dir, self._wanted_run_id, self._config, self._started_ns)
+        # The folder may be removed while it is recorded: what comes after would belong to no run.
+        if self.run_id is None or not run_file.exists(self._run_dir):
+            run_id = self.run_id or self._wanted_run_id
+            joined = run_file.join_run(self._run_dir, run_id, self._given_config, self._started_ns)
             self.run_id = joined.run_id
             if joined.conflicts:
                 self._faults.note(
@@ -132,7 +134,6 @@ class Writer:
             except Exception as error:  # A batch that nothing can save must not stand in the way of the next.
                 self._faults.note(f"rows of {table} lost", error)
                 written = 0
-            self._rows[table] += written
             buffer.drop(len(rows) - written)
             buffer.discard(len(rows))
             held -= len(rows)
@@ -141,16 +142,19 @@ class Writer:
     def _write(self, table: str, rows: list[Row]) -> int:
         """Write one file; returns how many of the rows are in it."""
         columns = self._columns(table, rows)
-        path = self._next_path(table)
+        sequence, path = self._next_path(table)
+        own = (self.run_id or "", table, self.worker_id, sequence)
+        stamp: parquet.Stamp = dict(zip(schema.STAMP_KEYS, own, strict=True))
         try:
-            parquet.write_columns(table, columns, path)
+            checksum = parquet.write_columns(table, columns, path, stamp)
         except OSError:
             raise
         except Exception as error:  # The host's values may fail to convert in any way; most can be saved one by one.
             columns = self._coerced_columns(table, columns, error)
             if not columns:
                 return 0
-            parquet.write_columns(table, columns, path)
+            checksum = parquet.write_columns(table, columns, path, stamp)
+        self._written[table] = self._written[table].and_file(sequence, len(columns[0]), checksum)
         self._tally(table, columns)
         return len(columns[0])
 
@@ -173,13 +177,14 @@ class Writer:
             self._faults.note(f"rows of {table} lost", error)
         return list(zip(*kept, strict=True))
 
-    def _next_path(self, table: str) -> Path:
-        """A name that no file has yet."""
+    def _next_path(self, table: str) -> tuple[int, Path]:
+        """The number and the name of the next file: one that no file has yet."""
+        sequence = self._written[table].last_file
         while True:
-            self._sequence[table] += 1
-            path = self._run_dir / table / f"{self.worker_id}-{self._sequence[table]:06d}.parquet"
+            sequence += 1
+            path = self._run_dir / table / f"{self.worker_id}-{sequence:06d}.parquet"
             if not path.exists():
-                return path
+                return sequence, path
 
     def _vital(self, stopped_ns: int | None) -> Vital:
         return Vital(
@@ -190,7 +195,7 @@ class Writer:
             heartbeat_s=self._clock.now_ns() / 1e9 if stopped_ns is None else None,
             stopped_s=stopped_ns / 1e9 if stopped_ns is not None else None,
             dropped_rows={table: buffer.dropped for table, buffer in self._buffers.items()},
-            written_rows=dict(self._rows),
+            written_rows={table: written.rows for table, written in self._written.items()},
         )
 
     def _progress(self, stopped_ns: int | None) -> Progress:
@@ -198,6 +203,6 @@ class Writer:
             clock=self._clock.anchors(),
             last_flush_ns=self._clock.now_ns(),
             stopped_ns=stopped_ns,
-            rows=self._rows,
+            written=dict(self._written),
             dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
         )

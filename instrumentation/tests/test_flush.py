@@ -1,7 +1,10 @@
 import errno
+import json
 import os
+import shutil
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -171,7 +174,41 @@ def test_every_file_says_its_format_and_has_the_types_and_nulls_of_the_schema(tm
     for table in ("samples", "engine_steps"):
         path = tmp_path / table / "w0-000001.parquet"
         assert pq.read_schema(path).remove_metadata() == schema.arrow_schema(table).remove_metadata()
-        assert pq.read_metadata(path).metadata == {b"rlscope.format": b"rlscope-trace", b"rlscope.version": b"1"}
+        assert pq.read_metadata(path).metadata == {
+            b"rlscope.format": b"rlscope-trace",
+            b"rlscope.version": b"1",
+            b"rlscope.run": run.run_id.encode(),
+            b"rlscope.table": table.encode(),
+            b"rlscope.worker": b"w0",
+            b"rlscope.sequence": b"1",
+        }
+
+
+def test_the_worker_file_states_exactly_what_was_written(tmp_path: Path, run: Run, worker) -> None:
+    for flush in range(3):
+        run.engine_step(flush, flush + 1)
+        run.flush()
+    checksum = 0
+    for sequence in (1, 2, 3):
+        content = (tmp_path / "engine_steps" / f"w0-{sequence:06d}.parquet").read_bytes()
+        checksum = schema.chained_checksum(checksum, sequence, zlib.crc32(content))
+    assert worker("w0")["written"]["engine_steps"] == {"rows": 3, "last_file": 3, "checksum": checksum}
+    assert worker("w0")["written"]["samples"] == {"rows": 0, "last_file": 0, "checksum": 0}
+
+
+def test_a_file_that_could_not_be_written_leaves_no_gap_in_the_numbers(
+    tmp_path: Path, run: Run, worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(parquet, "write_table", full)
+        run.engine_step(0, 1)
+        assert not run.flush()
+    assert run.flush()
+    assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
+    assert worker("w0")["written"]["engine_steps"]["last_file"] == 1
 
 
 def test_integers_are_delta_encoded_and_names_are_in_a_dictionary(tmp_path: Path) -> None:
@@ -199,10 +236,11 @@ def test_the_worker_file_follows_the_rows_that_it_counts(run: Run, worker, monke
     counted: list[int] = []
     write = parquet.write_table
 
-    def look(*arguments) -> None:
+    def look(*arguments) -> int:
         counted.append(worker("w0")["rows"]["engine_steps"])
-        write(*arguments)
+        checksum = write(*arguments)
         counted.append(worker("w0")["rows"]["engine_steps"])
+        return checksum
 
     monkeypatch.setattr(parquet, "write_table", look)
     run.engine_step(0, 1)
@@ -225,3 +263,38 @@ def test_a_reader_never_sees_a_part_of_a_file(tmp_path: Path, run: Run, monkeypa
     assert run.flush()
     assert seen == ["w0-000001.parquet"] * (len(seen))
     assert [path.name for path in (tmp_path / "engine_steps").iterdir()] == ["w0-000001.parquet"]
+
+
+class Raising:
+    """A value of a host that cannot be compared, hashed or shown."""
+
+    __hash__ = None
+
+    def __eq__(self, _: object) -> bool:
+        raise RuntimeError("ambiguous")
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def test_a_reason_an_activity_or_an_outcome_that_is_no_text_raises_nothing_into_the_host(run: Run, rows) -> None:
+    for value in (Raising(), ["samples"], None, 3):
+        with run.wait(value), run.activity(value):
+            run.delivery("s", value)
+    assert run.flush()
+    assert rows("deliveries") == []
+    assert {row["activity"] for row in rows("activities")} == {"wait", "other"}
+
+
+def test_what_is_recorded_after_the_folder_was_removed_can_be_read(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with start_run(folder, worker_id="w0", role="sampler", config={"group_size": 4}) as run:
+        run.engine_step(0, 1)
+        assert run.flush()
+        before = json.loads((folder / "run.json").read_text())
+        shutil.rmtree(folder)
+        run.engine_step(1, 2)
+        assert run.flush()
+    after = json.loads((folder / "run.json").read_text())
+    assert (after["run_id"], after["config"]) == (before["run_id"], before["config"])
+    assert pq.read_metadata(folder / "engine_steps" / "w0-000002.parquet").num_rows == 1

@@ -1,6 +1,6 @@
 -- Which rows violate the trace format, and how many?
 --
--- in   worker_extents, samples, delivered_samples, engine_steps, train_steps, weight_updates, activities
+-- in   worker_extents, samples, deliveries, delivered_samples, engine_steps, train_steps, weight_updates, activities
 -- out  table_name  VARCHAR  table
 -- out  fault       VARCHAR  what is wrong with the rows
 -- out  rows        BIGINT   number of such rows
@@ -40,6 +40,28 @@ faults AS (
     UNION ALL
     SELECT 'samples', 'belong to a worker without a readable worker file', count_if(worker_extents.worker_id IS NULL)
     FROM samples LEFT JOIN worker_extents USING (worker_id)
+    UNION ALL
+    SELECT 'samples', 'have a version_source that the trace format does not know',
+        count_if(version_source NOT IN ('engine', 'segment', 'time_join', 'admission'))
+    FROM samples
+    UNION ALL
+    SELECT 'deliveries', 'have an outcome that the trace format does not know',
+        count_if(outcome NOT IN ('trained', 'dropped_stale', 'filtered', 'abandoned'))
+    FROM deliveries
+    UNION ALL
+    SELECT 'weight_updates', 'have a phase that the trace format does not know',
+        count_if(phase NOT IN ('publish', 'transfer', 'apply'))
+    FROM weight_updates
+    UNION ALL
+    SELECT 'activities', 'have an activity that the trace format does not know',
+        count_if(activity NOT IN (
+            'startup', 'generate', 'train', 'logprobs', 'wait', 'weight_update', 'checkpoint', 'eval', 'reward', 'other'
+        ))
+    FROM activities
+    UNION ALL
+    SELECT 'activities', 'wait for a reason that the trace format does not know', count_if(activity = 'wait' AND reason
+        NOT IN ('samples', 'staleness_cap', 'requests', 'backpressure', 'barrier', 'environment', 'weights'))
+    FROM activities
     UNION ALL
     SELECT 'deliveries', 'name a sample that was not recorded', count_if(NOT is_recorded) FROM delivered_samples
     UNION ALL

@@ -12,15 +12,15 @@
 -- out  end_ns        BIGINT   end, UTC epoch
 -- out  state         VARCHAR  a waiting state, or unattributed if no hook accounts for the time
 -- out  reason        VARCHAR  reason for waiting; NULL for other states
--- grain: one row per worker, cell and interval outside its engine rows in which its innermost span is a wait, or nothing
+-- grain: one row per worker, cell and interval outside its engine rows with a wait, or nothing, as innermost span
 --
--- A row that was polled while the engine ran nothing is no work.
+-- A row that was polled or logged while the engine ran nothing is no work.
 WITH worked AS (
     SELECT worker_id, greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
         least(engine_steps.end_ns, extents.end_ns) AS ended_ns
     FROM engine_steps
     JOIN worker_extents AS extents USING (worker_id)
-    WHERE gpu_count > 0 AND NOT (source IS NOT DISTINCT FROM 'sampled' AND running = 0 AND decode_tokens = 0)
+    WHERE gpu_count > 0 AND NOT (coalesce(source, 'measured') <> 'measured' AND running = 0 AND decode_tokens = 0)
         AND greatest(engine_steps.start_ns, extents.start_ns) < least(engine_steps.end_ns, extents.end_ns)
 ),
 between_rows AS (

@@ -94,6 +94,8 @@ class Parts:
     dropped_rows: int
     stored_rows: int
     max_staleness: int | None
+    missing_rows: int | None = None
+    """Rows that the workers wrote and that are not there; None while that is not known."""
     end_ns: int | None = None
     """End of the run; None while it is in progress."""
     own: Mapping[str, pl.DataFrame] = field(default_factory=dict[str, pl.DataFrame])

@@ -231,6 +231,10 @@ def _dropped_ratio(timeline: Timeline) -> Series:
     return Constant(timeline.parts.dropped_rows / rows if rows else None, rows)
 
 
+def _missing_rows(timeline: Timeline) -> Series:
+    return Constant(timeline.parts.missing_rows, timeline.parts.stored_rows)
+
+
 def _residual(timeline: Timeline) -> Series:
     return Constant(timeline.residual_ratio, len(timeline.step_ends_ns))
 
@@ -331,6 +335,8 @@ METRICS: Final[tuple[Metric, ...]] = (
            "worker_extents", None, "rows", 0, _dropped_rows, looks_back=False),
     Metric("rows.dropped_ratio", "ratio", "share of all rows that capture dropped",
            "worker_extents", None, "rows", 1, _dropped_ratio, looks_back=False),
+    Metric("rows.missing", "rows", "rows that the workers counted and that are missing, damaged or stored twice",
+           "worker_extents", None, "rows", 0, _missing_rows, is_live=False, looks_back=False),
 )  # fmt: skip
 """Every metric, in the order in which they are listed."""
 BY_NAME: Final = {metric.name: metric for metric in METRICS}

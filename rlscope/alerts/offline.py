@@ -205,6 +205,7 @@ def whole_timeline(
         dropped_rows=sum(run.dropped_rows.values()),
         stored_rows=sum(run.row_counts.values()),
         max_staleness=run.config.max_staleness,
+        missing_rows=None if run.completeness.state == "unknown" else run.completeness.concerned_rows,
         end_ns=end_ns,
         own=own_answers(run, rules, ticks),
     )
@@ -246,4 +247,4 @@ def families_of(rules: RuleSet) -> tuple[Family, ...]:
 
 def _notes(run: OpenRun) -> tuple[str, ...]:
     skipped = tuple(f"skipped {file.path}: {file.why}" for file in run.skipped_files)
-    return (*skipped, *run.gaps)
+    return (*skipped, *map(str, run.completeness.gaps), *run.gaps)

@@ -6,8 +6,9 @@ from typing import Final
 
 import polars as pl
 
+from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
-from rlscope.trace.imported import Imported
+from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import OpenRun
 
 
@@ -47,6 +48,8 @@ class DataQuality:
     sampled_engines: tuple[SampledEngine, ...] = ()
     imported: Imported | None = None
     """Where an imported run comes from, and how sure its tables are; None for a run that hooks recorded."""
+    completeness: Completeness = NOT_KNOWN
+    """Whether every row that the workers wrote was read."""
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -57,6 +60,20 @@ _WHAT_IS_LOST: Final[Mapping[str, str]] = {
     "weight_updates": "what weight updates cost is unknown",
     "activities": "why a worker was idle is unknown: that time is unattributed",
 }
+
+
+_NEEDS_TIMES: Final[Mapping[str, tuple[str, ...]]] = {
+    "weight_updates": ("weight_update_spread",),
+    "samples": ("sample_strips",),
+}
+"""Answers that mean nothing where the times of a table are laid out rather than recorded."""
+
+
+def leave_out_laid_out(imported: Imported | None, answers: dict[str, pl.DataFrame]) -> None:
+    """Empty the answers that only recorded times could give."""
+    for table, origin in imported.tables.items() if imported is not None else ():
+        if origin.certainty is not Certainty.RECORDED:
+            answers.update({name: answers[name].clear() for name in _NEEDS_TIMES.get(table, ()) if name in answers})
 
 
 def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQuality:
@@ -78,6 +95,7 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
             for row in answers["sampled_engines"].iter_rows(named=True)
         ),
+        completeness=run.completeness,
     )
 
 

@@ -189,6 +189,9 @@ class Throughput:
     effective_tokens_per_s: float | None = None
     """Effective throughput over the whole run: the trained one times the effective sample size over its tokens; None
     where no importance ratios were recorded."""
+    counted_tokens: int | None = None
+    """Prompt and response tokens of the training steps, where no delivery was recorded: the trained rates then count
+    these. None where they count the response tokens of deliveries."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,10 +71,15 @@ def steady_window(steps: pl.DataFrame) -> SteadyWindow | None:
 def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> Throughput:
     """Sums over sums: tokens over seconds, of the whole run and of the window.
 
-    A rate over no time, or of deliveries that were not recorded, is None.
+    A rate over no time is None. Where no delivery was recorded, the trained tokens are those that the trainer counts,
+    prompts included; None where it counts none.
     """
     steps = answers["training_steps"]
     recorded = len(answers["delivery_outcomes"]) > 0
+    generated = int(answers["token_balance"]["generated_tokens"].sum())
+    generated_per_s = generated / facts.duration_s if facts.duration_s and generated else None
+    if not recorded and steps["tokens"].null_count() < len(steps):
+        return _counted_throughput(facts, steps, generated_per_s)
     steady = None
     if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
         inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
@@ -84,12 +89,26 @@ def measure_throughput(facts: RunFacts, answers: Mapping[str, pl.DataFrame]) -> 
         steady = delivered / ((facts.window.end_ns - facts.window.start_ns) / 1e9) if named else None
     achieved = facts.tokens_trained / facts.duration_s if facts.duration_s and recorded else None
     effective_share = effective_share_of_all(answers.get("version_moments"))
-    generated = int(answers["token_balance"]["generated_tokens"].sum())
     return Throughput(
         achieved_tokens_per_s=achieved,
         steady_tokens_per_s=steady,
-        generated_tokens_per_s=generated / facts.duration_s if facts.duration_s and generated else None,
+        generated_tokens_per_s=generated_per_s,
         effective_tokens_per_s=None if achieved is None or effective_share is None else achieved * effective_share,
+    )
+
+
+def _counted_throughput(facts: RunFacts, steps: pl.DataFrame, generated_per_s: float | None) -> Throughput:
+    """Rates of the tokens that the trainer itself counts: those of prompts and responses."""
+    steady = None
+    if facts.window is not None and facts.window.end_ns > facts.window.start_ns:
+        inside = steps.filter(pl.col("step").is_between(facts.window.first_step, facts.window.last_step))
+        steady = int(inside["tokens"].sum()) / ((facts.window.end_ns - facts.window.start_ns) / 1e9)
+    counted = int(steps["tokens"].sum())
+    return Throughput(
+        achieved_tokens_per_s=counted / facts.duration_s if facts.duration_s else None,
+        steady_tokens_per_s=steady,
+        generated_tokens_per_s=generated_per_s,
+        counted_tokens=counted,
     )
 
 

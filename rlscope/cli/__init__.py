@@ -3,16 +3,33 @@
 One module a subcommand or two; what is slow to import is imported when the subcommand runs.
 """
 
+import os
+import signal
 import sys
 from collections.abc import Callable
 from textwrap import TextWrapper
-from typing import Final
+from typing import Final, NoReturn
 
 from rich.console import Console
 
-from rlscope.cli import analyze, check, compare, export, import_, plan, push, query, rules, runs, watch, what_if
+from rlscope.cli import (
+    analyze,
+    check,
+    compare,
+    doctor,
+    export,
+    import_,
+    plan,
+    push,
+    query,
+    rules,
+    runs,
+    watch,
+    what_if,
+)
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
+from rlscope.text_out import for_terminal
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -20,6 +37,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     analyze.analyze,
     analyze.report,
     import_.import_,
+    doctor.doctor,
     what_if.what_if,
     plan.plan,
     compare.compare,
@@ -38,17 +56,41 @@ for _command in COMMANDS:
 
 
 def main() -> None:
-    """Run the command; what the user can fix becomes a message and exit code 1, or 2 for what is a matter of usage."""
+    """Run the command; what the user can fix becomes a message and exit code 1, or 2 for what is a matter of usage.
+
+    SIGTERM ends it as Ctrl-C does, with its temporary files removed.
+    """
+    before = signal.signal(signal.SIGTERM, _end)
     try:
         app()
     except RlscopeError as error:
         _complain(error)
         sys.exit(2 if isinstance(error, RuleError | ArgumentError) else 1)
+    finally:
+        _leave_what_is_stuck()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    """As a shell reports a process that a signal ended."""
+    sys.exit(128 + number)
+
+
+def _leave_what_is_stuck() -> None:
+    """End at once where a SELECT does not react to its interruption: the interpreter would wait for it."""
+    execution = sys.modules.get("rlscope.trace.execution")
+    if execution is None or not execution.is_anything_stuck():
+        return
+    error = sys.exc_info()[1]
+    code = error.code if isinstance(error, SystemExit) else None
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
 
 
 def _complain(error: RlscopeError) -> None:
     """On a terminal lines end between words, and a path stays whole; elsewhere they are left as they are."""
-    console, text = Console(stderr=True), f"rlscope: {error}"
+    console, text = Console(stderr=True), for_terminal(f"rlscope: {error}")
     if console.is_terminal:
         # Line by line: below a SELECT that is refused, a mark points at the place.
         between_words = TextWrapper(console.width, break_long_words=False, break_on_hyphens=False)

@@ -93,7 +93,7 @@ def analyze(
     if card_format is CardFormat.TEXT:
         print_card(analysis.result, notes if json_to == STDOUT else Console())
     else:
-        print(analysis.to_markdown() if card_format is CardFormat.MARKDOWN else analysis.to_json())
+        print_or_write(STDOUT, analysis.to_markdown() if card_format is CardFormat.MARKDOWN else analysis.to_json())
     note_written(notes, page)
 
 

@@ -1,5 +1,6 @@
 """The command and what its subcommands share: arguments that several take, progress, and where text is written."""
 
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Annotated, Final
 import typer
 from rich.console import Console
 
+from rlscope.text_out import as_bytes, for_terminal
 from rlscope.trace.adhoc import write_file
 
 app = typer.Typer(
@@ -77,11 +79,12 @@ def progress_on(notes: Console) -> Generator[Callable[[str], None]]:
 def print_or_write(target: str, text: str) -> None:
     """Text that ends without a newline, to stdout where the target is a dash. Raises OutputError."""
     if target == STDOUT:
-        print(text)
+        sys.stdout.buffer.write(as_bytes(text + "\n"))
+        sys.stdout.buffer.flush()
     else:
-        write_file(Path(target), (text + "\n").encode())
+        write_file(Path(target), as_bytes(text + "\n"))
 
 
 def note_written(notes: Console, path: Path) -> None:
     """Say where a file went."""
-    notes.print(f"wrote {path}", highlight=False, soft_wrap=True)
+    notes.print(f"wrote {for_terminal(str(path))}", highlight=False, soft_wrap=True, markup=False)

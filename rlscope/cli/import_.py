@@ -41,5 +41,5 @@ def import_(
     for file in imported.files:
         print(f"{file.name}: {file.lines:,} lines or records, {file.bad_lines:,} of them unreadable")
     for note in imported.notes:
-        print(f"{note}.")
+        print(note if note.endswith(".") else f"{note}.")
     note_written(notes, run_dir)

@@ -20,6 +20,12 @@ def query(
     ] = None,
     table_format: Annotated[TableFormat, typer.Option("--format", help="Output format.")] = TableFormat.TEXT,
     output: Annotated[Path | None, typer.Option("-o", "--output", show_default="stdout", help="Output file.")] = None,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long the SELECT of -f may run.")
+    ] = 60.0,
+    memory_mb: Annotated[
+        int, typer.Option("--max-memory-mb", min=50, help="How much memory the SELECT of -f may take.")
+    ] = 1000,
     arguments: Annotated[
         list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the question. Repeatable.")
     ] = None,
@@ -30,7 +36,7 @@ def query(
     given = parse_arguments(arguments or [])
     sql = None if file is None else read_sql(file, given)
     with rlscope.open(run_dir) as run:
-        frame = run.query(name or "", **given) if sql is None else run.sql(sql)
+        frame = run.query(name or "", **given) if sql is None else run.sql(sql, time_s=timeout_s, memory_mb=memory_mb)
     write_table(frame, table_format, output)
 
 

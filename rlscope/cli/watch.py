@@ -13,6 +13,7 @@ from rich.live import Live
 
 from rlscope.cli.app import RunFolder
 from rlscope.cli.check import FIRED, FailOn, FailOnOption, RulesFile
+from rlscope.text_out import for_terminal
 
 if TYPE_CHECKING:
     from rlscope.alerts.live.watch import Look
@@ -49,7 +50,7 @@ def watch(
     notes = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
     def note(text: str) -> None:
-        notes.print(f"rlscope: {text}")
+        notes.print(for_terminal(f"rlscope: {text}"))
 
     with _interruptions() as count, _display(plain or not sys.stdout.isatty()) as show:
         outcome = watch_run(run_dir, rules, state, interval_s, show, count, note)

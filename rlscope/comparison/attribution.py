@@ -141,15 +141,17 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
     """Name what changed and share the measured change of the rate out to it."""
     changes = setting_changes(before, after)
     rate = found.row("tokens_per_s")
+    # A model that was fitted to another network knows nothing of this one.
+    model = None if trains_another_model(before, after) else before.model
     measured_causes = _measured_causes(before, after, changes, found)
     asked = [
         *_setting_causes(before, after, changes),
-        *(each for each in measured_causes if _worth_naming(before.model, each)),
+        *(each for each in measured_causes if _worth_naming(model, each)),
     ]
-    causes = _shared(before.model, asked[:MOST_CAUSES], rate)
+    causes = _shared(model, _askable(asked), rate)
     measured = None if rate.change is None else math.log1p(rate.change)
     known = [each.log_ratio for each in causes if each.log_ratio is not None]
-    has_model = before.model is not None and (bool(known) or not causes)
+    has_model = model is not None and (bool(known) or not causes)
     together = math.fsum(known) if has_model else None
     left = None if measured is None or together is None else measured - together
     return Attribution(
@@ -159,8 +161,16 @@ def attribute(before: ComparedRun, after: ComparedRun, found: Differences) -> At
         together_ratio=None if together is None or not known else math.expm1(together),
         unexplained_log_ratio=left,
         unexplained_share_ratio=left / measured if left is not None and measured and rate.is_significant else None,
-        promise=_promise(before, after, changes, rate, asked),
+        promise=_promise(before, after, changes, rate, _askable(asked), model),
     )
+
+
+def trains_another_model(before: ComparedRun, after: ComparedRun) -> bool:
+    """Whether both runs say what network they train, and it is not the same."""
+    if before.settings is None or after.settings is None:
+        return False
+    both = before.settings.keys() & after.settings.keys()
+    return any(name.startswith("model.") and before.settings[name] != after.settings[name] for name in both)
 
 
 def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingChange, ...]:
@@ -194,6 +204,15 @@ class _Asked:
     before: str
     after: str
     change: Change | None
+
+
+def _askable(asked: Sequence[_Asked]) -> list[_Asked]:
+    """All causes, the first few of them with what the model is asked."""
+    left, found = MOST_CAUSES, list[_Asked]()
+    for each in asked:
+        left -= each.change is not None
+        found.append(each if left >= 0 else replace(each, change=None))
+    return found
 
 
 def _setting_causes(before: ComparedRun, after: ComparedRun, changes: Sequence[SettingChange]) -> list[_Asked]:
@@ -393,6 +412,7 @@ def _promise(
     changes: Sequence[SettingChange],
     rate: Difference,
     asked: Sequence[_Asked],
+    model: ModelResult | None,
 ) -> Promise | None:
     """What was expected of the settings that changed; None where nothing was set otherwise, or nothing was expected."""
     if rate.change is None or not changes:
@@ -403,9 +423,9 @@ def _promise(
             alone = {each.name for each in changes} <= carried
             return Promise(True, action.rank, action.what, action.gain_ratio, rate.change, alone)
     settings = [each.change for each in asked if each.kind == "setting" and each.change is not None]
-    if before.model is None or not settings:
+    if model is None or not settings:
         return None
-    gain = _asked_gain(before.model, settings)
+    gain = _asked_gain(model, settings)
     if gain is None:
         return None
     is_all = all(each.change is not None for each in asked if each.kind == "setting")

@@ -97,6 +97,8 @@ class Differences:
     """All that differs."""
 
     basis: Basis
+    rate_basis: Basis
+    """Of the trained throughput: steady also where all else is of whole runs, if both runs have a steady rate."""
     rows: tuple[Row, ...]
     learning: tuple[LearningRow, ...]
     breakdowns: tuple[Breakdown, ...]
@@ -121,10 +123,12 @@ def differences_of(before: ComparedRun, after: ComparedRun) -> Differences:
     """Compare two runs."""
     has_steps = before.table is not None and after.table is not None
     basis: Basis = "steady" if has_steps else "whole"
-    rows = _rows(before, after, basis)
+    has_rates = before.steady_tokens_per_s is not None and after.steady_tokens_per_s is not None
+    rate_basis: Basis = "steady" if has_steps or has_rates else "whole"
+    rows = _rows(before, after, basis, rate_basis)
     learning = tuple(_learning(before, after))
     breakdowns = tuple(_breakdowns(before, after, basis))
-    return _with_correction(Differences(basis, rows, learning, breakdowns))
+    return _with_correction(Differences(basis, rate_basis, rows, learning, breakdowns))
 
 
 def _with_correction(found: Differences) -> Differences:
@@ -138,15 +142,15 @@ def _with_correction(found: Differences) -> Differences:
         replace(each, parts=tuple(_tested(part, judged) for part in each.parts)) if each.name == "role_share" else each
         for each in found.breakdowns
     )
-    return Differences(found.basis, rows, learning, breakdowns)
+    return replace(found, rows=rows, learning=learning, breakdowns=breakdowns)
 
 
 def _tested(part: Part, judged: Iterator[Difference]) -> Part:
     return part if part.difference is None else replace(part, difference=next(judged))
 
 
-def _rows(before: ComparedRun, after: ComparedRun, basis: Basis) -> tuple[Row, ...]:
-    measured = [_measures(run, basis) for run in (before, after)]
+def _rows(before: ComparedRun, after: ComparedRun, basis: Basis, rate_basis: Basis) -> tuple[Row, ...]:
+    measured = [_measures(run, basis, rate_basis) for run in (before, after)]
     rows: list[Row] = []
     for quantity in measured[0]:
         if quantity == "tokens_per_gpu_s" and before.layout.gpus == after.layout.gpus:
@@ -163,11 +167,11 @@ def _between(before: Series | float | None, after: Series | float | None, scale:
     return Difference(first, then, scale, changed(first, then, scale))
 
 
-def _measures(run: ComparedRun, basis: Basis) -> dict[Quantity, Series | float | None]:
+def _measures(run: ComparedRun, basis: Basis, rate_basis: Basis) -> dict[Quantity, Series | float | None]:
     """Every quantity of a run, the rate first: step by step where the run has steps, else its total."""
     totals, time = _stretch(run, basis)
     whole: dict[Quantity, Series | float | None] = {
-        "tokens_per_s": run.steady_tokens_per_s if run.steady_tokens_per_s is not None else totals.tokens_per_s,
+        "tokens_per_s": run.steady_tokens_per_s if rate_basis == "steady" else totals.tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
         "samples_per_step": run.samples_trained / run.steps if run.steps else None,

@@ -137,7 +137,6 @@ def _first_fault(fault: Any) -> str:  # noqa: ANN401  # of pydantic
 
 def _compared(document: _Document) -> ComparedRun:
     run, current, tokens = document.run, document.recommendation.current, document.staleness.tokens
-    gpus = {"trainer": run.trainer_gpus, "sampler": run.sampler_gpus, "colocated": run.colocated_gpus}
     return ComparedRun(
         name=run.run_id,
         run_id=run.run_id,
@@ -158,24 +157,35 @@ def _compared(document: _Document) -> ComparedRun:
         first_step=None if run.window is None else run.window.first_step,
         last_step=None if run.window is None else run.window.last_step,
         steady_tokens_per_s=document.throughput.steady_tokens_per_s,
-        whole=GpuTime(
-            {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in document.ledger.states},
-            {role: count for role, count in gpus.items() if count},
-            round(run.duration_s * 1e9),
-            run.tokens_trained,
-            run.steps,
-        ),
-        whole_totals=Totals(
-            document.throughput.achieved_tokens_per_s,
-            None if tokens is None else tokens.mean,
-            None if tokens is None else float(tokens.p95),
-            document.staleness.in_flight_mean,
-            document.staleness.in_queue_mean,
-        ),
+        whole=_gpu_time(document),
+        whole_totals=_totals(document),
         staleness_tokens=() if tokens is None else tuple((each.staleness, each.tokens) for each in tokens.histogram),
         promised=tuple(_promised(rank, each) for rank, each in enumerate(document.actions, start=1)),
         settings=None,
         devices={},
+    )
+
+
+def _gpu_time(document: _Document) -> GpuTime:
+    run = document.run
+    gpus = {"trainer": run.trainer_gpus, "sampler": run.sampler_gpus, "colocated": run.colocated_gpus}
+    return GpuTime(
+        {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in document.ledger.states},
+        {role: count for role, count in gpus.items() if count},
+        round(run.duration_s * 1e9),
+        run.tokens_trained,
+        run.steps,
+    )
+
+
+def _totals(document: _Document) -> Totals:
+    tokens = document.staleness.tokens
+    return Totals(
+        document.throughput.achieved_tokens_per_s,
+        None if tokens is None else tokens.mean,
+        None if tokens is None else float(tokens.p95),
+        document.staleness.in_flight_mean,
+        document.staleness.in_queue_mean,
     )
 
 

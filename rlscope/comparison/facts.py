@@ -5,7 +5,7 @@ that every breakdown closes. Nothing is compared here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
 import numpy as np
@@ -169,21 +169,13 @@ class ComparedRun:
     model: ModelResult | None = None
     facts: RunFacts | None = None
 
-    @property
-    def limits_running(self) -> int | None:
-        """Requests that an engine may run at once."""
-        return self.layout.running_per_engine
-
 
 def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
     """What an analysis contributes."""
-    facts, model = analysis.run, analysis.model if isinstance(analysis.model, ModelResult) else None
-    window = facts.window
-    answers = analysis.answers
-    table = None if window is None else _table(analysis, Interval(window.start_ns, window.end_ns))
-    steady = None if table is None else _steady_time(analysis, table)
+    facts, window, answers = analysis.run, analysis.run.window, analysis.answers
+    model = analysis.model if isinstance(analysis.model, ModelResult) else None
     tokens = analysis.staleness.tokens
-    return ComparedRun(
+    whole = ComparedRun(
         name=facts.run_id if name is None else name,
         run_id=facts.run_id,
         source="run",
@@ -199,28 +191,30 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         last_step=None if window is None else window.last_step,
         steady_tokens_per_s=analysis.throughput.steady_tokens_per_s,
         whole=_whole_time(analysis),
-        whole_totals=Totals(
-            analysis.throughput.achieved_tokens_per_s,
-            None if tokens is None else tokens.mean,
-            None if tokens is None else float(tokens.p95),
-            analysis.staleness.in_flight_mean,
-            analysis.staleness.in_queue_mean,
-        ),
+        whole_totals=_whole_totals(analysis),
         staleness_tokens=() if tokens is None else tokens.histogram,
         promised=() if model is None else _promised(model.ranking.actions),
         settings=flattened(facts.settings),
         devices=_devices(answers.get("worker_devices")),
-        table=table,
-        steady=steady,
-        steady_totals=None if table is None else _steady_totals(analysis, table),
-        update_s=_update_s(analysis),
-        dropped_ratio=_dropped_ratio(answers.get("judged_outcomes")) if table is not None else None,
         passes=answers.get("pass_latency"),
         learning=answers.get("learning"),
         lengths=answers.get("response_lengths"),
         drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
         model=model,
         facts=facts,
+    )
+    table = None if window is None else _table(analysis, Interval(window.start_ns, window.end_ns))
+    return whole if table is None else _with_steps(whole, analysis, table)
+
+
+def _with_steps(run: ComparedRun, analysis: AnalysisResult, table: StepTable) -> ComparedRun:
+    return replace(
+        run,
+        table=table,
+        steady=_steady_time(analysis, table),
+        steady_totals=_steady_totals(analysis, table),
+        update_s=_update_s(analysis),
+        dropped_ratio=_dropped_ratio(analysis.answers.get("judged_outcomes")),
     )
 
 
@@ -238,8 +232,6 @@ def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, obj
 
 def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
     """The two halves of a run's steady stretch, as if they were two runs. Raises ValueError without one."""
-    from dataclasses import replace
-
     if run.table is None or run.steady is None:
         raise ValueError("a run without a steady stretch has no halves")
     middle, end = run.table.step.size // 2, run.table.step.size
@@ -288,6 +280,17 @@ def _whole_time(analysis: AnalysisResult) -> GpuTime:
     run = analysis.run
     states = {StateKey(each.role, each.state, each.reason): each.gpu_ns for each in analysis.ledger.states}
     return GpuTime(states, _gpus(run), round(run.duration_s * 1e9), run.tokens_trained, run.steps)
+
+
+def _whole_totals(analysis: AnalysisResult) -> Totals:
+    tokens = analysis.staleness.tokens
+    return Totals(
+        analysis.throughput.achieved_tokens_per_s,
+        None if tokens is None else tokens.mean,
+        None if tokens is None else float(tokens.p95),
+        analysis.staleness.in_flight_mean,
+        analysis.staleness.in_queue_mean,
+    )
 
 
 def _gpus(run: RunFacts) -> dict[str, int]:

@@ -231,7 +231,7 @@ def _kept_entry(kept: Path, signature: str, path: str) -> RunEntry | None:
         document = json.loads(kept.read_text(encoding="utf-8"))
         if document["signature"] != signature or document["entry"].keys() != {each.name for each in fields(RunEntry)}:
             return None
-        return _ENTRY.validate_python({**document["entry"], "path": path}, strict=True)
+        return _ENTRY.validate_json(json.dumps({**document["entry"], "path": path}), strict=True)
     # A ValidationError is a ValueError.
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None

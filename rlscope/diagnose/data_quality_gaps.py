@@ -1,9 +1,10 @@
 """The trace is incomplete.
 
-Symptom: unreadable files, rows dropped by capture, workers that never stopped, unattributed time.
+Symptom: unreadable files, rows dropped by capture, rows that are missing or stored twice, workers that never stopped,
+unattributed time.
 Evidence: their counts, and the share of GPU-seconds that is unattributed.
-Threshold: any skipped file or dropped row, or 10% unattributed, as much as the verdict tolerates on one side. Critical
-from 25% unattributed, because the verdict can then be about the wrong cause.
+Threshold: any skipped file, dropped or missing row, or 10% unattributed, as much as the verdict tolerates on one side.
+Critical from 25% unattributed, because the verdict can then be about the wrong cause.
 Remedy: read the list of gaps under data quality; add hooks for the phases that are missing; increase the recorder's
 buffers.
 Limits: in a run that is still being written, workers have no end yet. They are listed but do not trigger the rule.
@@ -28,7 +29,8 @@ def find(evidence: Evidence) -> Finding | None:
     unattributed_gpu_s = evidence.state_gpu_s("unattributed")
     share_ratio = unattributed_gpu_s / total_gpu_s if total_gpu_s else None
     hidden = share_ratio is not None and share_ratio >= WARNING_SHARE_RATIO
-    if not quality.skipped_files and not dropped_rows and not hidden:
+    concerned_rows = quality.completeness.concerned_rows
+    if not quality.skipped_files and not dropped_rows and not concerned_rows and not hidden:
         return None
     return Finding(
         rule="data_quality_gaps",
@@ -37,6 +39,7 @@ def find(evidence: Evidence) -> Finding | None:
         evidence={
             "skipped_files": len(quality.skipped_files),
             "dropped_rows": dropped_rows,
+            "missing_rows": concerned_rows,
             "workers_without_end": len(quality.workers_without_end),
             "unattributed_share_ratio": share_ratio,
         },
@@ -49,7 +52,8 @@ RULE = FindingRule(
     name="data_quality_gaps",
     title="Gaps in the data",
     sentences=(
-        "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Without an end: {workers_without_end}. "
+        "Skipped: {skipped_files}. Dropped by capture: {dropped_rows}. Missing, damaged or stored "
+        "twice: {missing_rows}. Without an end: {workers_without_end}. "
         "Unattributed: {unattributed_share_ratio} of GPU time.",
     ),
     remedy="Read every number with these gaps in mind; data quality lists each of them. Wrap unattributed phases in "

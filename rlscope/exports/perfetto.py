@@ -201,7 +201,7 @@ class _TraceFile:
         content = self._batch.SerializeToString()
         self._file.write(content)
         self._written_bytes += len(content)
-        self._batch.Clear()
+        self._batch = self._proto.Trace()  # A message that is cleared keeps its memory.
 
     def _begin(self, start_ns: int) -> None:
         """What the sequence starts from: its clocks, of which one is UTC, and that nothing is interned yet."""

@@ -19,6 +19,8 @@ from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 
 NO_OPTIONS: Final = ImportOptions()
+RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
+"""Where a run begins whose files have no times: at the start of the year 2000, which no reader takes for its date."""
 _MANIFEST: Final = "run.json"
 
 
@@ -95,7 +97,8 @@ def import_run(
     first = recognise(path, options.framework)
     others = [_joined(each, first.importer.name) for each in options.with_files]
     engines = [_joined(each, None) for each in options.engine_logs]
-    target = ImportTarget(folder, _run_id(path), relative_origin_ns=0)
+    _refuse_same_steps((first, *others))
+    target = ImportTarget(folder, _run_id(path), relative_origin_ns=RELATIVE_ORIGIN_NS)
     target.knows_samplers = bool(engines) or any(tells_samplers(each.source) for each in (first, *others))
     eras: dict[str, None] = {}
     for each in sorted((first, *others), key=_rank):
@@ -115,6 +118,18 @@ def import_run(
             next_step="Pass another file.",
         )
     return target.finish(first.importer.name, ", ".join(eras) or None)
+
+
+def _refuse_same_steps(files: Sequence[Recognised]) -> None:
+    """Two logs of one trainer would count each of its steps twice."""
+    same = [each.source.path for each in files if not each.importer.is_companion and tells_trainer(each.source)]
+    if len(same) > 1:
+        raise ImportFileError.of(
+            same[1],
+            found=f"the steps of a trainer, as in {same[0]}",
+            expected="one file with them",
+            next_step="Leave one out; a .wandb file or TensorBoard events have times, a console log has none.",
+        )
 
 
 def _joined(path: Path, framework: str | None) -> Recognised:

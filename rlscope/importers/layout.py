@@ -7,9 +7,14 @@ of a step leave of it stays empty, and the ledger shows it as unattributed.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Final
 
 from rlscope.importers.dialect import Kind, Party, Phase
 from rlscope.importers.steps import PartySteps, Step, phase_value
+
+_LATE_RATIO: Final = 0.05
+"""Of the time between the first and the last row: by so much more the steps may last, since rows are written late."""
+_LATE_NS: Final = 60 * 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,25 +119,47 @@ def _auto_is_inside(steps: PartySteps) -> bool:
 
 
 def _place(steps: PartySteps, origin_ns: int, auto_inside: bool) -> Iterator[PlacedStep]:
-    last_ns: int | None = None
+    durations: list[_Durations] = []
     previous: Step | None = None
     for step in steps.steps:
-        durations = _durations(steps.party, step, auto_inside, previous)
+        durations.append(_durations(steps.party, step, auto_inside, previous))
         previous = step
-        before_ns, inside_ns, after_ns = durations.lengths_ns()
-        whole_ns = before_ns + inside_ns + after_ns
-        end_ns = (origin_ns if last_ns is None else last_ns) + whole_ns if step.end_ns is None else step.end_ns
-        first_ns = end_ns - whole_ns
-        start_ns = first_ns if last_ns is None else max(last_ns, first_ns)
-        if end_ns <= start_ns:
-            continue
-        pieces = (
-            *_row_of_pieces(durations.before, first_ns, first_ns + before_ns),
-            *_row_of_pieces(durations.inside, first_ns + before_ns, end_ns - after_ns),
-            *_row_of_pieces(durations.after, end_ns - after_ns, end_ns),
-        )
-        yield PlacedStep(step, start_ns, end_ns, tuple(_clipped(pieces, start_ns)))
-        last_ns = end_ns
+    ends_ns = _ends_ns(steps.steps, [sum(each.lengths_ns()) for each in durations], origin_ns)
+    for step, each, end_ns in zip(steps.steps, durations, ends_ns, strict=True):
+        before_ns, inside_ns, after_ns = each.lengths_ns()
+        start_ns = end_ns - before_ns - inside_ns - after_ns
+        if end_ns > start_ns:
+            pieces = (
+                *_row_of_pieces(each.before, start_ns, start_ns + before_ns),
+                *_row_of_pieces(each.inside, start_ns + before_ns, end_ns - after_ns),
+                *_row_of_pieces(each.after, end_ns - after_ns, end_ns),
+            )
+            yield PlacedStep(step, start_ns, end_ns, pieces)
+
+
+def _ends_ns(steps: tuple[Step, ...], lengths_ns: list[int], origin_ns: int) -> list[int]:
+    """When each step ended: when it was logged, or before that where the next step must have begun earlier.
+
+    Metrics are written a moment after the step; laid out from the last step back, every duration stays whole.
+    """
+    ends_ns: list[int] = []
+    last_ns = origin_ns
+    for step, length_ns in zip(steps, lengths_ns, strict=True):
+        last_ns = last_ns + length_ns if step.end_ns is None else step.end_ns
+        ends_ns.append(last_ns)
+    for index in range(len(steps) - 2, -1, -1):
+        ends_ns[index] = min(ends_ns[index], ends_ns[index + 1] - lengths_ns[index + 1])
+    return ends_ns
+
+
+def contradicts_times(steps: PartySteps, is_separate: bool) -> bool:
+    """Whether the steps last longer than the time between the rows that state them, so that these mean nothing."""
+    counted, auto_inside = _counted(steps, is_separate), _auto_is_inside(steps)
+    lengths_ns = [sum(_durations(counted.party, step, auto_inside, None).lengths_ns()) for step in counted.steps]
+    stamps = [step.end_ns for step in counted.steps if step.end_ns is not None]
+    if len(stamps) < 2:
+        return False
+    return sum(lengths_ns[1:]) > (1.0 + _LATE_RATIO) * (stamps[-1] - stamps[0]) + _LATE_NS
 
 
 def _row_of_pieces(parts: tuple[tuple[Kind, float], ...], start_ns: int, end_ns: int) -> Iterator[Piece]:
@@ -141,9 +168,3 @@ def _row_of_pieces(parts: tuple[tuple[Kind, float], ...], start_ns: int, end_ns:
         if stop_ns > start_ns:
             yield Piece(kind, start_ns, stop_ns)
         start_ns = stop_ns
-
-
-def _clipped(pieces: tuple[Piece, ...], start_ns: int) -> Iterator[Piece]:
-    for piece in pieces:
-        if piece.end_ns > start_ns:
-            yield Piece(piece.kind, max(start_ns, piece.start_ns), piece.end_ns)

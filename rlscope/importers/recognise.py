@@ -3,7 +3,9 @@
 Two importers that both could is an error that names them; the user then decides with `--as`.
 """
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Collection, Iterator, Sequence
+from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -13,6 +15,7 @@ from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, Source, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
+from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
@@ -23,21 +26,24 @@ from rlscope.importers.steps import CARRIERS, carrier_of
 from rlscope.importers.vllm import VLLM_LOG
 
 IMPORTERS: Final[tuple[Importer, ...]] = (
-    *step_importers(),
     NEMO_RL_CONSOLE,
     SKYRL_CONSOLE,
     SLIME_CONSOLE,
     PRIME_RL,
     MILES_DASHBOARD,
     AREAL_SESSIONS,
+    *step_importers(),
     SGLANG_LOG,
     SGLANG_REQUESTS,
+    NEMO_RL_SAMPLES,
     VLLM_LOG,
 )
-"""All of them; those that add to a run that another file tells last."""
-_FILES_LOOKED_AT: Final = 2000
+"""All of them: of two of one name the first is asked first; those that only add to a run come last."""
+_FILES_LOOKED_AT: Final = 500
+_NAMES_LOOKED_AT: Final = 50_000
 _DEEPEST: Final = 5
 _NAMED: Final = 5
+_NEIGHBOURS: Final = 20
 
 
 class Recognised(NamedTuple):
@@ -125,13 +131,37 @@ def _in_folder(folder: Path, framework: str | None) -> Recognised:
     return best[0]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """Files of a folder that could hold metrics, by their names, without following links."""
+def also_recognised(path: Path, given: Collection[Path]) -> list[tuple[Path, str, str]]:
+    """Other files beside a path, or in a folder, that could be of the same run: name, kind, and the flag to pass."""
+    folder = path if path.is_dir() else path.parent
+    if (folder / "run.json").is_file() or not folder.is_dir():
+        return []
+    known = {each.resolve() for each in given}
+    found: list[tuple[Path, str, str]] = []
+    for other in islice(_files(folder, _DEEPEST if path.is_dir() else 1), _NEIGHBOURS):
+        if other.resolve() not in known:
+            importers = _candidates(_open(other), None)
+            if importers:
+                adds = importers[0].is_companion
+                how = "pass it with --engine-log" if adds else "pass it with --with if it holds another side of the run"
+                found.append((other, importers[0].kind, how))
+    return found
+
+
+def _files(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
+    """Files of a folder that could hold metrics or logs, by their names, without following links, to some depth."""
     patterns = tuple(dict.fromkeys(pattern for carrier in CARRIERS for pattern in carrier.files))
-    for path in sorted(folder.rglob("*")):
-        is_shallow = len(path.relative_to(folder).parts) <= _DEEPEST
-        if is_shallow and path.is_file() and not path.is_symlink() and any(path.match(each) for each in patterns):
-            yield path
+    seen = 0
+    for where, folders, names in os.walk(folder):
+        is_deep = len(Path(where).relative_to(folder).parts) >= deepest
+        folders[:] = [] if is_deep else sorted(folders)
+        for name in sorted(names):
+            seen += 1
+            path = Path(where, name)
+            if any(fnmatch(name, each) for each in patterns) and path.is_file() and not path.is_symlink():
+                yield path
+        if seen > _NAMES_LOOKED_AT:
+            return
 
 
 def _nothing_known(path: Path, framework: str | None) -> ImportFileError:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.trace.imported import SourceFile
@@ -39,6 +39,17 @@ class MetricRow:
     values: Mapping[str, float]
 
 
+class GpuReading(NamedTuple):
+    """One reading of one GPU of the machine that logs."""
+
+    time_ns: int
+    index: int
+    busy_ratio: float | None
+    sm_active_ratio: float | None
+    memory_used_bytes: float | None
+    power_w: float | None
+
+
 @dataclass(slots=True)
 class Tally:
     """What is counted while a file is read, and what it says about the run besides its rows."""
@@ -49,6 +60,8 @@ class Tally:
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the run as the framework wrote them, nested as they were."""
     host: str | None = None
+    gpu_readings: list[GpuReading] = field(default_factory=list[GpuReading])
+    """Every few seconds one a GPU: some ten thousand a day."""
 
     def source_file(self, path: Path) -> SourceFile:
         """What is kept of the file in run.json."""

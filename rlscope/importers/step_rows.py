@@ -12,7 +12,7 @@ from typing import Final, Literal
 from rlscope.importers.dialect import Kind
 from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import Importer, Progress, Source
-from rlscope.importers.layout import Piece, PlacedStep, open_ratio, placed_steps
+from rlscope.importers.layout import Piece, PlacedStep, contradicts_times, open_ratio, placed_steps
 from rlscope.importers.steps import PartySteps, Step, StepLog, derived_gpus, read_steps, recognise_steps
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import COMPLETE_RATIO, Certainty
@@ -59,6 +59,13 @@ def step_importers() -> tuple[Importer, ...]:
 def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
     """Add the workers and rows that a log of steps shows."""
     for each in log.parties:
+        if contradicts_times(each, log.is_separate):
+            target.note(
+                f"The steps of the {each.party.worker} last longer than the time between the rows that state them, so "
+                "these times are not used"
+            )
+            for step in each.steps:
+                step.end_ns = None
         placed = placed_steps(each, target.relative_origin_ns, log.is_separate)
         if not placed:
             continue
@@ -77,8 +84,39 @@ def fill(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
         else:
             _fill_sampler(worker_id, placed, target)
         _report(log, worker_id, placed, target)
+    _add_readings(log, target, options)
     target.add_config(gpus_per_engine=options.gpus_per_engine)
     target.add_config(**log.settings())
+
+
+def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) -> None:
+    """Readings of the GPUs of whose worker is known: the user's word, or the only worker of a run that shares them."""
+    shared = None if log.is_separate or not log.parties else log.parties[0].party.worker
+    unowned: set[int] = set()
+    for each in log.gpu_readings:
+        owner = options.gpu_owners.get(each.index, shared)
+        if owner is None:
+            unowned.add(each.index)
+            continue
+        target.add(
+            "gpu_samples",
+            {
+                "worker_id": owner,
+                "gpu_id": str(each.index),
+                "time_ns": each.time_ns,
+                "busy_ratio": each.busy_ratio,
+                "sm_active_ratio": each.sm_active_ratio,
+                "memory_used_bytes": each.memory_used_bytes,
+                "power_w": each.power_w,
+                "source": "gpm" if each.sm_active_ratio is not None else "nvml",
+            },
+        )
+        target.say_origin("gpu_samples", Certainty.RECORDED)
+    if unowned:
+        target.note(
+            f"The file has readings of {len(unowned)} GPUs and does not say whose they are: pass "
+            f"--gpu-owner {min(unowned)}-{max(unowned)}=trainer"
+        )
 
 
 def _gpus(
@@ -88,14 +126,15 @@ def _gpus(
     if role == "controller":
         return 0
     side = "trainer" if role == "colocated" else role
-    derived = derived_gpus(steps) if steps is not None else None
+    stated = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side)
+    derived = derived_gpus(steps) if steps is not None and not stated else None
     if derived is not None and log.is_separate and steps is not None and steps.party.gpu_work is not None:
         target.note(
             f"The throughput that {log.dialect.title} logs implies {derived} GPUs; whether samplers are among them "
             "depends on its release, so they are not counted"
         )
         derived = None
-    known = options.gpus.get(role) or options.gpus.get(side) or log.gpus(side) or derived
+    known = stated or derived
     if known is None:
         target.note(
             f"No file says how many GPUs the {side} has: it is counted as one, so shares of its time are right and "

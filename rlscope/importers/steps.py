@@ -19,12 +19,12 @@ from rlscope.importers.dialect import Dialect, Party, Paths, Phase
 from rlscope.importers.dialects import DIALECTS
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.records import CSV, JSONL, SQLITE, TRAINER_STATE
-from rlscope.importers.rows import Carrier, MetricRow, Tally
+from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally
 from rlscope.importers.target import ImportTarget
 from rlscope.importers.tensorboard import TENSORBOARD
 from rlscope.importers.wandb import WANDB
 
-CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, JSONL, CSV, TRAINER_STATE, CONSOLE)
+CARRIERS: Final = (WANDB, TENSORBOARD, SQLITE, TRAINER_STATE, JSONL, CSV, CONSOLE)
 """Those that are sure of their form first."""
 _ROWS_TO_KNOW: Final = 200
 _BYTES_TO_KNOW: Final = 16 << 20
@@ -61,6 +61,7 @@ class StepLog:
     parties: tuple[PartySteps, ...]
     config: Mapping[str, Any]
     host: str | None
+    gpu_readings: tuple[GpuReading, ...] = ()
 
     def gpus(self, role: str) -> int | None:
         """GPUs of a role, by the framework's own config."""
@@ -234,7 +235,15 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
     era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
-    return StepLog(dialect, era, _is_separate(dialect, met, tally.config), parties, tally.config, tally.host)
+    return StepLog(
+        dialect,
+        era,
+        _is_separate(dialect, met, tally.config),
+        parties,
+        tally.config,
+        tally.host,
+        tuple(tally.gpu_readings),
+    )
 
 
 def _is_separate(dialect: Dialect, met: frozenset[str], config: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +50,19 @@ class ImportOptions:
     """`--engine-log`: logs of the engines, one each."""
 
 
+class StepTimes(NamedTuple):
+    """What the samples of a step need of it."""
+
+    generated_ns: int
+    """When its generation ended."""
+    trained_ns: int
+    """When its training began."""
+    version: int
+    """The last one published before."""
+    is_synchronous: bool
+    """Whether that version sampled it."""
+
+
 class ImportTarget:
     """Collects one run; several importers may fill it, each with what its file knows. Later facts never undo earlier.
 
@@ -67,6 +80,10 @@ class ImportTarget:
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
+        self.samplers_id: str | None = None
+        """The worker that generated, where one did for all of the run."""
+        self.steps: dict[int, StepTimes] = {}
+        """By step, for what tells of a step's samples but not when."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
         self._applied: list[dict[str, Any]] = []
@@ -135,6 +152,10 @@ class ImportTarget:
         """
         self.add_worker(worker_id, "sampler", **facts)
         self._engines[worker_id] = None
+
+    def setting(self, name: str) -> object:
+        """A setting of the run that was added before; None where there is none."""
+        return self._config.get(name)
 
     @property
     def engines(self) -> tuple[str, ...]:

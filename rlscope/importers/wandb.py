@@ -6,6 +6,8 @@ is torn is what a killed run leaves. The layout is that of LevelDB's log
 (https://github.com/google/leveldb/blob/main/doc/log_format.md), records are the messages of wandb_internal.proto.
 """
 
+import math
+import re
 from collections.abc import Iterator
 from io import BufferedReader
 from pathlib import Path
@@ -15,7 +17,8 @@ from zlib import crc32
 
 from rlscope.importers.importer import Progress, Source
 from rlscope.importers.protobuf import BrokenMessageError, fields, real, signed, text
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.rows import Carrier, GpuReading, MetricRow, Tally, parsed_json, row_of
+from rlscope.importers.rows import number as number_of
 
 _MAGIC: Final = b":W&B"
 _HEADER_BYTES: Final = 7
@@ -27,6 +30,8 @@ _LARGEST_RECORD: Final = 64 << 20
 _HISTORY, _CONFIG, _RUN = 2, 5, 17
 _KEY, _NESTED_KEY, _INTEGER, _NUMBER, _JSON = 1, 2, 5, 6, 16
 _RUN_HOST, _RUN_CONFIG = 13, 4
+_STATS, _STATS_TIME, _STATS_ITEM = 7, 2, 3
+_GPU_METRIC: Final = re.compile(r"gpu\.(\d{1,3})\.(gpu|smActive|memoryAllocatedBytes|powerWatts)")
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
@@ -49,6 +54,8 @@ def _read_record(record: bytes, tally: Tally) -> Iterator[MetricRow]:
             _keep_config(value, tally)
         elif number == _RUN:
             _keep_run(value, tally)
+        elif number == _STATS:
+            tally.gpu_readings += _gpu_readings(value)
 
 
 def _keep_run(message: bytes, tally: Tally) -> None:
@@ -57,6 +64,42 @@ def _keep_run(message: bytes, tally: Tally) -> None:
             _keep_config(value, tally)
         elif number == _RUN_HOST:
             tally.host = text(value) or None
+
+
+def _gpu_readings(message: bytes) -> list[GpuReading]:
+    """The readings of one sample of the machine: `gpu.0.gpu` in percent, `gpu.0.memoryAllocatedBytes`, ..."""
+    time_ns = 0
+    for number, value in fields(message):
+        if number == _STATS_TIME and isinstance(value, bytes):
+            parts = {part: int(held) for part, held in fields(value) if isinstance(held, int)}
+            time_ns = parts.get(1, 0) * 10**9 + parts.get(2, 0)
+    by_gpu: dict[int, dict[str, float]] = {}
+    for name, value in _items(message, _STATS_ITEM):
+        found = _GPU_METRIC.fullmatch(name)
+        if found is not None:
+            by_gpu.setdefault(int(found[1]), {})[found[2]] = _as_number(value)
+    return [
+        GpuReading(
+            time_ns,
+            index,
+            _ratio(values.get("gpu")),
+            _ratio(values.get("smActive")),
+            values.get("memoryAllocatedBytes"),
+            values.get("powerWatts"),
+        )
+        for index, values in by_gpu.items()
+        if time_ns
+    ]
+
+
+def _as_number(value: object) -> float:
+    if isinstance(value, str):
+        value = number_of(value)
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _ratio(percent: float | None) -> float | None:
+    return None if percent is None or not 0.0 <= percent <= 100.0 else percent / 100.0
 
 
 def _keep_config(message: bytes, tally: Tally) -> None:

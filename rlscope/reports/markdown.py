@@ -3,9 +3,7 @@
 Strings from the run are escaped: no markup, no mentions, no links.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
@@ -16,9 +14,7 @@ from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, RolePart, brief_of
 from rlscope.reports.text.names import preemption_sentence
 from rlscope.reports.text.rules import TITLE, FiredRule, fired_rules
-
-_MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
-_ZERO_WIDTH_SPACE: Final = "\u200b"
+from rlscope.text_out import for_markdown
 
 
 def as_markdown(analysis: AnalysisResult) -> str:
@@ -39,14 +35,14 @@ def as_markdown(analysis: AnalysisResult) -> str:
 
 
 def _verdict(brief: Brief) -> Iterator[str]:
-    yield f"### {plain_words(brief.label)} — {plain_words(brief.headline)}"
+    yield f"### {for_markdown(brief.label)} — {for_markdown(brief.headline)}"
     yield ""
     if brief.alarm is not None:
-        yield f"> **Alarm.** {plain_words(brief.alarm)}"
+        yield f"> **Alarm.** {for_markdown(brief.alarm)}"
         yield ""
-    yield f"**Why:** {plain_words(brief.why)}"
+    yield f"**Why:** {for_markdown(brief.why)}"
     yield ""
-    yield f"**Next:** {plain_words(brief.next_step)}"
+    yield f"**Next:** {for_markdown(brief.next_step)}"
     yield ""
 
 
@@ -59,7 +55,7 @@ def _actions(brief: Brief) -> Iterator[str]:
 
 
 def _gpu_time(brief: Brief) -> Iterator[str]:
-    yield f"**GPU time, whole run:** {plain_words(brief.spent)}"
+    yield f"**GPU time, whole run:** {for_markdown(brief.spent)}"
     yield ""
     rows = [(role.role, _priced(role.gpu_time, role.money), _parts(role.named)) for role in brief.roles]
     yield from table(("", "GPU time", "largest states"), rows)
@@ -70,21 +66,21 @@ def _gpu_time(brief: Brief) -> Iterator[str]:
 
 def _layout(brief: Brief) -> Iterator[str]:
     if brief.choice is None:
-        yield f"**Recommended layout:** {plain_words(brief.no_choice)}"
+        yield f"**Recommended layout:** {for_markdown(brief.no_choice)}"
         yield ""
     else:
-        yield f"**Recommended layout:** {plain_words(brief.choice.headline)}. {plain_words(brief.choice.why)}"
+        yield f"**Recommended layout:** {for_markdown(brief.choice.headline)}. {for_markdown(brief.choice.why)}"
         yield ""
         yield from table(("", *brief.choice.columns), [(name, *values) for name, values in brief.choice.rows])
     achieved = brief.achieved
-    yield f"**{plain_words(achieved.name)}:** {plain_words(achieved.value)}, {plain_words(achieved.note)}"
+    yield f"**{for_markdown(achieved.name)}:** {for_markdown(achieved.value)}, {for_markdown(achieved.note)}"
     yield ""
 
 
 def _preemptions(analysis: AnalysisResult) -> Iterator[str]:
     sentence = preemption_sentence(analysis.model) if isinstance(analysis.model, ModelResult) else None
     if sentence is not None:
-        yield f"**KV cache:** {plain_words(sentence)}"
+        yield f"**KV cache:** {for_markdown(sentence)}"
         yield ""
 
 
@@ -105,9 +101,9 @@ def _fired(analysis: AnalysisResult) -> Iterator[str]:
 
 
 def _data(brief: Brief) -> Iterator[str]:
-    yield f"{'⚠' if brief.gaps else '✓'} {plain_words(brief.quality)}"
+    yield f"{'⚠' if brief.gaps else '✓'} {for_markdown(brief.quality)}"
     yield ""
-    yield f"<sub>{plain_words(brief.run_id)} · {plain_words(brief.about)}</sub>"
+    yield f"<sub>{for_markdown(brief.run_id)} · {for_markdown(brief.about)}</sub>"
 
 
 def _parts(parts: Iterable[RolePart]) -> str:
@@ -130,11 +126,4 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(plain_words, cells)) + " |"
-
-
-def plain_words(words: str) -> str:
-    """Text on one line, with Markdown, HTML, mentions and links escaped."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in words).split())
-    plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
-    return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")
+    return "| " + " | ".join(map(for_markdown, cells)) + " |"

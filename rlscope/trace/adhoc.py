@@ -1,7 +1,8 @@
 """One question to an open run by name, the file of ad-hoc SQL, and a table as text, CSV, JSON or Parquet."""
 
+import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from typing import Final
 import polars as pl
 
 from rlscope.errors import OutputError, QueryError
+from rlscope.text_out import as_bytes, escaped_json, for_csv, one_line
 from rlscope.trace.query import Argument, ask, standard_arguments
 from rlscope.trace.questions import Question, find_question, questions
 from rlscope.trace.store import OpenRun
@@ -117,9 +119,16 @@ def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | N
 
 
 def write_file(path: Path, content: bytes) -> Path:
-    """Write a file and return its path. Raises OutputError where that is not possible."""
+    """Write a file and return its path. Raises OutputError where that is not possible.
+
+    It is written beside its name and takes its place whole: a link of that name is replaced, not followed. Only a
+    device or a pipe is written to.
+    """
     try:
-        path.write_bytes(content)
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+        else:
+            _put(path, content)
     except OSError as error:
         raise OutputError.of(
             path,
@@ -130,14 +139,25 @@ def write_file(path: Path, content: bytes) -> Path:
     return path
 
 
+def _put(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
 def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:
     match table_format:
         case TableFormat.TEXT:
-            return _text(frame).encode()
+            return as_bytes(_text(_safe(frame, one_line)))
         case TableFormat.CSV:
-            return _flat(frame).write_csv().encode()
+            return as_bytes(_safe(_flat(frame), for_csv).write_csv())
         case TableFormat.JSON:
-            return (frame.write_json() + "\n").encode()
+            return as_bytes(escaped_json(frame.write_json()) + "\n")
         case TableFormat.PARQUET:
             from io import BytesIO
 
@@ -158,6 +178,18 @@ def _text(frame: pl.DataFrame) -> str:
         tbl_formatting="ASCII_MARKDOWN",
     ):
         return f"{frame}\n"
+
+
+def _safe(frame: pl.DataFrame, write: Callable[[str], str]) -> pl.DataFrame:
+    """The frame with each text, and each name of a column, as the format can hold it; each distinct text once."""
+    columns: list[pl.Series] = []
+    for column in frame:
+        if column.dtype == pl.String:
+            texts = [text for text in column.unique().to_list() if text is not None]
+            changed = {text: safe for text in texts if (safe := write(text)) != text}
+            column = column.replace(changed) if changed else column
+        columns.append(column.alias(write(column.name)))
+    return pl.DataFrame(columns) if columns else frame
 
 
 def _flat(frame: pl.DataFrame) -> pl.DataFrame:

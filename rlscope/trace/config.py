@@ -1,7 +1,8 @@
 """The settings of the run: the `config` of run.json, typed. Every entry may be missing."""
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -112,8 +113,36 @@ def run_config_schema() -> dict[str, Any]:
     return json_schema(_MODEL)
 
 
+_LEAST: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("max_staleness", "batches_ahead", "total_steps", "gpu_hour_price"), 0),
+    **dict.fromkeys(("n_gpus", "samples_per_step", "group_size", "max_output_tokens"), 1),
+    **dict.fromkeys(("max_in_flight_samples", "max_running_samples", "queue_capacity_samples"), 1),
+    **dict.fromkeys(("max_running_per_engine", "gpus_per_engine", "gpus_per_trainer_replica"), 1),
+}
+"""The least that each number can be. A limit of 0 would let nothing run: whoever writes it means that there is none."""
+_MOST_BATCHES_AHEAD: Final = 10_000
+
+
 def read_config(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
     """The config, and one sentence for each entry that does not fit the trace format (it is then left out)."""
+    config, gaps = _of_types(raw)
+    wrong = {name: value for name in _LEAST if not _is_in_range(name, value := getattr(config, name))}
+    return replace(config, **dict.fromkeys(wrong)), (*gaps, *(_range_gap(*each) for each in wrong.items()))
+
+
+def _is_in_range(name: str, value: float | None) -> bool:
+    if value is None:
+        return True
+    most = _MOST_BATCHES_AHEAD if name == "batches_ahead" else float("inf")
+    return math.isfinite(value) and _LEAST[name] <= value <= most
+
+
+def _range_gap(name: str, value: object) -> str:
+    most = f" and at most {_MOST_BATCHES_AHEAD:,}" if name == "batches_ahead" else ""
+    return f"run.json: config.{name} is {value!r}, expected at least {_LEAST[name]:g}{most}; it is ignored"
+
+
+def _of_types(raw: Mapping[str, object]) -> tuple[RunConfig, tuple[str, ...]]:
     try:
         return _MODEL.validate_python(dict(raw)), ()
     except ValidationError as error:

@@ -5,25 +5,29 @@ A damaged file is skipped and listed with the reason. Only an unknown format, or
 
 import json
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeGuard, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN, arrow_schema
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN
 
 from rlscope.errors import RunFolderError
+from rlscope.text_out import cleaned, for_terminal
+from rlscope.trace.footers import LATEST_NS, Footer, read_footer
 from rlscope.trace.imported import Imported, read_imported
 
-_MAGIC: Final = b"PAR1"
-_SMALLEST_PARQUET_BYTES: Final = 12
+RUN_FILE: Final = "run.json"
+_GLOBS: Final = "*?[]{}"
+"""By these a reader takes one name for several."""
+_HALF_A_PAIR: Final = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
+LARGEST_JSON_BYTES: Final = 4 * 10**6
+"""Of run.json or a worker file: the settings of a run are a few kilobytes."""
+_MOST_NAME_CHARACTERS: Final = 1_000
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
 _TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
-_LATEST_NS: Final = 1 << 62
-"""In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +42,35 @@ class RunManifest:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A readable file of a table."""
+
+    path: Path
+    footer: Footer
+
+
+@dataclass(frozen=True, slots=True)
 class TableFiles:
     """The readable files of one table, and the columns found in them."""
 
     paths: tuple[Path, ...]
     columns: frozenset[str]
     rows: int
+    is_plain: bool = False
+    """Whether every column of every file has exactly the contract's type."""
+    files: tuple[StoredFile, ...] = ()
+    """The same files, each with its footer."""
+
+
+def table_of(files: tuple[StoredFile, ...]) -> TableFiles:
+    """A table that consists of these files."""
+    return TableFiles(
+        paths=tuple(file.path for file in files),
+        columns=frozenset(name for file in files for name in file.footer.columns),
+        rows=sum(file.footer.rows for file in files),
+        is_plain=all(file.footer.is_plain for file in files),
+        files=files,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +83,7 @@ class SkippedFile:
 
 def read_manifest(folder: Path) -> RunManifest:
     """Read run.json. Raises RunFolderError for what is no run, or a format that this version does not know."""
-    path = folder / "run.json"
+    path = folder / RUN_FILE
     if not folder.is_dir():
         raise RunFolderError.of(
             folder,
@@ -64,7 +91,7 @@ def read_manifest(folder: Path) -> RunManifest:
             expected="the folder of a run",
             next_step="Pass the folder that RLSCOPE_RUN_DIR named while the run was recorded.",
         )
-    if not path.is_file():
+    if not path.exists():
         raise RunFolderError.of(
             folder,
             found="no run.json",
@@ -75,9 +102,17 @@ def read_manifest(folder: Path) -> RunManifest:
 
 
 def _json_object(path: Path) -> Mapping[str, object]:
+    why = irregularity(path, path.parent if path.name == RUN_FILE else path.parent.parent)
+    if why is not None:
+        raise RunFolderError.of(path, found=why, expected="a JSON file of its own", next_step="Copy the file there.")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        if path.stat().st_size > LARGEST_JSON_BYTES:
+            raise ValueError(f"more than {LARGEST_JSON_BYTES:,} bytes")
+        text = path.read_text(encoding="utf-8")
+        document = json.loads(text)
+        # Half of a pair is no character, and no table can hold it.
+        document = cleaned(document) if _HALF_A_PAIR.search(text) else document
+    except (OSError, ValueError, RecursionError) as error:
         raise RunFolderError.of(
             path, found=f"text that is not JSON ({error})", expected="a JSON object", next_step="Restore the file."
         ) from error
@@ -86,6 +121,23 @@ def _json_object(path: Path) -> Mapping[str, object]:
             path, found=f"a JSON {type(document).__name__}", expected="a JSON object", next_step="Restore the file."
         )
     return cast("Mapping[str, object]", document)
+
+
+def irregularity(path: Path, folder: Path) -> str | None:
+    """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
+    if not path.name.isprintable() or any(mark in path.name for mark in _GLOBS):
+        return "a file whose name can stand for others, or cannot be printed"
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            return "a folder"
+        if not stat.S_ISREG(mode):
+            return "a pipe, a socket or a device"
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return "a link that leads out of the run folder"
+    except (OSError, RuntimeError) as error:
+        return f"what cannot be opened ({error})"
+    return None
 
 
 def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
@@ -100,7 +152,7 @@ def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
     config = document.get("config")
     created_ns = document.get("created_ns")
     return RunManifest(
-        run_id=str(document.get("run_id") or path.parent.name),
+        run_id=str(document.get("run_id") or path.parent.name)[:_MOST_NAME_CHARACTERS],
         created_ns=created_ns if is_integer(created_ns) else None,
         config=cast("Mapping[str, object]", config) if isinstance(config, dict) else {},
         imported=read_imported(document.get("imported")),
@@ -147,7 +199,7 @@ def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
 
 
 def _is_too_late(value: object) -> bool:
-    return isinstance(value, int) and value >= _LATEST_NS
+    return isinstance(value, int) and value >= LATEST_NS
 
 
 def _late_fault(key: str, value: object) -> str:
@@ -160,24 +212,21 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
 
     Damage inside a file does not show in its footer.
     """
-    good: list[Path] = []
+    stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
-    columns: set[str] = set()
-    rows = 0
     for path in _parquet_files(folder / table):
-        why, schema, file_rows = _check(path, table)
-        if why is not None:
-            skipped.append(SkippedFile(_name(folder, path), why))
+        footer = irregularity(path, folder) or read_footer(path, table)
+        if isinstance(footer, str):
+            skipped.append(SkippedFile(_name(folder, path), footer))
             continue
-        good.append(path)
-        columns.update(schema)
-        rows += file_rows
-    return TableFiles(tuple(good), frozenset(columns), rows), skipped
+        stored.append(StoredFile(path, footer))
+    return table_of(tuple(stored)), skipped
 
 
 def table_fault(path: Path, table: str) -> str | None:
     """Why a file of a table cannot be read, by its envelope and footer; None when it can."""
-    return _check(path, table)[0]
+    footer = irregularity(path, path.parent.parent) or read_footer(path, table)
+    return footer if isinstance(footer, str) else None
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
@@ -191,65 +240,5 @@ def _worker_and_sequence(path: Path) -> tuple[str, int, str]:
     return (worker_id, int(sequence), "") if sequence.isdecimal() else (path.stem, -1, path.stem)
 
 
-def _check(path: Path, table: str) -> tuple[str | None, list[str], int]:
-    try:
-        why = _envelope_fault(path)
-        if why is not None:
-            return why, [], 0
-        file = pq.ParquetFile(path)
-        found = file.schema_arrow
-        return _schema_fault(found, table), found.names, file.metadata.num_rows
-    except (OSError, ValueError, pa.ArrowException) as error:
-        return f"cannot be read: {error}", [], 0
-
-
-def _envelope_fault(path: Path) -> str | None:
-    size_bytes = path.stat().st_size
-    if size_bytes < _SMALLEST_PARQUET_BYTES:
-        return f"{size_bytes} bytes long, too short for a Parquet file"
-    with path.open("rb") as file:
-        head = file.read(4)
-        file.seek(-4, 2)
-        tail = file.read(4)
-    if head != _MAGIC or tail != _MAGIC:
-        return "no Parquet magic bytes at its start and end: cut off or not a Parquet file"
-    return None
-
-
-def _schema_fault(found: pa.Schema, table: str) -> str | None:
-    for field in arrow_schema(table):
-        index = found.get_field_index(field.name)
-        if index < 0:
-            if not field.nullable:
-                return f"column {field.name} is missing, expected {field.type}"
-        elif not _reads_as(found.field(index).type, field.type):
-            return f"column {field.name} is {found.field(index).type}, expected {field.type}"
-    return None
-
-
-def _reads_as(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether a stored type can be cast to the contract's without losing anything but width."""
-    if found == expected or pa.types.is_null(found):
-        return True
-    if pa.types.is_dictionary(found):
-        return _reads_as(found.value_type, expected)
-    if pa.types.is_integer(expected):
-        return pa.types.is_integer(found)
-    if pa.types.is_floating(expected):
-        return pa.types.is_floating(found) or pa.types.is_integer(found)
-    if pa.types.is_string(expected):
-        return pa.types.is_string(found) or pa.types.is_large_string(found)
-    if pa.types.is_list(expected):
-        is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
-        return is_list and _reads_as(found.value_type, expected.value_type)
-    if pa.types.is_struct(expected):
-        return pa.types.is_struct(found) and all(
-            found.get_field_index(field.name) >= 0
-            and _reads_as(found.field(found.get_field_index(field.name)).type, field.type)
-            for field in expected
-        )
-    return False
-
-
 def _name(folder: Path, path: Path) -> str:
-    return path.relative_to(folder).as_posix()
+    return for_terminal(path.relative_to(folder).as_posix())

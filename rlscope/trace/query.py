@@ -11,9 +11,11 @@ from typing import Final
 
 import duckdb
 import polars as pl
+import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, StatementType
 
-from rlscope.errors import QueryError, UnreadableDataError
+from rlscope.errors import LimitError, QueryError, UnreadableDataError
+from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
 from rlscope.trace.store import KeptAnswers, OpenRun
 
@@ -37,6 +39,8 @@ IDLE_AFTER_NS: Final = 100_000_000
 """The shortest time without an engine row that is looked at: below it, the host may prepare the next pass."""
 PAGE_ROWS: Final = 20_000
 """Rows of a page: some megabytes of Python objects."""
+_LIMITS: Final = SqlLimits()
+_ROWS_OF_A_BATCH: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,16 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
     """
     question = find_question(name)
     try:
-        keep_inputs(run.connection, question, arguments, run.kept_answers)
-        if run.kept_answers.get(name) == _given(question, arguments):
-            return run.connection.table(name).pl()
-        return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
+        return interruptible(run.connection, lambda: _answered(run, question, arguments))
     except _OUR_BUGS:
         raise
+    except duckdb.OutOfMemoryException as error:
+        raise LimitError.of(
+            run.folder,
+            found=f"rows that need more memory or temporary disk space than the limits: {error}",
+            expected="a run of which each question fits into them",
+            next_step="Data quality lists times and counts that cannot be; without those it fits.",
+        ) from error
     except duckdb.Error as error:
         raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
 
@@ -132,6 +140,13 @@ def ask_in_pages(
         raise
     except duckdb.Error as error:
         raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+
+
+def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:
+    keep_inputs(run.connection, question, arguments, run.kept_answers)
+    if run.kept_answers.get(question.name) == _given(question, arguments):
+        return run.connection.table(question.name).pl()
+    return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
 
 
 def keep_inputs(
@@ -159,24 +174,44 @@ def _keep(
     kept[question.name] = given
 
 
-def ask_own(run: OpenRun, sql: str) -> pl.DataFrame:
-    """The answer to the user's own SELECT. Raises QueryError for anything else, or SQL that DuckDB refuses."""
+def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame:
+    """The answer to the user's own SELECT, on a connection that can open no file.
+
+    Raises QueryError for anything else, for SQL that DuckDB refuses, and for one that passes its limits.
+    """
     try:
-        kinds = _statement_kinds(run.connection, sql)
-        selected = _EXPLAIN.sub("", sql, count=1) if kinds == [StatementType.EXPLAIN] else sql
-        kinds = _statement_kinds(run.connection, selected)
-        if kinds != [StatementType.SELECT]:
-            raise QueryError.of(
-                "ad-hoc SQL",
-                found=", ".join(kind.name for kind in kinds) or "nothing",
-                expected="one SELECT",
-                next_step="`rlscope queries` lists the questions there are; their files show the tables.",
-            )
-        run.connection.execute("EXPLAIN " + selected)
-        run.connection.execute(_ONLY_READS, {"sql": selected})
-        return run.connection.sql(sql).pl()
-    except (duckdb.Error, pl.exceptions.PolarsError) as error:
+        connection = run.locked.open(limits)
+        return limited(connection, lambda: _own_answer(connection, sql, limits), limits)
+    except duckdb.OutOfMemoryException as error:
+        raise too_large(limits) from error
+    except (duckdb.Error, pa.ArrowException, OSError, UnicodeError, pl.exceptions.PolarsError) as error:
         raise QueryError(f"SQL error: {error}") from error
+
+
+def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> pl.DataFrame:
+    kinds = _statement_kinds(connection, sql)
+    selected = _EXPLAIN.sub("", sql, count=1) if kinds == [StatementType.EXPLAIN] else sql
+    kinds = _statement_kinds(connection, selected)
+    if kinds != [StatementType.SELECT]:
+        raise QueryError.of(
+            "ad-hoc SQL",
+            found=", ".join(kind.name for kind in kinds) or "nothing",
+            expected="one SELECT",
+            next_step="`rlscope queries` lists the questions there are; their files show the tables.",
+        )
+    connection.execute("EXPLAIN " + selected)
+    connection.execute(_ONLY_READS, {"sql": selected})
+    reader = connection.sql(sql).to_arrow_reader(_ROWS_OF_A_BATCH)
+    batches: list[pa.RecordBatch] = []
+    held_bytes = 0
+    with reader:
+        for batch in reader:
+            batches.append(batch)
+            held_bytes += batch.nbytes
+            if held_bytes > limits.memory_bytes:
+                raise too_large(limits)
+    answer = pl.from_arrow(pa.Table.from_batches(batches, reader.schema))
+    return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
 
 
 def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:

@@ -5,30 +5,38 @@ opened, so a run that is still being written can be analysed. `workers` has one 
 """
 
 import tempfile
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, NamedTuple, cast
 
 import duckdb
 import pyarrow as pa
-from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import UnreadableDataError
+from rlscope.trace import execution
+from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (
     RunManifest,
     SkippedFile,
+    StoredFile,
     TableFiles,
     is_integer,
     list_table,
     read_manifest,
     read_workers,
+    table_of,
 )
 from rlscope.trace.imported import Imported
+from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
+from rlscope.trace.row_checks import check_rows
+from rlscope.trace.usual_times import Window, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""
@@ -37,6 +45,9 @@ KeptAnswers = dict[str, dict[str, object]]
 """The questions whose answer a connection holds as a table of their name, and the arguments that it was given with."""
 MEMORY_LIMIT: Final = "1200MB"
 """What DuckDB may hold before it spills, so that the whole process stays under 2 GB."""
+LEAST_SPILL_BYTES: Final = 2 * 10**9
+SPILL_RATIO: Final = 40
+"""What DuckDB may write to temporary files, as a multiple of the stored bytes: rows unpack to several times those."""
 
 WORKERS: Final = pa.schema(
     [
@@ -64,6 +75,8 @@ class OpenRun:
     created_ns: int | None
     config: RunConfig
     connection: DuckDBPyConnection
+    locked: LockedConnection
+    """What a user's SQL runs on."""
     row_counts: dict[str, int]
     """Rows stored, by table."""
     dropped_rows: dict[str, int]
@@ -75,6 +88,8 @@ class OpenRun:
     kept_answers: KeptAnswers = field(default_factory=lambda: {EXTENTS: {}})
     imported: Imported | None = None
     """Where the run comes from, if no hook recorded it."""
+    completeness: Completeness = NOT_KNOWN
+    """Whether every row that the workers wrote was read."""
 
 
 @contextmanager
@@ -85,6 +100,53 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
     Raises RunFolderError for a folder that is no run, or an unknown format version.
     """
     folder = folder.resolve()
+    given = _read_files(folder)
+    with _connected(folder, _stored_bytes(given.tables)) as (connection, scratch):
+        link, tables, skipped = scratch / "run", given.tables, given.skipped
+        if read_all:
+            tables, broken = _without_broken(connection, link, folder, tables)
+            skipped = (*skipped, *broken)
+        rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
+        connection.from_arrow(_workers_table(given.workers)).create_view("workers")
+        _create_macros(connection, folder)
+        _lock_down(connection, scratch, folder)
+        as_stored = {table: files.paths for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
+        with closing(LockedConnection(connection, as_stored, (EXTENTS, *rows.kept), macros_sql)) as locked:
+            yield OpenRun(
+                folder=folder,
+                run_id=given.manifest.run_id,
+                created_ns=given.created_ns,
+                config=given.config,
+                connection=connection,
+                locked=locked,
+                row_counts=rows.counts,
+                dropped_rows=_dropped_rows(given.workers),
+                skipped_files=skipped,
+                gaps=(*given.gaps, *chain(*rows.gaps.values())),
+                settings=given.manifest.config,
+                completeness=given.completeness,
+                imported=given.manifest.imported,
+            )
+
+
+class _Given(NamedTuple):
+    """A run folder as far as it is known before a row is read."""
+
+    manifest: RunManifest
+    config: RunConfig
+    created_ns: int | None
+    workers: list[dict[str, object]]
+    tables: dict[str, TableFiles]
+    skipped: tuple[SkippedFile, ...]
+    gaps: tuple[str, ...]
+    window: Window | None
+    completeness: Completeness
+    unsure: frozenset[str]
+    """Tables in which rows may be stored twice."""
+
+
+def _read_files(folder: Path) -> _Given:
+    """Read run.json, the worker files and the footers, and compare them with each other."""
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
@@ -92,32 +154,22 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
     for table in TABLES:
         tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
-    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
-        connection = _connect(Path(scratch), folder)
-        try:
-            link = Path(scratch) / "run"
-            if read_all:
-                tables, broken = _without_broken(connection, link, folder, tables)
-                skipped.extend(broken)
-            _create_tables(connection, link, folder, tables)
-            connection.from_arrow(_workers_table(workers)).create_view("workers")
-            _create_macros(connection, folder)
-            _lock_down(connection, Path(scratch), folder)
-            yield OpenRun(
-                folder=folder,
-                run_id=manifest.run_id,
-                created_ns=manifest.created_ns,
-                config=config,
-                connection=connection,
-                row_counts={table: files.rows for table, files in tables.items()},
-                dropped_rows=_dropped_rows(workers),
-                skipped_files=tuple(skipped),
-                gaps=(*gaps, *_identity_gaps(workers)),
-                settings=manifest.config,
-                imported=manifest.imported,
-            )
-        finally:
-            connection.close()
+    checked = check_files(folder, manifest.run_id, workers, tables)
+    window = usual_window(checked.tables, workers)
+    workers, time_gaps = with_usual_times(workers, checked.tables, window)
+    created_ns, created_gaps = _usual_creation(manifest.created_ns, window)
+    return _Given(
+        manifest=manifest,
+        config=config,
+        created_ns=created_ns,
+        workers=workers,
+        tables=checked.tables,
+        skipped=(*skipped, *checked.skipped),
+        gaps=(*gaps, *time_gaps, *created_gaps, *_identity_gaps(workers)),
+        window=window,
+        completeness=checked.completeness,
+        unsure=checked.unsure,
+    )
 
 
 @contextmanager
@@ -130,20 +182,26 @@ def open_rows(
     """
     documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
-    with tempfile.TemporaryDirectory(prefix="rlscope-") as scratch:
-        connection = _connect(Path(scratch), folder)
-        try:
-            for table in TABLES:
-                held = rows.get(table, arrow_schema(table).empty_table())
-                connection.from_arrow(held).create_view(table)
-            connection.from_arrow(_workers_table(documents)).create_view("workers")
-            _create_macros(connection, folder)
-            _lock_down(connection, Path(scratch), folder)
-            counts = dict.fromkeys(TABLES, 0) | {table: held.num_rows for table, held in rows.items()}
-            dropped = _dropped_rows(documents)
-            yield OpenRun(folder, manifest.run_id, manifest.created_ns, config, connection, counts, dropped, (), ())
-        finally:
-            connection.close()
+    with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
+        for table in TABLES:
+            held = rows.get(table, arrow_schema(table).empty_table())
+            connection.from_arrow(held).create_view(table)
+        connection.from_arrow(_workers_table(documents)).create_view("workers")
+        _create_macros(connection, folder)
+        _lock_down(connection, scratch, folder)
+        with closing(LockedConnection(connection, {}, (EXTENTS,), macros_sql)) as locked:
+            yield OpenRun(
+                folder=folder,
+                run_id=manifest.run_id,
+                created_ns=manifest.created_ns,
+                config=config,
+                connection=connection,
+                locked=locked,
+                row_counts=dict.fromkeys(TABLES, 0) | {table: held.num_rows for table, held in rows.items()},
+                dropped_rows=_dropped_rows(documents),
+                skipped_files=(),
+                gaps=(),
+            )
 
 
 def open_empty() -> DuckDBPyConnection:
@@ -156,13 +214,37 @@ def open_empty() -> DuckDBPyConnection:
     return connection
 
 
-def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
+@contextmanager
+def _connected(folder: Path, stored_bytes: int) -> Generator[tuple[DuckDBPyConnection, Path]]:
+    """A connection and its scratch folder, both gone with the block."""
+    with tempfile.TemporaryDirectory(prefix="rlscope-", ignore_cleanup_errors=True) as name:
+        scratch = Path(name)
+        connection = _connect(scratch, folder, max(LEAST_SPILL_BYTES, SPILL_RATIO * stored_bytes))
+        try:
+            yield connection, scratch
+        finally:
+            execution.close(connection)
+
+
+def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
+    return sum(path.stat().st_size for files in tables.values() for path in files.paths)
+
+
+def _usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
+    """When the run was created, and what is wrong with it; None for a time far from the rest of the run."""
+    if created_ns is None or window is None or window.holds(created_ns):
+        return created_ns, ()
+    return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)
+
+
+def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:
     """A connection that reads the run through a link whose name holds none of the characters that DuckDB globs."""
     (scratch / "run").symlink_to(folder, target_is_directory=True)
     connection = duckdb.connect(
         config={
             "memory_limit": MEMORY_LIMIT,
             "temp_directory": str(scratch / "spill"),
+            "max_temp_directory_size": f"{spill_bytes}B",
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
@@ -172,22 +254,54 @@ def _connect(scratch: Path, folder: Path) -> DuckDBPyConnection:
     return connection
 
 
-def _create_tables(connection: DuckDBPyConnection, link: Path, folder: Path, tables: dict[str, TableFiles]) -> None:
+class _Rows(NamedTuple):
+    """What the tables came to."""
+
+    counts: dict[str, int]
+    gaps: dict[str, tuple[str, ...]]
+    kept: tuple[str, ...]
+    """Tables that are no views: what was stored twice was taken out of them."""
+
+
+def _create_tables(
+    connection: DuckDBPyConnection,
+    link: Path,
+    folder: Path,
+    tables: Mapping[str, TableFiles],
+    window: Window | None,
+    unsure: Collection[str],
+) -> _Rows:
+    """Every table by its name, without rows that cannot be."""
+    result = _Rows({}, {}, ())
     for table, files in tables.items():
         empty = connection.from_arrow(arrow_schema(table).empty_table())
+        result.counts[table], result.gaps[table] = files.rows, ()
         if not files.paths:
             empty.create_view(table)
             continue
         paths = [str(link / path.relative_to(folder)) for path in files.paths]
         try:
             stored = connection.read_parquet(paths, union_by_name=True)
+            checked = check_rows(_contract_rows(stored, empty, files), table, files, window, table in unsure)
+            if checked.is_distinct:
+                checked.rows.create(table)
+                result = result._replace(kept=(*result.kept, table))
+            else:
+                checked.rows.create_view(table)
         except duckdb.Error as error:
             raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
-        columns = [
-            (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
-            for name, kind in zip(empty.columns, empty.types, strict=True)
-        ]
-        stored.select(*columns).create_view(table)
+        result.counts[table] -= checked.left_out
+        result.gaps[table] = checked.gaps
+    return result
+
+
+def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation, files: TableFiles) -> DuckDBPyRelation:
+    """The stored rows with the contract's columns and types."""
+    columns = [
+        (ColumnExpression(name) if name in files.columns else ConstantExpression(None)).cast(kind).alias(name)
+        for name, kind in zip(empty.columns, empty.types, strict=True)
+    ]
+    return stored.select(*columns)
 
 
 def _without_broken(
@@ -197,20 +311,17 @@ def _without_broken(
     sound: dict[str, TableFiles] = {}
     broken: list[SkippedFile] = []
     for table, files in tables.items():
-        paths: list[Path] = []
-        columns: set[str] = set()
-        rows = 0
-        for path in files.paths:
-            name = path.relative_to(folder)
+        good: list[StoredFile] = []
+        for file in files.files:
+            name = file.path.relative_to(folder)
             try:
-                stored = connection.read_parquet(str(link / name))
-                rows += sum(batch.num_rows for batch in stored.to_arrow_reader())
+                for _ in connection.read_parquet(str(link / name)).to_arrow_reader():
+                    pass
             except (duckdb.Error, OSError, pa.ArrowException) as error:
                 broken.append(SkippedFile(name.as_posix(), f"cannot be read: {error}"))
                 continue
-            paths.append(path)
-            columns.update(stored.columns)
-        sound[table] = TableFiles(tuple(paths), frozenset(columns), rows)
+            good.append(file)
+        sound[table] = table_of(tuple(good))
     return sound, broken
 
 
@@ -252,7 +363,7 @@ def _dropped_rows(workers: list[dict[str, object]]) -> dict[str, int]:
         if not isinstance(counts, dict):
             continue
         for table, count in counts.items():  # pyright: ignore[reportUnknownVariableType]
-            if isinstance(table, str) and isinstance(count, int) and count > 0:
+            if table in TABLES and is_integer(count) and count > 0:
                 dropped[table] = dropped.get(table, 0) + count
     return dropped
 

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 import rlscope
+from tests.reports.conftest import browser as browser
 
 TRACES = Path(__file__).parents[2] / "sample_traces"
 

@@ -119,6 +119,20 @@ def test_a_layout_is_one_change_with_its_sides_and_without_a_model_nothing_is_sh
     assert pair.attribution.promise is None and pair.attribution.together_ratio is None
 
 
+def test_the_model_of_another_network_is_not_asked(before: rlscope.Analysis) -> None:
+    first = run_of(before.result)
+    assert first.settings is not None and first.settings["model.parameters"] == 411520
+    changed = {"max_running_per_engine": 32}
+    second = replace(first, settings={**first.settings, **changed}, layout=first.layout._replace(running_per_engine=32))
+    asked = compare_runs(first, [second]).pairs[0].attribution
+    assert asked.promise is not None and [each.alone_ratio is None for each in asked.causes] == [False]
+    other = replace(second, settings={**first.settings, **changed, "model.parameters": 1})
+    said = (
+        compare_runs(first, [replace(other, layout=first.layout._replace(running_per_engine=16))]).pairs[0].attribution
+    )
+    assert said.promise is None and [each.alone_ratio for each in said.causes] == [None, None]
+
+
 @pytest.mark.parametrize(
     ("measured", "kept", "missed"), [(0.1, True, 0.0), (0.3, True, 0.0), (0.05, False, -0.05), (0.4, False, 0.1)]
 )

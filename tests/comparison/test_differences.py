@@ -132,6 +132,15 @@ def test_a_run_without_steps_is_compared_by_totals_without_an_interval() -> None
     assert (rate.change, rate.interval, rate.is_significant) == (-0.5, None, False)
 
 
+def test_a_steady_rate_is_never_compared_with_that_of_a_whole_run() -> None:
+    """Without a steady stretch in the second run, both rates are of whole runs: 40 s of 1,000 tokens each 2 s."""
+    steady = replace(made_run(periods_s=EVEN), table=None, steady=None, steady_tokens_per_s=900.0)
+    never = replace(steady, steady_tokens_per_s=None)
+    whole, both = differences_of(steady, never), differences_of(steady, steady)
+    assert (whole.rate_basis, whole.row("tokens_per_s").before) == ("whole", 500.0)
+    assert (both.basis, both.rate_basis, both.row("tokens_per_s").before) == ("whole", "steady", 900.0)
+
+
 def test_rewards_are_compared_where_both_runs_had_got_to() -> None:
     """20 steps of 2 s against 10 of 1 s, one reward more a step in both; the first ten steps are equal."""
     long = made_run(periods_s=EVEN, rewards=[float(step) for step in range(20)])

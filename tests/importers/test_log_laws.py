@@ -1,4 +1,4 @@
-"""What holds for every importer of logs and dumps, whatever its file: cut anywhere, with any line gone, or with junk."""
+"""What holds for every importer of logs and dumps: with its file cut anywhere, with any line gone, and with junk."""
 
 import json
 import shutil
@@ -84,7 +84,7 @@ FOLDERS = {
 GPUS = {"trainer": 2, "sampler": 2}
 
 
-@pytest.fixture(params=LOGS.values(), ids=LOGS)
+@pytest.fixture(params=LOGS.values(), ids=list(LOGS))
 def log(request: pytest.FixtureRequest) -> Log:
     return request.param
 

@@ -22,6 +22,7 @@ from rlscope.analysis.result import (
     TokenStaleness,
     Verdict,
 )
+from rlscope.trace.completeness import Completeness
 from rlscope.trace.files import SkippedFile
 from tests.reports.flow_fixture import flow_answers
 
@@ -93,7 +94,7 @@ def empty_analysis() -> AnalysisResult:
         ledger=Ledger(0, ()),
         staleness=Staleness(None, None, None, None, None, {}),
         findings=(),
-        data_quality=DataQuality((), {}, (), (), ()),
+        data_quality=DataQuality((), {}, (), (), (), completeness=Completeness("complete")),
         answers=dict(NO_ROWS),
     )
 

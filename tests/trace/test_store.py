@@ -268,8 +268,11 @@ def test_a_worker_file_without_what_cannot_be_done_without_is_left_out(content: 
 
 
 def test_a_run_that_lasts_until_the_latest_time_that_is_taken_is_analysed(tmp_path: Path) -> None:
-    write_run(tmp_path, [worker("t0", stop_ns=2**62 - 1)], train_steps=[train_row("t0", 0, 100)])
-    assert analyze(tmp_path).ledger.total_gpu_ns == 2**62 - 1
+    start_ns = 2**62 - 1001
+    write_run(
+        tmp_path, [worker("t0", "trainer", start_ns, 2**62 - 1)], train_steps=[train_row("t0", start_ns, 2**62 - 1)]
+    )
+    assert analyze(tmp_path).ledger.total_gpu_ns == 1000
 
 
 def test_optional_entries_of_a_worker_of_the_wrong_type_read_as_missing(tmp_path: Path) -> None:

@@ -258,6 +258,7 @@ _REASONS: Final[Mapping[str, str]] = {
     "idle.longest_s": "the hooks export how long a worker waited in all, not for how long without a break",
     "unattributed_ratio": "unattributed time is the remainder of the whole ledger",
     "dropped_stale_ratio": "it counts tokens, and the queue's hook does not know the length of a sample",
+    "rows.missing": "only the files of a whole run show it",
     "throughput.residual_ratio": "the model needs the whole trace",
     "throughput.steady_tokens_per_s": "the steady stretch is known after the run",
     "weight_update.duration_s": "it runs from one worker's publication to another worker's update",

@@ -95,7 +95,7 @@ def read_state(path: Path) -> WatchState | None:
         document: object = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, f"a file that cannot be read ({type(error).__name__})") from error
     known = cast("dict[str, Any]", document) if isinstance(document, dict) else {}
     if (known.get("format"), known.get("version")) != (_FORMAT, _VERSION):
@@ -112,9 +112,10 @@ def read_state(path: Path) -> WatchState | None:
 def write_state(path: Path, state: WatchState, writer: str | None = None) -> None:
     """Replace the state in one step; writer tells watches apart. Raises OSError when it cannot be written."""
     text = json.dumps({"format": _FORMAT, "version": _VERSION, "writer": writer, **asdict(state)}, allow_nan=False)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # A name that nobody can have put a link under.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
-        with part.open("w", encoding="utf-8") as file:
+        with part.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

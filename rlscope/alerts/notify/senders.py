@@ -42,6 +42,14 @@ _SLACK_URL: Final = re.compile(r"https://hooks\.slack(-gov)?\.com/services/(\w+)
 _MOST_CHAT_LINES: Final = 20
 
 
+_PASSED_ON: Final = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
+    # To show a message on a desktop.
+    *("DISPLAY", "WAYLAND_DISPLAY", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS"),
+)
+"""Variables of the environment that a command gets."""
+
+
 def send_to_webhook(receiver: Receiver, message: Message) -> None:
     """Post a message as Alertmanager posts to its webhooks."""
     body = webhook_payload(message, receiver.max_alerts)
@@ -74,15 +82,21 @@ def send_through_apprise(receiver: Receiver, message: Message) -> None:
 def run_command(receiver: Receiver, message: Message) -> None:
     """Run the receiver's command once, with the webhook payload on its standard input.
 
-    It fails when it cannot start, ends with a status other than 0, or outlives the time limit. Its output is discarded,
-    because it may print a secret.
+    Of the environment it gets _PASSED_ON alone, because the secrets of other receivers are there. It fails when it
+    cannot start, ends with a status other than 0, or outlives the time limit. Its output is discarded, because it may
+    print a secret.
     """
     body = json.dumps(webhook_payload(message, receiver.max_alerts)).encode()
     quiet = subprocess.DEVNULL
     try:
         # In a session of its own: the signal that ends the watch does not reach it, and its children end with it.
         process = subprocess.Popen(
-            receiver.argv, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+            receiver.argv,
+            stdin=subprocess.PIPE,
+            stdout=quiet,
+            stderr=quiet,
+            start_new_session=True,
+            env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
         )
     except OSError as error:
         raise DeliveryError(f"the command cannot be started ({error.strerror})") from None

@@ -12,6 +12,8 @@ from typing import Any, Final, TypeAlias
 import altair as alt
 import polars as pl
 
+from rlscope.text_out import as_json
+
 FROM: Final = "zoom_from_s"
 TO: Final = "zoom_to_s"
 """Parameters: start and end of the shown stretch, in seconds since the run started."""
@@ -106,7 +108,7 @@ def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, upd
     document: dict[str, Any] = chart.to_dict(validate=False)
     if uses_time(document):
         document = with_zoom(document, duration_s, updates_s)
-    return json.dumps(document, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return as_json(document).replace("<", "\\u003c")
 
 
 def standalone(spec: str, config: Mapping[str, Any], width_px: int) -> Chart:

@@ -6,7 +6,6 @@ declaration, those of base classes first, and those of the last base before thos
 within a version keys are only ever added.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Final, Self, TypeAlias
 
@@ -15,6 +14,7 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from rlscope.format import finite
+from rlscope.text_out import as_json
 
 Json: TypeAlias = "str | int | float | bool | Mapping[str, Json] | Sequence[Json] | None"
 
@@ -61,7 +61,7 @@ class Document(BaseModel):
 
     def as_json(self) -> str:
         """The document as the commands print it, without a newline at its end."""
-        return json.dumps(self.as_dict(), indent=2, allow_nan=False)
+        return as_json(self.as_dict(), indent=2)
 
     @classmethod
     def published_schema(cls, name: str) -> JsonSchemaValue:

@@ -27,6 +27,7 @@ from rlscope.model.forecast.result import NoModelResult
 from rlscope.model.system import Layout
 from rlscope.reports.documents import FINITE, SCHEMA_VERSION, Document, Figure, Json
 from rlscope.reports.documents.check import AlertJson
+from rlscope.reports.documents.data_quality import DataQualityJson
 from rlscope.reports.documents.layouts import GainJson, LayoutJson, gain_json, layout_json
 from rlscope.reports.documents.model import (
     LatencyJson,
@@ -297,56 +298,6 @@ class FindingJson(Document):
     """Start of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
     end_ns: int | None
     """End of the interval of the evidence, in UTC epoch nanoseconds; null if it has none."""
-
-
-class SkippedFileJson(Document):
-    """A file of the run that was not read."""
-
-    path: str
-    """Path of the file."""
-    why: str
-    """Why it was not read."""
-
-
-class ClockOffsetJson(Document):
-    """A host whose clock disagrees with another host's."""
-
-    host: str
-    """The host."""
-    against: str
-    """The host that it is compared with."""
-    offset_s: Figure
-    """Seconds by which the clock is at least off."""
-    uncertainty_s: Figure
-    """Uncertainty of the offset, in seconds; null if it is not known."""
-
-
-class SampledEngineJson(Document):
-    """An engine that was polled from outside, not recorded at each pass."""
-
-    worker_id: str
-    """Identifier of the worker."""
-    interval_s: Figure
-    """Median time between two readings, in seconds."""
-    knows_busy: bool
-    """Whether the engine counts its time in forward passes itself."""
-
-
-class DataQualityJson(Document):
-    """What the analysis could not see."""
-
-    skipped_files: tuple[SkippedFileJson, ...]
-    """Files that were not read."""
-    dropped_rows: Mapping[str, int]
-    """Rows that recording dropped, by table."""
-    workers_without_end: tuple[str, ...]
-    """Workers that never reported their end: killed, or still running."""
-    clock_offsets: tuple[ClockOffsetJson, ...]
-    """Hosts whose clocks disagree."""
-    gaps: tuple[str, ...]
-    """Everything else that is missing, one sentence each."""
-    sampled_engines: tuple[SampledEngineJson, ...]
-    """Engines that were polled from outside."""
 
 
 class AnalysisDocument(Document):

@@ -17,6 +17,7 @@ from rlscope.alerts.types import Rule, RuleKind
 from rlscope.analysis.result import Alert, Finding, Severity, at_least
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
 from rlscope.reports.text import findings, rules
+from rlscope.text_out import for_github, for_markdown, for_terminal, for_xml, one_line
 
 _GITHUB_LEVELS: Final[dict[Severity, str]] = {"info": "notice", "warning": "warning", "critical": "error"}
 
@@ -176,48 +177,48 @@ def as_text(report: RuleReport, fail_on: Severity) -> str:
     """One paragraph a firing and a finding, then what could not be judged."""
     lines = [_headline(report)]
     for rule, alert in _fired(report):
-        lines.append(f"\n{alert.severity.upper():8}  {alert.rule}  {stretch(report, rule, alert)}")
+        lines.append(f"\n{alert.severity.upper():8}  {one_line(alert.rule)}  {stretch(report, rule, alert)}")
         lines.append(f"          {sentence(rule, alert)}")
         lines.extend(f"          {key}: {text}" for key, text in alert.annotations.items())
     for finding in report.findings or ():
         lines.append(f"\n{finding.severity.upper():8}  {_found(finding)}")
         lines.append(f"          {findings.sentence(finding)}")
     lines.extend(_limits(report))
-    lines.extend(f"note: {note}" for note in report.notes)
+    lines.extend(f"note: {one_line(note)}" for note in report.notes)
     if report.reaches(fail_on):
         lines.append(f"\nfailed: a rule of severity {fail_on} or above fired")
     if report.failed_on_finding:
         lines.append(f"\nfailed: there is a finding of severity {report.fail_on_finding} or above")
-    return "\n".join(lines)
+    return for_terminal("\n".join(lines))
 
 
 def as_markdown(report: RuleReport, fail_on: Severity) -> str:
     """A table of the firings, and one of the findings, under a heading, for a comment or a job's summary."""
     # The other formats do without what the words of an analysis need: the model, which is slow to import.
-    from rlscope.reports.markdown import plain_words, table
+    from rlscope.reports.markdown import table
 
     said = (*_limits(report), *(f"note: {note}" for note in report.notes))
-    lines = [f"### {'❌' if report.fails(fail_on) else '✅'} {plain_words(_headline(report))}", ""]
+    lines = [f"### {'❌' if report.fails(fail_on) else '✅'} {for_markdown(_headline(report))}", ""]
     firings = rules.in_words(_fired(report), report.start_ns, report.end_ns)
     found = [(each.severity, each.rule, findings.sentence(each)) for each in report.findings or ()]
     lines += [*table(rules.FiredRule._fields, firings), *table(("severity", "finding", "what"), found)]
-    lines += [f"{plain_words(each)}\n" for each in said]
+    lines += [f"{for_markdown(each)}\n" for each in said]
     return "\n".join(lines).rstrip()
 
 
 def as_github(report: RuleReport, fail_on: Severity) -> str:
     """A workflow command a firing and a finding, which GitHub Actions shows on the job, and the headline."""
     commands = [
-        f"::{_GITHUB_LEVELS[alert.severity]} title={_escaped(alert.rule, is_property=True)}::"
-        + _escaped(" ".join((f"{stretch(report, rule, alert)}:", sentence(rule, alert), *alert.annotations.values())))
+        f"::{_GITHUB_LEVELS[alert.severity]} title={for_github(alert.rule, is_property=True)}::"
+        + for_github(" ".join((f"{stretch(report, rule, alert)}:", sentence(rule, alert), *alert.annotations.values())))
         for rule, alert in _fired(report)
     ]
     commands += [
-        f"::{_GITHUB_LEVELS[finding.severity]} title={_escaped(finding.rule, is_property=True)}::"
-        + _escaped(f"{findings.title(finding)}: {findings.sentence(finding)}")
+        f"::{_GITHUB_LEVELS[finding.severity]} title={for_github(finding.rule, is_property=True)}::"
+        + for_github(f"{findings.title(finding)}: {findings.sentence(finding)}")
         for finding in report.findings or ()
     ]
-    return "\n".join([*commands, _headline(report), *_limits(report)])
+    return for_terminal("\n".join([*commands, _headline(report), *_limits(report)]))
 
 
 def stretch(report: RuleReport, rule: Rule, alert: Alert) -> str:
@@ -236,7 +237,7 @@ def _headline(report: RuleReport) -> str:
     length = fmt.duration((report.end_ns - report.start_ns) / 1e9)
     rules = fmt.counted(len(report.outcomes), "rule", "rules")
     found = "" if report.findings is None else f", {fmt.counted(len(report.findings), 'finding', 'findings')}"
-    return f"run {report.run_id}, {length}: {count} of {rules} fired{found}"
+    return f"run {one_line(report.run_id)}, {length}: {count} of {rules} fired{found}"
 
 
 def _found(finding: Finding) -> str:
@@ -261,15 +262,7 @@ def _limits(report: RuleReport) -> list[str]:
 
 
 def _names(outcomes: Iterable[RuleOutcome]) -> str:
-    return ", ".join(outcome.rule.name for outcome in outcomes)
-
-
-def _escaped(text: str, *, is_property: bool = False) -> str:
-    """As GitHub's workflow commands are escaped."""
-    marks = [("%", "%25"), ("\r", "%0D"), ("\n", "%0A")] + ([(":", "%3A"), (",", "%2C")] if is_property else [])
-    for mark, escape in marks:
-        text = text.replace(mark, escape)
-    return text
+    return ", ".join(one_line(outcome.rule.name) for outcome in outcomes)
 
 
 def as_junit(report: RuleReport, fail_on: Severity) -> str:
@@ -281,7 +274,7 @@ def as_junit(report: RuleReport, fail_on: Severity) -> str:
     cases += [_finding_case(finding, report.fail_on_finding) for finding in report.findings or ()]
     suite = ElementTree.Element(
         "testsuite",
-        name=f"rlscope check {report.run_id}",
+        name=for_xml(f"rlscope check {report.run_id}"),
         tests=str(len(cases)),
         failures=str(sum(case.find("failure") is not None for case in cases)),
         errors="0",
@@ -294,7 +287,7 @@ def as_junit(report: RuleReport, fail_on: Severity) -> str:
 
 def _case(report: RuleReport, outcome: RuleOutcome, fail_on: Severity) -> ElementTree.Element:
     rule = outcome.rule
-    case = ElementTree.Element("testcase", classname=f"rlscope.{rule.kind}", name=_printable(rule.name))
+    case = ElementTree.Element("testcase", classname=f"rlscope.{rule.kind}", name=for_xml(rule.name))
     told = [
         "\n".join((f"{stretch(report, rule, alert)}: {sentence(rule, alert)}", *alert.annotations.values()))
         for alert in outcome.alerts
@@ -317,14 +310,9 @@ def _finding_case(finding: Finding, fail_on: Severity | None) -> ElementTree.Ele
 def _tell(case: ElementTree.Element, text: str, failure: str | None) -> None:
     """Add what a case says: as a failure with its message, else as output."""
     element = ElementTree.SubElement(case, "system-out" if failure is None else "failure")
-    element.text = _printable(text)
+    element.text = for_xml(text)
     if failure is not None:
-        element.set("message", _printable(failure))
-
-
-def _printable(text: str) -> str:
-    """Without the characters that XML 1.0 has no way to write."""
-    return "".join(char for char in text if char in "\t\n\r" or char >= " ")
+        element.set("message", for_xml(failure))
 
 
 FORMS: Final[Mapping[str, Callable[[RuleReport, Severity], str]]] = {

@@ -17,9 +17,10 @@ from rlscope.comparison.runs import Compared, Pair
 from rlscope.comparison.statistics import Difference, Scale
 from rlscope.model.forecast.actions import ActionWhat
 from rlscope.reports.documents import SCHEMA_VERSION, Document, Figure
-from rlscope.reports.markdown import plain_words, table
+from rlscope.reports.markdown import table
 from rlscope.reports.text import comparison as words
 from rlscope.reports.text.comparison import PairWords
+from rlscope.text_out import for_markdown
 
 
 class ComparedRunJson(Document):
@@ -207,6 +208,8 @@ class PairJson(Document):
     """The run."""
     basis: Basis
     """Whether the steady stretches or the whole runs were compared."""
+    rate_basis: Basis
+    """The same of the trained tokens per second: steady also beside whole runs, if both have that rate."""
     label: str
     """The outcome in a few words."""
     headline: str
@@ -277,6 +280,7 @@ def _pair(pair: Pair, index: int) -> PairJson:
     return PairJson(
         run=_run(pair.run, index),
         basis=found.basis,
+        rate_basis=found.rate_basis,
         label=words.label(rate),
         headline=words.headline(rate, letter),
         confounders=tuple(
@@ -370,25 +374,25 @@ def as_markdown(compared: Compared) -> str:
     for pair in words.pairs_in_words(compared):
         lines += _pair_markdown(pair)
     for run in words.runs_in_words(compared):
-        lines.append(f"<sub>{run.letter}: {plain_words(run.name)} · {plain_words(run.about)}</sub><br>")
+        lines.append(f"<sub>{run.letter}: {for_markdown(run.name)} · {for_markdown(run.about)}</sub><br>")
     return "\n".join(lines).rstrip()
 
 
 def _pair_markdown(pair: PairWords) -> Iterator[str]:
-    yield f"### {plain_words(pair.label)} — {plain_words(pair.headline)}"
+    yield f"### {for_markdown(pair.label)} — {for_markdown(pair.headline)}"
     yield ""
-    yield from (f"> {plain_words(each)}\n>" for each in pair.cautions[:-1])
-    yield from (f"> {plain_words(each)}\n" for each in pair.cautions[-1:])
+    yield from (f"> {for_markdown(each)}\n>" for each in pair.cautions[:-1])
+    yield from (f"> {for_markdown(each)}\n" for each in pair.cautions[-1:])
     if pair.why:
-        yield f"**Where the GPU time went:** {plain_words(pair.why)}\n"
-    yield f"**Cause:** {plain_words(pair.causes_sentence)}\n"
+        yield f"**Where the GPU time went:** {for_markdown(pair.why)}\n"
+    yield f"**Cause:** {for_markdown(pair.causes_sentence)}\n"
     if pair.promise:
-        yield f"**Promise:** {plain_words(pair.promise)}\n"
+        yield f"**Promise:** {for_markdown(pair.promise)}\n"
     letter = pair.title.split()[0]
     yield from table(("", "A", letter, "change", "95% interval", words.TESTED), pair.rows)
     yield from table(("changed", "A", letter, "expected by the model of A", "share of the change"), pair.causes)
     for each in pair.breakdowns[:2]:
-        yield "<details><summary>" + plain_words(each.title) + "</summary>\n"
+        yield "<details><summary>" + for_markdown(each.title) + "</summary>\n"
         yield from table(("", "A", letter, "change", "95% interval", words.TESTED), each.rows)
         yield "</details>\n"
-    yield f"<sub>{plain_words(pair.stretch)}</sub>\n"
+    yield f"<sub>{for_markdown(pair.stretch)}</sub>\n"

@@ -51,6 +51,9 @@ class MeasuredRateJson(Document):
     """Sampled response tokens per second, measured over the whole run."""
     effective_tokens_per_s: Figure
     """`achieved_tokens_per_s` times the effective sample size over the tokens; null without importance ratios."""
+    counted_tokens: int | None
+    """Prompt and response tokens of the training steps, where no delivery was recorded and the trained rates count
+    these; null where they count response tokens alone."""
 
 
 class PredictedRateJson(Document):

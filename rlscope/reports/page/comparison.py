@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 import polars as pl
 from markupsafe import Markup
 
-from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
 from rlscope.comparison.differences import Basis, with_gpu_hours
 from rlscope.comparison.facts import ComparedRun
@@ -37,6 +36,8 @@ from rlscope.reports.text.states import STATES, State, state_of
 
 _ROWS_IN_PICTURE: Final = 7
 _BARS_IN_PICTURE: Final = 6
+_SCRIPTS: Final = ("report.js", "tables.js")
+"""No chart has the time axis that zoom.js is for."""
 
 
 class _Bar(NamedTuple):
@@ -87,7 +88,7 @@ def comparison_png(compared: Compared) -> bytes:
 
 
 def _page(compared: Compared, figures: list[Drawn]) -> _Page:
-    scripts = page_scripts() if figures else ()
+    scripts = page_scripts(_SCRIPTS) if figures else ()
     basis = _basis(compared)
     return _Page(
         version=metadata.version("rlscope"),
@@ -182,11 +183,6 @@ def _facts(run: ComparedRun) -> RunFacts:
     )
 
 
-def _label(index: int, run: ComparedRun) -> str:
-    """Of a run in a legend."""
-    return fmt.printable(f"{letter_of(index)}: {run.name}"[:40])
-
-
 def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
     rows = [
         (f"{role} {letter_of(index)}", role, letter_of(index), name, text, share)
@@ -201,7 +197,7 @@ def _states_frame(compared: Compared, basis: Basis) -> pl.DataFrame:
 
 def _step_frame(compared: Compared) -> pl.DataFrame | None:
     parts = [
-        pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s}).with_columns(run=pl.lit(_label(n, run)))
+        pl.DataFrame({"step": run.table.step, "period_s": run.table.period_s}).with_columns(run=pl.lit(letter_of(n)))
         for n, run in enumerate(compared.runs)
         if run.table is not None
     ]
@@ -210,7 +206,7 @@ def _step_frame(compared: Compared) -> pl.DataFrame | None:
 
 def _staleness_frame(compared: Compared) -> pl.DataFrame | None:
     rows = [
-        (_label(index, run), age, tokens / total)
+        (letter_of(index), age, tokens / total)
         for index, run in enumerate(compared.runs)
         if (total := sum(tokens for _, tokens in run.staleness_tokens))
         for age, tokens in run.staleness_tokens
@@ -225,7 +221,7 @@ def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
             continue
         samples = pl.col("finished_samples") + pl.col("capped_samples")
         shares = run.lengths.sort("length_to_tokens").select(
-            pl.lit(_label(index, run)).alias("run"),
+            pl.lit(letter_of(index)).alias("run"),
             pl.col("length_to_tokens").alias("length_tokens"),
             (samples.cum_sum() / samples.sum()).alias("share_ratio"),
         )
@@ -235,7 +231,7 @@ def _lengths_frame(compared: Compared) -> pl.DataFrame | None:
 
 def _learning_frame(compared: Compared) -> pl.DataFrame | None:
     parts = [
-        with_gpu_hours(run).select(pl.lit(_label(index, run)).alias("run"), "step", "gpu_hours", "reward_mean")
+        with_gpu_hours(run).select(pl.lit(letter_of(index)).alias("run"), "step", "gpu_hours", "reward_mean")
         for index, run in enumerate(compared.runs)
         if run.learning is not None
     ]

@@ -200,14 +200,14 @@ def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:
 
 
 @cache
-def page_scripts() -> tuple[Markup, ...]:
+def page_scripts(names: tuple[str, ...] = SCRIPTS) -> tuple[Markup, ...]:
     """Vega, Vega-Lite and Vega-Embed as one script, then those of the page; none contains a closing script tag.
 
     Line ends are normalised, because a parser does that before hashing.
     """
     # The stub has the argument without its default.
     bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
-    texts = (bundle, *(asset(name) for name in SCRIPTS))
+    texts = (bundle, *(asset(name) for name in names))
     return tuple(Markup(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts)
 
 

@@ -6,6 +6,8 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from rlscope.text_out import for_html
+
 CHART_CONFIG: Final = "chart_config.json"
 """The look of every chart, live or static."""
 
@@ -21,11 +23,17 @@ def asset(name: str) -> str:
     return resources.files("rlscope.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
+def _printable(value: object) -> object:
+    """What a template writes; markup was made by us."""
+    return for_html(value) if type(value) is str else value
+
+
 @cache
 def _environment() -> Environment:
     return Environment(
         loader=PackageLoader("rlscope.reports"),
         autoescape=True,
+        finalize=_printable,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -20,6 +20,7 @@ from rlscope.reports.sections.layouts import layouts_section
 from rlscope.reports.sections.ledger import ledger_section
 from rlscope.reports.sections.lengths import lengths_section
 from rlscope.reports.sections.queue import queue_section
+from rlscope.reports.sections.reported import reported_section
 from rlscope.reports.sections.sample import sample_section
 from rlscope.reports.sections.staleness import staleness_section
 from rlscope.reports.sections.throughput import throughput_section
@@ -64,6 +65,7 @@ SECTIONS: Final = (
     Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
     Section("findings", "Findings, whole run", "Findings", findings_section),
     Section("alerts", ALERTS_TITLE, "Alerts", alerts_section),
+    Section("reported", "Figures of the framework's own", "As reported", reported_section, ("reported_values",)),
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
             ("row_faults", "clock_bounds", "sampled_engines")),
     Section("configuration", "Run configuration", "Configuration", configuration_section),

@@ -8,6 +8,7 @@ from rlscope.reports.charts import training
 from rlscope.reports.page.figure import Drawn, Figure, drawn_all
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.brief import Fact
+from rlscope.reports.text.origin import counted_words
 
 
 class ThroughputSection(NamedTuple):
@@ -25,12 +26,13 @@ def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:
     rates, run = analysis.throughput, analysis.run
+    note = f"measured{counted_words(rates)}"
     return [
-        Fact("Trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s), "measured"),
-        Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s), "measured"),
+        Fact("Trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s), note),
+        Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s), note),
         Fact("Effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s), "from importance ratios"),
         Fact("Generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s), "measured"),
-        Fact("Samples trained", fmt.count(run.samples_trained)),
+        Fact("Samples trained", fmt.count(run.samples_trained) if rates.counted_tokens is None else fmt.NO_DATA),
     ]
 
 

@@ -21,7 +21,8 @@ from rlscope.reports.text import findings
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
-from rlscope.reports.text.brief import NO_GAPS, brief_of
+from rlscope.reports.text.brief import brief_of, no_gaps
+from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of
 
@@ -55,7 +56,7 @@ def print_card(analysis: AnalysisResult, console: Console) -> None:
         *([_section(TITLE, _alerts(analysis))] if analysis.alerts else []),
     ]
     if not gaps:
-        blocks.append(_section("Data quality", Text(NO_GAPS)))
+        blocks.append(_section("Data quality", Text(no_gaps(analysis.data_quality))))
     console.print(Group(*blocks), width=width, soft_wrap=False)
 
 
@@ -172,14 +173,17 @@ def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) 
 
 def _throughput(analysis: AnalysisResult) -> list[tuple[str, str]]:
     rates, run = analysis.throughput, analysis.run
+    counted = counted_words(rates)
     return [
-        ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s)),
-        ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s)),
+        ("trained, steady stretch", fmt.tokens_per_second(rates.steady_tokens_per_s) + counted),
+        ("trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s) + counted),
         ("effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s)),
         ("generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s)),
         (
             "trained in total",
-            f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}",
+            f"{fmt.tokens(run.tokens_trained)} in {fmt.counted(run.samples_trained, 'sample', 'samples')}"
+            if rates.counted_tokens is None
+            else f"{fmt.tokens(rates.counted_tokens)}, prompts included",
         ),
         ("steady stretch", verdict_words.window_sentence(analysis)),
     ]

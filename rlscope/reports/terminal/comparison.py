@@ -86,7 +86,8 @@ def _rows(rows: Sequence[RowWords], letter: str, width: int) -> RenderableType:
             table.add_row(plain(row.name), row.before, row.after, change, row.interval, row.verdict)
         else:
             table.add_row(plain(row.name), row.before, row.after, change + Text("*" if is_significant else ""))
-    notes = [] if is_wide else [Text("* significant", style="dim")]
+    tested = any(row.verdict for row in rows)
+    notes = [Text("* significant", style="dim")] if tested and not is_wide else []
     return Group(table, *notes)
 
 

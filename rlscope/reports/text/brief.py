@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rlscope import format as fmt
+from rlscope.analysis.data_quality import DataQuality
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
@@ -15,7 +16,7 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
-from rlscope.reports.text.origin import source_words
+from rlscope.reports.text.origin import counted_words, source_words
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
@@ -29,7 +30,11 @@ class Fact(NamedTuple):
 
 
 CAUSES_SHOWN: Final = 3
-NO_GAPS: Final = "No gaps: every file was read and every worker recorded its end."
+NO_GAPS: Final = "No gaps: every row that the workers counted was read, and every worker recorded its end."
+NOT_KNOWN: Final = (
+    "Every file was read and every worker recorded its end. Whether files are missing is not known: the run does not "
+    "state how many rows its workers wrote."
+)
 _STATES_NAMED: Final = 4
 _WORTH_NAMING_RATIO: Final = 0.02
 
@@ -130,7 +135,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         no_choice="" if known else model_words.no_result_sentence(result),
         achieved=_achieved(analysis),
         gaps=gaps,
-        quality=_quality(gaps),
+        quality=_quality(gaps, analysis.data_quality),
     )
 
 
@@ -234,7 +239,9 @@ def _gain_rows(result: ModelResult) -> list[tuple[str, list[str]]]:
 def _achieved(analysis: AnalysisResult) -> Fact:
     """Measured throughput of the steady stretch, and of its held-out steps beside their prediction."""
     result, rate = analysis.model, fmt.tokens_per_second(analysis.throughput.steady_tokens_per_s)
-    measured = "" if analysis.throughput.steady_tokens_per_s is None else "measured over the steady stretch; "
+    counted = counted_words(analysis.throughput)
+    known = analysis.throughput.steady_tokens_per_s is not None
+    measured = f"measured over the steady stretch{counted}; " if known else ""
     if not isinstance(result, ModelResult):
         return Fact("Trained", rate, f"{measured}no prediction")
     compared = model_words.compared_rows(result)
@@ -256,8 +263,13 @@ def _agreement(compared: Compared) -> str:
     return f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
 
 
-def _quality(gaps: Sequence[str]) -> str:
+def no_gaps(quality: DataQuality) -> str:
+    """What to say of data in which no gap was found: "No gaps" only where the workers' counts agree."""
+    return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
+
+
+def _quality(gaps: Sequence[str], quality: DataQuality) -> str:
     if not gaps:
-        return NO_GAPS
+        return no_gaps(quality)
     first = gaps[0]
     return f"The data has a gap. {first}" if len(gaps) == 1 else f"The data has {len(gaps)} gaps. {first}"

@@ -292,7 +292,10 @@ def caution(each: Confounder, letter: str) -> str:
         case Kind.OTHER_GPUS:
             return f"Another number of GPUs: {ends}. Throughput per GPU is in the table."
         case Kind.LENGTHS:
-            return f"Response lengths differ: {ends} tokens on average. Part of the difference may come from that."
+            return (
+                f"Response lengths differ: {each.before} tokens on average in A, {each.after} in {letter}. "
+                "Part of the difference may come from that."
+            )
         case Kind.DRIFT:
             return f"Response lengths drift within {each.about}: its rate holds for the steps compared only."
         case Kind.NOISY:
@@ -301,13 +304,15 @@ def caution(each: Confounder, letter: str) -> str:
         case Kind.OTHER_STEPS:
             return f"The steady stretches cover other training steps: {ends}. The policies differ in age."
         case Kind.SEVERAL_CHANGES:
-            return f"{each.about} things were set otherwise; their shares are the model's, not measured."
+            return f"{each.about} things were set otherwise: what each of them did was not measured."
         case Kind.SETTINGS_UNKNOWN:
             return f"The settings of {each.about} are unknown: a JSON document does not hold them."
 
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:
     if pair.differences.basis == "whole":
+        if pair.differences.rate_basis == "steady":
+            return "Throughput over the steady stretches, all else over whole runs, start-up included."
         return "Whole runs, start-up included."
     tables = (baseline.table, pair.run.table)
     steps = [f"{name}: {table.step.size} steps" for name, table in zip(("A", letter), tables, strict=True) if table]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rlscope import format as fmt
+from rlscope.analysis.result import Throughput
 from rlscope.trace.imported import Certainty, Imported, SourceFile
 
 _CARRIERS: Final[Mapping[str, str]] = {
@@ -20,6 +21,10 @@ _CARRIERS: Final[Mapping[str, str]] = {
 }
 _OF_STEPS: Final = ("activities", "train_steps", "weight_updates")
 """The tables whose times are laid out inside a step, where the durations are all that is recorded."""
+_LEFT_OUT: Final[Mapping[str, str]] = {
+    "weight_updates": "how long after a publication each engine runs the new weights",
+    "samples": "when each sample ran",
+}
 _MORE_DATA: Final = (
     "`rlscope doctor PATH` lists what each missing file would add: the engines' logs (--engine-log), the number of "
     "GPUs (--gpus), and further files of the run (--with)."
@@ -46,7 +51,7 @@ def origin_lines(imported: Imported | None) -> list[str]:
     if imported.is_thinned:
         lines.append("Steps are missing at intervals, as in an export that keeps 500 rows.")
     lines += [_bad_lines(file) for file in imported.files if file.bad_lines]
-    return [*lines, *(f"{note}." for note in imported.notes)]
+    return [*lines, *(note if note.endswith(".") else f"{note}." for note in imported.notes)]
 
 
 def _certainty_lines(imported: Imported) -> list[str]:
@@ -58,6 +63,9 @@ def _certainty_lines(imported: Imported) -> list[str]:
             f"Times inside a step are laid out ({', '.join(placed)}): durations are recorded, their order is that of "
             "the program."
         )
+    left_out = [words for table, words in _LEFT_OUT.items() if table in unsure]
+    if left_out:
+        lines.append(f"Left out because of that: {' and '.join(left_out)}.")
     for table, origin in imported.tables.items():
         if origin.certainty is Certainty.INFERRED:
             lines.append(f"Inferred in {table}: {origin.rule}.")
@@ -69,6 +77,11 @@ def _bad_lines(file: SourceFile) -> str:
         f"{file.name}: {fmt.count(file.bad_lines)} of {fmt.counted(file.lines, 'line', 'lines')} could not be read and "
         "are left out."
     )
+
+
+def counted_words(rates: Throughput) -> str:
+    """That trained rates count prompts too, as the end of a note; empty where they count response tokens alone."""
+    return "" if rates.counted_tokens is None else ", prompt and response tokens"
 
 
 def next_data() -> str:

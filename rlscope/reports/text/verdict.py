@@ -293,6 +293,7 @@ def gap_lines(analysis: AnalysisResult) -> list[str]:
     quality = analysis.data_quality
     lines = origin_lines(quality.imported)
     lines += [f"{file.path} was skipped: {file.why}." for file in quality.skipped_files]
+    lines += [f"{gap}." for gap in quality.completeness.gaps]
     lines += [f"Capture dropped {fmt.counted(n, 'row', 'rows')} of {t}." for t, n in quality.dropped_rows.items() if n]
     if quality.workers_without_end:
         names = _some(quality.workers_without_end)

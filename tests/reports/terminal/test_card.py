@@ -8,6 +8,7 @@ from rich.console import Console
 from rlscope.analysis.result import Finding
 from rlscope.reports.terminal.card import print_card
 from rlscope.reports.text import findings
+from rlscope.trace.completeness import NOT_KNOWN
 from tests.reports.analysis_fixture import empty_analysis, full_analysis, hostile_analysis, without_frames
 
 
@@ -58,6 +59,12 @@ def test_an_alarm_comes_before_the_verdict():
 def test_a_complete_run_says_that_it_has_no_gaps():
     text = card(empty_analysis())
     assert "The data has gaps" not in text and "No gaps" in text
+
+
+def test_a_run_that_states_no_counts_does_not_claim_to_be_complete():
+    quality = replace(empty_analysis().data_quality, completeness=NOT_KNOWN)
+    text = words(card(replace(empty_analysis(), data_quality=quality)))
+    assert "No gaps" not in text and "Whether files are missing is not known" in text
 
 
 def test_without_a_terminal_there_is_no_escape_sequence():

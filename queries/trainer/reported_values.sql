@@ -1,0 +1,23 @@
+-- Which figures did the framework itself report, and what were they?
+--
+-- in   reported
+-- out  worker_id  VARCHAR  worker whose framework reported them
+-- out  name       VARCHAR  the framework's name for the figure; its unit is the framework's
+-- out  rows       BIGINT   times that it was reported
+-- out  mean       DOUBLE   mean over those
+-- out  min        DOUBLE   minimum
+-- out  max        DOUBLE   maximum
+-- out  last       DOUBLE   the last one
+-- grain: one row per worker and name
+SELECT
+    worker_id,
+    name,
+    count(*) AS rows,
+    avg(value) AS mean,
+    min(value) AS min,
+    max(value) AS max,
+    arg_max(value, (time_ns, step)) AS last
+FROM reported
+WHERE isfinite(value)
+GROUP BY worker_id, name
+ORDER BY worker_id, name

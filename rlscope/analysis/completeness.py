@@ -1,0 +1,110 @@
+"""What a run recorded of each thing that an answer needs, and what of it is missing. Facts only; the words are elsewhere.
+
+`rlscope doctor` turns them into the line of code, the flag or the file that would bring what is missing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Final
+
+import polars as pl
+
+from rlscope.analysis.interval import Interval
+from rlscope.trace.imported import Imported
+from rlscope.trace.query import ask, make_grid
+from rlscope.trace.store import OpenRun
+
+NOTICED_RATIO: Final = 0.05
+"""Of a worker's time in no recorded state: less is the code between two hooks."""
+_SETTINGS: Final = (
+    "samples_per_step",
+    "group_size",
+    "max_staleness",
+    "queue_capacity_samples",
+    "max_in_flight_samples",
+    "max_running_per_engine",
+    "max_output_tokens",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTime:
+    """How much of a worker's time is in no recorded state, and what it recorded at all."""
+
+    worker_id: str
+    role: str
+    unattributed_ratio: float
+    """Of its time from start to end, 0 to 1."""
+    states: frozenset[str]
+    """The states that it was in."""
+    reasons: frozenset[str]
+    """What it waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """What is there of a run."""
+
+    rows: Mapping[str, int]
+    """Rows of each table; a table that is not there has none."""
+    workers: tuple[WorkerTime, ...]
+    roles: frozenset[str]
+    roles_without_gpus: tuple[str, ...]
+    """Roles other than the controller's whose workers own no GPU."""
+    publications: int
+    """Published versions."""
+    applications: int
+    """Versions that samplers say they applied."""
+    known_versions: int
+    """Samples whose versions an engine or its segments name, not only the moment of their admission."""
+    polled_engines: tuple[str, ...]
+    """Engines that are known by polled values or by lines of a log."""
+    settings: tuple[str, ...]
+    """Entries of run.json's config that the model uses and that are there."""
+    missing_settings: tuple[str, ...]
+    imported: Imported | None
+
+
+def examine(run: OpenRun) -> Completeness:
+    """What is there of an open run."""
+    extents = ask(run, "worker_extents")
+    present = tuple(name for name in _SETTINGS if getattr(run.config, name) is not None)
+    owned = extents.group_by("role").agg(pl.col("gpu_count").sum())
+    updates = _counts(run, "SELECT phase, count(DISTINCT version) FROM weight_updates GROUP BY phase")
+    sources = _counts(run, "SELECT version_source, count(*) FROM samples GROUP BY version_source")
+    polled = run.connection.sql(
+        "SELECT DISTINCT worker_id FROM engine_steps WHERE source IN ('sampled', 'log') ORDER BY worker_id"
+    ).fetchall()
+    return Completeness(
+        rows=run.row_counts,
+        workers=_worker_times(run, extents),
+        roles=frozenset(extents["role"]),
+        roles_without_gpus=tuple(sorted(role for role, gpus in owned.iter_rows() if not gpus and role != "controller")),
+        publications=updates.get("publish", 0),
+        applications=updates.get("apply", 0),
+        known_versions=sum(count for source, count in sources.items() if source != "admission"),
+        polled_engines=tuple(str(row[0]) for row in polled),
+        settings=present,
+        missing_settings=tuple(name for name in _SETTINGS if name not in present),
+        imported=run.imported,
+    )
+
+
+def _worker_times(run: OpenRun, extents: pl.DataFrame) -> tuple[WorkerTime, ...]:
+    """Of the workers with GPUs, those with the most time in no recorded state first."""
+    whole = Interval(min(extents["start_ns"], default=0), max(extents["end_ns"], default=0))
+    states = ask(run, "worker_states", asdict(make_grid(run, *whole)))
+    found: list[WorkerTime] = []
+    for (worker_id, role), own in states.filter(pl.col("gpu_count") > 0).group_by("worker_id", "role"):
+        total_ns = int(own["state_ns"].sum())
+        lost_ns = int(own.filter(pl.col("state") == "unattributed")["state_ns"].sum())
+        if total_ns:
+            kept = own.filter(pl.col("state") != "unattributed")
+            reasons = frozenset(str(reason) for reason in kept["reason"].drop_nulls())
+            ratio = lost_ns / total_ns
+            found.append(WorkerTime(str(worker_id), str(role), ratio, frozenset(kept["state"]), reasons))
+    return tuple(sorted(found, key=lambda each: (-each.unattributed_ratio, each.worker_id)))
+
+
+def _counts(run: OpenRun, sql: str) -> dict[str, int]:
+    return {str(name): int(count) for name, count in run.connection.sql(sql).fetchall()}

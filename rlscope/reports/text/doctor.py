@@ -1,0 +1,257 @@
+"""`rlscope doctor` in words: what is there of a run, what each missing piece would add, and what exactly brings it.
+
+For a run that hooks recorded that is a line of code or an entry of the config; for an imported one a file or a flag.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Literal, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.analysis.completeness import NOTICED_RATIO, Completeness, WorkerTime
+from rlscope.trace.imported import Certainty, Imported
+
+Status = Literal["there", "in part", "missing"]
+_WORKERS_NAMED: Final = 4
+
+
+class Piece(NamedTuple):
+    """One thing that answers need."""
+
+    name: str
+    status: Status
+    found: str
+    adds: str
+    """What could be answered with it that cannot be now; empty where all of it is there."""
+    how: str
+    """The line of code, the flag or the file that brings it; empty where all of it is there."""
+
+
+_ENGINE_LOGS: Final[Mapping[str, str]] = {
+    "verl": (
+        "set actor_rollout_ref.rollout.disable_log_stats=False and RAY_DEDUP_LOGS=0, keep the engines' output, and "
+        "pass it with --engine-log 'PATTERN'"
+    ),
+    "areal": "start SGLang with log_level=info, and pass its output with --engine-log 'PATTERN'",
+    "prime-rl": "pass the run folder, whose logs/latest/inference.log has it, or that file with --engine-log",
+}
+_ANY_ENGINE_LOG: Final = (
+    "pass the output of SGLang (log level info) or vLLM (without disable_log_stats) with --engine-log 'PATTERN'"
+)
+_SAMPLE_FILES: Final[Mapping[str, str]] = {
+    "prime-rl": "pass the run folder, whose rollouts/step_*/ hold every call",
+    "slime": "run miles with its dashboard and pass the dashboard folder",
+    "areal": "pass the folder of rollout dumps and sessions",
+    "nemo-rl": "keep the train_data_step*.jsonl files beside the log",
+}
+_ANY_SAMPLE_FILES: Final = (
+    "start SGLang with --export-metrics-to-file and pass its sglang-request-metrics-*.log with --with, or record the "
+    "next run with hooks (docs/frameworks.md)"
+)
+
+
+def pieces(run: Completeness) -> list[Piece]:
+    """Everything that answers need, in the order in which they need it."""
+    found = [_steps(run), _gpus(run), *_times(run), _passes(run), _samples(run), _versions(run), _deliveries(run)]
+    found += [_queue(run), _updates(run), _readings(run), _settings(run)]
+    if run.imported is not None:
+        found += _of_the_file(run.imported)
+    return found
+
+
+def _of_the_file(imported: Imported) -> list[Piece]:
+    found: list[Piece] = []
+    if imported.is_thinned:
+        short = ", ".join(f"{worker} {fmt.percent(ratio)}" for worker, ratio in imported.coverage.items())
+        adds, how = "a verdict", "export all rows (run.scan_history() in W&B's API), or pass the .wandb file itself"
+        found.append(Piece("all steps", "in part", f"share of the steps: {short}", adds, how))
+    if imported.clock == "relative":
+        how = "pass the .wandb file or the TensorBoard events of the run, whose rows have times"
+        found.append(
+            Piece("dates", "missing", "no row has a time", "gaps between steps, and joining logs by time", how)
+        )
+    inferred = [f"{table}: {origin.rule}" for table, origin in imported.tables.items() if origin.rule]
+    placed = [table for table, origin in imported.tables.items() if origin.certainty is Certainty.PLACED]
+    if placed or inferred:
+        what = "; ".join([*inferred, *([f"laid out in program order: {', '.join(placed)}"] if placed else [])])
+        found.append(
+            Piece(
+                "recorded times",
+                "in part",
+                what,
+                "which phases of the two sides overlap, and how long engines take to run new weights",
+                "record the next run with hooks: one line or one environment variable (docs/frameworks.md)",
+            )
+        )
+    return found
+
+
+def _piece(name: str, count: int, unit: str, adds: str, how: str) -> Piece:
+    """A piece that is there or not, by a number of rows."""
+    if count:
+        return Piece(name, "there", f"{count:,} {unit}", "", "")
+    return Piece(name, "missing", f"no {unit}", adds, how)
+
+
+def _steps(run: Completeness) -> Piece:
+    return _piece(
+        "training steps",
+        run.rows.get("train_steps", 0),
+        "training steps",
+        "the verdict, throughput and every rate",
+        "pass the trainer's metrics or log"
+        if run.imported
+        else "put `with run.train_step(step, version_in=version, samples=n, tokens=m):` around the trainer's step",
+    )
+
+
+def _gpus(run: Completeness) -> Piece:
+    assumed = [note for note in run.imported.notes if "pass --gpus" in note] if run.imported else []
+    missing = [role for role in ("trainer", "sampler") if role not in run.roles and "colocated" not in run.roles]
+    sides = list(dict.fromkeys([*run.roles_without_gpus, *missing]))
+    if not sides and not assumed:
+        return Piece("GPUs of both sides", "there", "both sides own GPUs", "", "")
+    if assumed:
+        flags = ",".join(f"{side}=N" for side in ("trainer", "sampler") if any(f"{side}=N" in note for note in assumed))
+        how = f"pass --gpus {flags}"
+        return Piece("GPUs of both sides", "in part", "a side is counted as one GPU", "GPU-hours and money", how)
+    found = f"no GPU of the {' and the '.join(f'{side}s' for side in sides)}"
+    how = (
+        "pass their log with --engine-log, or --gpus"
+        if run.imported
+        else "call rlscope_otel.start_run(RUN_DIR, ROLE, WORKER_ID, gpu_count=N) in each of them"
+    )
+    return Piece("GPUs of both sides", "missing", found, "the verdict, which weighs both sides, and any layout", how)
+
+
+def _times(run: Completeness) -> list[Piece]:
+    """One piece for each role whose workers lack a noticeable part of their time."""
+    found: list[Piece] = []
+    for role in sorted({worker.role for worker in run.workers}):
+        own = [worker for worker in run.workers if worker.role == role]
+        short = [worker for worker in own if worker.unattributed_ratio > NOTICED_RATIO]
+        name = f"time of the {role} workers"
+        if not short:
+            worst = fmt.percent(own[0].unattributed_ratio)
+            found.append(Piece(name, "there", f"at most {worst} of a worker's time is in no recorded state", "", ""))
+            continue
+        named = [f"{fmt.percent(each.unattributed_ratio)} of {each.worker_id}" for each in short[:_WORKERS_NAMED]]
+        rest = f" and {len(short) - _WORKERS_NAMED} more" if len(short) > _WORKERS_NAMED else ""
+        words = f"{', '.join(named)}{rest} is in no recorded state"
+        how = _engine_log(run.imported) if run.imported else _wrap(role, short[0], run)
+        found.append(Piece(name, "in part", words, "what these GPUs do, and with it the verdict", how))
+    return found
+
+
+def _wrap(role: str, worker: WorkerTime, run: Completeness) -> str:
+    """The lines of code that would name the time of a worker: those of waits and work that it never recorded."""
+    lines: list[str] = []
+    if role != "trainer":
+        lines += [
+            'wrap queue.put in run.wait("backpressure")' if "backpressure" not in worker.reasons else "",
+            'the wait for prompts in run.wait("requests")' if "requests" not in worker.reasons else "",
+            "call run.engine_step(start_ns, end_ns, ...) after every forward pass"
+            if not run.rows.get("engine_steps")
+            else "",
+            'tool calls in run.wait("environment")' if "environment" not in worker.reasons else "",
+        ]
+    if role != "sampler":
+        lines += [
+            'wrap the call that takes a batch in run.wait("samples")' if "samples" not in worker.reasons else "",
+            "the step in run.train_step(...)" if "train" not in worker.states else "",
+            "recomputed log-probabilities in run.logprobs()" if "logprobs" not in worker.states else "",
+            "rewards in run.reward(), evaluation in run.evaluation(), saving in run.checkpoint()",
+        ]
+    return "; ".join(line for line in lines if line)
+
+
+def _passes(run: Completeness) -> Piece:
+    count, name = run.rows.get("engine_steps", 0), "forward passes"
+    if count and run.polled_engines:
+        found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine', 'engines')}"
+        how = "record the engines with hooks (docs/frameworks.md): each pass is then measured"
+        return Piece(name, "in part", found, "exact batch sizes and idle time between passes", how)
+    how = _engine_log(run.imported) if run.imported else "call run.engine_step(...) after every forward pass"
+    return _piece(name, count, "engine rows", "batch sizes, the cost of a pass, and a recommended layout", how)
+
+
+def _samples(run: Completeness) -> Piece:
+    how = (
+        _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
+        if run.imported
+        else (
+            "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) and "
+            ".finish(reason)"
+        )
+    )
+    adds = "staleness, response lengths, the long tail, and a recommended layout"
+    return _piece("samples and their lengths", run.rows.get("samples", 0), "sample segments", adds, how)
+
+
+def _versions(run: Completeness) -> Piece:
+    count, name = run.rows.get("samples", 0), "versions of the tokens"
+    if not count:
+        return Piece(name, "missing", "no samples", "staleness of every token", "comes with the samples")
+    if run.known_versions == count:
+        return Piece(name, "there", "named by the engines for every segment", "", "")
+    found = f"{count - run.known_versions:,} of {count:,} segments have only the version at their admission"
+    how = "pass the version to sample.tokens(n, version) with every pass, or use the engine's hooks"
+    return Piece(name, "in part" if run.known_versions else "missing", found, "staleness gained in flight", how)
+
+
+def _deliveries(run: Completeness) -> Piece:
+    how = (
+        _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
+        if run.imported
+        else ('call run.delivery(id, "trained", queued_ns=..., step=step, consumer_version=version) for each sample')
+    )
+    adds = "what was trained on and what was dropped, time in the queue, and trained response tokens"
+    return _piece("deliveries", run.rows.get("deliveries", 0), "deliveries", adds, how)
+
+
+def _queue(run: Completeness) -> Piece:
+    how = (
+        "record the next run with hooks (docs/frameworks.md)"
+        if run.imported
+        else "call run.queue_depth(name, depth=n, capacity=m) where the queue is used"
+    )
+    return _piece("depth of the queue", run.rows.get("queue_depths", 0), "readings", "how full the queue was", how)
+
+
+def _updates(run: Completeness) -> Piece:
+    name, found = "weight updates", f"{run.publications:,} published, {run.applications:,} applied"
+    if "colocated" in run.roles and not run.publications:
+        return Piece(name, "there", "the roles share their GPUs and publish nothing", "", "")
+    if run.publications and run.applications:
+        return Piece(name, "there", found, "", "")
+    hooks = [] if run.publications else ["wrap publication in run.publish_weights(version)"]
+    hooks += [] if run.applications else ["loading in run.apply_weights(version, paused=..., kv=...) on each sampler"]
+    how = "the trainer's metrics name no phase for it" if run.imported else "; ".join(hooks)
+    adds = "what updates cost, and whether engines run the trained weights"
+    return Piece(name, "in part" if run.publications or run.applications else "missing", found, adds, how)
+
+
+def _readings(run: Completeness) -> Piece:
+    how = (
+        "pass the .wandb file, whose system metrics have them, and say whose GPUs they are with --gpu-owner 0-7=trainer"
+        if run.imported
+        else "pass gpu_interval_s=1.0 to rlscope_otel.start_run"
+    )
+    adds = "how busy the GPUs really were in each state"
+    return _piece("readings of the GPUs", run.rows.get("gpu_samples", 0), "readings", adds, how)
+
+
+def _settings(run: Completeness) -> Piece:
+    name, adds = "settings of the run", "limits that the model must know to predict another layout"
+    if not run.missing_settings:
+        return Piece(name, "there", "all that the model uses", "", "")
+    found = f"{', '.join(run.settings) or 'none'}; missing: {', '.join(run.missing_settings)}"
+    how = (
+        "pass the file that holds the config: the .wandb file, or the console log from its first line on"
+        if run.imported
+        else "pass config={...} to rlscope_otel.start_run (docs/trace-format.md#runjson-config)"
+    )
+    return Piece(name, "in part" if run.settings else "missing", found, adds, how)
+
+
+def _engine_log(imported: Imported) -> str:
+    return _ENGINE_LOGS.get(imported.framework, _ANY_ENGINE_LOG)

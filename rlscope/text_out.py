@@ -1,0 +1,96 @@
+"""The one place where text leaves the program: what each format cannot hold, or would take for a command, is replaced.
+
+Names come from runs, rules and frameworks, and anybody may have written them. What is no printable character, such as
+escape sequences, marks that turn the direction of writing, halves of surrogate pairs and noncharacters, becomes U+FFFD.
+"""
+
+import json
+import re
+from typing import Any, Final
+
+_REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
+_UNSAFE: Final = re.compile(
+    # C0 but for tab and newline, DEL and C1; marks of direction and invisible marks; surrogates; noncharacters.
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef\ufff9-\ufffb\ufffe\uffff\ud800-\udfff]"
+)
+_ESCAPED_UNSAFE: Final = re.compile(r"\\u(?:00[01789][0-9a-f]|20[026][0-9a-f]|fdd|fde|fff|d[89a-f])|\\[bfr]")
+"""What may stand for one of them in JSON of ASCII characters alone."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t")
+"""What a spreadsheet takes a cell for a formula by."""
+_MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
+_ZERO_WIDTH_SPACE: Final = "\u200b"
+
+
+def one_line(text: str) -> str:
+    """The text on one line, each character that cannot be printed as a replacement character."""
+    return "".join(char if char.isprintable() else _REPLACEMENT for char in text)
+
+
+def for_terminal(text: str) -> str:
+    """Text that a terminal, a log or a text file shows as it is: lines and tabs stay."""
+    return _UNSAFE.sub(_REPLACEMENT, text)
+
+
+def for_csv(text: str) -> str:
+    """A cell of text: a spreadsheet shows it, and does not run it."""
+    safe = for_terminal(text)
+    return f"'{safe}" if safe.startswith(_FORMULA) else safe
+
+
+def for_xml(text: str) -> str:
+    """Text of an element or attribute, before it is escaped: only characters that XML 1.0 has."""
+    return for_terminal(text)
+
+
+def for_html(text: str) -> str:
+    """Text of a page, before it is escaped."""
+    return for_terminal(text)
+
+
+def for_markdown(text: str) -> str:
+    """Text on one line, with Markdown, HTML, mentions and links escaped."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    plain = _MARKUP.sub(r"\\\1", line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;"))
+    return plain.replace("@", "@" + _ZERO_WIDTH_SPACE).replace("://", ":" + _ZERO_WIDTH_SPACE + "//")
+
+
+def for_github(text: str, *, is_property: bool = False) -> str:
+    """A part of a workflow command of GitHub Actions: a newline or a comma in it ends nothing."""
+    marks = [("%", "%25"), ("\n", "%0A")] + ([(":", "%3A"), (",", "%2C")] if is_property else [])
+    safe = for_terminal(text)
+    for mark, escape in marks:
+        safe = safe.replace(mark, escape)
+    return safe
+
+
+def as_json(document: Any, *, indent: int | None = None) -> str:  # noqa: ANN401  # whatever JSON can hold
+    """A document as JSON of ASCII characters alone; keys and texts lose what cannot be printed.
+
+    Raises ValueError for a number that JSON does not have.
+    """
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(document, indent=indent, allow_nan=False, separators=separators)
+    if _ESCAPED_UNSAFE.search(text) is None:
+        return text
+    return json.dumps(cleaned(document), indent=indent, allow_nan=False, separators=separators)
+
+
+def escaped_json(text: str) -> str:
+    """JSON that others wrote, with each character that cannot be printed as an escape: no value changes."""
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def cleaned(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can hold
+    """The same document with every text and every key as a terminal may show it."""
+    if isinstance(value, str):
+        return for_terminal(value)
+    if isinstance(value, dict):
+        return {cleaned(name): cleaned(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [cleaned(each) for each in value]
+    return value
+
+
+def as_bytes(text: str) -> bytes:
+    """UTF-8, whatever the text holds."""
+    return text.encode("utf-8", "replace")

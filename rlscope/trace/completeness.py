@@ -1,0 +1,316 @@
+"""Holds what was read against what the recorder says it wrote: rows, files and checksums by worker and table.
+
+A worker file states them in `written`; files state in their footer to which worker, table and number they belong, and
+each of their pages has a checksum. Recorders before that state the rows alone, and other programs nothing.
+"""
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rlscope_otel.schema import chained_checksum
+
+from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, is_integer, table_of
+
+State = Literal["complete", "incomplete", "unknown"]
+Kind = Literal["missing", "beyond", "changed", "moved"]
+_FILES_NAMED: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RowGap:
+    """Rows of one worker and table that are not as the worker wrote them."""
+
+    kind: Kind
+    """missing: fewer than it wrote. beyond: more. changed: other content. moved: a file has another's name."""
+    table: str
+    worker_id: str
+    rows: int
+    """Rows that are missing or beyond; of what was changed or moved, the rows that it concerns."""
+    gpu_s: float | None
+    """GPU-seconds of the worker that they concern, at most; None where no time is known."""
+    detail: str
+
+    def __str__(self) -> str:
+        said = f"{self.table}: {self.detail}"
+        return said if self.gpu_s is None else f"{said}; up to {self.gpu_s:,.3g} GPU-s"
+
+
+@dataclass(frozen=True, slots=True)
+class Completeness:
+    """Whether every row that the workers wrote was read."""
+
+    state: State
+    gaps: tuple[RowGap, ...] = ()
+    """What differs, by table and worker."""
+    uncounted_workers: tuple[str, ...] = ()
+    """Workers of which nobody stated how many rows they wrote."""
+    is_verified: bool = False
+    """Whether the checksums of all files were compared, and agree."""
+
+    @property
+    def missing_rows(self) -> int:
+        """Rows that were written and are not there."""
+        return sum(gap.rows for gap in self.gaps if gap.kind == "missing")
+
+    @property
+    def concerned_rows(self) -> int:
+        """Rows that are missing, beyond the count, changed or moved."""
+        return sum(gap.rows for gap in self.gaps)
+
+
+NOT_KNOWN: Final = Completeness("unknown")
+
+
+class Checked(NamedTuple):
+    """The tables as they may be used, and what was found."""
+
+    tables: dict[str, TableFiles]
+    skipped: list[SkippedFile]
+    completeness: Completeness
+    unsure: frozenset[str]
+    """Tables in which rows may be stored twice."""
+
+
+class _Stated(NamedTuple):
+    """What a worker says it wrote to a table; the last file and the checksum are None for an old recorder."""
+
+    rows: int
+    last_file: int | None
+    checksum: int | None
+
+
+class _Owner(NamedTuple):
+    worker_id: str
+    sequence: int
+
+
+def check_files(
+    folder: Path, run_id: str, workers: Sequence[Mapping[str, object]], tables: Mapping[str, TableFiles]
+) -> Checked:
+    """Compare the readable files of every table with what the workers state. Reads every file that has a checksum."""
+    checker = _Checker(folder, run_id, workers)
+    kept = {table: checker.check(table, files) for table, files in tables.items()}
+    return Checked(kept, checker.skipped, checker.completeness(), frozenset(checker.unsure))
+
+
+class _Checker:
+    """Collects what differs, table by table."""
+
+    def __init__(self, folder: Path, run_id: str, workers: Sequence[Mapping[str, object]]) -> None:
+        self.skipped: list[SkippedFile] = []
+        self.unsure: set[str] = set()
+        self._folder = folder
+        self._run_id = run_id
+        self._workers = {str(worker["worker_id"]): worker for worker in workers}
+        self._gaps: list[RowGap] = []
+        self._is_verified = True
+        self._strangers: set[str] = set()
+
+    def check(self, table: str, files: TableFiles) -> TableFiles:
+        """The table without what does not belong to it."""
+        owned = self._owned(table, files)
+        kept: list[StoredFile] = []
+        for worker_id in sorted({*owned, *self._workers}):
+            kept += self._of_worker(table, worker_id, owned.get(worker_id, {}))
+        # In the order of the files, so that a run without a fault is read as before.
+        remaining = {file.path for file in kept}
+        return table_of(tuple(file for file in files.files if file.path in remaining))
+
+    def completeness(self) -> Completeness:
+        """What all tables came to."""
+        silent = [worker_id for worker_id, worker in self._workers.items() if not _states_rows(worker)]
+        uncounted = tuple(sorted({*silent, *self._strangers}))
+        is_unknown = bool(uncounted) or not self._workers
+        differs = any(gap.kind != "moved" for gap in self._gaps)
+        state: State = "incomplete" if differs else "unknown" if is_unknown else "complete"
+        return Completeness(state, tuple(self._gaps), uncounted, self._is_verified and state == "complete")
+
+    def _owned(self, table: str, files: TableFiles) -> dict[str, dict[int, StoredFile]]:
+        """The files by worker and number: by their own word, or by their name where they have none."""
+        owned: dict[str, dict[int, StoredFile]] = {}
+        misplaced: list[tuple[StoredFile, _Owner]] = []
+        for file in files.files:
+            named, stamp = owner_of(file.path), file.footer.stamp
+            if stamp is not None and (stamp.run_id, stamp.table) != (self._run_id, table):
+                self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r}, by its own footer")
+            elif stamp is not None and _Owner(stamp.worker_id, stamp.sequence) != named:
+                misplaced.append((file, _Owner(stamp.worker_id, stamp.sequence)))
+            else:
+                owned.setdefault(named.worker_id, {})[named.sequence] = file
+        for file, owner in misplaced:
+            if owner.sequence in owned.get(owner.worker_id, {}):
+                self._skip(file, f"a copy of {_file_name(owner)}, by its own footer")
+                continue
+            owned.setdefault(owner.worker_id, {})[owner.sequence] = file
+            detail = f"{file.path.name} was written as {_file_name(owner)}, and is read as that"
+            self._gaps.append(RowGap("moved", table, owner.worker_id, file.footer.rows, None, detail))
+        return owned
+
+    def _skip(self, file: StoredFile, why: str) -> None:
+        name = file.path.relative_to(self._folder).as_posix()
+        self.skipped.append(SkippedFile(name, f"{why}; its {file.footer.rows:,} rows are left out"))
+
+    def _of_worker(self, table: str, worker_id: str, files: dict[int, StoredFile]) -> list[StoredFile]:
+        """The files of one worker that may be used."""
+        stated = _stated(self._workers.get(worker_id, {}), table)
+        if stated is None:
+            self._is_verified = False
+            if files:
+                self.unsure.add(table)
+                self._strangers.add(worker_id)
+            return list(files.values())
+        if stated.last_file is None or stated.checksum is None:
+            self._is_verified = False
+        else:
+            files = self._verified(table, worker_id, files, stated.last_file, stated.checksum)
+        self._count(table, worker_id, files, stated)
+        return list(files.values())
+
+    def _verified(
+        self, table: str, worker_id: str, files: dict[int, StoredFile], last_file: int, checksum: int
+    ) -> dict[int, StoredFile]:
+        """The files whose pages are as they were written."""
+        later = {number: file for number, file in files.items() if number > last_file}
+        counted = {number: file for number, file in files.items() if number <= last_file}
+        if _chain(counted) == checksum:
+            return counted | self._without_damaged(table, later)
+        sound = self._without_damaged(table, counted)
+        if sound.keys() == counted.keys() and counted.keys() == set(range(1, last_file + 1)):
+            rows = sum(file.footer.rows for file in counted.values())
+            detail = f"the files of {worker_id} are not as it wrote them, by their checksum ({rows:,} rows)"
+            self._gaps.append(self._gap("changed", table, worker_id, rows, counted, detail))
+        self.unsure.add(table)
+        return sound | self._without_damaged(table, later)
+
+    def _without_damaged(self, table: str, files: dict[int, StoredFile]) -> dict[int, StoredFile]:
+        sound: dict[int, StoredFile] = {}
+        for number, file in files.items():
+            why = page_fault(file.path)
+            if why is None:
+                sound[number] = file
+            else:
+                self._skip(file, f"damaged since it was written: {why}")
+        return sound
+
+    def _count(self, table: str, worker_id: str, files: dict[int, StoredFile], stated: _Stated) -> None:
+        """Compare the number of rows; a worker that was killed may have written a flush that it did not count."""
+        last = stated.last_file
+        found = sum(file.footer.rows for number, file in files.items() if last is None or number <= last)
+        later = sum(file.footer.rows for number, file in files.items() if last is not None and number > last)
+        has_stopped = self._workers[worker_id].get("stopped_ns") is not None
+        if found < stated.rows:
+            detail = f"{worker_id} wrote {stated.rows:,} rows, and {stated.rows - found:,} of them are missing"
+            detail += _named(sorted(set(range(1, (last or max(files, default=0)) + 1)) - set(files)))
+            self._gaps.append(self._gap("missing", table, worker_id, stated.rows - found, files, detail))
+        beyond = (found - stated.rows if found > stated.rows else 0) + later
+        if beyond:
+            self.unsure.add(table)
+            if has_stopped or (last is not None and found > stated.rows):
+                detail = f"{worker_id} wrote {stated.rows:,} rows, and there are {beyond:,} more"
+                self._gaps.append(self._gap("beyond", table, worker_id, beyond, files, detail))
+
+    def _gap(
+        self, kind: Kind, table: str, worker_id: str, rows: int, files: Mapping[int, StoredFile], detail: str
+    ) -> RowGap:
+        gpus = self._workers[worker_id].get("gpu_count")
+        length_ns = _gap_ns(files, self._workers[worker_id], kind)
+        gpu_s = gpus * length_ns / 1e9 if isinstance(gpus, int) and gpus and length_ns is not None else None
+        return RowGap(kind, table, worker_id, rows, gpu_s, detail)
+
+
+def owner_of(path: Path) -> _Owner:
+    """The worker and the number that a file's name says; number 0 where it says none."""
+    worker_id, _, sequence = path.stem.rpartition("-")
+    is_number = sequence.isdecimal() and len(sequence) < 20
+    return _Owner(worker_id, int(sequence)) if worker_id and is_number else _Owner(path.stem, 0)
+
+
+def page_fault(path: Path) -> str | None:
+    """Why the pages of a file cannot be trusted; None where each agrees with its checksum, or has none."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            for _ in file.iter_batches():
+                pass
+    except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+        return str(error)
+    return None
+
+
+def _chain(files: Mapping[int, StoredFile]) -> int | None:
+    """The checksum of files in their order; None where one cannot be read."""
+    checksum = 0
+    try:
+        for number in sorted(files):
+            checksum = chained_checksum(checksum, number, zlib.crc32(files[number].path.read_bytes()))
+    except OSError:
+        return None
+    return checksum
+
+
+def _states_rows(worker: Mapping[str, object]) -> bool:
+    return isinstance(worker.get("written"), dict) or bool(worker.get("rows"))
+
+
+def _stated(worker: Mapping[str, object], table: str) -> _Stated | None:
+    """What a worker file says; None where it does not, or nothing that can be."""
+    written, rows = worker.get("written"), worker.get("rows")
+    if isinstance(written, dict):
+        own = written.get(table, {"rows": 0, "last_file": 0, "checksum": 0})
+        numbers = [own.get(name) if isinstance(own, dict) else None for name in _Stated._fields]
+        known = [number for number in numbers if is_integer(number) and number >= 0]
+        return _Stated(*known) if len(known) == len(numbers) and known[1] < 1 << 31 else None
+    if isinstance(rows, dict) and rows:
+        count = rows.get(table, 0)
+        return _Stated(count, None, None) if is_integer(count) and count >= 0 else None
+    return None
+
+
+def _file_name(owner: _Owner) -> str:
+    return f"{owner.worker_id}-{owner.sequence:06d}.parquet"
+
+
+def _named(missing: Sequence[int]) -> str:
+    """The numbers of missing files in words."""
+    if not missing:
+        return ""
+    shown = ", ".join(f"{number:06d}" for number in missing[:_FILES_NAMED])
+    more = f" and {len(missing) - _FILES_NAMED:,} more" if len(missing) > _FILES_NAMED else ""
+    return f" ({'file' if len(missing) == 1 else 'files'} {shown}{more})"
+
+
+def _gap_ns(files: Mapping[int, StoredFile], worker: Mapping[str, object], kind: Kind) -> int | None:
+    """How long the stretch is in which missing rows can lie; all that the files cover for other kinds."""
+    start, ends = worker.get("started_ns"), (worker.get("stopped_ns"), worker.get("last_flush_ns"))
+    end = next((each for each in ends if isinstance(each, int)), None)
+    if not isinstance(start, int) or end is None or end < start:
+        return None
+    times = sorted(_times(files))
+    if kind != "missing":
+        return times[-1][1] - times[0][0] if times else end - start
+    holes = list(_holes(files, start, end))
+    return sum(holes) if holes else end - start
+
+
+def _times(files: Mapping[int, StoredFile]) -> Iterator[tuple[int, int]]:
+    for file in files.values():
+        if file.footer.first_ns is not None and file.footer.last_ns is not None:
+            yield file.footer.first_ns, file.footer.last_ns
+
+
+def _holes(files: Mapping[int, StoredFile], start: int, end: int) -> Iterator[int]:
+    """The time between the files beside each gap in the numbers; the end of the worker follows its last file."""
+    before, last_number = start, 0
+    for number in sorted(files):
+        footer = files[number].footer
+        if footer.first_ns is None or footer.last_ns is None:
+            continue
+        if number > last_number + 1:
+            yield max(0, footer.first_ns - before)
+        before, last_number = max(before, footer.last_ns), number
+    if end > before:
+        yield end - before

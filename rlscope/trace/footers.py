@@ -1,0 +1,197 @@
+"""What the footer of a Parquet file says: whether it can be read as a table, and what in it needs a closer look.
+
+No row is read here, and nothing is opened that is no regular file.
+"""
+
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, Column, arrow_schema
+
+_MAGIC: Final = b"PAR1"
+_SMALLEST_PARQUET_BYTES: Final = 12
+LATEST_NS: Final = 1 << 62
+"""In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
+_LENGTHS: Final = ("busy_ns", "env_wait_ns")
+"""Columns in nanoseconds that are no times."""
+_NUMBERED: Final = ("version", "staleness")
+"""Numbers inside a list that may be below 0, and of which nothing else bounds the size."""
+LONGEST_TEXT_BYTES: Final = 65_536
+"""Of a name, an id or a reason. Longer ones are no names, and a few of them fill the memory."""
+
+
+class Stamp(NamedTuple):
+    """What the recorder wrote into a file about itself."""
+
+    run_id: str
+    table: str
+    worker_id: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What is known of a readable file without reading its rows."""
+
+    columns: tuple[str, ...]
+    rows: int
+    bytes: int
+    is_plain: bool
+    """Whether every column of the contract is there with exactly its type."""
+    stamp: Stamp | None
+    """None for a file of a recorder that wrote none."""
+    first_ns: int | None
+    """The earliest and the latest time in its rows, where the footer has them."""
+    last_ns: int | None
+    suspects: frozenset[str]
+    """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
+
+
+def read_footer(path: Path, table: str) -> Footer | str:
+    """The footer of a file of a table, or why the file cannot be read."""
+    try:
+        why = _envelope_fault(path)
+        if why is not None:
+            return why
+        with pq.ParquetFile(path) as file:
+            why = _schema_fault(file.schema_arrow, table)
+            return why if why is not None else _footer(path, table, file.schema_arrow, file.metadata)
+    except (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException) as error:
+        return f"cannot be read: {error}"
+
+
+def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData) -> Footer:
+    kinds = {field.name: field.type for field in found}
+    chunks = list(_chunks(metadata))
+    first, last = TIMES[table]
+    lows = [chunk.statistics for chunk in chunks if chunk.path_in_schema == first]
+    highs = [chunk.statistics for chunk in chunks if chunk.path_in_schema == last]
+    timed = bool(lows) and all(each is not None and each.has_min_max for each in (*lows, *highs))
+    return Footer(
+        columns=tuple(found.names),
+        rows=metadata.num_rows,
+        bytes=path.stat().st_size,
+        is_plain=all(kinds.get(field.name) == field.type for field in arrow_schema(table)),
+        stamp=_stamp(metadata.metadata or {}),
+        first_ns=min(low.min for low in lows) if timed else None,
+        last_ns=max(high.max for high in highs) if timed else None,
+        suspects=frozenset(_suspects(table, found, chunks)),
+    )
+
+
+def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        for column in range(metadata.num_columns):
+            yield row_group.column(column)
+
+
+def _suspects(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]) -> Iterator[str]:
+    """The columns of which the statistics do not say that every value is in order."""
+    columns = {column.name: column for column in TABLES[table]}
+    lacks = {name for name, column in columns.items() if not column.nullable and _has_optional(found, name)}
+    for chunk in chunks:
+        name, _, inside = chunk.path_in_schema.partition(".")
+        if name not in columns:
+            continue
+        statistics = chunk.statistics
+        if name in lacks and (statistics is None or not statistics.has_null_count or statistics.null_count):
+            yield name
+        elif chunk.physical_type == "BYTE_ARRAY":
+            if chunk.total_uncompressed_size > LONGEST_TEXT_BYTES:
+                yield name
+        elif chunk.physical_type in ("INT32", "INT64"):
+            low, high = number_limits(columns[name], inside.rpartition(".")[2])
+            if statistics is None or not statistics.has_min_max:
+                if statistics is None or statistics.null_count != chunk.num_values:
+                    yield name
+            elif statistics.min < low or statistics.max > high:
+                yield name
+
+
+def number_limits(column: Column, inside: str = "") -> tuple[int, int]:
+    """The least and the most that a whole number of a column, or of a field inside it, can be."""
+    if column.unit == "ns" and not inside and column.name not in _LENGTHS:
+        return -LATEST_NS, LATEST_NS
+    if inside in _NUMBERED or (not inside and column.unit == "" and column.name != "segment"):
+        return -(1 << 31), 1 << 31
+    return 0, 1 << 53
+
+
+def _has_optional(found: pa.Schema, name: str) -> bool:
+    index = found.get_field_index(name)
+    return index >= 0 and _is_optional(found.field(index))
+
+
+def _is_optional(field: pa.Field) -> bool:
+    """Whether a field, or one inside it, may be NULL."""
+    inside = [field.type.value_field] if pa.types.is_list(field.type) else ()
+    inside = list(field.type) if pa.types.is_struct(field.type) else inside
+    return field.nullable or any(_is_optional(each) for each in inside)
+
+
+def _stamp(metadata: Mapping[bytes, bytes]) -> Stamp | None:
+    run_id, table, worker_id, sequence = (
+        metadata.get(key.encode(), b"").decode("utf-8", "replace") for key in STAMP_KEYS
+    )
+    return Stamp(run_id, table, worker_id, int(sequence)) if sequence.isdecimal() and len(sequence) < 20 else None
+
+
+def _envelope_fault(path: Path) -> str | None:
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        return "not a regular file"
+    size_bytes = facts.st_size
+    if size_bytes < _SMALLEST_PARQUET_BYTES:
+        return f"{size_bytes} bytes long, too short for a Parquet file"
+    with path.open("rb") as file:
+        head = file.read(4)
+        file.seek(-4, 2)
+        tail = file.read(4)
+    if head != _MAGIC or tail != _MAGIC:
+        return "no Parquet magic bytes at its start and end: cut off or not a Parquet file"
+    return None
+
+
+def _schema_fault(found: pa.Schema, table: str) -> str | None:
+    names = [name.casefold() for name in found.names]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        return f"column {twice} is there more than once"
+    for field in arrow_schema(table):
+        index = found.get_field_index(field.name)
+        if index < 0:
+            if not field.nullable:
+                return f"column {field.name} is missing, expected {field.type}"
+        elif not _reads_as(found.field(index).type, field.type):
+            return f"column {field.name} is {found.field(index).type}, expected {field.type}"
+    return None
+
+
+def _reads_as(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether a stored type can be cast to the contract's without losing anything but width."""
+    if found == expected or pa.types.is_null(found):
+        return True
+    if pa.types.is_dictionary(found):
+        return _reads_as(found.value_type, expected)
+    if pa.types.is_integer(expected):
+        return pa.types.is_integer(found)
+    if pa.types.is_floating(expected):
+        return pa.types.is_floating(found) or pa.types.is_integer(found)
+    if pa.types.is_string(expected):
+        return pa.types.is_string(found) or pa.types.is_large_string(found)
+    if pa.types.is_list(expected):
+        is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
+        return is_list and _reads_as(found.value_type, expected.value_type)
+    if pa.types.is_struct(expected):
+        return pa.types.is_struct(found) and all(
+            found.get_field_index(field.name) >= 0
+            and _reads_as(found.field(found.get_field_index(field.name)).type, field.type)
+            for field in expected
+        )
+    return False

@@ -1,0 +1,132 @@
+"""Leaves out rows that cannot be, and counts rows that are stored twice once; says how many of each there were.
+
+What the footers show to be in order is not looked at again, so a sound run costs nothing here.
+"""
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from duckdb import DuckDBPyRelation
+from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
+
+from rlscope.trace.files import TableFiles
+from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
+from rlscope.trace.usual_times import Window
+
+_MOST_RUNS: Final = 10_000
+"""Version runs, or importance moments, of one row: more than a policy has versions in the life of a sample."""
+
+
+class CheckedRows(NamedTuple):
+    """The rows of a table that can be used."""
+
+    rows: DuckDBPyRelation
+    gaps: tuple[str, ...]
+    left_out: int
+    is_distinct: bool
+    """Whether rows that were stored twice were taken out."""
+
+
+class _Fault(NamedTuple):
+    condition: str
+    """SQL that is true for a row that has it."""
+    words: str
+
+
+def check_rows(
+    stored: DuckDBPyRelation, table: str, files: TableFiles, window: Window | None, may_repeat: bool
+) -> CheckedRows:
+    """The rows without those that cannot be. may_repeat: whether some of them may be stored twice.
+
+    Raises duckdb.Error for a file that breaks.
+    """
+    faults = [*_faults(table, files), *_late(table, files, window)]
+    gaps: list[str] = []
+    rows, left_out = stored, 0
+    if faults:
+        counts = stored.aggregate(", ".join(f"count_if({fault.condition})" for fault in faults)).fetchall()[0]
+        found = [(fault, count) for fault, count in zip(faults, counts, strict=True) if count]
+        gaps += [f"{table}: {count:,} rows {fault.words}; they are left out" for fault, count in found]
+        if found:
+            bad = " OR ".join(f"coalesce({fault.condition}, false)" for fault, _ in found)
+            rows = stored.filter(f"NOT ({bad})")
+            left_out = files.rows - _count(rows)
+    repeated = _repeated(rows, table) if may_repeat else 0
+    if repeated:
+        gaps.append(f"{table}: {repeated:,} rows are stored twice; they are counted once")
+        rows = rows.query("stored_rows", _distinct_sql(table)) or rows
+    return CheckedRows(rows, tuple(gaps), left_out + repeated, bool(repeated))
+
+
+def _count(rows: DuckDBPyRelation) -> int:
+    return int(rows.aggregate("count(*)").fetchall()[0][0])
+
+
+def _repeated(rows: DuckDBPyRelation, table: str) -> int:
+    key = ", ".join(f"{name} := {_quoted(name)}" for name in KEYS[table])
+    return int(rows.aggregate(f"count(*) - count(DISTINCT struct_pack({key}))").fetchall()[0][0])
+
+
+def _distinct_sql(table: str) -> str:
+    """One row of each key, whichever the order of the files, and in the order of the keys."""
+    keys = ", ".join(_quoted(name) for name in KEYS[table])
+    columns = ", ".join(_quoted(column.name) for column in TABLES[table])
+    numbered = f"row_number() OVER (PARTITION BY {keys} ORDER BY {columns})"
+    return f"SELECT * FROM stored_rows QUALIFY {numbered} = 1 ORDER BY {keys}"
+
+
+def _faults(table: str, files: TableFiles) -> Iterator[_Fault]:
+    suspects = {name for file in files.files for name in file.footer.suspects} & files.columns
+    for column in TABLES[table]:
+        if column.name not in suspects:
+            continue
+        name = _quoted(column.name)
+        if not column.nullable:
+            yield _Fault(f"{name} IS NULL", f"have no {column.name}")
+        kind = str(column.type)
+        if kind == "string":
+            yield _Fault(
+                f"strlen({name}) > {LONGEST_TEXT_BYTES}",
+                f"have a {column.name} of more than {LONGEST_TEXT_BYTES:,} bytes",
+            )
+        elif kind.startswith("int"):
+            low, high = number_limits(column)
+            yield _Fault(f"{name} NOT BETWEEN {low} AND {high}", f"have a {column.name} that cannot be")
+        elif kind.startswith("list"):
+            yield from _inside(column)
+
+
+def _inside(column: Column) -> Iterator[_Fault]:
+    """What can be wrong with the elements of a list."""
+    name = _quoted(column.name)
+    wrong = ["each IS NULL"]
+    for field in column.type.value_type:
+        part = f"each.{_quoted(field.name)}"
+        wrong.append(f"{part} IS NULL")
+        if str(field.type).startswith("int"):
+            low, high = number_limits(column, field.name)
+            wrong.append(f"{part} NOT BETWEEN {low} AND {high}")
+    yield _Fault(
+        f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have {column.name} that cannot be"
+    )
+    yield _Fault(f"len({name}) > {_MOST_RUNS}", f"have more than {_MOST_RUNS:,} {column.name}")
+
+
+def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fault]:
+    """Times far from the rest of the run, where a footer has one or has none at all."""
+    if window is None:
+        return
+    ends = [(file.footer.first_ns, file.footer.last_ns) for file in files.files if file.footer.rows]
+    if all(
+        first is not None and last is not None and window.holds(first) and window.holds(last) for first, last in ends
+    ):
+        return
+    first, last = map(_quoted, TIMES[table])
+    yield _Fault(
+        f"{first} < {window.first_ns} OR {last} > {window.last_ns} OR {first} > {window.last_ns}",
+        "have a time far from the rest of the run",
+    )
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

@@ -1,0 +1,155 @@
+"""`rlscope check --baseline`: thresholds that are a baseline's own values, and rules against regressions."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import rlscope
+from rlscope.alerts.baseline import REGRESSIONS, BaselineRule, baseline_rule
+from rlscope.alerts.config import built_in_rules
+from rlscope.errors import RuleError
+from tests.comparison.conftest import TRACES
+from tests.trace_folder import activity, delivery_row, sample_row, train_row, worker, write_run
+
+SECOND = 10**9
+SLOW, FAST = TRACES / "starved_trainer", TRACES / "starved_trainer_after"
+RATE = "throughput.steady_tokens_per_s"
+
+
+def run_of(folder: Path, tokens: int, wait_s: float = 0.0, steps: int = 40) -> Path:
+    """A step of so many tokens every two seconds, the first part of it spent waiting."""
+    return write_run(
+        folder,
+        [worker("e0", "sampler", 0, 2 * steps * SECOND), worker("t0", "trainer", 0, 2 * steps * SECOND)],
+        samples=[sample_row(f"s{n}", "e0", [(n - 1, 0, tokens)]) for n in range(1, steps + 1)],
+        deliveries=[delivery_row(f"s{n}", "t0", step=n, consumer_version=n) for n in range(1, steps + 1)],
+        train_steps=[
+            train_row("t0", 2 * n * SECOND - SECOND, 2 * n * SECOND, n, samples=1, tokens=tokens)
+            for n in range(1, steps + 1)
+        ],
+        activities=[
+            activity("t0", (2 * n - 2) * SECOND, round((2 * n - 2 + wait_s) * SECOND), "wait", "samples")
+            for n in range(1, steps + 1)
+            if wait_s
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        (f"{RATE} < 0.95 * baseline", (RATE, "below", 0.95, 0.0)),
+        (f"{RATE}<.95*baseline", (RATE, "below", 0.95, 0.0)),
+        ("idle.trainer_ratio > baseline + 0.1", ("idle.trainer_ratio", "above", 1.0, 0.1)),
+        ("queue.depth > 2 * baseline - 3e0", ("queue.depth", "above", 2.0, -3.0)),
+        ("staleness.tokens.p95 > baseline", ("staleness.tokens.p95", "above", 1.0, 0.0)),
+    ],
+)
+def test_a_rule_names_the_baseline_with_a_factor_and_an_offset(text: str, rule: tuple[object, ...]) -> None:
+    found = baseline_rule(text)
+    assert (found.metric, found.direction, found.factor, found.offset) == rule
+    assert (found.name, found.severity) == (text, "critical")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"{RATE} < baseline * 0.95", "a baseline in another form"),
+        (f"{RATE} = baseline", "a baseline in another form"),
+        (f"{RATE} < 0.95 * baseline * 2", "a baseline in another form"),
+        ("throughput.rate < baseline", "unknown metric 'throughput.rate'"),
+    ],
+)
+def test_a_rule_in_another_form_is_refused_with_the_forms_that_are_taken(text: str, found: str) -> None:
+    with pytest.raises(RuleError, match=found.replace("*", r"\*")):
+        baseline_rule(text)
+
+
+def test_a_rule_that_names_a_baseline_needs_one() -> None:
+    with pytest.raises(RuleError, match="expected --baseline with the folder of a run"):
+        rlscope.check(SLOW, fail_if=f"{RATE} < 0.95 * baseline")
+
+
+@pytest.mark.parametrize(("tokens", "fails"), [(94, True), (95, False), (96, False)])
+def test_a_rate_on_the_threshold_does_not_fail(tmp_path: Path, tokens: int, fails: bool) -> None:
+    before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", tokens)
+    report = rlscope.check(after, fail_if=f"{RATE} < 0.95 * baseline", baseline=before)
+    assert report.failed() is fails
+    (outcome,) = report.outcomes
+    assert outcome.rule.threshold == pytest.approx(0.95 * 50)
+
+
+def test_the_steady_rate_of_a_rule_is_that_of_the_report(before: rlscope.Analysis) -> None:
+    (alert,) = rlscope.check(SLOW, fail_if=f"{RATE} < 1e9").alerts
+    assert alert.value == pytest.approx(before.throughput.steady_tokens_per_s)
+
+
+def test_the_built_in_regression_rules_stand_beside_the_alert_rules_and_pass_for_a_run_against_itself() -> None:
+    report = rlscope.check(SLOW, baseline=SLOW)
+    names = [outcome.rule.name for outcome in report.outcomes]
+    assert names == [*(rule.name for rule in built_in_rules().rules), *(each.name for each in REGRESSIONS)]
+    fired = {alert.rule for alert in report.alerts}
+    assert not fired & {each.name for each in REGRESSIONS}
+
+
+def test_a_slower_run_fails_and_a_faster_one_does_not() -> None:
+    slower, faster = rlscope.check(SLOW, baseline=FAST), rlscope.check(FAST, baseline=SLOW)
+    assert slower.failed() and not faster.failed()
+    assert {"throughput_regressed", "trainers_more_idle"} <= {alert.rule for alert in slower.alerts}
+    assert "staleness_regressed" in {alert.rule for alert in faster.alerts}  # p95 is 3 versions against 1.
+    (alert,) = (alert for alert in slower.alerts if alert.rule == "throughput_regressed")
+    assert "in the baseline starved_trainer_after" in alert.annotations["baseline"]
+    assert "the steps of both vary" in alert.annotations["baseline"]
+
+
+def test_runs_without_noise_keep_the_threshold_of_five_percent(tmp_path: Path) -> None:
+    before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 94)
+    (outcome,) = (each for each in rlscope.check(after, baseline=before).outcomes if each.rule.metric == RATE)
+    assert outcome.rule.threshold == pytest.approx(0.95 * 50) and outcome.alerts
+
+
+@pytest.mark.parametrize(("wait_s", "fires"), [(0.25, True), (0.2, False), (0.1, False)])
+def test_idleness_is_a_regression_beyond_a_tenth_of_the_gpu_time(tmp_path: Path, wait_s: float, fires: bool) -> None:
+    before, after = run_of(tmp_path / "a", 100), run_of(tmp_path / "b", 100, wait_s)
+    fired = {alert.rule for alert in rlscope.check(after, baseline=before).alerts}
+    assert ("trainers_more_idle" in fired) is fires
+
+
+def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(before.to_json())
+    rules = [f"{RATE} < 0.95 * baseline", "queue.depth > baseline"]
+    report = rlscope.check(FAST, fail_if=rules, baseline=tmp_path / "a.json")
+    assert not report.failed()
+    assert [outcome.rule.name for outcome in report.result.unjudged] == [rules[1]]
+    assert any("has no value of queue.depth" in note for note in report.result.notes)
+    assert all("queue.depth" in report.to_text(form) for form in ("text", "json", "markdown", "junit"))
+    assert 'skipped="1"' in report.to_text("junit")
+    assert report.outcomes[0].rule.threshold == pytest.approx(0.95 * (before.throughput.steady_tokens_per_s or 0))
+
+
+def test_plain_rules_and_those_of_a_baseline_are_taken_together() -> None:
+    report = rlscope.check(SLOW, fail_if=["queue.depth > 100000", f"{RATE} < baseline"], baseline=FAST)
+    assert [outcome.rule.name for outcome in report.outcomes] == ["queue.depth > 100000", f"{RATE} < baseline"]
+    report = rlscope.check(SLOW, fail_if="queue.depth > 100000", baseline=FAST)
+    assert report.outcomes[0].rule.name == "queue.depth > 100000"
+    assert len(report.outcomes) == 1 + len(REGRESSIONS)
+
+
+def test_braces_in_the_name_of_a_run_are_text() -> None:
+    rule = BaselineRule("r", RATE, "below").rule(5.0, "the baseline {value}")
+    assert rule.annotations["baseline"].format_map({}) == "5 tokens/s in the baseline {value}"
+
+
+@pytest.mark.parametrize("form", ["text", "json", "markdown", "junit", "github"])
+def test_every_form_names_the_rule_and_the_value_of_the_baseline(form) -> None:
+    text = rlscope.check(SLOW, fail_if=f"{RATE} < 0.95 * baseline", baseline=FAST).to_text(form)
+    assert "4.85k tokens/s in the baseline" in text
+    if form == "json":
+        document = json.loads(text)
+        assert document["failed"] is True and document["rules"][0]["metric"] == RATE
+    if form == "junit":
+        assert ElementTree.fromstring(text).attrib["failures"] == "1"
+    if form == "github":
+        assert text.startswith("::error title=")

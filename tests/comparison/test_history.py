@@ -1,0 +1,194 @@
+"""`rlscope list`: every run below a folder, cached where it can be rebuilt, sorted and filtered."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pytest
+from jsonschema import Draft202012Validator
+
+import rlscope
+from docs.generate import DOCS
+from rlscope.comparison import history
+from rlscope.comparison.history import RunEntry, cache_folder, filtered_entries, sorted_entries
+from rlscope.errors import ArgumentError, RunFolderError
+from tests.reports.analysis_fixture import HOSTILE
+from tests.trace_folder import delivery_row, engine_row, sample_row, train_row, worker, write_run
+
+SECOND = 10**9
+TICKED: list[str] = []
+
+
+def small_run(folder: Path, tokens: int = 4, config: dict[str, object] | None = None) -> Path:
+    return write_run(
+        folder,
+        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
+        config,
+        samples=[sample_row("a", "e0", [(0, 0, tokens)])],
+        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
+        engine_steps=[engine_row("e0", 0, SECOND)],
+        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
+    )
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "rlscope" / "runs"
+
+
+@pytest.fixture
+def analysed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The runs that were analysed, and not taken from the cache."""
+    done: list[Path] = []
+    analyze = history.analyze
+
+    def counted(run: Path):
+        done.append(run)
+        return analyze(run)
+
+    monkeypatch.setattr(history, "analyze", counted)
+    return done
+
+
+def test_every_run_below_a_folder_is_listed_by_its_path(tmp_path: Path) -> None:
+    small_run(tmp_path / "runs" / "b", 40, {"framework": "trl", "gpu_hour_price": 2.0, "currency": "EUR"})
+    small_run(tmp_path / "runs" / "deep" / "er" / "a")
+    small_run(tmp_path / "runs" / "b" / "inside")  # A run holds no runs.
+    small_run(tmp_path / "runs" / ".hidden")
+    runs = rlscope.list_runs(tmp_path / "runs", sort="path")
+    assert [each.path for each in runs.entries] == ["b", "deep/er/a"]
+    first = runs.entries[0]
+    assert (first.framework, first.layout, first.steps, first.bottleneck, first.alerts) == (
+        "trl",
+        "1:1",
+        1,
+        "unknown",
+        0,
+    )
+    # 20 GPU-seconds for 40 tokens, at 2 an hour.
+    assert first.gpu_hours_per_million_tokens == pytest.approx(20 / 3600 / 40e-6)
+    assert first.cost_per_million_tokens == pytest.approx(2 * 20 / 3600 / 40e-6)
+    assert runs.entries[1].cost_per_million_tokens is None
+    assert repr(runs).startswith("RunList(") and len(runs) == 2
+
+
+def test_a_run_is_analysed_once_until_one_of_its_files_changes(tmp_path: Path, analysed: list[Path]) -> None:
+    run = small_run(tmp_path / "runs" / "a")
+    first = rlscope.list_runs(tmp_path / "runs").entries
+    assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == 1
+    os.utime(run / "run.json", ns=(1, 1))
+    assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == 2
+    rlscope.list_runs(tmp_path / "runs", cache=False)
+    assert len(analysed) == 3
+
+
+@pytest.mark.parametrize("broken", ["", "[]", "{}", '{"signature": "x", "entry": {}}'])
+def test_a_broken_cache_is_made_again(tmp_path: Path, cache: Path, analysed: list[Path], broken: str) -> None:
+    small_run(tmp_path / "runs" / "a")
+    first = rlscope.list_runs(tmp_path / "runs").entries
+    (kept,) = cache.iterdir()
+    kept.write_text(broken)
+    assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == 2
+
+
+def test_a_cached_entry_of_other_types_is_made_again(tmp_path: Path, cache: Path, analysed: list[Path]) -> None:
+    small_run(tmp_path / "runs" / "a")
+    first = rlscope.list_runs(tmp_path / "runs").entries
+    (kept,) = cache.iterdir()
+    document = json.loads(kept.read_text())
+    kept.write_text(json.dumps({**document, "entry": {**document["entry"], "steps": "many"}}))
+    assert rlscope.list_runs(tmp_path / "runs").entries == first and len(analysed) == 2
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path, cache: Path) -> None:
+    cache.parent.parent.mkdir(parents=True)
+    cache.parent.write_text("a file where a folder should be")
+    small_run(tmp_path / "runs" / "a")
+    assert len(rlscope.list_runs(tmp_path / "runs")) == 1
+
+
+def test_nothing_is_written_beside_a_run(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "runs" / "a")
+    before = sorted(run.rglob("*"))
+    rlscope.list_runs(tmp_path / "runs")
+    assert sorted(run.rglob("*")) == before
+
+
+def test_a_relative_cache_folder_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert cache_folder() == Path.home() / ".cache" / "rlscope" / "runs"
+
+
+def test_a_run_that_cannot_be_read_is_listed_with_why(tmp_path: Path) -> None:
+    small_run(tmp_path / "runs" / "good")
+    (tmp_path / "runs" / "bad").mkdir()
+    (tmp_path / "runs" / "bad" / "run.json").write_text("{")
+    runs = rlscope.list_runs(tmp_path / "runs")
+    assert [(each.path, each.problem is None) for each in runs.entries] == [("good", True), ("bad", False)]
+    assert "bad: not analysed: " in runs.to_text() and runs.to_text().endswith("2 runs")
+
+
+def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(RunFolderError, match="expected a folder"):
+            rlscope.list_runs(folder)
+
+
+ENTRIES = (
+    RunEntry("a", "a", 1, tokens_per_s=5.0, bottleneck="samplers"),
+    RunEntry("b", "b", 2, tokens_per_s=7.0, bottleneck="trainers"),
+    RunEntry("c", "c", 3, tokens_per_s=None, bottleneck=None),
+)
+
+
+@pytest.mark.parametrize(
+    ("column", "reverse", "paths"),
+    [("date", False, "abc"), ("date", True, "cba"), ("tokens_per_s", True, "bac"), ("tokens_per_s", False, "abc")],
+)
+def test_runs_without_a_value_come_last_whichever_way(column: str, reverse: bool, paths: str) -> None:
+    assert "".join(each.path for each in sorted_entries(ENTRIES, column, reverse=reverse)) == paths
+
+
+@pytest.mark.parametrize(
+    ("filters", "paths"),
+    [
+        (["tokens_per_s > 5"], "b"),
+        (["tokens_per_s>=5"], "ab"),
+        (["tokens_per_s < 7"], "a"),
+        (["bottleneck = samplers"], "a"),
+        (["bottleneck != samplers"], "bc"),
+        (["path ~ B"], "b"),
+        (["bottleneck ~ rs", "tokens_per_s <= 5"], "a"),
+        (["tokens_per_s > many"], ""),
+    ],
+)
+def test_a_run_must_pass_every_filter(filters: list[str], paths: str) -> None:
+    assert "".join(each.path for each in filtered_entries(ENTRIES, filters)) == paths
+
+
+@pytest.mark.parametrize("bad", [{"sort": "rate"}, {"filters": ["rate > 5"]}, {"filters": ["tokens_per_s"]}])
+def test_an_unknown_column_is_refused_before_anything_is_analysed(tmp_path: Path, bad, analysed: list[Path]) -> None:
+    small_run(tmp_path / "runs" / "a")
+    with pytest.raises(ArgumentError, match="tokens_per_s"):
+        rlscope.list_runs(tmp_path / "runs", **bad)
+    assert analysed == []
+
+
+def test_the_list_has_the_same_runs_in_every_form(tmp_path: Path) -> None:
+    small_run(tmp_path / "runs" / "a")
+    manifest = json.loads((small_run(tmp_path / "runs" / "b") / "run.json").read_text())
+    (tmp_path / "runs" / "b" / "run.json").write_text(json.dumps({**manifest, "run_id": HOSTILE}))
+    runs = rlscope.list_runs(tmp_path / "runs", sort="path")
+    document = json.loads(runs.to_text("json"))
+    schema = json.loads((DOCS / "schema" / "list.schema.json").read_text())
+    assert not list(Draft202012Validator(schema).iter_errors(document))
+    rows = list(csv.DictReader(io.StringIO(runs.to_text("csv"))))
+    assert [row["run_id"] for row in rows] == ["run", HOSTILE] == [each["run_id"] for each in document["runs"]]
+    assert isinstance(runs.frame(), pl.DataFrame) and runs.frame()["path"].to_list() == ["a", "b"]
+    page = runs.to_html(tmp_path / "list.html").read_text()
+    assert page.rstrip().endswith("</html>") and "<script" not in page and "<img" not in page
+    assert "<table" in runs._repr_html_()

@@ -1,0 +1,208 @@
+"""Every row that a worker wrote is accounted for: what is missing, doubled, foreign or changed is named."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlscope.alerts.config import built_in_rules
+from rlscope.pipeline import check
+from rlscope.trace.completeness import Completeness
+from rlscope.trace.store import open_run
+from tests.faults.runs import store_run
+from tests.trace_folder import engine_row, sample_row, train_row, worker, write_rows, write_run
+
+SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store_run(tmp_path_factory.mktemp("stored") / "run", "counting")
+
+
+@pytest.fixture
+def run(stored: Path, tmp_path: Path) -> Path:
+    shutil.copytree(stored, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def completeness(folder: Path) -> Completeness:
+    with open_run(folder) as run:
+        return run.completeness
+
+
+def counts(folder: Path) -> dict[str, int]:
+    with open_run(folder) as run:
+        return run.row_counts
+
+
+def skipped(folder: Path) -> dict[str, str]:
+    with open_run(folder) as run:
+        return {file.path: file.why for file in run.skipped_files}
+
+
+def gaps(folder: Path) -> list[str]:
+    with open_run(folder) as run:
+        return list(run.gaps)
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def test_a_run_as_it_was_written_is_complete_and_verified(run: Path) -> None:
+    assert completeness(run) == Completeness("complete", is_verified=True)
+
+
+def test_a_missing_file_is_named_with_its_rows_and_the_gpu_seconds_around_it(run: Path) -> None:
+    path = run / "engine_steps" / "sampler-0-000002.parquet"
+    rows = pq.read_metadata(path).num_rows
+    before, after = (pq.read_table(run / "engine_steps" / f"sampler-0-{number:06d}.parquet") for number in (1, 3))
+    hole_s = (min(after["start_ns"].to_pylist()) - max(before["end_ns"].to_pylist())) / 1e9
+    path.unlink()
+    found = completeness(run)
+    (gap,) = found.gaps
+    assert (found.state, gap.kind, gap.table, gap.worker_id, gap.rows) == (
+        "incomplete", "missing", "engine_steps", "sampler-0", rows
+    )  # fmt: skip
+    assert gap.gpu_s is not None
+    assert gap.gpu_s >= hole_s
+    assert "(file 000002)" in gap.detail
+
+
+@pytest.mark.parametrize("name", ["sampler-0-000004", "sampler-0-000009", "trainer-000001", "nobody-000001", "x"])
+def test_a_copy_of_a_file_is_named_and_left_out(run: Path, name: str) -> None:
+    before = counts(run)
+    shutil.copy(run / "samples" / "sampler-0-000001.parquet", run / "samples" / f"{name}.parquet")
+    assert skipped(run)[f"samples/{name}.parquet"].startswith("a copy of sampler-0-000001.parquet, by its own footer")
+    assert (counts(run), completeness(run).state) == (before, "complete")
+
+
+def test_a_file_of_another_run_is_left_out(run: Path, tmp_path: Path) -> None:
+    manifest = json.loads((run / "run.json").read_text())
+    other = store_run(tmp_path / "other", "counting", "synchronous", steps=3)
+    assert json.loads((other / "run.json").read_text())["run_id"] != manifest["run_id"]
+    shutil.copy(other / "samples" / "sampler-0-000001.parquet", run / "samples" / "sampler-0-000007.parquet")
+    assert "belongs to samples of run 'synchronous" in skipped(run)["samples/sampler-0-000007.parquet"]
+
+
+def test_a_file_that_was_renamed_is_read_as_what_it_was_and_named(run: Path) -> None:
+    before = counts(run)
+    (run / "samples" / "sampler-0-000002.parquet").rename(run / "samples" / "renamed.parquet")
+    found = completeness(run)
+    assert [(gap.kind, gap.table) for gap in found.gaps] == [("moved", "samples")]
+    assert (counts(run), found.state) == (before, "complete")
+
+
+def test_one_flipped_bit_inside_a_page_costs_that_file_and_names_it(run: Path) -> None:
+    path = run / "train_steps" / "trainer-000002.parquet"
+    content = bytearray(path.read_bytes())
+    column = pq.read_metadata(path).row_group(0).column(3)
+    content[column.data_page_offset + column.total_compressed_size - 3] ^= 1
+    path.write_bytes(content)
+    assert skipped(run)["train_steps/trainer-000002.parquet"].startswith("damaged since it was written: ")
+    assert [(gap.kind, gap.rows) for gap in completeness(run).gaps] == [("missing", 8)]
+
+
+def test_other_values_in_a_file_that_reads_well_are_named_by_the_checksum(run: Path) -> None:
+    path = run / "activities" / "trainer-000001.parquet"
+    rewrite(path, lambda rows: rows.set_column(3, "start_ns", pa.array([each + 1 for each in rows[3].to_pylist()])))
+    (gap,) = completeness(run).gaps
+    assert (gap.kind, gap.table, gap.worker_id) == ("changed", "activities", "trainer")
+
+
+@pytest.mark.parametrize("recorder", ["counting", "old"])
+def test_rows_that_are_stored_twice_are_named_and_counted_once(recorder: str, tmp_path: Path) -> None:
+    folder = store_run(tmp_path / "run", recorder)  # type: ignore[arg-type]
+    before = counts(folder)
+    rewrite(folder / "samples" / "sampler-0-000001.parquet", lambda rows: pa.concat_tables([rows, rows.slice(0, 5)]))
+    assert "samples: 5 rows are stored twice; they are counted once" in gaps(folder)
+    assert counts(folder) == before
+    assert ("beyond", 5) in [(gap.kind, gap.rows) for gap in completeness(folder).gaps]
+
+
+def test_rows_that_a_killed_worker_wrote_after_it_counted_are_no_gap(tmp_path: Path) -> None:
+    killed = worker("e0", "sampler", 0, None, rows={"engine_steps": 1}, last_flush_ns=2 * SECOND)
+    folder = write_run(tmp_path, [killed], engine_steps=[engine_row("e0", 0, SECOND)])
+    write_rows(folder, "engine_steps", "e0", [engine_row("e0", SECOND, 2 * SECOND)], sequence=2)
+    assert (completeness(folder).state, counts(folder)["engine_steps"]) == ("complete", 2)
+
+
+def test_a_run_whose_workers_count_nothing_is_not_known_to_be_complete(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [worker("t0")], train_steps=[train_row("t0", 0, 10)])
+    assert completeness(folder) == Completeness("unknown", (), ("t0",))
+
+
+def test_a_null_where_none_is_allowed_is_named_and_the_row_left_out(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, [worker("t0")])
+    path = write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 10)])
+    step = pa.field("step", pa.int64())
+    rewrite(path, lambda held: pa.concat_tables([held, held]).set_column(1, step, pa.array([1, None], pa.int64())))
+    assert "train_steps: 1 rows have no step; they are left out" in gaps(folder)
+    assert counts(folder)["train_steps"] == 1
+
+
+@pytest.mark.parametrize(("length", "left_out"), [(65_536, 0), (65_537, 1)])
+def test_a_text_that_is_no_name_is_named_and_the_row_left_out(length: int, left_out: int, tmp_path: Path) -> None:
+    samples = [sample_row("a", "e0", [(0, 0, 1)]), sample_row("b", "e0", [(0, 0, 1)], group_id="x" * length)]
+    folder = write_run(tmp_path, [worker("e0", "sampler")], samples=samples)
+    assert counts(folder)["samples"] == 2 - left_out
+    assert sum("group_id of more than 65,536 bytes" in gap for gap in gaps(folder)) == left_out
+
+
+@pytest.mark.parametrize("far_ns", [0, 4 * 10**18])
+def test_a_time_far_from_the_rest_stretches_nothing_and_is_named(far_ns: int, tmp_path: Path) -> None:
+    start = 1_790_000_000 * SECOND
+    workers = [worker("t0", "trainer", start, start + 100), worker("e0", "sampler", far_ns, start + 100)]
+    rows = [engine_row("e0", start, start + 50), engine_row("e0", far_ns, far_ns + 50)]
+    folder = write_run(tmp_path, workers, train_steps=[train_row("t0", start, start + 90)], engine_steps=rows)
+    with open_run(folder) as run:
+        extents = run.connection.table("worker_extents").pl()
+    assert extents["start_ns"].min() == start
+    assert extents["end_ns"].max() == start + 100
+    assert any(gap.startswith("workers/e0.json: started_ns is ") for gap in gaps(folder))
+    assert "engine_steps: 1 rows have a time far from the rest of the run; they are left out" in gaps(folder)
+
+
+@pytest.mark.parametrize("place", ["workers/x.json", "samples/x-000001.parquet"])
+@pytest.mark.parametrize("what", ["fifo", "folder", "link out", "loop"])
+def test_what_is_no_file_is_named_and_never_opened(run: Path, place: str, what: str) -> None:
+    path = run / place
+    make: dict[str, Callable[[], object]] = {
+        "fifo": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "link out": lambda: path.symlink_to("/etc/passwd"),
+        "loop": lambda: path.symlink_to(path),
+    }
+    make[what]()
+    assert list(skipped(run)) == [place]
+    assert completeness(run).state == "complete"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+        bytes(5_000_000),
+        b'{"dropped": ' + b"9" * 10_000 + b"}",
+    ],
+    ids=["lists", "objects", "zeros", "digits"],
+)
+def test_a_worker_file_that_cannot_be_read_in_bounds_is_named(run: Path, content: bytes) -> None:
+    (run / "workers" / "x.json").write_bytes(content)
+    assert list(skipped(run)) == ["workers/x.json"]
+
+
+def test_incompleteness_fails_a_check(run: Path) -> None:
+    assert not check(run, built_in_rules()).fails("critical")
+    (run / "deliveries" / "trainer-000002.parquet").unlink()
+    report = check(run, built_in_rules())
+    assert report.fails("critical")
+    assert "rows_missing" in {alert.rule for alert in report.alerts}
+    assert any(note.startswith("deliveries: trainer wrote ") for note in report.notes)

@@ -1,0 +1,84 @@
+"""Whatever is done to a run: the answer stays, or the fault is named, or there is a clear error. Never silence.
+
+`make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`; elsewhere a few are drawn. A
+seed that ever failed is listed below with what it does.
+"""
+
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.faults.mutations import KINDS, KINDS_THAT_CHECKSUMS_SHOW, mutate
+from tests.faults.oracle import FAULTS, Looked, Verdict, judge_mutation, look
+from tests.faults.runs import Recorder, store_run
+
+pytestmark = pytest.mark.faults
+
+MUTATIONS: Final = int(os.environ.get("RLSCOPE_MUTATIONS", "58"))
+FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
+"""A file that takes what came of them."""
+EVERY_FORMAT_OF: Final = 100
+"""One in so many mutations is analysed with the model and written in every format, which takes far longer."""
+OLD_SHARE: Final = 4
+"""One in so many is done to a run of the recorder before checksums."""
+
+Tally = Counter[tuple[str, Verdict]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Recorder, tuple[Path, Looked]]:
+    """Both runs, and what is said of them as they are."""
+    found: dict[Recorder, tuple[Path, Looked]] = {}
+    for recorder in ("counting", "old"):
+        folder = store_run(tmp_path_factory.mktemp(recorder) / "run", recorder)
+        found[recorder] = folder, look(folder)
+    return found
+
+
+@pytest.fixture(scope="module")
+def tally() -> Iterator[Tally]:
+    counts: Tally = Counter()
+    yield counts
+    if FIGURES is not None:
+        kinds: dict[str, dict[str, int]] = {}
+        for (kind, verdict), count in sorted(counts.items()):
+            kinds.setdefault(kind, {})[verdict] = count
+        total = Counter({verdict: 0 for verdict in FAULTS})
+        for (_, verdict), count in counts.items():
+            total[verdict] += count
+        document = {"mutations": sum(counts.values()), "total": dict(sorted(total.items())), "by_kind": kinds}
+        Path(FIGURES).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def recorder_of(seed: int) -> Recorder:
+    return "old" if seed % OLD_SHARE == OLD_SHARE - 1 else "counting"
+
+
+@pytest.mark.parametrize("recorder", ["counting", "old"])
+def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]], recorder: Recorder) -> None:
+    _, looked = runs[recorder]
+    assert (looked.end, looked.lines) == ("seen", ())
+    assert looked.facts["run"][0] == 24
+
+
+@pytest.mark.parametrize("seed", range(MUTATIONS))
+def test_a_mutation_changes_nothing_without_a_word(
+    seed: int, runs: dict[Recorder, tuple[Path, Looked]], tally: Tally, tmp_path: Path
+) -> None:
+    recorder = recorder_of(seed)
+    original, untouched = runs[recorder]
+    folder = tmp_path / "run"
+    shutil.copytree(original, folder)
+    mutation = mutate(folder, seed, counted=recorder == "counting")
+    looked = look(folder, whole=seed % EVERY_FORMAT_OF == 0)
+    verdict = judge_mutation(mutation, untouched, looked)
+    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder == "counting" else {})]
+    tally[kinds[seed % len(kinds)], verdict] += 1
+    said = "\n".join(line for line in looked.lines if line not in untouched.lines)
+    assert verdict not in FAULTS, f"{mutation} of {recorder}: {verdict}\n{said[-3000:]}"

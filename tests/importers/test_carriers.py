@@ -1,0 +1,202 @@
+"""The forms of files: each carrier reads what the real writer wrote, any part of it, and any damage to it."""
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+from shutil import copy
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import open_source
+from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
+from rlscope.importers.steps import carrier_of, names_in
+from rlscope.trace.store import open_run
+
+VERL = Path(__file__).parent / "fixtures" / "verl"
+FILES = {
+    "console.log": "console",
+    "metrics.jsonl": "jsonl",
+    "events.out.tfevents.1": "tensorboard",
+    "run.wandb": "wandb",
+}
+RECORDED = json.loads((VERL / "recorded.json").read_text())
+OWN_TIMES = ("events.out.tfevents.1", "run.wandb")
+LOGGED_LATE_RATIO = 0.01
+"""Of a phase: a file with times of its own says when the metrics were written, a moment after the step's end."""
+
+
+def seconds(folder: Path, sql: str) -> dict[str, float]:
+    with open_run(folder) as run:
+        return dict(run.connection.sql(sql).fetchall())
+
+
+def trainer_seconds(folder: Path) -> dict[str, float]:
+    """Seconds of the trainer by activity, as `recorded.json` has them."""
+    phases = seconds(
+        folder,
+        """
+        SELECT trim(activity || ' ' || coalesce(reason, '')), sum(end_ns - start_ns) / 1e9 FROM activities
+        WHERE worker_id = 'trainer' GROUP BY ALL
+        UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps
+        UNION ALL SELECT 'publish', sum(end_ns - start_ns) / 1e9 FROM weight_updates WHERE phase = 'publish'
+        UNION ALL SELECT 'step_time', (stopped_ns - started_ns) / 1e9 FROM workers WHERE worker_id = 'trainer'
+        """,
+    )
+    return phases
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_the_log_shows_agrees_with_what_the_hooks_recorded(tmp_path: Path, name: str) -> None:
+    """The bound of docs/importers.md: each phase within 0.5% of the time that the steps took."""
+    imported = import_run(VERL / name, tmp_path / "run")
+    found = trainer_seconds(tmp_path / "run")
+    for phase in ("wait samples", "train", "publish", "eval", "checkpoint", "step_time"):
+        assert found[phase] == pytest.approx(RECORDED[phase], abs=0.005 * RECORDED["step_time"]), phase
+    totals = seconds(tmp_path / "run", "SELECT 'tokens', sum(tokens) FROM train_steps")
+    assert totals == {"tokens": RECORDED["tokens"]}
+    assert imported.carriers == (FILES[name],)
+    assert imported.clock == ("wall" if name in OWN_TIMES else "relative")
+
+
+@pytest.mark.parametrize("name", OWN_TIMES)
+def test_a_file_with_times_ends_where_the_hooks_saw_the_run_end(tmp_path: Path, name: str) -> None:
+    import_run(VERL / name, tmp_path / "run")
+    (end_ns,) = seconds(tmp_path / "run", "SELECT 0, max(stopped_ns) FROM workers").values()
+    assert 0 <= (end_ns - RECORDED["last_step_end_ns"]) / 1e9 < 1.0
+
+
+def test_the_settings_of_the_run_are_read_where_the_file_holds_them(tmp_path: Path) -> None:
+    for name in ("console.log", "run.wandb"):
+        import_run(VERL / name, tmp_path / name)
+        with open_run(tmp_path / name) as run:
+            config = run.config
+        assert (config.samples_per_step, config.group_size, config.max_output_tokens) == (32, 8, 96)
+        assert (config.max_running_per_engine, config.gpus_per_engine, config.total_steps) == (8, 1, 60)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.04, 0.35, 0.5, 0.77, 0.999])
+def test_any_part_of_a_file_imports_or_holds_no_step(tmp_path: Path, name: str, share: float) -> None:
+    whole = (VERL / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: int(share * len(whole))])
+    try:
+        import_run(tmp_path / name, tmp_path / "run")
+    except ImportFileError:
+        assert share < 0.1
+        return
+    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
+    assert 60 * share - 20 <= steps <= 60 * share + 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_bytes_cost_what_they_hit_and_nothing_else(tmp_path: Path, name: str) -> None:
+    damaged = bytearray((VERL / name).read_bytes())
+    middle = len(damaged) // 2
+    damaged[middle : middle + 64] = b"\xff" * 64
+    (tmp_path / name).write_bytes(damaged)
+    imported = import_run(tmp_path / name, tmp_path / "run")
+    (steps,) = seconds(tmp_path / "run", "SELECT 0, count(*) FROM train_steps").values()
+    assert steps >= (25 if name in OWN_TIMES else 59)
+    assert imported.files[0].bytes <= len(damaged)
+
+
+def test_a_w_and_b_record_over_several_blocks_is_put_together(tmp_path: Path) -> None:
+    """The fixture's 60 kB make two blocks of 32 KiB."""
+    assert (VERL / "run.wandb").stat().st_size > 32768
+    (file,) = import_run(VERL / "run.wandb", tmp_path / "run").files
+    assert file.bad_lines == 0
+
+
+def test_the_forms_are_told_apart_by_content(tmp_path: Path) -> None:
+    for name, form in FILES.items():
+        carrier = carrier_of(open_source(VERL / name))
+        assert carrier is not None and carrier.name == form
+    copy(VERL / "run.wandb", tmp_path / "renamed.log")
+    carrier = carrier_of(open_source(tmp_path / "renamed.log"))
+    assert carrier is not None and carrier.name == "wandb"
+
+
+def rows_of_jsonl() -> list[tuple[int, dict[str, float]]]:
+    rows = [json.loads(line) for line in (VERL / "metrics.jsonl").read_text().splitlines()]
+    return [(row["step"], row["data"]) for row in rows]
+
+
+def test_a_csv_exported_from_w_and_b(tmp_path: Path) -> None:
+    names = sorted({name for _, data in rows_of_jsonl() for name in data})
+    with (tmp_path / "export.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["_step", "_timestamp", *names])
+        writer.writeheader()
+        for step, data in rows_of_jsonl():
+            writer.writerow({"_step": step, "_timestamp": 1.7e9 + 10 * step, **data})
+    imported = import_run(tmp_path / "export.csv", tmp_path / "run")
+    assert (imported.carriers, imported.clock, imported.is_thinned) == (("csv",), "wall", False)
+    assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
+
+
+def test_a_database_of_mlflow(tmp_path: Path) -> None:
+    """A row a value, times in milliseconds; the run that was written to last is read."""
+    with sqlite3.connect(tmp_path / "mlflow.db") as connection:
+        connection.execute("CREATE TABLE metrics (key, value, timestamp, step, run_uuid)")
+        for step, data in rows_of_jsonl():
+            stamped = int(1.7e12) + 10_000 * step
+            values = [(name, value, stamped, step, "new") for name, value in data.items()]
+            old = [(name, 1000.0, stamped - 10**9, step, "old") for name in data]
+            connection.executemany("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", [*values, *old])
+    connection.close()
+    imported = import_run(tmp_path / "mlflow.db", tmp_path / "run")
+    assert (imported.carriers, imported.clock) == (("sqlite",), "wall")
+    assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
+
+
+def test_a_database_of_trackio(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "trackio.db") as connection:
+        connection.execute("CREATE TABLE metrics (id, timestamp, run_name, step, metrics)")
+        for step, data in rows_of_jsonl():
+            stamp = f"2026-01-01T{step // 60:02}:{step % 60:02}:00+00:00"
+            connection.execute("INSERT INTO metrics VALUES (?, ?, ?, ?, ?)", (step, stamp, "a", step, json.dumps(data)))
+    connection.close()
+    imported = import_run(tmp_path / "trackio.db", tmp_path / "run")
+    assert (imported.carriers, imported.clock) == (("sqlite",), "wall")
+    assert trainer_seconds(tmp_path / "run")["train"] == pytest.approx(RECORDED["train"], rel=0.01)
+
+
+def test_a_trainer_state_of_transformers_has_no_times(tmp_path: Path) -> None:
+    step = {"perf/rollout_wait_s": 2.0, "perf/fwd_bwd_s": 1.0, "perf/optimizer_s": 0.25, "perf/weight_sync_s": 0.5}
+    history = [{**step, "perf/step_s": 4.0, "loss": 0.5, "step": number} for number in (10, 20, 30)]
+    (tmp_path / "trainer_state.json").write_text(json.dumps({"log_history": history, "global_step": 30}))
+    imported = import_run(tmp_path / "trainer_state.json", tmp_path / "run")
+    assert (imported.framework, imported.clock, imported.carriers) == ("trl", "relative", ("trainer_state",))
+    found = trainer_seconds(tmp_path / "run")
+    assert found == {
+        "wait samples": 3 * 20.0,
+        "train": 3 * 12.5,
+        "publish": 3 * 5.0,
+        "step_time": 3 * 40.0,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "{}", '{"a": ', "[1, 2]", "\x00\x01", "a,b\n1,2\n", '{"step": 1e999}\n' * 3]
+)
+@pytest.mark.parametrize("name", ["a.log", "a.jsonl", "a.csv", "a.json", "trainer_state.json", "a.wandb", "a.db"])
+def test_what_holds_no_metrics_is_an_error_that_names_the_file(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert names_in(open_source(tmp_path / name)) <= {"a", "b", "step"}
+    with pytest.raises(ImportFileError, match=name.replace(".", r"\.")):
+        import_run(tmp_path / name, tmp_path / "run")
+
+
+def test_nothing_in_a_file_is_run(tmp_path: Path) -> None:
+    calls = "{'loss': __import__('pathlib').Path('" + str(tmp_path / "made") + "').touch()}\n"
+    (tmp_path / "a.log").write_text(calls + (VERL / "console.log").read_text())
+    import_run(tmp_path / "a.log", tmp_path / "run")
+    assert not (tmp_path / "made").exists()
+
+
+def test_two_files_with_the_steps_of_one_trainer_are_refused(tmp_path: Path) -> None:
+    options = import_options(with_files=[VERL / "run.wandb"])
+    with pytest.raises(ImportFileError, match=r"run\.wandb: found the steps of a trainer, as in .*console\.log"):
+        import_run(VERL / "console.log", tmp_path / "run", options)

@@ -1,0 +1,229 @@
+"""Every dialect: its names are its own, its phases fill the step, and what it cannot say is said."""
+
+import csv
+import json
+from pathlib import Path
+from struct import pack
+from zlib import crc32
+
+import pytest
+
+from rlscope.api import analyze, doctor
+from rlscope.importers.dialect import Dialect, Kind, Party
+from rlscope.importers.dialects import DIALECTS
+from rlscope.importers.importer import open_source
+from rlscope.importers.join import import_run
+from rlscope.importers.options import import_options
+from rlscope.importers.recognise import recognise
+from rlscope.importers.steps import tells_samplers, tells_trainer
+from rlscope.trace.store import open_run
+
+SECOND = 10**9
+PARTIES = [pytest.param(each, party, id=f"{each.framework}-{party.worker}-{each.known_by[0][0]}")
+           for each in DIALECTS for party in each.parties]  # fmt: skip
+
+
+def metrics_of(dialect: Dialect, party: Party, step: int) -> dict[str, float]:
+    """One second for each phase, and the step that they make; a phase of what is left is 2 s."""
+    named = [phase for phase in party.phases if phase.name is not None]
+    counted = [phase for phase in named if phase.where != "before" and phase.when != "colocated"]
+    values = {phase.name or "": 1.0 + sum(1.0 for name in phase.minus) for phase in named}
+    values |= {phase.name or "": float(step) for phase in named if phase.is_cumulative}
+    rest = 2.0 * any(phase.name is None for phase in party.phases)
+    values |= dict.fromkeys(party.step[:1], len(counted) + rest)
+    values |= dict.fromkeys(dialect.step_names[:1], float(step))
+    return values
+
+
+def write(path: Path, dialect: Dialect, party: Party, steps: range) -> Path:
+    rows = [{"_step": step, "_timestamp": 1.7e9 + 100 * step, **metrics_of(dialect, party, step)} for step in steps]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(("dialect", "party"), PARTIES)
+def test_a_framework_s_names_are_its_own_and_its_phases_fill_the_step(
+    tmp_path: Path, dialect: Dialect, party: Party
+) -> None:
+    path = write(tmp_path / "m.jsonl", dialect, party, range(1, 6))
+    if recognise(path).importer.kind != f"step metrics of {dialect.title}":
+        pytest.skip("the run folder's own importer reads this file")
+    assert (tells_trainer(open_source(path)), tells_samplers(open_source(path))) == (
+        party.role == "trainer",
+        party.role == "sampler",
+    )
+    imported = import_run(path, tmp_path / "run")
+    assert imported.framework == dialect.framework and imported.refusal is None
+    with open_run(tmp_path / "run") as run:
+        worker = f"worker_id = '{party.worker}'"
+        pieces = (
+            f"SELECT start_ns, end_ns FROM activities WHERE {worker} "
+            f"UNION ALL SELECT start_ns, end_ns FROM train_steps WHERE {worker} "
+            f"UNION ALL SELECT start_ns, end_ns FROM weight_updates WHERE {worker}"
+        )
+        (covered_ns,) = run.connection.sql(f"SELECT sum(end_ns - start_ns) FROM ({pieces})").fetchall()[0]
+        overlaps = run.connection.sql(
+            f"SELECT count(*) FROM ({pieces}) a JOIN ({pieces}) b ON a.start_ns < b.start_ns AND b.start_ns < a.end_ns"
+        ).fetchall()[0][0]
+    step_s = metrics_of(dialect, party, 1).get(party.step[0] if party.step else "", None)
+    counted = len([phase for phase in party.phases if phase.when != "colocated"])
+    assert covered_ns / SECOND == pytest.approx(5 * (step_s or counted), rel=0.35)
+    assert overlaps == 0
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda each: f"{each.framework}-{each.known_by[0][0]}")
+def test_the_table_of_a_dialect_is_sound(dialect: Dialect) -> None:
+    for party in dialect.parties:
+        names = [name for phase in party.phases for name in (phase.name, *phase.also) if name]
+        assert len(names) == len(set(names)), "a metric is named once"
+        assert not set(names) & set(party.step), "the whole step is none of its phases"
+        assert sum(phase.name is None for phase in party.phases) <= 1
+        if party.role == "trainer":
+            assert any(phase.kind is Kind.TRAIN for phase in party.phases)
+    assert set(dialect.columns) <= {"tokens", "loss", "grad_norm", "entropy", "reward_mean", "clip_ratio", "samples"}
+
+
+def prime_rl_pair(folder: Path, kept: list[int]) -> tuple[Path, Path]:
+    """A trainer of which only some steps are in the export, and the whole orchestrator: steps of 10 s."""
+    trainer = {
+        "time/wait_for_batch": 4.0,
+        "time/load_data": 0.0,
+        "time/forward_backward": 5.0,
+        "time/step": 9.0,
+        "time/broadcast_weights": 1.0,
+        "perf/throughput": 4000.0,
+        "perf/throughput_per_gpu": 1000.0,
+    }
+    orchestrator = {
+        "time/generate_completions": 6.0,
+        "time/wait_for_weight_ckpt": 1.5,
+        "time/update_weights": 2.0,
+        "time/step": 10.0,
+    }
+    for name, metrics, steps in (("trainer", trainer, kept), ("orchestrator", orchestrator, list(range(100)))):
+        with (folder / f"{name}.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, ["_step", "_timestamp", "step", *metrics])
+            writer.writeheader()
+            for step in steps:
+                writer.writerow({"_step": step, "_timestamp": 1.7e9 + 10 * step, "step": step, **metrics})
+    return folder / "trainer.csv", folder / "orchestrator.csv"
+
+
+def shares(path: Path, with_file: Path) -> dict[tuple[str, str], float]:
+    options = import_options(with_files=[with_file])
+    analysis = analyze(path, options=options)
+    return {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
+
+
+def test_the_two_logs_of_prime_rl_join_on_one_clock(tmp_path: Path) -> None:
+    trainer, orchestrator = prime_rl_pair(tmp_path, list(range(100)))
+    found = shares(trainer, orchestrator)
+    assert found["trainer", "waiting_for_samples"] == pytest.approx(0.4, abs=1e-9)
+    assert found["trainer", "train"] == pytest.approx(0.5, abs=1e-9)
+    assert found["trainer", "publishing_weights"] == pytest.approx(0.1, abs=1e-9)
+    assert found["sampler", "generating"] == pytest.approx(0.6, abs=1e-9)
+    assert found["sampler", "no_requests"] == pytest.approx(0.15, abs=1e-9)
+    assert found["sampler", "applying_weights"] == pytest.approx(0.2, abs=1e-9)
+
+
+def test_an_export_of_half_the_steps_keeps_its_shares_and_gives_no_verdict(tmp_path: Path) -> None:
+    trainer, orchestrator = prime_rl_pair(tmp_path, [0, *range(1, 99, 2), 99])
+    options = import_options(with_files=[orchestrator])
+    analysis = analyze(trainer, options=options)
+    found = {(state.role, state.state): state.share_ratio for state in analysis.ledger.states}
+    assert found["trainer", "waiting_for_samples"] == pytest.approx(0.4, abs=1e-9)
+    assert found["sampler", "generating"] == pytest.approx(0.6, abs=0.02)
+    assert analysis.verdict.bottleneck == "unknown"
+    assert "holds 51 of 100 steps; missing are 2, 4, 6, 8, 10 and 44 more gaps" in (
+        analysis.verdict.unknown_reason or ""
+    )
+    assert analysis.run.trainer_gpus == 4
+    imported = analysis.data_quality.imported
+    assert imported is not None and imported.is_thinned
+    with open_run(analysis._folder.path) as run:
+        (outside,) = run.connection.sql(
+            "SELECT count(*) FROM activities JOIN workers USING (worker_id) "
+            "WHERE start_ns < started_ns OR end_ns > stopped_ns OR end_ns <= start_ns"
+        ).fetchall()[0]
+    assert outside == 0
+
+
+def test_the_order_of_the_files_does_not_matter(tmp_path: Path) -> None:
+    trainer, orchestrator = prime_rl_pair(tmp_path, [0, *range(1, 99, 2), 99])
+    assert shares(trainer, orchestrator) == shares(orchestrator, trainer)
+
+
+def test_means_over_several_steps_are_shown_as_long_as_those_steps(tmp_path: Path) -> None:
+    metrics = {"perf/rollout_wait_s": 1.0, "perf/fwd_bwd_s": 2.0, "perf/step_s": 4.0}
+    rows = [{"_step": index, "_timestamp": 1.7e9 + 40 * index, "train/global_step": 10 * index} for index in (1, 2, 3)]
+    lines = [json.dumps({**row, **{f"train/{name}": value for name, value in metrics.items()}}) for row in rows]
+    (tmp_path / "m.jsonl").write_text("\n".join(lines))
+    imported = import_run(tmp_path / "m.jsonl", tmp_path / "run")
+    assert imported.coverage == {}
+    with open_run(tmp_path / "run") as run:
+        found = run.connection.sql("SELECT step, (end_ns - start_ns) / 1e9 FROM train_steps ORDER BY 1").fetchall()
+    assert found == [(10, 20.0), (20, 20.0), (30, 20.0)]
+
+
+def test_times_that_contradict_the_durations_are_not_used(tmp_path: Path) -> None:
+    """Rows that were all written at the end, as a tool does that uploads a finished run."""
+    metrics = {"timing_s/gen": 50.0, "timing_s/update_actor": 50.0, "timing_s/step": 100.0}
+    lines = [json.dumps({"step": step, "time": 1.7e9 + step, "data": metrics}) for step in range(10)]
+    (tmp_path / "m.jsonl").write_text("\n".join(lines))
+    imported = import_run(tmp_path / "m.jsonl", tmp_path / "run")
+    assert imported.clock == "relative"
+    assert any("last longer than the time between the rows" in note for note in imported.notes)
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 0x7F:
+        out, value = out + bytes((value & 0x7F | 0x80,)), value >> 7
+    return out + bytes((value,))
+
+
+def block(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 2) + varint(len(content)) + content
+
+
+def item(name: str, value: object) -> bytes:
+    return block(1, name.encode()) + block(16, json.dumps(value).encode())
+
+
+def wandb_file(path: Path, records: list[bytes]) -> Path:
+    """Written by hand in the format that the client writes: no machine here has a GPU whose readings it would log."""
+    parts = b"".join(pack("<IHB", crc32(b"\x01" + record), len(record), 1) + record for record in records)
+    path.write_bytes(b":W&B" + pack("<HB", 0xBEE1, 0) + parts)
+    return path
+
+
+@pytest.mark.parametrize(("owners", "expected"), [((), []), (("0=trainer", "1=sampler"), ["sampler", "trainer"])])
+def test_gpu_readings_of_w_and_b_need_an_owner(tmp_path: Path, owners: tuple[str, ...], expected: list[str]) -> None:
+    seconds = {"timing_s/gen": 4, "timing_s/update_actor": 5, "timing_s/update_weights": 1, "timing_s/step": 10}
+    records: list[bytes] = []
+    for step in range(1, 4):
+        values = {"_step": step, "_timestamp": 1.7e9 + 10 * step, **seconds}
+        records.append(block(2, b"".join(block(1, item(name, value)) for name, value in values.items())))
+        stamp = block(2, varint(1 << 3) + varint(1_700_000_000 + 10 * step))
+        gpus = {"gpu.0.gpu": 75, "gpu.0.powerWatts": 300.5, "gpu.1.gpu": 25, "cpu": 10}
+        records.append(block(7, stamp + b"".join(block(3, item(name, value)) for name, value in gpus.items())))
+    path = wandb_file(tmp_path / "run.wandb", records)
+    imported = import_run(path, tmp_path / "run", import_options(gpu_owners=owners))
+    with open_run(tmp_path / "run") as run:
+        found = run.connection.sql("SELECT worker_id, busy_ratio, power_w FROM gpu_samples ORDER BY ALL").fetchall()
+    assert sorted({row[0] for row in found}) == expected
+    if owners:
+        assert [row for row in found if row[0] == "trainer"] == [("trainer", 0.75, 300.5)] * 3
+    assert any("pass --gpu-owner 0-1=trainer" in note for note in imported.notes) == (not owners)
+
+
+def test_the_doctor_says_what_brings_what_is_missing(tmp_path: Path) -> None:
+    verl = Path(__file__).parent / "fixtures" / "verl" / "console.log"
+    found = {piece.name: piece for piece in doctor(verl)}
+    assert found["training steps"].status == "there"
+    assert found["time of the trainer workers"].status == "there"
+    assert found["time of the sampler workers"].status == "in part"
+    assert "disable_log_stats=False" in found["forward passes"].how
+    assert "--engine-log" in found["forward passes"].how
+    assert found["dates"].status == "missing" and ".wandb" in found["dates"].how
+    assert all(bool(piece.how) == (piece.status != "there") for piece in found.values())

@@ -1,0 +1,169 @@
+"""A user's SQL opens no file, learns no path, and ends: by itself, at its limits, or when it is interrupted."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import QueryError
+from rlscope.trace.execution import SqlLimits
+from rlscope.trace.query import ask_own
+from rlscope.trace.store import OpenRun, open_run
+from tests.trace_folder import engine_row, train_row, worker, write_run
+
+SECRET = "the-secret-of-another-user"
+FOREVER = "SELECT count(*) FROM range(100000000) a, range(1000000) b WHERE a.range + b.range = 7"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenRun]:
+    base = tmp_path_factory.mktemp("locked")
+    (base / "secret.csv").write_text(f"a\n{SECRET}\n")
+    folder = write_run(
+        base / "run",
+        [worker("e0", "sampler"), worker("t0")],
+        train_steps=[train_row("t0", 0, 10, 1)],
+        engine_steps=[engine_row("e0", 0, 10)],
+    )
+    (folder / "elsewhere").symlink_to("/usr/share", target_is_directory=True)
+    with open_run(folder) as opened:
+        yield opened
+
+
+def paths_to_a_file(run: OpenRun) -> list[str]:
+    folder = run.folder
+    return [
+        str(folder.parent / "secret.csv"),
+        str(folder / ".." / "secret.csv"),
+        str(folder / "elsewhere" / ".." / ".." / "etc" / "passwd"),
+        str(folder / "train_steps" / "t0-000001.parquet"),
+        str(folder / "run.json"),
+        "file://" + str(folder.parent / "secret.csv"),
+        "/dev/stdin",
+        "/proc/self/environ",
+    ]
+
+
+def test_no_table_function_of_duckdb_opens_a_file(run: OpenRun) -> None:
+    functions = ask_own(
+        run, "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type = 'table' ORDER BY ALL"
+    )["function_name"]
+    assert len(functions) > 80
+    opened: list[str] = []
+    for function in functions:
+        for path in paths_to_a_file(run):
+            for given in (f"'{path}'", f"['{path}']", f"'{path}', '{path}'"):
+                try:
+                    answer = ask_own(run, f"SELECT * FROM {function}({given})")
+                except QueryError:
+                    continue
+                if any(each in str(answer.rows()) for each in (SECRET, "root:", "PAR1", "rlscope-trace")) or (
+                    function not in HARMLESS
+                ):
+                    opened.append(f"{function}({given}): {answer.rows()[:1]}")
+    assert opened == []
+
+
+HARMLESS = frozenset(
+    {"unnest", "json_each", "json_tree", "pragma_table_info", "repeat_row", "test_vector_types", "which_secret"}
+)
+"""Those that take any text, and make rows of the text itself."""
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_path_in_place_of_a_table_opens_no_file(run: OpenRun, number: int) -> None:
+    with pytest.raises(QueryError, match="SQL error"):
+        ask_own(run, f"SELECT * FROM '{paths_to_a_file(run)[number]}'")
+
+
+@pytest.mark.parametrize("setting", ["temp_directory", "allowed_directories", "home_directory"])
+def test_the_way_through_the_scratch_folder_is_closed(run: OpenRun, setting: str) -> None:
+    way = f"replace(current_setting('{setting}')::VARCHAR, '/spill', '') || '/run/../secret.csv'"
+    with pytest.raises(QueryError, match="SQL error"):
+        ask_own(run, f"SELECT * FROM read_text({way})")
+
+
+def test_nothing_that_sql_can_ask_of_duckdb_holds_a_path_of_this_machine(run: OpenRun) -> None:
+    known = [str(run.folder.parent), str(Path.home()), "rlscope-", os.environ.get("USER") or "no user"]
+    told = [
+        f"{table}: {value}"
+        for table in ("duckdb_settings()", "duckdb_databases()", "duckdb_views()", "duckdb_temporary_files()")
+        for row in ask_own(run, f"SELECT * FROM {table}").rows()
+        for value in map(str, row)
+        if any(each in value for each in known if each != "/")
+    ]
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM enable_logging(storage := 'file', storage_path := '{folder}/log')",
+        "SELECT * FROM enable_profiling(save_location := '{folder}/log')",
+        "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('SELECT * FROM read_text(''/etc/passwd'')'))",
+        "SELECT * FROM query('SELECT * FROM read_text(''/etc/passwd'')')",
+        "SELECT * FROM query_table('/etc/passwd')",
+        "WITH w AS (COPY workers TO '{folder}/log') SELECT 1",
+    ],
+)
+def test_a_way_around_is_an_error_and_leaves_nothing(run: OpenRun, sql: str) -> None:
+    with pytest.raises(QueryError):
+        ask_own(run, sql.format(folder=run.folder.parent))
+    assert not (run.folder.parent / "log").exists()
+
+
+def test_a_select_without_end_is_an_error_that_names_the_limit(run: OpenRun) -> None:
+    with pytest.raises(QueryError, match=r"a SELECT that ran for 0\.3 s without an answer") as error:
+        ask_own(run, FOREVER, SqlLimits(time_s=0.3))
+    assert "--timeout" in str(error.value)
+    assert ask_own(run, "SELECT 1 AS one").rows() == [(1,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT range, hash(range) FROM range(50000000) ORDER BY hash(range)",
+        "SELECT range FROM range(1000000000)",
+        "SELECT repeat('x', 1000000) FROM range(1000)",
+    ],
+)
+def test_a_select_that_needs_too_much_memory_is_an_error_that_names_the_limit(run: OpenRun, sql: str) -> None:
+    with pytest.raises(QueryError, match="a SELECT that needs more than 100 MB of memory") as error:
+        ask_own(run, sql, SqlLimits(memory_mb=100))
+    assert "--max-memory-mb" in str(error.value)
+
+
+def test_a_rules_select_has_the_same_limits(run: OpenRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rlscope.alerts.buckets import Ticks, own_answers
+    from rlscope.alerts.config import load_rules
+    from rlscope.errors import RuleError
+    from rlscope.trace import query
+
+    rules = run.folder.parent / "rules.toml"
+    rules.write_text(f'[[rules]]\nname = "long"\nsql = "{FOREVER}"\nabove = 1\nreduce = "max"\n')
+    monkeypatch.setattr(query.ask_own, "__defaults__", (SqlLimits(time_s=0.3),))
+    with pytest.raises(RuleError, match=r"rule 'long': .*ran for 0\.3 s"):
+        own_answers(run, load_rules(rules), Ticks(0, 10**10))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_a_runaway_select_and_its_temporary_files(run: OpenRun, number: int, code: int) -> None:
+    scratch = run.folder.parent / f"tmp{code}"
+    scratch.mkdir()
+    sql = run.folder.parent / "forever.sql"
+    sql.write_text(FOREVER)
+    command = [sys.executable, "-c", "from rlscope.cli import main; main()", "query", str(run.folder), "-f", str(sql)]
+    process = subprocess.Popen(command, env={**os.environ, "TMPDIR": str(scratch)}, stderr=subprocess.DEVNULL)
+    while not list(scratch.iterdir()):
+        assert process.poll() is None
+        time.sleep(0.05)
+    # The scratch folder is there before the SELECT starts.
+    time.sleep(1.0)
+    process.send_signal(number)
+    assert process.wait(timeout=30) == code
+    assert list(scratch.iterdir()) == []

@@ -86,10 +86,10 @@ class ImportTarget:
         """By step, for what tells of a step's samples but not when."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
-        self._applied: list[dict[str, Any]] = []
+        self._shared: list[tuple[str, dict[str, Any]]] = []
         self._origins: dict[str, TableOrigin] = {}
         self._coverage: dict[str, float] = {}
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, str | None] = {}
         self._files: list[SourceFile] = []
         self._carriers: dict[str, None] = {}
         self._refusals: dict[str, None] = {}
@@ -111,8 +111,8 @@ class ImportTarget:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
         if self._cuts and not self._shift(held):
             return
-        if table == "weight_updates" and held.get("phase") == "apply":
-            self._applied.append(held)
+        if held.get("phase") == "apply" or held.get("reason") == "requests":
+            self._shared.append((table, held))
         rows = self._rows[table]
         rows.append(held)
         if len(rows) >= _BATCH_ROWS:
@@ -195,9 +195,12 @@ class ImportTarget:
         """Why what the files hold is no ground for a verdict."""
         self._refusals[reason] = None
 
-    def note(self, sentence: str) -> None:
-        """What cannot be known, and the file or flag that would bring it; said once, with or without its full stop."""
-        self._notes[sentence.removesuffix(".")] = None
+    def note(self, sentence: str, *, unless: str | None = None) -> None:
+        """What cannot be known, and the file or flag that would bring it; said once, with or without its full stop.
+
+        unless: a table; with rows in it, from this file or a later one, the sentence is not true and not said.
+        """
+        self._notes[sentence.removesuffix(".")] = unless
 
     def claim(self, path: Path, kind: str) -> bool:
         """Whether nobody has read this file as this kind yet: an engine's lines may be in the trainer's own log."""
@@ -226,7 +229,7 @@ class ImportTarget:
             tables=dict(self._origins),
             coverage=dict(self._coverage),
             is_thinned=self.is_thinned,
-            notes=tuple(self._notes),
+            notes=tuple(note for note, table in self._notes.items() if table is None or not self.rows_of(table)),
             no_verdict=tuple(self._refusals),
         )
         for table in TABLES:
@@ -247,7 +250,7 @@ class ImportTarget:
         return imported
 
     def _settle_engines(self) -> None:
-        """Share out the GPUs of the samplers as a whole, and the weights that they applied, among the engines."""
+        """Share out the GPUs of the samplers as a whole, and when they applied weights or idled, among the engines."""
         if not self._engines:
             return
         others = {name: worker for name, worker in self._workers.items() if name not in self._engines}
@@ -270,9 +273,9 @@ class ImportTarget:
             if name in self._extents:
                 for engine in self._engines:
                     self.extend_worker(engine, *self._extents[name])
-        for row in [row for row in self._applied if row["worker_id"] in wholes]:
+        for table, row in [each for each in self._shared if each[1]["worker_id"] in wholes]:
             for engine in self._engines:
-                self.add("weight_updates", {**row, "worker_id": engine})
+                self.add(table, {**row, "worker_id": engine})
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

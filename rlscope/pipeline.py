@@ -38,6 +38,7 @@ QUESTIONS: Final = (
     "weight_marks",
     "ledger",
     "training_steps",
+    "training_metrics",
     "token_staleness_by_step",
     "token_staleness",
     "staleness_histogram",

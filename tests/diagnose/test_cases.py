@@ -20,6 +20,7 @@ from tests.trace_folder import train_row, worker, write_run
 RULES = {rule.name: rule for rule in diagnose.RULES}
 CASES = {(case.file, case.name): case for case in cases_of(Path(__file__).parent / "cases")}
 ONLY_DRAWN = {
+    "training_metrics",
     "worker_timeline",
     "idle_stretches",
     "weight_marks",

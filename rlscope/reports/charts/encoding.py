@@ -6,19 +6,19 @@ All charts over time share one axis, with a faint tick at each weight update. Tw
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import altair as alt
 import polars as pl
 
+from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import LIMIT, UPDATE, palette
 from rlscope.text_out import as_json
 
 FROM: Final = "zoom_from_s"
 TO: Final = "zoom_to_s"
 """Parameters: start and end of the shown stretch, in seconds since the run started."""
-UPDATE: Final = "var(--state-publishing-weights, #6f4fa3)"
-"""Colour of weight updates."""
 _TICK_PX: Final = 5
 
 
@@ -32,13 +32,26 @@ def uses_time(document: dict[str, Any]) -> bool:
     return json.dumps({"expr": FROM}) in json.dumps(document)
 
 
-def with_zoom(document: dict[str, Any], duration_s: float, updates_s: Sequence[float]) -> dict[str, Any]:
+_WORTH_FOLDING_RATIO: Final = 0.05
+"""Of the run: a shorter start-up stays in sight."""
+
+
+def shown_from_s(run: RunFacts) -> float:
+    """Where charts over time begin, in seconds since the run started: at the steady stretch, or 0 if that is near."""
+    if run.window is None:
+        return 0.0
+    from_s = (run.window.start_ns - run.started_ns) / 1e9
+    return from_s if from_s > _WORTH_FOLDING_RATIO * run.duration_s else 0.0
+
+
+def with_zoom(document: dict[str, Any], run: RunFacts, updates_s: Sequence[float]) -> dict[str, Any]:
     """The chart with zoom parameters, marks clipped at its edges, and a tick at the top for each weight update.
 
     A chart with parameters of its own keeps their values as its initial zoom.
     """
     given = {param["name"] for param in document.get("params", [])}
-    params = [{"name": name, "value": value} for name, value in ((FROM, 0), (TO, duration_s)) if name not in given]
+    ends = ((FROM, shown_from_s(run)), (TO, run.duration_s))
+    params = [{"name": name, "value": value} for name, value in ends if name not in given]
     views = [_clipped(view) for view in document.get("layer", [_view(document)])]
     rest = {name: value for name, value in document.items() if name not in (*_OF_VIEW, "layer")}
     ticks = [_ticks(updates_s)] if updates_s else []
@@ -77,37 +90,32 @@ def _ticks(updates_s: Sequence[float]) -> dict[str, Any]:
 
 Chart: TypeAlias = "alt.Chart | alt.LayerChart"
 
-HEIGHT: Final = 200
+HEIGHT: Final = 155
+TITLE_PX: Final = -8
+"""The foot of an axis title, above the plot."""
 STACKED_PX: Final = 76
 """Width left of charts on the shared time axis: room for a worker's name."""
 LINES_MAX: Final = 4
 """More lines cannot be told apart by colour."""
-_LONG_NAME: Final = 16
+_LONG_NAME: Final = 18
 """Characters of a legend label; two of that length fit side by side on a phone."""
+_SHORT_NAME: Final = 12
+"""Three of that length do."""
 
-_SERIES: Final = [
-    f"var(--series-{n}, {color})"
-    for n, color in enumerate(("#0b6aa2", "#d55e00", "#007a63", "#a4163f", "#6f4fa3", "#b08900"), start=1)
-]
-ACCENT: Final = _SERIES[0]
-SECOND: Final = _SERIES[1]
-BAND: Final = "var(--band, #cfe1ee)"
-LIMIT: Final = "var(--limit, #a4163f)"
-SHADE: Final = "var(--shade, #f1f3f5)"
 _VARIABLE: Final = re.compile(r"var\(--[\w-]+,\s*([^()]*)\)")
 
 
-def spec(chart: Chart, name: str, description: str, duration_s: float = 0.0, updates_s: Sequence[float] = ()) -> str:
+def spec(chart: Chart, name: str, description: str, run: RunFacts, updates_s: Sequence[float] = ()) -> str:
     """The chart with its data as Vega-Lite JSON that is safe inside a script element.
 
-    A chart over time shows the whole run, of duration_s, with a tick at each weight update.
+    A chart over time shows the run from its steady stretch on, with a tick at each weight update.
     """
     chart = chart.properties(width="container", description=description, name=name)
     chart = chart.configure(autosize=alt.AutoSizeParams(type="fit-x", contains="padding"))
     # Validating against the Vega-Lite schema takes longer than making the chart; the tests draw every chart.
     document: dict[str, Any] = chart.to_dict(validate=False)
     if uses_time(document):
-        document = with_zoom(document, duration_s, updates_s)
+        document = with_zoom(document, run, updates_s)
     return as_json(document).replace("<", "\\u003c")
 
 
@@ -183,28 +191,27 @@ def series_colors(column: str, names: Sequence[str]) -> alt.Color:
     return alt.Color(f"{column}:N").scale(domain=list(names), range=palette(len(names))).legend(legend)
 
 
+def legend_of(names: Collection[str]) -> alt.Legend:
+    """A legend below the chart, in as many columns as a phone is wide enough for."""
+    longest = max(map(len, names), default=0)
+    columns = 1 if longest > _LONG_NAME else 3 if len(names) == 3 and longest <= _SHORT_NAME else 2
+    return alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
+
+
 def series_palette(column: str, colors: Mapping[str, str]) -> alt.Color:
     """The given colour per name, with a legend below; long names are stacked."""
-    columns = 1 if max(map(len, colors), default=0) > _LONG_NAME else 2
-    legend = alt.Legend(orient="bottom", title=None, labelLimit=260, columns=columns, symbolOpacity=1)
+    legend = legend_of(colors)
     return alt.Color(f"{column}:N").scale(domain=list(colors), range=list(colors.values())).legend(legend)
 
 
-def palette(size: int) -> list[str]:
-    """That many colours, repeated if there are too few."""
-    return [_SERIES[n % len(_SERIES)] for n in range(size)]
-
-
-def limit_rule(value: float | None, name: str) -> list[alt.Chart]:
-    """A labelled dashed line at a limit; nothing without one."""
+def limit_rule(value: float | None, name: str, color: str = LIMIT) -> list[alt.Chart]:
+    """A dashed line at a limit, named beside the title of the axis, where no mark lies; nothing without a limit."""
     if value is None:
         return []
-    base = alt.Chart(pl.DataFrame([{"limit": value, "name": f"{name} {value:g}"}]))
-    rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5).encode(y="limit:Q")
-    text = base.mark_text(color=LIMIT, align="right", baseline="bottom", dy=-3).encode(
-        y="limit:Q", x=alt.value("width"), text="name:N"
-    )
-    return [rule, text]
+    base = alt.Chart(pl.DataFrame([{"limit": value, "name": f"- - {name}"}]))
+    rule = base.mark_rule(color=color, strokeDash=[6, 3], strokeWidth=1.5, aria=False).encode(y="limit:Q")
+    text = base.mark_text(color=color, align="right", baseline="bottom", tooltip=None)
+    return [rule, text.encode(y=alt.value(TITLE_PX), x=alt.value("width"), text="name:N")]
 
 
 def layered(*charts: alt.Chart) -> alt.LayerChart:

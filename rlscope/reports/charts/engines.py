@@ -4,21 +4,19 @@ One line per engine up to LINES_MAX. With more engines: a band, their median, an
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import BAND, INK, LIMIT, palette
 from rlscope.reports.charts.encoding import (
-    BAND,
-    LIMIT,
     LINES_MAX,
-    STACKED_PX,
     Chart,
     amount_axis,
     layered,
-    palette,
+    limit_rule,
     time_axis,
     tip,
 )
@@ -28,18 +26,29 @@ MIDDLE: Final = (0.1, 0.9)
 """The quantiles of the engines that the band spans."""
 MEDIAN: Final = "median engine"
 _HEIGHT: Final = 150
-_REFERENCE: Final = "var(--ink, #16191d)"
+_ROOM: Final = 1.08
+"""Of the axis above the highest line, so that a limit is not its upper edge."""
+
+
+class _Mark(NamedTuple):
+    """A limit to draw."""
+
+    value: float
+    name: str
+    color: str
 
 
 def batch_size(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str], efficient_running: int | None) -> Chart:
     """Running requests, with a line at the smallest efficient batch if the model has one."""
-    rules = [] if efficient_running is None else _rule(efficient_running, "efficient batch", _REFERENCE)
-    return _over_time(frame, run, "running_mean", "running requests", named, rules, has_legend=True)
+    mark = (
+        None if efficient_running is None else _Mark(efficient_running, f"efficient batch {efficient_running:,}", INK)
+    )
+    return _over_time(frame, run, "running_mean", "running requests", named, mark, has_legend=True)
 
 
 def waiting_requests(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
     """Requests waiting in the engines."""
-    return _over_time(frame, run, "waiting_mean", "waiting requests", named, [])
+    return _over_time(frame, run, "waiting_mean", "waiting requests", named, None)
 
 
 def kv_use(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart:
@@ -48,8 +57,8 @@ def kv_use(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str]) -> Chart
     most = float(frame["kv_used_mean_tokens"].max() or 0.0)  # pyright: ignore[reportArgumentType]
     # A capacity far above would flatten the lines.
     in_reach = len(capacities) == 1 and float(capacities[0]) <= 3.0 * most
-    rules = _rule(float(capacities[0]), "capacity", LIMIT) if in_reach else []
-    return _over_time(frame, run, "kv_used_mean_tokens", "KV tokens in use", named, rules)
+    mark = _Mark(float(capacities[0]), f"capacity {capacities[0]:,}", LIMIT) if in_reach else None
+    return _over_time(frame, run, "kv_used_mean_tokens", "KV tokens in use", named, mark)
 
 
 def _over_time(
@@ -58,7 +67,7 @@ def _over_time(
     column: str,
     title: str,
     named: Sequence[str],
-    rules: list[alt.Chart],
+    mark: "_Mark | None",
     *,
     has_legend: bool = False,
 ) -> Chart:
@@ -70,10 +79,10 @@ def _over_time(
         lines = pl.concat([lines, middle.select(pl.lit(MEDIAN).alias("worker_id"), "bucket_start_ns", column)])
     drawn = stepped(drawable(lines, run.started_ns), "worker_id")
     series = [*([MEDIAN] if many else []), *named]
-    is_flat = float(known[column].max() or 0.0) <= 0.0  # pyright: ignore[reportArgumentType]
-    scale = alt.Scale(domain=[0, 1]) if is_flat else alt.Scale(zero=True)
+    most = float(known[column].max() or 0.0)  # pyright: ignore[reportArgumentType]
+    scale = alt.Scale(domain=[0, 1.0 if most <= 0.0 else max(most, 0.0 if mark is None else mark.value) * _ROOM])
     y = alt.Y(f"{column}:Q").title(title).scale(scale)
-    y = y.axis(amount_axis(STACKED_PX))
+    y = y.axis(amount_axis())
     legend = alt.Legend(orient="bottom", title=None, labelLimit=180, columns=2) if len(series) > 1 else None
     color = alt.Color("worker_id:N").scale(domain=series, range=palette(len(series)))
     line = alt.Chart(rounded(drawn.drop("bucket_end_s"))).mark_line(interpolate="step-after").encode(
@@ -84,7 +93,7 @@ def _over_time(
         ],
     )  # fmt: skip
     band = [] if middle is None else [_band(middle, run)]
-    return layered(*band, line, *rules).properties(height=_HEIGHT)
+    return layered(*band, line, *([] if mark is None else limit_rule(*mark))).properties(height=_HEIGHT)
 
 
 def _middle(known: pl.DataFrame, column: str) -> pl.DataFrame:
@@ -105,19 +114,3 @@ def _band(middle: pl.DataFrame, run: RunFacts) -> alt.Chart:
     rows = stepped(drawable(middle, run.started_ns))
     band = alt.Chart(rounded(rows)).mark_area(interpolate="step-after", color=BAND, aria=False)
     return band.encode(x=time_axis("bucket_start_s"), y=alt.Y("low:Q").title(None), y2="high:Q")
-
-
-def _rule(value: float, name: str, color: str) -> list[alt.Chart]:
-    """A dashed line with its label at the left, before engines start, on the page's background colour."""
-    base = alt.Chart(pl.DataFrame([{"value": value, "name": f"{name} {value:,g}"}]))
-    rule = base.mark_rule(color=color, strokeDash=[5, 4], strokeWidth=1.25).encode(y="value:Q")
-    return [rule, *(_named(base, color, ground_px) for ground_px in (4, 0))]
-
-
-def _named(base: alt.Chart, color: str, ground_px: int) -> alt.Chart:
-    ground = "var(--page, #ffffff)"
-    text = base.mark_text(
-        color=ground if ground_px else color, stroke=ground, strokeWidth=ground_px, align="left", baseline="bottom",
-        dx=4, dy=-3, tooltip=None,
-    )  # fmt: skip
-    return text.encode(y="value:Q", x=alt.value(0), text="name:N")

@@ -4,7 +4,8 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.encoding import HEIGHT, STACKED_PX, Chart, chart_of, time_axis, tip
+from rlscope.reports.charts.colors import INK, PAGE
+from rlscope.reports.charts.encoding import HEIGHT, STACKED_PX, Chart, chart_of, layered, time_axis, tip
 from rlscope.reports.charts.series import drawable, rounded
 from rlscope.reports.text.states import order_of, state_label, state_of
 
@@ -14,7 +15,7 @@ def ledger_total(frame: pl.DataFrame, run: RunFacts) -> Chart:
     rows = _with_labels(frame)
     return (
         alt.Chart(rounded(rows))
-        .mark_bar(height={"band": 0.72}, stroke="var(--page, #ffffff)", strokeWidth=1)
+        .mark_bar(height={"band": 0.72}, stroke=PAGE, strokeWidth=1)
         .encode(
             x=alt.X("share_ratio:Q").stack("zero").title("share of the role's GPU time").axis(format="%", tickCount=5)
             .scale(domain=[0, 1], nice=False),
@@ -57,6 +58,28 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
         )
         .properties(height=HEIGHT)
     )  # fmt: skip
+
+
+def gpu_use(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """How busy the GPUs were in each state of a role; `frame` holds role, state, read_s, busy_ratio, sm_active_ratio."""
+    states = ["decoding" if state == "engine_rows" else state for state in frame["state"]]
+    words = ["forward passes" if state == "engine_rows" else state_label(state, None) for state in frame["state"]]
+    rows = frame.with_columns(
+        order=pl.Series([order_of(state) for state in states], dtype=pl.Int64),
+        state=pl.Series(states, dtype=pl.String),
+        label=pl.Series([f"{role}: {word}" for role, word in zip(frame["role"], words, strict=True)], dtype=pl.String),
+    ).sort("role", "order", descending=[True, False])
+    base = alt.Chart(rounded(rows)).encode(
+        y=alt.Y("label:N").title(None).sort(list(rows["label"])).axis(labelLimit=200),
+        tooltip=[
+            tip("label:N", "state"), tip("read_s:Q", "time read, s", ",.1f"), tip("busy_ratio:Q", "kernel ran", ".1%"),
+            tip("sm_active_ratio:Q", "SMs active", ".1%"),
+        ],
+    )  # fmt: skip
+    x = alt.X("busy_ratio:Q").title("share of the time read").axis(format="%", tickCount=5)
+    bars = base.mark_bar(height={"band": 0.6}).encode(x=x.scale(domain=[0, 1], nice=False), color=_state_color(rows))
+    ticks = base.mark_tick(color=INK, thickness=2.5, height={"band": 0.85}).encode(x="sm_active_ratio:Q")
+    return layered(bars, ticks).properties(height=26 * rows.height)
 
 
 def _with_labels(frame: pl.DataFrame) -> pl.DataFrame:

@@ -7,24 +7,22 @@ import polars as pl
 
 from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import GENERATED, GREY, INK, LIMIT, MUTED, PAGE, PLAIN, STALE, TRAINED
 from rlscope.reports.charts.encoding import (
-    ACCENT,
     HEIGHT,
-    LIMIT,
+    TITLE_PX,
     Chart,
     amount,
     amount_axis,
     layered,
-    palette,
-    series_colors,
     series_palette,
     tip,
 )
 from rlscope.reports.charts.series import rounded
 
-TRAINED: Final = "trained"
-_ENDINGS: Final = ("finished", "capped", "censored")
-_INK: Final = "var(--ink, #16191d)"
+IS_TRAINED: Final = "trained"
+_ENDINGS: Final = {"finished": GENERATED, "capped": LIMIT, "censored": GREY}
+_OUTCOMES: Final = {IS_TRAINED: TRAINED, "dropped_stale": STALE, "filtered": MUTED, "abandoned": GREY}
 _MEAN_TURNS: Final = 0.7
 """Of the longest length: the label of a mean beyond it goes on its left, where there is room."""
 
@@ -41,7 +39,7 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=_length_axis(), x2="bin_end_tokens:Q",
             y=alt.Y("samples:Q").stack("zero").title("samples").axis(amount_axis()),
-            color=series_colors("kind", _ENDINGS),
+            color=series_palette("kind", _ENDINGS),
             tooltip=[
                 tip("length_from_tokens:Q", "from, tokens", ",d"), tip("length_to_tokens:Q", "to, tokens", ",d"),
                 tip("kind:N", "ending"), tip("samples:Q", "samples", ",d"),
@@ -53,17 +51,18 @@ def response_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         return layered(bars).properties(height=HEIGHT)
     base = alt.Chart(pl.DataFrame([{"cap": cap_tokens, "name": f"cap {fmt.count(cap_tokens)}"}])).encode(x="cap:Q")
     rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5)
-    name = base.mark_text(color=LIMIT, align="right", baseline="top", dx=-5).encode(y=alt.value(0), text="name:N")
+    name = base.mark_text(color=LIMIT, align="right", baseline="bottom").encode(y=alt.value(TITLE_PX), text="name:N")
     return layered(bars, rule, name).properties(height=HEIGHT)
 
 
 def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Lengths of trained samples upwards, of the rest downwards, as shares of each side, with both means."""
-    signed = pl.when(pl.col("outcome") == TRAINED).then(1.0).otherwise(-1.0) * pl.col("share_of_side_ratio")
+    signed = pl.when(pl.col("outcome") == IS_TRAINED).then(1.0).otherwise(-1.0) * pl.col("share_of_side_ratio")
     rows = frame.with_columns(
         signed=signed, bin_end_tokens=pl.col("length_to_tokens") + 1, label=pl.col("outcome").str.replace_all("_", " ")
     )
-    labels = list(dict.fromkeys(rows["label"]))
+    outcomes = dict.fromkeys(rows["outcome"])
+    colors = {outcome.replace("_", " "): _OUTCOMES.get(outcome, PLAIN) for outcome in outcomes}
     bars = (
         alt.Chart(rounded(rows))
         .mark_bar(orient="vertical", strokeWidth=0)
@@ -71,7 +70,7 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
             x=_length_axis(), x2="bin_end_tokens:Q",
             y=alt.Y("signed:Q").stack("zero").title("trained (up), not trained (down)").axis(
                 labelExpr="format(abs(datum.value), '.0%')", tickCount=6),
-            color=series_palette("label", dict(zip(labels, palette(len(labels)), strict=True))),
+            color=series_palette("label", colors),
             tooltip=[
                 tip("label:N", "outcome"), tip("length_from_tokens:Q", "from, tokens", ",d"),
                 tip("length_to_tokens:Q", "to, tokens", ",d"), tip("samples:Q", "samples", ",d"),
@@ -79,7 +78,7 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    zero = alt.Chart(pl.DataFrame([{"zero": 0}])).mark_rule(color=_INK, strokeWidth=1).encode(y="zero:Q")
+    zero = alt.Chart(pl.DataFrame([{"zero": 0}])).mark_rule(color=INK, strokeWidth=1).encode(y="zero:Q")
     return layered(bars, zero, *_means(frame)).properties(height=HEIGHT + 60)
 
 
@@ -87,7 +86,7 @@ def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Groups by the ratio of their longest sample to their mean length."""
     return (
         alt.Chart(rounded(frame))
-        .mark_bar(orient="vertical", color=ACCENT, stroke="var(--page, #ffffff)", strokeWidth=1)
+        .mark_bar(orient="vertical", color=PLAIN, stroke=PAGE, strokeWidth=1)
         .encode(
             x=alt.X("tail_from:Q").title("longest sample / mean of its group").scale(nice=False, zero=False)
             .axis(format=".2~f", tickCount=8),
@@ -108,7 +107,7 @@ def _length_axis() -> alt.X:
 
 def _means(frame: pl.DataFrame) -> list[alt.Chart]:
     """A line at the mean length of each side, in its own half."""
-    side = pl.when(pl.col("outcome") == TRAINED).then(pl.lit("up")).otherwise(pl.lit("down")).alias("side")
+    side = pl.when(pl.col("outcome") == IS_TRAINED).then(pl.lit("up")).otherwise(pl.lit("down")).alias("side")
     means = frame.group_by(side).agg(
         pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")
     )
@@ -123,7 +122,7 @@ def _means(frame: pl.DataFrame) -> list[alt.Chart]:
             name=pl.Series([f"mean {fmt.significant(mean)}" for mean in rows["mean_tokens"]], dtype=pl.String),
         )  # fmt: skip
         base = alt.Chart(rows).encode(x="mean_tokens:Q")
-        drawn.append(base.mark_rule(color=_INK, strokeWidth=1.5, strokeDash=[3, 2]).encode(y="zero:Q", y2="reach:Q"))
+        drawn.append(base.mark_rule(color=INK, strokeWidth=1.5, strokeDash=[3, 2]).encode(y="zero:Q", y2="reach:Q"))
         is_right = float(rows["mean_tokens"][0]) > turn_tokens
         baseline = "bottom" if sign > 0 else "top"
         text = base.mark_text(align="right" if is_right else "left", dx=-5 if is_right else 5, baseline=baseline)

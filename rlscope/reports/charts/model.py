@@ -6,27 +6,36 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.encoding import (
-    ACCENT,
+from rlscope.reports.charts.colors import (
     BAND,
-    HEIGHT,
-    SECOND,
+    CHOSEN,
+    GAINED,
+    GENERATED,
+    GREY,
+    INK,
+    LOST,
+    MUTED,
+    PAGE,
+    PLAIN,
     SHADE,
+    palette,
+)
+from rlscope.reports.charts.encoding import (
+    HEIGHT,
     Chart,
     amount,
     amount_axis,
     layered,
-    palette,
     series_palette,
     tip,
 )
 from rlscope.reports.charts.model_frames import (
-    BEST_LIMIT,
     CURRENT_LIMIT,
     FITTED,
     FRONTIER,
     MEASURED,
     OUT,
+    SIMULATED,
     SLOWER,
     SYNCHRONOUS,
     beyond_visited,
@@ -35,19 +44,17 @@ from rlscope.reports.charts.model_frames import (
 from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.advice import CURRENT
 
-_INK: Final = "var(--ink, #16191d)"
-_GREY: Final = "var(--hatch-line, #a5abb2)"
-_GAIN: Final = "var(--series-3, #007a63)"
-_MUTED: Final = "var(--muted, #5d6670)"
 _ROOM_FOR_LABELS: Final = 1.2
 _ROOM_BESIDE_BARS: Final = 1.3
+_TICKS_MOST: Final = 12
+_LOW_RATIO: Final = 0.2
+"""Of the fastest layout: below, a label under the ring would lie on the axis."""
 _LAYOUT_TIPS: Final = [
     tip("which:N"), tip("trainer_gpus:Q", "trainer GPUs", ",d"), tip("sampler_gpus:Q", "sampler GPUs", ",d"),
     tip("running_per_engine:Q", "running per engine", ",d"), tip("tokens_per_s:Q", "modelled tokens/s", ",.4~s"),
     tip("gain:N"), tip("sample_staleness_p95:Q", "staleness p95", ",d"), tip("waits_for:N", "limited by"),
     tip("remark:N"),
 ]  # fmt: skip
-_PAGE: Final = "var(--page, #ffffff)"
 
 
 def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -61,7 +68,7 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
             end_tokens_per_s=pl.max_horizontal("left_tokens_per_s", pl.col("left_tokens_per_s") + lost.fill_null(0.0)),
         )
     )  # fmt: skip
-    colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[ACCENT, SECOND, _GAIN]).legend(None)
+    colors = alt.Color("kind:N").scale(domain=["whole", "loss", "gain"], range=[PLAIN, LOST, GAINED]).legend(None)
     most = float(frame["left_tokens_per_s"].max() or 0.0) * _ROOM_BESIDE_BARS  # pyright: ignore[reportArgumentType]
     base = alt.Chart(rows).encode(
         y=alt.Y("cause:N").title(None).sort(list(frame["cause"])).axis(labelLimit=170),
@@ -81,24 +88,38 @@ def waterfall(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Throughput by split of the GPUs, or by the limit of running requests if there are few splits."""
+    """Throughput by split of the GPUs, or by the limit of running requests if there are few splits.
+
+    A line joins layouts that differ in the axis alone.
+    """
     over_splits = is_over_splits(frame)
     x = (
-        alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d")
+        alt.X("trainer_gpus:Q").title("trainer GPUs").axis(tickMinStep=1, format=",d", tickCount=8)
         if over_splits
         else alt.X("running_per_engine:Q").title("max running requests per engine").axis(format=",d", tickCount=8)
     )  # fmt: skip
     scale = alt.Scale(zero=False, padding=24) if over_splits else alt.Scale(type="log", base=2, nice=False, padding=24)
     rows = rounded(frame.with_columns(pl.col("tokens_per_s").fill_null(0.0)))
-    return _layouts(rows, x.scale(scale), [BEST_LIMIT, CURRENT_LIMIT] if over_splits else [], "linear")
+    return _layouts(rows, x.scale(scale), [CURRENT_LIMIT, CURRENT_LIMIT + SIMULATED] if over_splits else [], "linear")
 
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Throughput against staleness; the line is the Pareto frontier."""
-    x = alt.X("sample_staleness_p95:Q").title("sample staleness p95, versions")
+    """Throughput against staleness; the line is the fastest layout under each staleness cap."""
+    x = alt.X("sample_staleness_p95:Q").title("staleness p95 of samples, versions; for the line, the cap on it")
     oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
-    x = x.axis(tickMinStep=1, format=",d").scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
-    return _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
+    # Vega also puts ticks at halves, which would be labelled as whole versions.
+    caps = list(range(oldest + 1)) if oldest <= _TICKS_MOST else alt.Undefined
+    x = x.axis(tickMinStep=1, format=",d", values=caps).scale(alt.Scale(domain=[-0.4, oldest + 0.6], nice=False))
+    drawn = _layouts(rounded(frame), x, [FRONTIER], "step-after", intervals=False)
+    best = frame.filter(pl.col("series") == FRONTIER).sort("tokens_per_s").tail(1)
+    if best.is_empty():
+        return drawn
+    # A looser cap than the stalest of them brings no more.
+    ends = pl.DataFrame({"from": [best["sample_staleness_p95"][0]], "to": [oldest + 0.6], "rate": best["tokens_per_s"]})
+    onward = (
+        alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
+    )
+    return layered(onward, *drawn.layer).properties(height=HEIGHT + 10)
 
 
 def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -111,7 +132,8 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
         tip("kind:N", "what"), tip("running:Q", "requests", ",.3~f"), tip("pass_ms:Q", "ms", ",.3~f"),
         tip("low_ms:Q", "5%, ms", ",.3~f"), tip("high_ms:Q", "95%, ms", ",.3~f"), tip("grade:N"),
     ]  # fmt: skip
-    color = series_palette("kind", dict(zip(kinds, (ACCENT, SECOND, _INK, _GAIN), strict=False)))
+    known = {FITTED: PLAIN, MEASURED: GENERATED, CURRENT: INK}
+    color = series_palette("kind", {kind: known.get(kind, CHOSEN) for kind in kinds})
     fitted = alt.Chart(rows.filter(pl.col("kind") == FITTED)).encode(x=x)
     band = fitted.mark_area(color=BAND, opacity=0.75).encode(y=amount("low_ms", "milliseconds"), y2="high_ms:Q")
     line = fitted.mark_line().encode(y="pass_ms:Q", color=color, tooltip=tips)
@@ -121,9 +143,9 @@ def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
         size=alt.Size("measurements:Q").legend(None).scale(range=[14, 120]),
     )  # fmt: skip
     points = alt.Chart(rows.filter(~pl.col("kind").is_in([FITTED, MEASURED])))
-    points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=_PAGE, strokeWidth=1.5)
+    points = points.mark_point(shape="diamond", filled=True, size=130, opacity=1, stroke=PAGE, strokeWidth=1.5)
     points = points.encode(x=x, y="pass_ms:Q", color=color, tooltip=tips)
-    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 60)
+    return layered(*_shades(beyond_visited(frame)), band, cells, line, points).properties(height=HEIGHT + 10)
 
 
 def _shades(stretches: pl.DataFrame) -> list[alt.Chart]:
@@ -155,17 +177,44 @@ def _layouts(
         (parts[0], lines.mark_line(interpolate=interpolate, strokeWidth=1.5).encode(color=color)),
         (parts[1], inside.mark_circle(size=46, opacity=1).encode(color=color)),
         (parts[2], outside.mark_point(shape="cross", filled=True, size=64, angle=45, opacity=1).encode(color=color)),
-        (parts[3], named.mark_point(size=150, color=_INK, strokeWidth=1.75)),
+        (parts[3], named.mark_point(size=150, color=INK, strokeWidth=1.75)),
     ]
     if intervals:
         bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
         drawn.insert(1, (parts[1], bars.encode(y="low_tokens_per_s:Q", y2="high_tokens_per_s:Q", color=color)))
-    # One label below and the other above: the two layouts are often close.
-    for of, dy in ((pl.col("which") == CURRENT, 18), (~pl.col("which").is_in(["", CURRENT]), -15)):
-        labels = alt.Chart(rows.filter(of)).mark_text(dy=dy, fontWeight=600)
-        drawn.append((rows.filter(of), labels.encode(x=x, y=y, text="which:N")))
+    named_rows = [(part, is_current) for part, is_current in _both(rows) if part.height]
+    drawn += [
+        (part, label) for part, is_current in named_rows for label in _named(part, rows, x, y, is_current=is_current)
+    ]
     # Vega warns about a layer without rows.
-    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 60)
+    return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
+
+
+def _both(rows: pl.DataFrame) -> list[tuple[pl.DataFrame, bool]]:
+    """The current layout and the other named one."""
+    is_current = pl.col("which") == CURRENT
+    return [(rows.filter(is_current), True), (rows.filter(~is_current & (pl.col("which") != "")), False)]
+
+
+def _named(rows: pl.DataFrame, every: pl.DataFrame, x: alt.X, y: alt.Y, *, is_current: bool) -> list[alt.Chart]:
+    """The label of a layout: the current one's below its ring, the other's above, as the two are often close.
+
+    Towards the right edge it ends at the ring, and where the ring is near the axis it is beside it.
+    """
+    column = str(x.to_dict()["field"])
+    values = every[column].drop_nulls().unique()
+    is_right = 2 * int((values < rows[column][0]).sum()) >= len(values)
+    highest = float(every["tokens_per_s"].max() or 1.0)  # pyright: ignore[reportArgumentType]
+    is_low = is_current and float(rows["tokens_per_s"][0] or 0.0) < _LOW_RATIO * highest
+    side: Literal["left", "right"] = "right" if is_right else "left"
+    dx = (-13 if is_right else 13) if is_low else (8 if is_right else -8)
+    dy = 0 if is_low else 19 if is_current else -15
+    label = alt.Chart(rows).encode(x=x, y=y, text="which:N")
+    words = {"align": side, "dx": dx, "dy": dy, "fontWeight": 600}
+    return [
+        label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words),
+        label.mark_text(**words),
+    ]
 
 
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
@@ -174,5 +223,5 @@ def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:
     colors = dict(zip(names, palette(len(names)), strict=True))
     return series_palette(
         "series",
-        {name: _GREY if name.startswith(OUT) else _MUTED if name == SLOWER else colors[name] for name in names},
+        {name: GREY if name.startswith(OUT) else MUTED if name == SLOWER else colors[name] for name in names},
     )

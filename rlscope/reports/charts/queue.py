@@ -6,24 +6,23 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import APPLIED, BAND, DISCARDED, MUTED, PLAIN, TRAINED, UPDATE
 from rlscope.reports.charts.encoding import (
-    ACCENT,
-    BAND,
     HEIGHT,
-    SECOND,
     Chart,
     amount,
     amount_axis,
     layered,
+    legend_of,
     series_palette,
     time_axis,
     tip,
 )
 from rlscope.reports.charts.series import drawable, rounded
 
-TO_LAST: Final = "applied by the last engine"
-TO_FIRST: Final = "applied by the first engine"
-PAUSED: Final = "pause per engine, mean"
+TO_LAST: Final = "last engine"
+TO_FIRST: Final = "first engine"
+PAUSED: Final = "mean pause"
 _TRAINED: Final = "trained"
 _NOT_TRAINED: Final = "not trained"
 
@@ -42,7 +41,7 @@ def queue_waits(frame: pl.DataFrame, run: RunFacts) -> Chart:
     band = base.mark_bar(orient="vertical", color=BAND, strokeWidth=0).encode(
         y=alt.Y("wait_p05_s:Q").stack(None).title("seconds in the queue").axis(amount_axis()), y2="wait_p95_s:Q"
     )
-    median = base.mark_rule(color=ACCENT, strokeWidth=2).encode(y="wait_p50_s:Q")
+    median = base.mark_rule(color=PLAIN, strokeWidth=2).encode(y="wait_p50_s:Q")
     return layered(band, median).properties(height=HEIGHT)
 
 
@@ -52,7 +51,7 @@ def queue_wait_counts(frame: pl.DataFrame, run: RunFacts) -> Chart:
     named = {"trained": _TRAINED, "not_trained": _NOT_TRAINED}
     rows = long.with_columns(kind=pl.col("variable").replace(named)).filter(pl.col("samples") > 0)
     kinds = [name for name in named.values() if name in set(rows["kind"])]
-    color = series_palette("kind", {name: {_TRAINED: ACCENT, _NOT_TRAINED: SECOND}[name] for name in kinds})
+    color = series_palette("kind", {name: {_TRAINED: TRAINED, _NOT_TRAINED: DISCARDED}[name] for name in kinds})
     return (
         alt.Chart(rounded(rows))
         .mark_bar(orient="vertical", strokeWidth=0)
@@ -79,21 +78,21 @@ def weight_update_spread(frame: pl.DataFrame, run: RunFacts) -> Chart:
     alone = (pl.col("variable") == "to_first_s") & (pl.col("seconds") == pl.col("last_s"))
     long = long.filter(~alone).with_columns(kind=pl.col("variable").replace(kinds)).drop_nulls("seconds")
     shown = [name for name in kinds.values() if name in set(long["kind"])]
-    colors = dict(zip(kinds.values(), (ACCENT, "var(--muted, #5d6670)", SECOND), strict=True))
+    colors = dict(zip(kinds.values(), (UPDATE, APPLIED, MUTED), strict=True))
     shapes = dict(zip(kinds.values(), ("circle", "square", "triangle-down"), strict=True))
     x = time_axis("start_s")
     tips = [
         tip("start_s:Q", "published at, s", ",.1f"), tip("first_version:Q", "version", ",d"),
         tip("last_version:Q", "to version", ",d"), tip("engines:Q", "engines", ",d"),
     ]  # fmt: skip
-    ranges = alt.Chart(rows).mark_rule(color=ACCENT, strokeWidth=1.5, opacity=0.6).encode(
+    ranges = alt.Chart(rows).mark_rule(color=UPDATE, strokeWidth=1.5, opacity=0.6).encode(
         x=x, y=amount("to_first_s", "seconds since start of publication"), y2="to_last_s:Q"
     )  # fmt: skip
     marks = alt.Chart(long).mark_point(filled=True, size=34, opacity=1, strokeWidth=1.5).encode(
         x=x, y="seconds:Q",
         color=series_palette("kind", {name: colors[name] for name in shown}),
         shape=alt.Shape("kind:N").scale(domain=shown, range=[shapes[name] for name in shown])
-        .legend(orient="bottom", title=None, columns=1, labelLimit=260),
+        .legend(legend_of(shown)),
         tooltip=[*tips, tip("kind:N", "measure"), tip("seconds:Q", "seconds", ",.4~f")],
     )  # fmt: skip
-    return layered(ranges, marks).properties(height=HEIGHT + 20)
+    return layered(ranges, marks).properties(height=HEIGHT)

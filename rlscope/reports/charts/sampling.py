@@ -6,11 +6,10 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import DISCARDED, PLAIN, TRAINED
 from rlscope.reports.charts.encoding import (
-    ACCENT,
     HEIGHT,
     LINES_MAX,
-    SECOND,
     Chart,
     amount,
     amount_axis,
@@ -38,7 +37,7 @@ def pass_latency(frame: pl.DataFrame, run: RunFacts) -> Chart:
             x=alt.X("running:Q").title("requests in the pass").scale(zero=True),
             y=amount("pass_mean_s", "milliseconds"),
             size=alt.Size("passes:Q").legend(None).scale(range=[12, 160]),
-            color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(ACCENT),
+            color=series_colors("worker_id", engines) if len(engines) <= LINES_MAX else alt.value(PLAIN),
             tooltip=[
                 tip("worker_id:N", "engine"), tip("running:Q", "requests", ",d"), tip("passes:Q", "passes", ",d"),
                 tip("pass_mean_s:Q", "mean, ms", ",.3~f"), tip("pass_p95_s:Q", "p95, ms", ",.3~f"),
@@ -67,7 +66,9 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
             tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),
         ],
     )  # fmt: skip
-    return layered(band, line, *limit_rule(capacity, "capacity")).properties(height=HEIGHT)
+    return layered(band, line, *limit_rule(capacity, f"capacity {capacity:,}" if capacity else "capacity")).properties(
+        height=HEIGHT
+    )
 
 
 def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -79,7 +80,7 @@ def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=alt.X("tokens:Q").title("tokens").axis(amount_axis()),
             y=alt.Y("label:N").title(None).sort("-x"),
-            color=alt.condition("datum.outcome == 'trained'", alt.value(ACCENT), alt.value(SECOND)),
+            color=alt.condition("datum.outcome == 'trained'", alt.value(TRAINED), alt.value(DISCARDED)),
             tooltip=[
                 tip("label:N", "outcome"), tip("samples:Q", "samples", ",d"), tip("tokens:Q", "tokens", ",d"),
                 tip("mean_output_tokens:Q", "mean length, tokens", ",.1f"),

@@ -6,32 +6,22 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import HEAT, INK, LIMIT, PAGE, STALE, STALE_LIGHT
 from rlscope.reports.charts.encoding import (
-    ACCENT,
     HEIGHT,
-    LIMIT,
-    SECOND,
     Chart,
     amount,
     amount_axis,
     layered,
+    limit_rule,
     series_palette,
     time_axis,
     tip,
 )
 from rlscope.reports.charts.series import drawable, rounded
 
-HEAT: Final = [
-    f"var(--heat-{n}, {color})"
-    for n, color in enumerate(
-        ("#e3eef6", "#c3dbed", "#98c4e1", "#62a6d2", "#2878b4", "#115a97", "#08376b"), start=1
-    )
-]  # fmt: skip
-"""From low to high, or from fresh to stale: one hue, read by its strength alone."""
 _SHARES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.7)
 """Thresholds between the colours of the heat map."""
-_PAGE: Final = "var(--page, #ffffff)"
-_INK: Final = "var(--ink, #16191d)"
 _AGE_TICKS: Final = 10
 _SLIGHT_VARIANCE: Final = 0.01
 """The axis goes at least up to here, so that rounding errors do not look like a spread."""
@@ -60,15 +50,15 @@ def staleness_heat(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    return layered(cells, *_p95_line(rows, run), *_cap(run)).properties(height=HEIGHT + 40)
+    return layered(cells, *_p95_line(rows, run), *_cap(run)).properties(height=HEIGHT)
 
 
 def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """A bar per staleness, on the axis of the heat map beside it; bars above the cap in the cap's colour."""
     cap = run.max_staleness
-    color: Any = alt.value(ACCENT)
+    color: Any = alt.value(STALE)
     if cap is not None:
-        color = alt.condition(f"datum.staleness_from > {cap}", alt.value(LIMIT), alt.value(ACCENT))
+        color = alt.condition(f"datum.staleness_from > {cap}", alt.value(LIMIT), alt.value(STALE))
     bars = (
         alt.Chart(_edges(rounded(frame), _BAR))
         .mark_bar(orient="horizontal")
@@ -81,7 +71,7 @@ def staleness_shares(frame: pl.DataFrame, run: RunFacts) -> Chart:
             ],
         )
     )  # fmt: skip
-    return layered(bars, *_cap(run)).properties(height=HEIGHT + 40)
+    return layered(bars, *_cap(run)).properties(height=HEIGHT)
 
 
 def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -102,7 +92,7 @@ def staleness_parts(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=time_axis("start_s"), x2="end_s:Q",
             y=alt.Y("versions:Q").stack("zero").title("mean staleness, versions").axis(amount_axis()).scale(scale),
-            color=series_palette("part", {IN_FLIGHT: ACCENT, IN_QUEUE: SECOND}),
+            color=series_palette("part", {IN_FLIGHT: STALE, IN_QUEUE: STALE_LIGHT}),
             order=alt.Order("order:Q"),
             tooltip=[
                 tip("start_s:Q", "from, s", ",.1f"), tip("first_step:Q", "first step", ",d"), tip("part:N", "added"),
@@ -138,9 +128,9 @@ def _by_age(frame: pl.DataFrame, y: alt.Y) -> Chart:
             tip("ratio_variance:Q", "variance of w", ",.3~g"), tip("ratio_mean:Q", "mean of w", ",.4~f"),
         ],
     )  # fmt: skip
-    dots = base.mark_circle(opacity=1, color=ACCENT, stroke=_PAGE, strokeWidth=1.5)
+    dots = base.mark_circle(opacity=1, color=STALE, stroke=PAGE, strokeWidth=1.5)
     size = alt.Size("tokens:Q").legend(None).scale(range=[40, 260], zero=True)
-    return layered(base.mark_line(color=ACCENT), dots.encode(size=size)).properties(height=HEIGHT)
+    return layered(base.mark_line(color=STALE), dots.encode(size=size)).properties(height=HEIGHT)
 
 
 def _edges(rows: pl.DataFrame, half: float = 0.5) -> pl.DataFrame:
@@ -162,30 +152,20 @@ def _age_axis(frame: pl.DataFrame, run: RunFacts) -> alt.Y:
 
 
 def _p95_line(rows: pl.DataFrame, run: RunFacts) -> list[alt.Chart]:
-    """The 95th percentile as a step line with an outline, labelled at its start."""
+    """The 95th percentile as a step line with an outline."""
     line = rows.select("start_s", "end_s", "staleness_p95").unique("start_s").sort("start_s").drop_nulls()
     if line.is_empty():
         return []
     closing = line.tail(1).with_columns(start_s=pl.col("end_s"))
     base = alt.Chart(pl.concat([line, closing])).encode(x="start_s:Q", y="staleness_p95:Q")
     steps: dict[str, Any] = {"interpolate": "step-after", "strokeJoin": "miter"}
-    named = alt.Chart(line.head(1).with_columns(name=pl.lit("p95"))).encode(
-        x="start_s:Q", y="staleness_p95:Q", text="name:N"
-    )
-    name: dict[str, Any] = {"align": "left", "baseline": "bottom", "dx": 4, "dy": -5, "fontWeight": 600}
     return [
-        base.mark_line(color=_PAGE, strokeWidth=4, opacity=0.85, **steps),
-        base.mark_line(color=_INK, strokeWidth=1.5, **steps),
-        named.mark_text(stroke=_PAGE, strokeWidth=3, strokeJoin="round", aria=False, **name),
-        named.mark_text(**name),
+        base.mark_line(color=PAGE, strokeWidth=4, opacity=0.85, **steps),
+        base.mark_line(color=INK, strokeWidth=1.5, **steps),
     ]
 
 
 def _cap(run: RunFacts) -> list[alt.Chart]:
     """The cap, drawn above the highest staleness it allows."""
-    if run.max_staleness is None:
-        return []
-    base = alt.Chart(pl.DataFrame([{"cap": run.max_staleness + 0.5, "name": f"cap {run.max_staleness}"}]))
-    rule = base.mark_rule(color=LIMIT, strokeDash=[6, 3], strokeWidth=1.5).encode(y="cap:Q")
-    name = base.mark_text(color=LIMIT, align="right", baseline="bottom", dy=-3)
-    return [rule, name.encode(y="cap:Q", x=alt.value("width"), text="name:N")]
+    cap = run.max_staleness
+    return [] if cap is None else limit_rule(cap + 0.5, f"cap {cap}")

@@ -6,18 +6,15 @@ import altair as alt
 import polars as pl
 
 from rlscope.analysis.result import RunFacts
-from rlscope.reports.charts.encoding import ACCENT, SECOND, Chart, amount_axis, layered, series_palette, tip
-from rlscope.reports.charts.staleness import HEAT
+from rlscope.reports.charts.colors import BAND, GENERATED, GREY, HEAT, INK, PAGE, PLAIN
+from rlscope.reports.charts.encoding import Chart, amount_axis, layered, series_palette, tip
 
 SHADES: Final = len(HEAT)
 _STRONG: Final = 5
 """The first shade on which light text is more readable than dark text."""
 _STRIP_HEIGHT: Final = 40
 _CHARACTER_PX: Final = 8
-_PAGE: Final = "var(--page, #ffffff)"
-_INK: Final = "var(--ink, #16191d)"
-_GREY: Final = "var(--hatch-line, #a5abb2)"
-GENERATED: Final = "generated"
+SAMPLED: Final = "generated"
 HANDED_ON: Final = "until queued"
 QUEUED: Final = "in the queue"
 TAKEN: Final = "taken, waiting for its step"
@@ -29,7 +26,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
     rows = frame.with_columns(label=pl.col("policy_version").cast(pl.String))
     x = alt.X("token_from:Q").title("token of the response").scale(domain=[0, whole], nice=False).axis(amount_axis())
     base = alt.Chart(rows)
-    cells = base.mark_bar(height=_STRIP_HEIGHT, stroke=_PAGE, strokeWidth=1).encode(
+    cells = base.mark_bar(height=_STRIP_HEIGHT, stroke=PAGE, strokeWidth=1).encode(
         x=x, x2="token_to:Q",
         color=alt.Color("shade:O").scale(domain=list(range(1, SHADES + 1)), range=HEAT).legend(None),
         tooltip=[
@@ -42,7 +39,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
     names = base.transform_calculate(middle="(datum.token_from + datum.token_to) / 2").mark_text(fontWeight=600)
     names = names.encode(
         x=alt.X("middle:Q"), text="label:N",
-        color=alt.condition(f"datum.shade >= {_STRONG}", alt.value(_PAGE), alt.value(_INK)),
+        color=alt.condition(f"datum.shade >= {_STRONG}", alt.value(PAGE), alt.value(INK)),
         opacity=alt.condition(fits, alt.value(1), alt.value(0)),
     )  # fmt: skip
     return layered(cells, names).properties(height=_STRIP_HEIGHT)
@@ -50,7 +47,7 @@ def strip(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def sample_timelines(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """A row per sample: its stages from its start to the step that trained on it."""
-    colors = {GENERATED: ACCENT, HANDED_ON: _GREY, QUEUED: SECOND, TAKEN: "var(--series-6, #a07800)"}
+    colors = {SAMPLED: GENERATED, HANDED_ON: BAND, QUEUED: PLAIN, TAKEN: GREY}
     order = list(dict.fromkeys(frame["sample"]))
     stations = frame.filter(pl.col("to_s") > pl.col("from_s"))
     shown = {name: color for name, color in colors.items() if name in set(stations["station"])}
@@ -70,7 +67,7 @@ def sample_timelines(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .agg(pl.col("to_s").max(), pl.col("station").last())
     )
     marks = alt.Chart(ends).encode(y=y, x="to_s:Q")
-    ticks = marks.mark_tick(color=_INK, thickness=2.5, height={"band": 0.8})
+    ticks = marks.mark_tick(color=INK, thickness=2.5, height={"band": 0.8})
     words = marks.mark_text(align="left", dx=6, text="trained")
     layers = [bars] + ([ticks, words] if ends.height else [])
     return layered(*layers).properties(height=44 * len(order), padding={"right": 50})

@@ -1,7 +1,8 @@
 """Worker timelines: a lane per worker in the ledger's colours, with its weight updates, and alerts above the lanes.
 
-The height of a stretch in its lane is the share of time its state held. Waits are hatched, so colour is not their only
-sign. Vertical positions are in lanes: a lane is 1 high, with its updates in the upper part.
+A lane stacks the states of a stretch, each as high as its share of the time. Waits are hatched, so colour is not their
+only sign, and generation whose samples were dropped is hollow. Vertical positions are in lanes: a lane is 1 high, with
+its updates in the upper part.
 """
 
 from typing import Final
@@ -10,13 +11,12 @@ import altair as alt
 import polars as pl
 
 from rlscope import format as fmt
+from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import AnalysisResult, RunFacts
+from rlscope.reports.charts.colors import SHADE, UPDATE
 from rlscope.reports.charts.encoding import (
     FROM,
-    SHADE,
-    STACKED_PX,
     TO,
-    UPDATE,
     Chart,
     chart_of,
     layered,
@@ -30,8 +30,10 @@ _HEIGHT: Final = 0.74
 """Of the states in a lane; the ticks of weight updates are above them."""
 _TICK: Final = 0.18
 _BETWEEN_ROLES: Final = 0.45
-_NAME_CHARACTERS: Final = 11
-_TAIL_CHARACTERS: Final = 5
+_NAME_CHARACTERS: Final = 16
+_TAIL_CHARACTERS: Final = 7
+_CHARACTER_PX: Final = 7.4
+_BESIDE_NAME_PX: Final = 12
 _TICKS_MAX: Final = 240
 _UPDATES: Final = {
     "phase": pl.String,
@@ -53,6 +55,24 @@ def states_of_view(frame: pl.DataFrame, view: str, started_ns: int) -> pl.DataFr
         end_s=(pl.col("end_ns") - started_ns) / 1e9,
         label=pl.Series(words, dtype=pl.String),
     )
+
+
+def with_discarded(states: pl.DataFrame, dropped_ratio: float) -> pl.DataFrame:
+    """The stretches with that share of every generation, 0..1, as a state of its own; trainers generate nothing."""
+    generates = pl.col("state").is_in(GENERATING) & (pl.col("role") != "trainer")
+    if not dropped_ratio or states.filter(generates).is_empty():
+        return states
+    share = pl.col("share_ratio")
+    dropped = (
+        states.filter(generates)
+        .group_by([name for name in states.columns if name not in ("state", "reason", "label", "share_ratio")])
+        .agg(share_ratio=share.sum() * dropped_ratio)
+        .with_columns(
+            state=pl.lit("discarded"), reason=pl.lit(None, pl.String), label=pl.lit(state_label("discarded", None))
+        )
+    )
+    kept = states.with_columns(share_ratio=pl.when(generates).then(share * (1.0 - dropped_ratio)).otherwise(share))
+    return pl.concat([kept, dropped.select(kept.columns)])
 
 
 def lanes_of(states: pl.DataFrame) -> pl.DataFrame:
@@ -127,7 +147,7 @@ def _lane_names(role: str, worker_id: str | None, worker_count: int, waiting_rat
     return workers[:_NAME_CHARACTERS], f"{workers}, {waited} their time"
 
 
-_LANE_PX: Final = 30.0
+_LANE_PX: Final = 34.0
 """Height of a lane if there are few."""
 _LANES_PX: Final = 420.0
 """Height of all lanes if there are many, as far as _LEAST_LANE_PX allows."""
@@ -155,8 +175,9 @@ def worker_timeline(
     """One view of the workers; `frame` is its table, which the chart does not use."""
     foot = float(lanes["foot"].max())  # pyright: ignore[reportArgumentType]
     lane_px = max(_LEAST_LANE_PX, min(_LANE_PX, _LANES_PX / foot))
+    names_px = _BESIDE_NAME_PX + round(_CHARACTER_PX * max(map(len, lanes["name"])))
     band_px = _RULE_PX * firings["row"].n_unique()
-    y = _down("top", foot, band_px / lane_px)
+    y = _down("top", foot, band_px / lane_px, names_px)
     tracks = alt.Chart(rounded(lanes)).mark_rect(color=SHADE, aria=False, tooltip=None)
     tracks = tracks.encode(x=time_axis("from_s"), x2="to_s:Q", y=y, y2="foot:Q")
     names = _names(lanes, min(12, lane_px))
@@ -172,17 +193,24 @@ def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
 
 
 def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
-    rows = states.join(lanes.select("lane", "who", "foot", "height"), on="lane").select(
-        "start_s", "end_s", "state", "label", pl.col("share_ratio").round(3), "who", "foot", "height"
+    rows = (
+        _stacked(states)
+        .join(lanes.select("lane", "who", "foot", "height"), on="lane")
+        .select(
+            "start_s", "end_s", "state", "label", pl.col("share_ratio", "from_ratio").round(3), "who", "foot", "height"
+        )
     )
     names = sorted(rows["state"].unique(), key=order_of)
     colors = [f"var(--lane-{state_of(name).slug}, {state_of(name).light})" for name in names]
     return (
         chart_of(rounded(rows), ["state", "label", "who", "foot", "height"])
-        .transform_calculate(top="datum.foot - datum.height * datum.share_ratio")
+        .transform_calculate(
+            below="datum.foot - datum.height * datum.from_ratio",
+            top="datum.below - datum.height * datum.share_ratio",
+        )
         .mark_rect(strokeWidth=0, aria=False)
         .encode(
-            x=time_axis("start_s"), x2="end_s:Q", y=y, y2="foot:Q",
+            x=time_axis("start_s"), x2="end_s:Q", y=y, y2="below:Q",
             color=alt.Color("state:N").scale(domain=names, range=colors).legend(None),
             tooltip=[
                 tip("who:N", "worker"), tip("label:N", "state"), tip("share_ratio:Q", "share of time", ".0%"),
@@ -190,6 +218,14 @@ def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
             ],
         )
     )  # fmt: skip
+
+
+def _stacked(states: pl.DataFrame) -> pl.DataFrame:
+    """Each state with the share of those below it, work at the bottom."""
+    order = pl.Series([order_of(name) for name in states["state"]], dtype=pl.Int64)
+    ordered = states.with_columns(order=order).sort("lane", "start_s", "order", "label")
+    below = pl.col("share_ratio").cum_sum().over("lane", "start_s") - pl.col("share_ratio")
+    return ordered.with_columns(from_ratio=below)
 
 
 def _rules(updates: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
@@ -245,7 +281,7 @@ def _firings(firings: pl.DataFrame, lane_px: float) -> list[alt.Chart]:
     return [tracks, marks, names.encode(x=alt.value(0), y="top:Q", text="words:N")]
 
 
-def _down(column: str, foot: float, band: float) -> alt.Y:
+def _down(column: str, foot: float, band: float, names_px: int) -> alt.Y:
     """The vertical axis in lanes, with a band above the first."""
     y = alt.Y(f"{column}:Q").title(None).scale(domain=[foot, -band], nice=False, zero=False)
-    return y.axis(minExtent=STACKED_PX, maxExtent=STACKED_PX, labels=False, ticks=False, domain=False, grid=False)
+    return y.axis(minExtent=names_px, maxExtent=names_px, labels=False, ticks=False, domain=False, grid=False)

@@ -1,31 +1,49 @@
-"""The trainers: throughput and step time."""
+"""The trainers: throughput over time, the phases of each step, and what they reported of each step."""
 
 from typing import Final
 
 import altair as alt
 import polars as pl
 
+from rlscope import format as fmt
 from rlscope.analysis.result import RunFacts
+from rlscope.reports.charts.colors import GENERATED, MUTED, PLAIN, SHADE, STALE, TRAINED
 from rlscope.reports.charts.encoding import (
     HEIGHT,
-    SHADE,
     Chart,
     amount,
+    amount_axis,
     layered,
-    series_colors,
-    step_axis,
+    series_palette,
     time_axis,
     tip,
 )
 from rlscope.reports.charts.series import drawable, rounded, stepped
+from rlscope.reports.text.states import order_of, state_of
 
 _RATE_BUCKETS: Final = 60
+_LEAST_RATE_BUCKETS: Final = 10
+_STEPS_IN_BUCKET: Final = 2
+_METRIC_POINTS: Final = 400
+_BAND_PX: Final = 62.0
+_ABOVE_BAND_PX: Final = 30.0
+"""Room for the name of a metric, and for the highest number of the band below."""
+PHASES: Final = {
+    "train_s": "train",
+    "logprobs_s": "logprobs",
+    "wait_s": "waiting",
+    "publish_s": "publishing_weights",
+    "other_s": "other",
+    "rest_s": "unattributed",
+}
+"""The columns of a step's phases, and the state that each is drawn as."""
 
 
 def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Trained and generated tokens per second, with the steady stretch shaded."""
     # A bucket shorter than a step would show each step as a spike.
-    rows = stepped(drawable(frame, run.started_ns, _RATE_BUCKETS))
+    buckets = max(_LEAST_RATE_BUCKETS, min(_RATE_BUCKETS, run.steps // _STEPS_IN_BUCKET))
+    rows = stepped(drawable(frame, run.started_ns, buckets))
     lines = (
         alt.Chart(rounded(rows))
         .transform_fold(["trained_tokens_per_s", "generated_tokens_per_s"], as_=["column", "rate"])
@@ -34,7 +52,7 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=time_axis("bucket_start_s"),
             y=amount("rate", "tokens per second"),
-            color=series_colors("kind", ["trained", "generated"]),
+            color=series_palette("kind", {"trained": TRAINED, "generated": GENERATED}),
             tooltip=[
                 tip("bucket_start_s:Q", "from, s", ",.1f"),
                 tip("kind:N", "tokens"),
@@ -52,19 +70,95 @@ def throughput(frame: pl.DataFrame, run: RunFacts) -> Chart:
     return layered(shade, lines).properties(height=HEIGHT)
 
 
-def step_time(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """Time from step to step, and the part of it spent computing."""
-    rows = drawable(frame, run.started_ns)
+def step_phases(frame: pl.DataFrame, run: RunFacts) -> Chart:
+    """The seconds of each step by phase, stacked; `frame` holds step and the columns of PHASES."""
+    rows = drawable(frame.select("step", *PHASES), run.started_ns, 4 * HEIGHT)
+    long = rows.unpivot(list(PHASES), index="step", variable_name="column", value_name="seconds")
+    states = {column: state_of(name) for column, name in PHASES.items()}
+    long = long.filter(pl.col("seconds") > 0).with_columns(
+        phase=pl.col("column").replace_strict({column: state.label for column, state in states.items()}),
+        order=pl.col("column").replace_strict({column: order_of(state.name) for column, state in states.items()}),
+        from_step=pl.col("step") - 0.5,
+        to_step=pl.col("step") + 0.5,
+    )
+    shown = set(long["phase"])
+    colors = {
+        state.label: f"var(--state-{state.slug}, {state.light})" for state in states.values() if state.label in shown
+    }
     return (
-        alt.Chart(rounded(rows.select("step", "period_s", "compute_s")))
-        .transform_fold(["period_s", "compute_s"], as_=["column", "seconds"])
-        .transform_calculate(kind="datum.column == 'period_s' ? 'step to step' : 'computing'")
-        .mark_line(interpolate="step")
+        alt.Chart(rounded(long.drop("column")))
+        .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
-            x=step_axis(),
-            y=amount("seconds", "seconds"),
-            color=series_colors("kind", ["step to step", "computing"]),
-            tooltip=[tip("step:Q", "step", ",d"), tip("kind:N", "time"), tip("seconds:Q", "seconds", ",.3~f")],
+            x=alt.X("from_step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1),
+            x2="to_step:Q",
+            y=alt.Y("seconds:Q").stack("zero").title("seconds per step").axis(amount_axis()),
+            color=series_palette("phase", colors),
+            order=alt.Order("order:Q"),
+            tooltip=[tip("step:Q", "step", ",.0f"), tip("phase:N"), tip("seconds:Q", "seconds", ",.3~f")],
         )
         .properties(height=HEIGHT)
-    )
+    )  # fmt: skip
+
+
+def metrics(frame: pl.DataFrame, run: RunFacts, *, along: str, title: str) -> Chart:
+    """A band per column on one horizontal axis, each on its own scale; `along` is the column of that axis.
+
+    `frame` holds step, gpu_hours, and one column per metric, its name in words; staleness columns come last.
+    """
+    rows = drawable(frame, run.started_ns, _METRIC_POINTS)
+    names = [name for name in rows.columns if name not in ("step", "gpu_hours")]
+    bands = [_band(rows, name, place) for place, name in enumerate(names)]
+    points = pl.concat([points for points, _ in bands])
+    edges = pl.DataFrame([edge for _, edge in bands])
+    height = len(names) * (_BAND_PX + _ABOVE_BAND_PX)
+    y = alt.Y("y:Q").title(None).scale(domain=[height, 0], nice=False, zero=False)
+    y = y.axis(labels=False, ticks=False, domain=False, grid=False, minExtent=52, maxExtent=52)
+    x = alt.X(f"{along}:Q").title(title).scale(nice=False, zero=False).axis(amount_axis())
+    stale = {name: STALE if "staleness" in name else PLAIN for name in names}
+    lines = alt.Chart(rounded(points)).mark_line(point={"opacity": 0, "size": 50}).encode(
+        x=x, y=y,
+        color=alt.Color("metric:N").scale(domain=names, range=list(stale.values())).legend(None),
+        tooltip=[
+            tip("metric:N"), tip("value:Q", "value", ",.4~g"), tip("step:Q", "step", ",.0f"),
+            tip("gpu_hours:Q", "GPU-hours", ",.4~g"),
+        ],
+    )  # fmt: skip
+    return layered(*_frame_of_bands(edges, y), lines).properties(height=height)
+
+
+def _band(rows: pl.DataFrame, name: str, place: int) -> tuple[pl.DataFrame, dict[str, str | float]]:
+    """The points of a metric with their height in pixels, and the edges of its band with their numbers."""
+    points = rows.select("step", "gpu_hours", pl.col(name).cast(pl.Float64).alias("value")).drop_nulls("value")
+    points = points.filter(pl.col("value").is_finite())
+    low, high = (float(value) for value in points.select(pl.col("value").min(), high=pl.col("value").max()).row(0))
+    top = place * (_BAND_PX + _ABOVE_BAND_PX) + _ABOVE_BAND_PX
+    # A constant lies in the middle of its band.
+    share = (pl.col("value") - low) / (high - low) if high > low else pl.lit(0.5)
+    edge: dict[str, str | float] = {
+        "metric": name, "top": top, "foot": top + _BAND_PX, "high": fmt.significant(high),
+        "low": fmt.significant(low) if high > low else "",
+    }  # fmt: skip
+    return points.with_columns(metric=pl.lit(name), y=top + _BAND_PX * (1.0 - share)), edge
+
+
+def _frame_of_bands(edges: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
+    """The lines above and below each band, its name, and the numbers at its edges."""
+    base = alt.Chart(edges)
+    lines = [
+        base.mark_rule(color="var(--line, #dfe3e7)", aria=False, tooltip=None).encode(y=alt.Y(f"{edge}:Q", **_same(y)))
+        for edge in ("top", "foot")
+    ]
+    names = base.mark_text(align="left", baseline="bottom", dy=-5, fontWeight=600, tooltip=None)
+    numbers = base.mark_text(align="right", baseline="middle", dx=-6, color=MUTED, tooltip=None)
+    return [
+        *lines,
+        names.encode(x=alt.value(0), y=alt.Y("top:Q", **_same(y)), text="metric:N"),
+        numbers.encode(x=alt.value(0), y=alt.Y("top:Q", **_same(y)), text="high:N"),
+        numbers.encode(x=alt.value(0), y=alt.Y("foot:Q", **_same(y)), text="low:N"),
+    ]
+
+
+def _same(y: alt.Y) -> dict[str, object]:
+    """The axis and the scale of another channel, so that no layer adds ticks of its own."""
+    given = y.to_dict()
+    return {"scale": alt.Scale(**given["scale"]), "axis": alt.Axis(**given["axis"]), "title": None}

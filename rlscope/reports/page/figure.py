@@ -135,7 +135,7 @@ def drawn_frame(
     """The figure with a frame, which may be empty; charts over time get a tick at each weight update."""
     if frame is None or frame.is_empty() or frame[figure.needs].null_count() == frame.height:
         return Drawn(anchor, figure, None, [], [], "")
-    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run.duration_s, updates_s)
+    picture = spec(figure.draw(frame, run), anchor, f"{figure.title}. {figure.reading}", run, updates_s)
     whole = frame if figure.in_table is None else figure.in_table(frame)
     table = drawable(whole, run.started_ns, TABLE_ROWS_MAX)
     note = "" if table.height == whole.height else f"Aggregated from {fmt.count(whole.height)} rows."

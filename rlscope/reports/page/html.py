@@ -20,13 +20,14 @@ from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
-from rlscope.reports.charts.encoding import Chart, standalone
+from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.page.figure import WIDTH_PX, Drawn, still
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
 from rlscope.reports.sections import SECTIONS, Section
 from rlscope.reports.sections.findings import FindingsSection, findings_section
 from rlscope.reports.sections.queries import QueriesSection, figures_in, queries_section
-from rlscope.reports.text.actions import COLUMNS, ActionRow
+from rlscope.reports.sections.throughput import per_gpu_facts
+from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.states import STATES, State
@@ -85,10 +86,11 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
         ),
         Fact("GPUs", fmt.count(run.n_gpus), layout),
         Fact("Training steps", fmt.count(run.steps), f"{fmt.tokens(run.tokens_trained)} trained"),
+        *per_gpu_facts(analysis),
     ]
 
 
-SCRIPTS: Final = ("zoom.js", "report.js", "tables.js")
+SCRIPTS: Final = ("zoom.js", "folds.js", "report.js", "tables.js")
 """Our scripts, in the order in which they run after the bundle."""
 
 
@@ -97,6 +99,34 @@ class _Made(NamedTuple):
 
     section: Section
     words: NamedTuple
+
+    @property
+    def no_data(self) -> list[str]:
+        """Why charts are missing, each reason once."""
+        reasons = [drawn.figure.empty for drawn in figures_in(self.words) if not drawn.spec]
+        return list(dict.fromkeys(reasons))
+
+    @property
+    def left_out(self) -> str:
+        """Why the section is left out; empty where it has something to show."""
+        said = str(getattr(self.words, "no_reason", None) or getattr(self.words, "nothing", None) or "")
+        figures = list(figures_in(self.words))
+        is_bare = bool(figures) and not any(drawn.spec for drawn in figures)
+        return said or ("; ".join(self.no_data) if is_bare else "")
+
+
+class NotShown(NamedTuple):
+    """Something that the page leaves out for want of data."""
+
+    title: str
+    why: str
+
+
+class _Zoom(NamedTuple):
+    """The stretch that charts over time show at first, in seconds since the run started; the run ends at to_s."""
+
+    from_s: float
+    to_s: float
 
 
 class _Page(NamedTuple):
@@ -109,10 +139,15 @@ class _Page(NamedTuple):
     first: FirstScreen
     found: FindingsSection
     sections: list[_Made]
+    """Those with something to show."""
+    not_shown: list[NotShown]
     queries: QueriesSection
     states: tuple[State, ...]
     actions_title: str
-    action_columns: ActionRow
+    action_columns: list[str]
+    action_rows: list[list[str]]
+    """Without the columns that are empty in every row; the setting is second, and stands beside what to do."""
+    zoom: _Zoom
     style: Markup
     chart_config: Markup
     scripts: tuple[Markup, ...]
@@ -167,24 +202,42 @@ def content_policy(scripts: Sequence[str]) -> str:
 
 def _page(analysis: AnalysisResult) -> _Page:
     run, scripts = analysis.run, page_scripts()
-    made = [_Made(section, section.make(analysis)) for section in SECTIONS]
+    first = first_screen(analysis)
+    filled_in = [
+        place
+        for place in range(len(COLUMNS))
+        if COLUMNS[place] != COLUMNS.setting and any(row[place] for row in first.brief.actions)
+    ]
+    every = [_Made(section, section.make(analysis)) for section in SECTIONS]
+    not_shown = _not_shown(every)
+    # The reasons stand in the section on data quality.
+    made = [each for each in every if not each.left_out or (not_shown and each.section.anchor == "data-quality")]
     return _Page(
         version=metadata.version("rlscope"),
         run_id=run.run_id,
         started=fmt.instant(run.started_ns),
         duration=fmt.duration(run.duration_s),
-        first=first_screen(analysis),
+        first=first,
         found=findings_section(analysis),
         sections=made,
+        not_shown=not_shown,
         queries=queries_section(analysis, _uses(made)),
         states=STATES,
         actions_title=ACTIONS_TITLE,
-        action_columns=COLUMNS,
+        action_columns=[COLUMNS[place] for place in filled_in],
+        action_rows=[[row.what, row.setting, *(row[place] for place in filled_in[1:])] for row in first.brief.actions],
+        zoom=_Zoom(shown_from_s(run), run.duration_s),
         style=Markup(asset("report.css")),
         chart_config=Markup(asset(CHART_CONFIG)),
         scripts=scripts,
         policy=content_policy(scripts),
     )
+
+
+def _not_shown(sections: Sequence[_Made]) -> list[NotShown]:
+    """What is left out: whole sections, and single charts of the others."""
+    left_out = [(each.section, each.left_out or "; ".join(each.no_data)) for each in sections]
+    return [NotShown(section.title, why) for section, why in left_out if why and section.anchor != "data-quality"]
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:

@@ -1,6 +1,7 @@
 """The sections of the page below its first screen, in order: one module and one template each.
 
-The module turns the analysis into words and figures; the template is in `templates/sections/`.
+The module turns the analysis into words and figures; the template is in `templates/sections/`. The first ones are open,
+the rest folds, and one without anything to show is left out. Parts of an open section fold by the macro `fold`.
 """
 
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from rlscope.reports.sections.reported import reported_section
 from rlscope.reports.sections.sample import sample_section
 from rlscope.reports.sections.staleness import staleness_section
 from rlscope.reports.sections.throughput import throughput_section
+from rlscope.reports.sections.training import training_section
 from rlscope.reports.sections.workers import workers_section
 from rlscope.reports.text.rules import TITLE as ALERTS_TITLE
 
@@ -40,6 +42,8 @@ class Section(NamedTuple):
     """Makes its words and figures, `section` in the template."""
     questions: tuple[str, ...] = ()
     """The queries behind its facts and tables, besides those of its figures."""
+    folded: str = ""
+    """What it answers, shown while it is folded; empty for a section that is open."""
 
     @property
     def template(self) -> str:
@@ -48,27 +52,32 @@ class Section(NamedTuple):
 
 
 SECTIONS: Final = (
-    Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
-            ("ledger", "worker_extents", "gpu_agreement")),
-    Section("gap", "Upper bound and measured throughput, steady steps", "Lost throughput", gap_section,
-            ASKED_OF_A_STRETCH),
     Section("workers", "Worker timelines", "Workers", workers_section, ("idle_stretches",)),
-    Section("throughput", "Throughput", "Throughput", throughput_section, ("throughput", "training_steps")),
-    Section("engines", "Batch size of the engines", "Batch size", engines_section),
-    Section("latency", "Forward passes by batch size", "Forward passes", latency_section),
+    Section("findings", "Findings, whole run", "Findings", findings_section),
     Section("staleness", "Staleness, whole run", "Staleness", staleness_section,
             ("token_staleness", "oldest_staleness", "version_sources")),
-    Section("sample", "Samples, token by token", "Samples", sample_section),
+    Section("engines", "Batch size of the engines", "Engines", engines_section),
     Section("lengths", "Response lengths and token outcomes, whole run", "Lengths", lengths_section,
             ("token_balance",)),
     Section("queue", "Queue and weight updates", "Queue and updates", queue_section),
     Section("layouts", "Other layouts", "Layouts", layouts_section, ASKED_OF_A_STRETCH),
-    Section("findings", "Findings, whole run", "Findings", findings_section),
-    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section),
-    Section("reported", "Figures of the framework's own", "As reported", reported_section, ("reported_values",)),
+    Section("training", "Reward, loss and staleness by step", "Reward and loss", training_section,
+            ("training_metrics", "worker_extents"), "what the trainers reported, by step and by GPU-hours"),
+    Section("throughput", "Throughput and step time", "Throughput", throughput_section,
+            ("throughput", "training_steps", "trainer_steps"), "tokens per second, and the phases of each step"),
+    Section("gap", "Upper bound and measured throughput, steady steps", "Lost throughput", gap_section,
+            ASKED_OF_A_STRETCH, "what each cause takes, and how well the model predicts"),
+    Section("ledger", "Where the GPU time went, whole run", "GPU time", ledger_section,
+            ("ledger", "worker_extents", "gpu_agreement"), "every GPU-second by state, and over time"),
+    Section("latency", "Forward passes by batch size", "Forward passes", latency_section, (),
+            "measured and fitted time of a pass"),
+    Section("sample", "Samples, token by token", "Samples", sample_section, (), "three samples from start to training"),
+    Section("alerts", ALERTS_TITLE, "Alerts", alerts_section, (), "the built-in rules that fired, and when"),
+    Section("reported", "Figures of the framework's own", "As reported", reported_section, ("reported_values",),
+            "scalars as the framework computed them"),
     Section("data-quality", "Data quality", "Data quality", data_quality_section,
-            ("row_faults", "clock_bounds", "sampled_engines")),
-    Section("configuration", "Run configuration", "Configuration", configuration_section),
-    Section("glossary", "Glossary", "Glossary", glossary_section),
+            ("row_faults", "clock_bounds", "sampled_engines"), "gaps in the data, and what is not shown"),
+    Section("configuration", "Run configuration", "Configuration", configuration_section, (), "settings from run.json"),
+    Section("glossary", "Glossary", "Glossary", glossary_section, (), "terms and colours of this page"),
 )  # fmt: skip
 """In the order of the page."""

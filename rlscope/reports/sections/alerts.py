@@ -10,10 +10,11 @@ class AlertsSection(NamedTuple):
     """What the section shows."""
 
     fired: list[FiredRule]
-    none: str
-    """Shown if nothing fired."""
+    nothing: str
+    """Set if nothing fired."""
 
 
 def alerts_section(analysis: AnalysisResult) -> AlertsSection:
     """Make the section."""
-    return AlertsSection(fired_rules(analysis), NONE_FIRED)
+    fired = fired_rules(analysis)
+    return AlertsSection(fired, "" if fired else NONE_FIRED)

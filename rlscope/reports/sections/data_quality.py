@@ -11,9 +11,12 @@ class DataQualitySection(NamedTuple):
     """What the section shows."""
 
     gaps: list[str]
+    nothing: str
+    """Set if there is no gap."""
     none: str = NO_GAPS
 
 
 def data_quality_section(analysis: AnalysisResult) -> DataQualitySection:
     """Make the section."""
-    return DataQualitySection(verdict_words.gap_lines(analysis))
+    gaps = verdict_words.gap_lines(analysis)
+    return DataQualitySection(gaps, "" if gaps else NO_GAPS)

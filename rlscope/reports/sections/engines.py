@@ -11,9 +11,13 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.charts import engines
 from rlscope.reports.charts.encoding import LINES_MAX
 from rlscope.reports.page.figure import Drawn, Figure, drawn_all
+from rlscope.trace.files import is_integer
 
 _NO_STEPS: Final = "no engine wrote engine steps"
-_NONE_WAITED: Final = "No request ever waited in an engine."
+_NONE_WAITED: Final = " No request ever waited in an engine."
+_LOW_BATCH: Final = "Constantly low: too few requests arrive. Regular drops: engines drain at a barrier or for updates."
+FULL_RATIO: Final = 0.9
+"""Of a KV cache: from here on engines hold requests back, because a running request still grows."""
 _NAMED: Final = 3
 """Engines with a line of their own if there are too many for a line each."""
 
@@ -24,8 +28,6 @@ class EnginesSection(NamedTuple):
     figures: list[Drawn]
     note: str
     """What band and lines show if there are many engines; empty if each has a line."""
-    none_waited: str
-    """Replaces a chart of zeros; empty if a request waited or it is unknown."""
 
 
 def engines_section(analysis: AnalysisResult) -> EnginesSection:
@@ -34,10 +36,10 @@ def engines_section(analysis: AnalysisResult) -> EnginesSection:
     emptiest = [] if frame is None or frame.is_empty() else _emptiest(frame)
     named = emptiest if len(emptiest) <= LINES_MAX else emptiest[:_NAMED]
     note = "" if len(emptiest) <= LINES_MAX else _note(len(emptiest))
-    figures = _figures(sorted(named), _efficient_running(analysis))
     none_waited = "" if _has_waiting(analysis.answers.get("waiting_requests")) else _NONE_WAITED
+    figures = _figures(analysis, sorted(named), none_waited)
     shown = [figure for figure in figures if not (none_waited and figure.frame == "waiting_requests")]
-    return EnginesSection(drawn_all(shown, analysis), note, none_waited)
+    return EnginesSection(drawn_all(shown, analysis), note)
 
 
 def _has_waiting(frame: pl.DataFrame | None) -> bool:
@@ -68,28 +70,92 @@ def _note(engine_count: int) -> str:
     )
 
 
-def _figures(named: list[str], efficient_running: int | None) -> tuple[Figure, ...]:
-    healthy = "Healthy: steady and high."
-    if efficient_running is not None:
-        healthy = "Dashed line: smallest efficient batch (modelled). Healthy: steady, and at or above that line."
+def batch_reading(frame: pl.DataFrame | None, efficient_running: int | None) -> str:
+    """The caption of the batch size: what its mean means for this run."""
+    known = _known(frame, "running_mean")
+    if known is None:
+        return "Batch size of each engine, averaged over time."
+    mean = float(known.mean() or 0.0)  # pyright: ignore[reportArgumentType]
+    opening = f"Batch size of each engine; the mean is {fmt.significant(mean)}"
+    if efficient_running is None:
+        return f"{opening}. {_LOW_BATCH} Healthy: steady and high."
+    place = "at or above" if mean >= efficient_running else "below"
+    low = "" if mean >= efficient_running else f" {_LOW_BATCH}"
+    return f"{opening}, {place} the smallest efficient batch (dashed, modelled).{low} Healthy: steady, at or above it."
+
+
+def waiting_reading(kv: pl.DataFrame | None, batches: pl.DataFrame | None, limit: int | None) -> str:
+    """The caption of the waiting requests: what holds them back in this run."""
+    opening = "Above zero, an engine has more requests than it runs."
+    used, running = kv_use_ratio(kv), _known(batches, "running_max")
+    at_limit = limit is not None and running is not None and int(running.max() or 0) >= limit  # pyright: ignore[reportArgumentType]
+    if used is None:
+        why = "Whether memory or a limit holds them back is unknown: no engine reported its KV cache and its capacity."
+    elif used >= FULL_RATIO:
+        why = f"The KV cache is up to {fmt.percent(used)} full: more KV cache or more engines would help."
+    elif at_limit:
+        why = (
+            f"The engines run up to their limit of {fmt.count(limit)} requests, and the KV cache is at most "
+            f"{fmt.percent(used)} full: the limit holds requests back, not memory."
+        )
+    else:
+        why = f"The KV cache is at most {fmt.percent(used)} full: memory does not hold them back."
+    return f"{opening} {why} Healthy: near zero."
+
+
+def kv_reading(kv: pl.DataFrame | None) -> str:
+    """The caption of the KV cache: how much of it this run uses."""
+    used = kv_use_ratio(kv)
+    if used is None:
+        return (
+            "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: high, but below capacity."
+        )
+    if used >= FULL_RATIO:
+        return (
+            f"Tokens in the KV cache, at most {fmt.percent(used)} of its capacity: at that level, requests wait or are "
+            "preempted. Healthy: high, but below capacity."
+        )
+    return (
+        f"Tokens in the KV cache, at most {fmt.percent(used)} of its capacity: memory does not limit the batch. "
+        "Healthy: below capacity."
+    )
+
+
+def kv_use_ratio(kv: pl.DataFrame | None) -> float | None:
+    """The largest mean use of a KV cache over its capacity, 0..1; None if either was not recorded."""
+    if kv is None or kv.is_empty():
+        return None
+    ratios = kv.select(pl.col("kv_used_mean_tokens") / pl.col("kv_capacity_tokens")).to_series().drop_nulls()
+    return None if ratios.is_empty() else fmt.finite(float(ratios.max() or 0.0))  # pyright: ignore[reportArgumentType]
+
+
+def _known(frame: pl.DataFrame | None, column: str) -> pl.Series | None:
+    known = None if frame is None or column not in frame.columns else frame[column].drop_nulls()
+    return None if known is None or known.is_empty() else known
+
+
+def _running_limit(analysis: AnalysisResult) -> int | None:
+    """Requests that an engine may run at once; None if unknown."""
+    if isinstance(analysis.model, ModelResult):
+        return analysis.model.forecasts.today.layout.running_per_engine
+    stated = analysis.run.settings.get("max_running_per_engine")
+    return stated if isinstance(stated, int) and is_integer(stated) else None
+
+
+def _figures(analysis: AnalysisResult, named: list[str], none_waited: str) -> tuple[Figure, ...]:
+    efficient_running, answers = _efficient_running(analysis), analysis.answers
+    batches, kv = answers.get("batch_size"), answers.get("kv_use")
     return (
         Figure(
-            "Running requests",
-            "Batch size of each engine, averaged over time. Constantly low: too few requests arrive. Regular drops to "
-            "zero: engines drain at a barrier or for weight updates. " + healthy,
-            "batch_size", "running_mean",
+            "Running requests", f"{batch_reading(batches, efficient_running)}{none_waited}", "batch_size", "running_mean",
             partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
         ),
         Figure(
-            "Waiting requests",
-            "Above zero, the engine has more requests than fit; more engines or more KV cache would help. Healthy: "
-            "near zero.",
-            "waiting_requests", "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
+            "Waiting requests", waiting_reading(kv, batches, _running_limit(analysis)), "waiting_requests",
+            "waiting_mean", partial(engines.waiting_requests, named=named), _NO_STEPS, True,
         ),
         Figure(
-            "KV cache in use",
-            "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: high, but below capacity.",
-            "kv_use", "kv_used_mean_tokens", partial(engines.kv_use, named=named),
+            "KV cache in use", kv_reading(kv), "kv_use", "kv_used_mean_tokens", partial(engines.kv_use, named=named),
             "no engine reported kv_used_tokens", True,
         ),
     )  # fmt: skip

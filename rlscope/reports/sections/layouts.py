@@ -46,13 +46,13 @@ def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
 
 _SWEEP: Final = Figure(
     "Modelled throughput by layout",
-    "Points: modelled medians. Bars: 90% intervals. Crosses: infeasible layouts. Gains are computed draw by draw, so "
-    "their intervals are narrower than the bars suggest. Healthy: the current layout is at the top.",
+    "Points: modelled medians with 90% intervals; a line joins layouts that differ in the axis alone. Gains are computed draw by draw, so their "
+    "intervals are narrower. Crosses: infeasible. Healthy: the current layout is at the top.",
     "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(
-    "Modelled throughput against staleness",
-    "Line: Pareto frontier, the layouts that are faster than every less stale one. Healthy: the current layout is on "
-    "it. Below it, another layout is as fast with fresher tokens.",
+    "Modelled throughput against staleness cap",
+    "Points: layouts. Line: the fastest layout whose samples keep a staleness cap (p95), by cap. Healthy: the current "
+    "layout is on it. Below it, another layout is as fast with fresher tokens.",
     "", "tokens_per_s", charts.frontier, "no layout has a known staleness", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """GPU time by role and state, for the whole run and over time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import polars as pl
@@ -10,6 +10,7 @@ from rlscope.analysis.result import AnalysisResult, LedgerState
 from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.text.brief import dropped_of
 from rlscope.reports.text.states import UNDERFILLED, State, role_order, state_label, state_of
 
 
@@ -41,6 +42,8 @@ class LedgerSection(NamedTuple):
     roles: list[LedgerRole]
     gpu_time: str
     has_gpu_idle: bool
+    gpu_use: Drawn | None
+    """None if no GPU was read."""
     timelines: list[Drawn]
 
 
@@ -51,6 +54,7 @@ def ledger_section(analysis: AnalysisResult) -> LedgerSection:
         roles=_roles(analysis.ledger.states),
         gpu_time=fmt.gpu_time(analysis.ledger.total_gpu_s),
         has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
+        gpu_use=_gpu_use(analysis),
         timelines=_timelines(analysis),
     )
 
@@ -66,7 +70,37 @@ def _total(analysis: AnalysisResult) -> Drawn:
     }
     rows = [(s.role, s.state, s.reason, s.gpu_s, s.share_ratio) for s in analysis.ledger.states if s.gpu_ns > 0]
     rows.sort(key=lambda row: role_order(row[0]))
-    return drawn_frame(_TOTAL, "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
+    dropped, reading = dropped_of(analysis), _TOTAL.reading
+    if dropped:
+        reading += (
+            f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in the "
+            "steady stretch were dropped."
+        )
+    return drawn_frame(
+        _TOTAL._replace(reading=reading), "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run
+    )
+
+
+def gpu_use_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+    """gpu_agreement by role and state: shares of the time read, weighted by it; None if no GPU was read."""
+    read, extents = answers.get("gpu_agreement"), answers.get("worker_extents")
+    if read is None or extents is None or read.is_empty():
+        return None
+
+    def mean(column: str) -> pl.Expr:
+        known_s = pl.col("read_s").filter(pl.col(column).is_not_null()).sum()
+        return (pl.col(column) * pl.col("read_s")).sum() / pl.when(known_s > 0).then(known_s)
+
+    rows = read.join(extents.select("worker_id", "role"), on="worker_id").group_by("role", "state")
+    frame = rows.agg(
+        read_s=pl.col("read_s").sum(), busy_ratio=mean("busy_ratio"), sm_active_ratio=mean("sm_active_ratio")
+    )
+    return frame.sort("role", "state")
+
+
+def _gpu_use(analysis: AnalysisResult) -> Drawn | None:
+    frame = gpu_use_frame(analysis.answers)
+    return None if frame is None else drawn_frame(_GPU_USE, "figure-gpu-use", frame, analysis.run)
 
 
 def _timelines(analysis: AnalysisResult) -> list[Drawn]:
@@ -82,6 +116,13 @@ def _timelines(analysis: AnalysisResult) -> list[Drawn]:
     return pictures or [drawn_frame(_TIMELINE, "figure-timeline", None, analysis.run)]
 
 
+_GPU_USE: Final = Figure(
+    "GPU use by state",
+    "Bars: share of the time in which a kernel ran. Ticks: mean share of multiprocessors with work. The states of an "
+    "engine's passes are read together. Healthy: near 100% in every state of work; a state of work with a short bar "
+    "waits on the host.",
+    "", "read_s", ledger.gpu_use, "no GPU was read", True, ("gpu_agreement", "worker_extents"),
+)  # fmt: skip
 _TIMELINE: Final = Figure(
     "Over time",
     "Stacked up to the number of GPUs of the role, in the colours of the table above; unattributed time is hatched at "

@@ -8,7 +8,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts import lengths, sampling
-from rlscope.reports.charts.lengths import TRAINED
+from rlscope.reports.charts.lengths import IS_TRAINED
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text.brief import Fact
 from rlscope.trace.files import is_integer
@@ -39,9 +39,9 @@ def stated_cap_tokens(run: RunFacts) -> int | None:
 def mirrored_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
     """delivered_lengths as shares of the trained or the untrained, with the mean of each side; None if all trained."""
     counts, outcomes = answers.get("delivered_lengths"), answers.get("delivery_outcomes")
-    if counts is None or outcomes is None or counts.filter(pl.col("outcome") != TRAINED).is_empty():
+    if counts is None or outcomes is None or counts.filter(pl.col("outcome") != IS_TRAINED).is_empty():
         return None
-    is_trained = (pl.col("outcome") == TRAINED).alias("is_trained")
+    is_trained = (pl.col("outcome") == IS_TRAINED).alias("is_trained")
     recorded = counts.group_by("outcome", is_trained).agg(pl.col("samples").sum().alias("recorded"))
     total = pl.col("mean_output_tokens") * pl.col("recorded")
     means = (
@@ -64,7 +64,7 @@ def bias_sentence(mirrored: pl.DataFrame | None, answers: Mapping[str, pl.DataFr
         return "No delivery was recorded, so trained and dropped samples cannot be compared."
     if mirrored is None:
         return "No sample that left the queue was dropped, so there is no length bias."
-    sides = mirrored.group_by(pl.col("outcome") == TRAINED).agg(pl.col("side_mean_tokens").first()).rows()
+    sides = mirrored.group_by(pl.col("outcome") == IS_TRAINED).agg(pl.col("side_mean_tokens").first()).rows()
     means: dict[bool, float] = dict(sides)
     if True not in means:
         return "Nothing was trained on, so there is nothing to compare."
@@ -101,6 +101,19 @@ def _least_end(tails: pl.DataFrame, enough: pl.Series) -> str:
     return fmt.significant(float(tails.filter(enough)["tail_to"][0]))
 
 
+def outcomes_reading(answers: Mapping[str, pl.DataFrame]) -> str:
+    """The caption of the outcomes: which share of the tokens was thrown away."""
+    outcomes = answers.get("delivery_outcomes")
+    total = 0 if outcomes is None or outcomes.is_empty() else int(outcomes["tokens"].sum())
+    if outcomes is None or not total:
+        return "Tokens by the delivery outcome of their sample."
+    lost = total - int(outcomes.filter(pl.col("outcome") == IS_TRAINED)["tokens"].sum())
+    share = "All tokens that left the queue were trained on."
+    if lost:
+        share = f"Hatched: {fmt.percent(lost / total)} of the tokens that left the queue were not trained on."
+    return f"Tokens by the delivery outcome of their sample. {share} Healthy: nearly all trained."
+
+
 def _length(mean_tokens: float) -> str:
     return f"{fmt.significant(mean_tokens)} tokens"
 
@@ -128,7 +141,7 @@ def lengths_section(analysis: AnalysisResult) -> LengthsSection:
         ],
         bias=bias_sentence(mirrored, answers),
         mirrored=None if mirrored is None else drawn_frame(_MIRRORED, "figure-mirrored-lengths", mirrored, run),
-        outcomes=drawn(_OUTCOMES, analysis),
+        outcomes=drawn(_OUTCOMES._replace(reading=outcomes_reading(answers)), analysis),
     )
 
 
@@ -158,7 +171,7 @@ _LENGTHS: Final = Figure(
 )  # fmt: skip
 _OUTCOMES: Final = Figure(
     "Tokens by outcome",
-    "Tokens by the delivery outcome of their sample. Healthy: nearly all trained.",
+    "",
     "delivery_outcomes", "tokens", sampling.delivery_outcomes, "no delivery was recorded",
 )  # fmt: skip
 _MIRRORED: Final = Figure(

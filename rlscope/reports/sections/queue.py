@@ -28,6 +28,27 @@ def waits_sentence(counts: pl.DataFrame | None) -> str:
     return f"Half of the samples waited less than {half}, 95% less than {most}."
 
 
+def depth_sentence(depths: pl.DataFrame | None) -> str:
+    """Whether the queue is mostly empty or full, and what that says; empty without a depth."""
+    known = None if depths is None or depths.is_empty() else depths.drop_nulls("depth_mean_samples")
+    if known is None or known.is_empty():
+        return ""
+    median = float(known["depth_mean_samples"].median() or 0.0)  # pyright: ignore[reportArgumentType]
+    capacities = known["capacity_samples"].drop_nulls().unique()
+    if len(capacities) != 1 or not capacities[0]:
+        empty = " It is mostly empty: samplers set the pace." if median < 1.0 else ""
+        return f"Half of the time it holds less than {_samples(median)} samples.{empty}"
+    filled = median / float(capacities[0])
+    at = f"Half of the time it holds less than {_samples(median)} of {fmt.count(capacities[0])} samples"
+    if filled <= EMPTY_RATIO:
+        return f"{at}: mostly empty, so samplers set the pace."
+    return f"{at}: mostly full, so trainers set the pace." if filled >= 1.0 - EMPTY_RATIO else f"{at}."
+
+
+def _samples(median: float) -> str:
+    return fmt.significant(max(1.0, median))
+
+
 def updates_sentence(spread: pl.DataFrame | None) -> str:
     """The slowest version to reach all engines, and how long engines paused; empty without versions."""
     if spread is None or spread.is_empty():
@@ -63,7 +84,7 @@ def queue_section(analysis: AnalysisResult) -> QueueSection:
     answers = analysis.answers
     counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")
     return QueueSection(
-        depth=drawn(_DEPTH, analysis),
+        depth=drawn(_with_sentence(_DEPTH, depth_sentence(answers.get("queue_depth"))), analysis),
         waits=drawn_frame(
             _WAITS,
             "figure-queue-waits",
@@ -80,11 +101,12 @@ def _with_sentence(figure: Figure, sentence: str) -> Figure:
     return figure._replace(reading=f"{figure.reading} {sentence}".strip())
 
 
+EMPTY_RATIO: Final = 0.1
+"""Of its capacity: a queue that is this empty, or this close to full, holds nobody's work up but one side's."""
 _NO_TIMES: Final = "no delivery recorded when its sample was queued"
 _DEPTH: Final = Figure(
     "Queue depth",
-    "Finished samples that no trainer has taken yet. Empty: samplers are the bottleneck. Full: trainers are. Healthy: "
-    "in between.",
+    "Finished samples that no trainer has taken yet, mean and maximum. Healthy: neither empty nor full.",
     "queue_depth", "depth_mean_samples", sampling.queue_depth, "no queue depth was recorded",
     True,
 )  # fmt: skip
@@ -101,8 +123,8 @@ _COUNTS: Final = Figure(
 )  # fmt: skip
 _UPDATES: Final = Figure(
     "Weight updates, from publication to the last engine",
-    "Each line spans from the first engine that runs a version to the last, measured from the start of its "
-    "publication. Healthy: much shorter than a training step, and short lines: engines update together.",
+    "From the start of a publication to the first and the last engine that runs it. Healthy: short lines, much "
+    "shorter than a step.",
     "weight_update_spread", "to_last_s", queue.weight_update_spread,
     "no engine recorded applying a version whose publication was recorded", True,
 )  # fmt: skip

@@ -7,7 +7,7 @@ import polars as pl
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import strips
-from rlscope.reports.charts.strips import GENERATED, HANDED_ON, QUEUED, SHADES, TAKEN
+from rlscope.reports.charts.strips import HANDED_ON, QUEUED, SAMPLED, SHADES, TAKEN
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 
 _KEY: Final = ["chosen_as", "sample_id", "step"]
@@ -55,7 +55,7 @@ def stations_frame(strips: pl.DataFrame | None) -> pl.DataFrame | None:
     for runs in strips.partition_by(_KEY, maintain_order=True):
         row = runs.row(0, named=True)
         moments = (
-            (GENERATED, row["started_ns"], row["finished_ns"]), (HANDED_ON, row["finished_ns"], row["queued_ns"]),
+            (SAMPLED, row["started_ns"], row["finished_ns"]), (HANDED_ON, row["finished_ns"], row["queued_ns"]),
             (QUEUED, row["queued_ns"], row["taken_ns"]), (TAKEN, row["taken_ns"], row["trained_ns"]),
         )  # fmt: skip
         rows += [
@@ -125,7 +125,7 @@ def _end(runs: pl.DataFrame, row: dict[str, int | str | None]) -> str:
 class SampleSection(NamedTuple):
     """What the section shows."""
 
-    none: str
+    nothing: str
     """Why there is no sample; empty if there is one."""
     strips: list[Drawn]
     timeline: Drawn | None

@@ -1,13 +1,17 @@
-"""Measured throughput over time, and the time of each step."""
+"""Measured throughput over time, what it costs, and the phases of each step."""
 
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+import polars as pl
+
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult
+from rlscope.analysis.result import AnalysisResult, RunFacts
 from rlscope.reports.charts import training
-from rlscope.reports.page.figure import Drawn, Figure, drawn_all
+from rlscope.reports.charts.training import PHASES
+from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame
 from rlscope.reports.text import verdict as verdict_words
-from rlscope.reports.text.brief import Fact
+from rlscope.reports.text.brief import Fact, dropped_of
 from rlscope.reports.text.origin import counted_words
 
 
@@ -21,7 +25,14 @@ class ThroughputSection(NamedTuple):
 
 def throughput_section(analysis: AnalysisResult) -> ThroughputSection:
     """Make the section."""
-    return ThroughputSection(_facts(analysis), verdict_words.window_sentence(analysis), drawn_all(_FIGURES, analysis))
+    return ThroughputSection(
+        _facts(analysis),
+        verdict_words.window_sentence(analysis),
+        [
+            drawn(_RATES._replace(reading=rates_reading(analysis)), analysis),
+            drawn_frame(_PHASES, "figure-step-phases", phases_frame(analysis.answers, analysis.run), analysis.run),
+        ],
+    )
 
 
 def _facts(analysis: AnalysisResult) -> list[Fact]:
@@ -32,21 +43,63 @@ def _facts(analysis: AnalysisResult) -> list[Fact]:
         Fact("Trained, whole run", fmt.tokens_per_second(rates.achieved_tokens_per_s), note),
         Fact("Effective, whole run", fmt.tokens_per_second(rates.effective_tokens_per_s), "from importance ratios"),
         Fact("Generated, whole run", fmt.tokens_per_second(rates.generated_tokens_per_s), "measured"),
+        *per_gpu_facts(analysis),
         Fact("Samples trained", fmt.count(run.samples_trained) if rates.counted_tokens is None else fmt.NO_DATA),
     ]
 
 
-_FIGURES: Final = (
-    Figure(
-        "Measured tokens per second",
-        "Trained and generated tokens. If generated stays above trained, samples pile up or are dropped. Shaded: the "
-        "steady stretch that steady throughput is measured over. Healthy: both lines steady and close together.",
-        "throughput", "trained_tokens_per_s", training.throughput, "no sample was trained on",
-    ),
-    Figure(
-        "Step time",
-        "Time from the end of one training step to the end of the next, and the part spent computing. The rest is "
-        "waiting, publishing and other work between steps. Healthy: nearly all of a step is computing.",
-        "training_steps", "compute_s", training.step_time, "no training step was recorded",
-    ),
+def per_gpu_facts(analysis: AnalysisResult) -> list[Fact]:
+    """Steady throughput per GPU, and GPU-hours and money per million trained tokens; empty without a steady rate."""
+    run, rate = analysis.run, analysis.throughput.steady_tokens_per_s
+    if not rate or not run.n_gpus:
+        return []
+    gpu_s = _MILLION * run.n_gpus / rate
+    price, hours = fmt.money(gpu_s, run.gpu_hour_price, run.currency), fmt.significant(gpu_s / 3600.0)
+    cost = Fact("GPU-hours per 1M trained tokens", hours, "measured")
+    if price:
+        cost = Fact("Price of 1M trained tokens", price, f"{hours} GPU-hours, measured")
+    return [Fact("Trained per GPU, steady stretch", fmt.tokens_per_second(rate / run.n_gpus), "measured"), cost]
+
+
+def rates_reading(analysis: AnalysisResult) -> str:
+    """The caption of the rates: whether more is generated than trained in this run."""
+    rates, dropped = analysis.throughput, dropped_of(analysis)
+    trained, generated = rates.achieved_tokens_per_s, rates.generated_tokens_per_s
+    more = "" if not trained or not generated or generated / trained < 1.0 + _APART_RATIO else (
+        f" {fmt.significant(generated / trained)} times as many tokens are generated as trained: samples pile up, or "
+        "are dropped."
+    )  # fmt: skip
+    drops = f" {fmt.percent(dropped)} of the tokens taken from the queue were dropped." if more and dropped else ""
+    return f"Tokens per second. Shaded: the steady stretch.{more}{drops} Healthy: both lines steady and close together."
+
+
+def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:
+    """The steps of the steady stretch, or all if there is none, with seconds per trainer GPU by phase.
+
+    rest_s is what no phase covers of the time since the end of the step before; null for the first step.
+    """
+    costs, steps = answers.get("trainer_steps"), answers.get("training_steps")
+    if costs is None or steps is None or costs.is_empty():
+        return costs
+    named = {name: pl.col(f"{name[:-2]}_gpu_s") / pl.col("trainer_gpus") for name in PHASES if name != "rest_s"}
+    rows = costs.filter(pl.col("trainer_gpus") > 0).join(steps.select("step", "period_s"), on="step", how="left")
+    rows = rows.select("step", "period_s", **named)
+    rows = rows.with_columns(rest_s=(pl.col("period_s") - pl.sum_horizontal(*named)).clip(lower_bound=0.0))
+    window = run.window
+    return rows if window is None else rows.filter(pl.col("step").is_between(window.first_step, window.last_step))
+
+
+_MILLION: Final = 1_000_000
+_APART_RATIO: Final = 0.1
+"""Less is what is in flight when a run begins and ends."""
+_RATES: Final = Figure(
+    "Measured tokens per second",
+    "",
+    "throughput", "trained_tokens_per_s", training.throughput, "no sample was trained on",
+)  # fmt: skip
+_PHASES: Final = Figure(
+    "Phases of each step",
+    "What the trainers did from the end of one step to the end of the next, mean over their GPUs, steady steps. "
+    "Hatched: not recorded. Healthy: training fills nearly all of a step.",
+    "", "train_s", training.step_phases, "no training step was recorded", False, ("trainer_steps", "training_steps"),
 )  # fmt: skip

@@ -13,10 +13,19 @@ from rlscope import format as fmt
 from rlscope.alerts.evaluate import written
 from rlscope.analysis.result import AnalysisResult, RunFacts, Severity
 from rlscope.reports.charts.encoding import Chart
-from rlscope.reports.charts.timeline import lanes_of, placed, shown_first, states_of_view, updates_in, worker_timeline
+from rlscope.reports.charts.timeline import (
+    lanes_of,
+    placed,
+    shown_first,
+    states_of_view,
+    updates_in,
+    with_discarded,
+    worker_timeline,
+)
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+from rlscope.reports.text.brief import dropped_of
 from rlscope.reports.text.rules import fired_built_in
-from rlscope.reports.text.states import STATES, State, order_of, state_label, state_of
+from rlscope.reports.text.states import State, order_of, state_label, state_of
 
 ROWS_MAX: Final = 4
 """More would push the lanes off the screen; the caption counts the rest, and the table lists them."""
@@ -119,10 +128,6 @@ class WorkersSection(NamedTuple):
     """One per choice, in order."""
     key: list[State]
     """The states in the charts."""
-    states: tuple[State, ...]
-    """Every state, for the patterns."""
-    duration_s: float
-    """Of the whole run, the initial zoom of all charts over time."""
     idle: list[IdleRow]
     """The longest time without recorded work of each worker."""
     idle_rows_left_out: int
@@ -136,26 +141,37 @@ def workers_section(analysis: AnalysisResult) -> WorkersSection:
         nothing = pl.DataFrame()
         draw = partial(worker_timeline, states=nothing, lanes=nothing, updates=nothing, firings=nothing)
         empty = drawn_frame(_figure("All workers", "One lane per worker.", draw), _anchor("all"), None, analysis.run)
-        return WorkersSection([], [empty], [], STATES, analysis.run.duration_s, [], 0)
+        return WorkersSection([], [empty], [], [], 0)
     choices = [_choice(view, frame, analysis) for view in _VIEWS if view in frame["view"]]
-    key = [state_of(name) for name in sorted(frame["state"].unique(), key=order_of)]
+    names = set(frame["state"]) | ({"discarded"} if dropped_of(analysis) else set())
+    key = [state_of(name) for name in sorted(names, key=order_of)]
     idle, workers = idle_rows(analysis), len(analysis.answers.get("idle_stretches", ()))
-    drawn = [choice.drawn for choice in choices]
-    return WorkersSection(choices, drawn, key, STATES, analysis.run.duration_s, idle, workers - len(idle))
+    return WorkersSection(choices, [choice.drawn for choice in choices], key, idle, workers - len(idle))
 
 
 _VIEWS: Final = ("all", "worst_stretch", "worst_workers")
 _HOW_TO_READ: Final = (
-    "Colour: the state with the most time in each {part} interval. Height: its share of that time. Hatched: waits. "
-    "Vertical lines: new weights published. Ticks above a lane: its engine has applied them. "
+    "Each {part} interval stacks the worker's states by their share of its time. Hatched: waits. Vertical lines: new "
+    "weights published. Ticks above a lane: its engine has applied them. "
 )
 _HEALTHY: Final = "Healthy: full lanes without hatching, only short gaps for updates, and lanes that look alike."
+
+
+def discarded_sentence(dropped: float) -> str:
+    """What is hollow in the lanes of the samplers, as a sentence before a space; empty where nothing is."""
+    if not dropped:
+        return ""
+    return (
+        f"Hollow: generation for dropped samples, drawn as {fmt.percent(dropped)} of all generation, the share of the "
+        "tokens that were dropped as stale or abandoned in the steady stretch. "
+    )
 
 
 def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> WorkersView:
     run = analysis.run
     states = states_of_view(frame, view, run.started_ns)
-    table = lanes_of(states)
+    table, dropped = lanes_of(states), dropped_of(analysis)
+    states = with_discarded(states, dropped)
     lanes = placed(table)
     updates = updates_in(analysis.answers.get("weight_marks"), lanes, run.started_ns)
     stretch_s = (float(lanes["from_s"].min()), float(lanes["to_s"].max()))  # pyright: ignore[reportArgumentType]
@@ -163,7 +179,9 @@ def _choice(view: str, frame: pl.DataFrame, analysis: AnalysisResult) -> Workers
     draw = partial(worker_timeline, states=states, lanes=lanes, updates=updates, firings=firings.drawn)
     title, opening = _words(view, table, stretch_s)
     part = fmt.duration(float(states["part_ns"][0]) / 1e9)
-    reading = opening + _HOW_TO_READ.format(part=part) + _of_alerts(firings) + _HEALTHY
+    generates = "discarded" in states["state"]
+    hollow = discarded_sentence(dropped) if generates else ""
+    reading = opening + _HOW_TO_READ.format(part=part) + hollow + _of_alerts(firings) + _HEALTHY
     is_stretch = view == "worst_stretch"
     figure = _figure(title, reading, partial(_in_stretch, draw, stretch_s) if is_stretch else draw)
     rows = lanes_and_firings(table.drop("lane"), firings)

@@ -27,7 +27,35 @@
     });
   }
 
-  Promise.all(Array.from(document.querySelectorAll(".chart"), draw)).then(function () {
+  // What is in sight is drawn first, what is folded when it is opened or when there is time.
+  const charts = Array.from(document.querySelectorAll(".chart")), begun = new Map();
+  const later = window.requestIdleCallback || function (act) { return window.setTimeout(act, 30); };
+
+  function isShown(chart) {
+    return chart.checkVisibility === undefined ? chart.getClientRects().length > 0 : chart.checkVisibility();
+  }
+
+  function once(chart) {
+    if (!begun.has(chart)) begun.set(chart, draw(chart));
+    return begun.get(chart);
+  }
+
+  // A chart that was drawn while it was folded has no width until the window says that widths may have changed.
+  function shown() {
+    charts.filter(isShown).forEach(once);
+    window.dispatchEvent(new Event("resize"));
+  }
+
+  function next() {
+    const chart = charts.find(function (each) { return !begun.has(each); });
+    if (chart) once(chart).then(function () { later(next); });
+    else document.documentElement.dataset.charts = "all";
+  }
+
+  document.addEventListener("toggle", shown, true);
+  document.addEventListener("change", shown);
+  Promise.all(charts.filter(isShown).map(once)).then(function () {
     document.documentElement.dataset.charts = "drawn";
+    later(next);
   });
 })();

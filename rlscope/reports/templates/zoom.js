@@ -6,18 +6,33 @@
   const FROM = "zoom_from_s", TO = "zoom_to_s";
   const LEAST_DRAG_PX = 6, PAN_RATIO = 0.2, ZOOM_RATIO = 2, LEAST_RATIO = 1 / 2000;
   const bar = document.getElementById("zoom"), words = document.getElementById("zoom-words");
-  const back = document.getElementById("zoom-reset");
+  const back = document.getElementById("zoom-reset"), all = document.getElementById("zoom-whole");
   const whole = { from: 0, to: Number(bar.dataset.durationS) };
+  // Start-up is folded: charts over time begin at the steady stretch.
+  const first = { from: Number(bar.dataset.fromS), to: whole.to };
   const views = new Map();
-  let shown = whole;
+  let shown = first;
 
   // Four digits tell stretches apart; the page's own numbers are made elsewhere.
   function seconds(value) {
     return Number(value.toPrecision(4)).toLocaleString("en", { maximumFractionDigits: 6 });
   }
 
-  function isWhole() {
-    return shown.from <= whole.from && shown.to >= whole.to;
+  function is(stretch) {
+    return Math.abs(shown.from - stretch.from) + Math.abs(shown.to - stretch.to) < LEAST_RATIO * (whole.to - whole.from);
+  }
+
+  function said() {
+    if (is(whole)) return "All charts over time show the whole run.";
+    if (is(first)) return "Charts over time begin at the steady stretch, " + seconds(first.from) + " s in.";
+    return "All charts over time show " + seconds(shown.from) + " s to " + seconds(shown.to) + " s of " + seconds(whole.to) + " s.";
+  }
+
+  function tell() {
+    back.hidden = is(first);
+    all.hidden = is(whole);
+    document.documentElement.dataset.zoom = is(first) || is(whole) ? "whole" : "part";
+    words.textContent = said();
   }
 
   function apply(view) {
@@ -30,15 +45,11 @@
     const start = Math.min(Math.max(from, whole.from), whole.to - length);
     shown = { from: start, to: start + length };
     views.forEach(apply);
-    back.hidden = isWhole();
-    document.documentElement.dataset.zoom = isWhole() ? "whole" : "part";
-    words.textContent = isWhole()
-      ? "All charts over time show the whole run."
-      : "All charts over time show " + seconds(shown.from) + " s to " + seconds(shown.to) + " s of " + seconds(whole.to) + " s.";
+    tell();
   }
 
   function reset() {
-    show(whole.from, whole.to);
+    show(first.from, first.to);
   }
 
   // The rectangle between the axes.
@@ -126,7 +137,7 @@
     chart.setAttribute("aria-describedby", "zoom-keys");
     chart.addEventListener("keydown", onKey);
     brushed(chart);
-    if (!isWhole()) apply(view);
+    apply(view);
     const choice = choices.find(function (button) { return button.dataset.figure === chart.closest("figure").id; });
     if (choice) chart.closest("figure").hidden = choice.getAttribute("aria-pressed") !== "true";
   });
@@ -147,6 +158,8 @@
     button.parentElement.hidden = false;
   });
   bar.hidden = false;
+  tell();
+  all.addEventListener("click", function () { show(whole.from, whole.to); });
   back.addEventListener("click", function () {
     reset();
     if (choices.length > 0 && choices[0].getAttribute("aria-pressed") !== "true") choose(choices[0]);

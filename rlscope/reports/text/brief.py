@@ -3,11 +3,17 @@
 Only sums and products of the analysis are computed here; `rlscope.format` writes the numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final, NamedTuple
 
+import polars as pl
+
 from rlscope import format as fmt
+from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import DataQuality
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import GENERATING
 from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
@@ -100,6 +106,12 @@ class Brief(NamedTuple):
     spent: str
     """GPU time of the whole run, with its price if run.json has one."""
     roles: list[RoleBar]
+    steady_spent: str
+    """GPU time of the stretch of the verdict; empty where that is the whole run, or nothing is known of it."""
+    steady_roles: list[RoleBar]
+    """Where it went, with the part of generation whose samples were dropped; empty with it."""
+    margin: str
+    """How far the verdict is ahead of the next cause; empty where there is no other."""
     stretch: str
     """The part of the run that the causes were measured over."""
     causes: list[Cause]
@@ -116,7 +128,7 @@ class Brief(NamedTuple):
 def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known = isinstance(result, ModelResult)
+    known, steady = isinstance(result, ModelResult), _steady_states(analysis)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
@@ -129,6 +141,9 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         actions=verdict_words.action_rows(analysis),
         spent=_spent(analysis.ledger.total_gpu_s, run),
         roles=_roles(analysis),
+        steady_spent=_spent(sum(steady.values()), run) if steady else "",
+        steady_roles=_steady_roles(analysis, steady),
+        margin=verdict_words.margin(analysis),
         stretch=verdict_words.stretch(analysis),
         causes=_causes(analysis),
         choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
@@ -167,12 +182,68 @@ def _roles(analysis: AnalysisResult) -> list[RoleBar]:
     ]
 
 
+def dropped_of(analysis: AnalysisResult) -> float:
+    """Share of the tokens taken from the queue in the stretch of the verdict that were dropped, 0..1; 0 if unknown."""
+    outcomes = analysis.answers.get("judged_outcomes")
+    return 0.0 if outcomes is None or outcomes.is_empty() else dropped_ratio(outcomes)
+
+
+class _StateKey(NamedTuple):
+    role: str
+    state: str
+    reason: str | None
+
+
+def _steady_states(analysis: AnalysisResult) -> dict[_StateKey, float]:
+    """GPU-seconds by role, state and reason in the stretch of the verdict; empty where that is the whole run."""
+    timeline, run, verdict = analysis.answers.get("ledger_timeline"), analysis.run, analysis.verdict
+    starts = [] if timeline is None else timeline["bucket_start_ns"].unique().sort()
+    if timeline is None or run.window is None or len(starts) < 2:
+        return {}
+    bucket_ns = min(after - before for before, after in pairwise(starts))
+    inside = Interval(verdict.start_ns, verdict.end_ns).clip(timeline, bucket_ns)
+    sums = inside.group_by("role", "state", "reason").agg(pl.col("gpu_s").sum()).filter(pl.col("gpu_s") > 0)
+    return {_StateKey(role, state, reason): gpu_s for role, state, reason, gpu_s in sums.sort("role", "state").rows()}
+
+
+def _steady_roles(analysis: AnalysisResult, steady: Mapping[_StateKey, float]) -> list[RoleBar]:
+    dropped = dropped_of(analysis)
+    bars: list[RoleBar] = []
+    for role in sorted({key.role for key in steady}, key=role_order):
+        own = {key: gpu_s for key, gpu_s in steady.items() if key.role == role}
+        total_s = sum(own.values())
+        parts = _with_discarded(own, 0.0 if role == "trainer" else dropped)
+        shares = [
+            RolePart(
+                state_of(key.state), state_label(key.state, key.reason), fmt.percent(gpu_s / total_s), gpu_s / total_s
+            )
+            for key, gpu_s in sorted(parts.items(), key=lambda item: order_of(item[0].state))
+        ]
+        bars.append(
+            RoleBar(role.capitalize(), fmt.gpu_time(total_s), _money(total_s, analysis.run), shares, _named(shares))
+        )
+    return bars
+
+
+def _with_discarded(own: Mapping[_StateKey, float], dropped: float) -> dict[_StateKey, float]:
+    """With the dropped share of every generation as a state of its own."""
+    if not dropped:
+        return dict(own)
+    kept = {key: gpu_s * (1.0 - dropped if key.state in GENERATING else 1.0) for key, gpu_s in own.items()}
+    lost_s = sum(own.values()) - sum(kept.values())
+    return kept | ({_StateKey("", "discarded", None): lost_s} if lost_s > 0 else {})
+
+
+def _named(parts: Sequence[RolePart]) -> list[RolePart]:
+    """The largest few, in the order of the bar."""
+    largest = sorted(parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
+    return [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
+
+
 def _role(role: str, states: Sequence[LedgerState], run: RunFacts) -> RoleBar:
     gpu_s = sum(state.gpu_ns for state in states) / 1e9
     parts = [_part(state) for state in sorted(states, key=lambda state: order_of(state.state))]
-    largest = sorted(parts, key=lambda part: -part.share_ratio)[:_STATES_NAMED]
-    named = [part for part in parts if part in largest and part.share_ratio >= _WORTH_NAMING_RATIO]
-    return RoleBar(role.capitalize(), fmt.gpu_time(gpu_s), _money(gpu_s, run), parts, named)
+    return RoleBar(role.capitalize(), fmt.gpu_time(gpu_s), _money(gpu_s, run), parts, _named(parts))
 
 
 def _part(state: LedgerState) -> RolePart:

@@ -1,6 +1,6 @@
 """The states of the ledger for a reader: a label, a meaning, and the same colour in every chart.
 
-Blues and greens are work, oranges and reds are waits, purples are weight updates, greys are housekeeping or unknown.
+Blues and greens are work, hollow green is work for samples that were dropped, oranges and reds are waits, purples are weight updates, greys are housekeeping or unknown.
 The hues can be told apart with the common kinds of colour blindness, and every chart has its numbers as a table.
 """
 
@@ -36,6 +36,8 @@ STATES: Final = (
     State("prefilling", "prefilling", "work", "#7cc7b1", "#9fdcca", "forward passes that only prefill"),
     State("generating", "generating", "work", "#57a85a", "#83cc86", "generation recorded without forward passes"),
     State("other_passes", "other passes", "work", "#a9cfc3", "#7d9d94", "forward passes without decode or prefill"),
+    State("discarded", "generation for dropped samples", "work", "#9fcdbf", "#4d7f72",
+          "the share of generation, by tokens, whose samples were then dropped as stale or abandoned"),
     State("between_passes", "between passes", "housekeeping", "#b5a35a", "#cdbd78",
           "inside an engine step but outside a forward pass: host and scheduler time"),
     State("waiting_for_samples", "waiting for samples", "wait", "#d55e00", "#f5853f",

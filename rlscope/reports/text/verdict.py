@@ -188,6 +188,23 @@ def _pace(analysis: AnalysisResult) -> str:
     return f" {_REMOVED[loss.cause]} would bring {actions.gain_words(loss.gain_ratio)}."
 
 
+def margin(analysis: AnalysisResult) -> str:
+    """How far the verdict is ahead of the next cause, as a sentence; empty where there is no other."""
+    verdict = analysis.verdict
+    if verdict.cause is None or len(verdict.losses) < 2:
+        return ""
+    losses = [loss for loss in verdict.losses if loss.gain_ratio is not None or loss.gpu_s > 0]
+    first = next((loss for loss in losses if loss.cause == verdict.cause), None)
+    rest = [loss for loss in losses if loss.cause != verdict.cause]
+    if first is None or not rest:
+        return ""
+    second, following = rest[0], _WORDS[rest[0].cause].cause
+    if first.gain_ratio is not None and second.gain_ratio is not None:
+        gains = [actions.gain_words(loss.gain_ratio) for loss in (first, second) if loss.gain_ratio is not None]
+        return f"Without this bottleneck: {gains[0]} throughput. Without the next cause, {following}: {gains[1]}."
+    return f"It cost {fmt.gpu_time(first.gpu_s)}; the next cause, {following}, {fmt.gpu_time(second.gpu_s)}."
+
+
 def cause_words(loss: Loss) -> str:
     """The cause of a loss, as a noun phrase."""
     return _WORDS[loss.cause].cause

@@ -9,6 +9,8 @@ from tests.reports.analysis_fixture import DURATION_S
 from tests.reports.timeline_fixture import WORST_STRETCH_S, timeline_analysis
 
 WHOLE = (0.0, float(DURATION_S))
+STEADY = (180.0, float(DURATION_S))
+"""What charts over time show at first."""
 pytestmark = pytest.mark.browser
 AXES = """() => Object.fromEntries([...document.querySelectorAll('.chart.zooms')]
     .filter(chart => chart.offsetParent !== null)
@@ -31,7 +33,8 @@ def opened(browser, page_path):
     sheet.on("console", lambda message: troubles.append(message.text))
     sheet.on("pageerror", lambda error: troubles.append(str(error)))
     sheet.goto(page_path.as_uri())
-    sheet.wait_for_function("document.documentElement.dataset.charts === 'drawn'")
+    sheet.wait_for_selector("html[data-charts=all]", state="attached")
+    sheet.evaluate("document.querySelectorAll('details.fold').forEach(fold => { fold.open = true; })")
     yield sheet, troubles
     sheet.close()
 
@@ -80,31 +83,38 @@ def drag(page, figure, from_ratio, to_ratio):
     page.mouse.up()
 
 
-def test_every_chart_over_time_begins_with_the_whole_run(page):
+def test_every_chart_over_time_begins_at_the_steady_stretch_and_a_button_shows_the_whole_run(page):
     assert {"figure-workers-all", "figure-timeline-0", "figure-throughput", "figure-batch-size",
             "figure-waiting-requests", "figure-kv-use", "figure-queue-depth"} <= set(axes(page))  # fmt: skip
-    assert shown(page) == WHOLE
-    assert page.locator("#zoom-words").inner_text() == "All charts over time show the whole run."
+    assert shown(page) == STEADY
+    assert page.locator("#zoom-words").inner_text() == "Charts over time begin at the steady stretch, 180 s in."
     assert not page.locator("#zoom-reset").is_visible()
+    page.get_by_role("button", name="Whole run").click()
+    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('whole run')")
+    assert shown(page) == WHOLE
+    assert not page.locator("#zoom-whole").is_visible()
+    page.get_by_role("button", name="Reset zoom").click()
+    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('steady')")
+    assert shown(page) == STEADY
 
 
-def test_dragging_over_one_chart_zooms_all_and_the_button_shows_the_whole_run_again(page):
+def test_dragging_over_one_chart_zooms_all_and_the_button_shows_the_steady_stretch_again(page):
     drag(page, "figure-batch-size", 0.25, 0.5)
     wait_for_zoom(page, "part")
     low, high = shown(page)
-    assert (low, high) == pytest.approx((0.25 * DURATION_S, 0.5 * DURATION_S), rel=0.02)
+    assert (low, high) == pytest.approx((450, 720), rel=0.02)
     assert f"of {DURATION_S:,} s" in page.locator("#zoom-words").inner_text()
     drag(page, "figure-workers-all", 0.9, 0.5)
-    page.wait_for_function("low => document.getElementById('zoom-words').textContent.includes(low)", arg="472")
-    assert shown(page) == pytest.approx((0.375 * DURATION_S, 0.475 * DURATION_S), rel=0.02)
+    page.wait_for_function("low => document.getElementById('zoom-words').textContent.includes(low)", arg="show 58")
+    assert shown(page) == pytest.approx((585, 693), rel=0.02)
     page.get_by_role("button", name="Reset zoom").click()
     wait_for_zoom(page, "whole")
-    assert shown(page) == WHOLE
+    assert shown(page) == STEADY
 
 
 def test_a_click_without_a_drag_zooms_nothing(page):
     drag(page, "figure-batch-size", 0.25, 0.252)
-    assert shown(page) == WHOLE
+    assert shown(page) == STEADY
     assert page.locator(".brush").count() == 0
 
 
@@ -113,19 +123,22 @@ def test_the_keys_of_a_focused_chart_zoom_pan_and_reset(page):
     chart.focus()
     page.keyboard.press("+")
     wait_for_zoom(page, "part")
-    assert shown(page) == (315.0, 945.0)
+    assert shown(page) == (450.0, 990.0)
     page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.getElementById('zoom-words').textContent.includes('441')")
-    assert shown(page) == (441.0, 1071.0)
+    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('558')")
+    assert shown(page) == (558.0, 1098.0)
     for _ in range(5):
         page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.getElementById('zoom-words').textContent.includes('630')")
-    assert shown(page) == (630.0, 1260.0), "no further than the end of the run"
+    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('720')")
+    assert shown(page) == (720.0, 1260.0), "no further than the end of the run"
     page.keyboard.press("Escape")
     wait_for_zoom(page, "whole")
-    assert shown(page) == WHOLE
+    assert shown(page) == STEADY
     page.keyboard.press("-")
+    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('whole run')")
     assert shown(page) == WHOLE, "no further out than the whole run"
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.getElementById('zoom-words').textContent.includes('steady')")
 
 
 def test_a_finger_drawn_sideways_zooms_as_a_mouse_does(page):
@@ -137,7 +150,7 @@ def test_a_finger_drawn_sideways_zooms_as_a_mouse_does(page):
         points = [] if ratio is None else [{"x": box["left"] + ratio * box["width"], "y": y}]
         touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
     wait_for_zoom(page, "part")
-    assert shown(page) == pytest.approx((0.5 * DURATION_S, 0.75 * DURATION_S), rel=0.02)
+    assert shown(page) == pytest.approx((720, 990), rel=0.02)
 
 
 def test_the_worst_stretch_zooms_all_charts_and_the_worst_workers_have_lanes_of_their_own(page):

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from rlscope.format import count, signed_percent
-from rlscope.model.forecast.layouts import Spread
+from rlscope.model.forecast.layouts import Preemption, Spread
 from rlscope.model.forecast.result import NoModelResult
 from rlscope.reports.charts import model_frames
 from rlscope.reports.documents.analysis import as_document
@@ -113,7 +113,18 @@ def test_one_split_is_swept_over_the_limit_of_running_requests():
     frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=own)))
     assert not model_frames.is_over_splits(frame)
     assert frame["running_per_engine"].n_unique() == len(own) + 1
-    assert set(frame.filter(~pl.col("series").str.starts_with("infeasible"))["series"]) == {"2 : 6"}
+    feasible = frame.filter(~pl.col("series").str.starts_with("infeasible"))
+    assert {series.removesuffix(model_frames.SIMULATED) for series in feasible["series"]} == {"2 : 6"}
+
+
+def test_a_line_joins_layouts_of_the_simulator_or_of_the_closed_forms_but_never_both():
+    made = changing_model()
+    one, two = [each for each in made.forecasts.others if each.layout.trainer_gpus == 2][:2]
+    others = (replace(one, preemption=None), replace(two, preemption=Preemption(0.0, 0.0)))
+    frame = model_frames.sweep_frame(replace(made, forecasts=replace(made.forecasts, others=others)))
+    series = {limit: name for limit, name in frame.select("running_per_engine", "series").rows()}
+    assert series[one.layout.running_per_engine] == "2 : 6"
+    assert series[two.layout.running_per_engine] == "2 : 6, simulated"
 
 
 def test_infeasible_layouts_are_there_with_their_reason():
@@ -282,11 +293,11 @@ def test_a_layout_that_is_not_the_first_action_is_named_with_its_number():
     assert brief_of(with_model(behind)).choice.headline.startswith("Action 2: use 4 trainer GPUs and 4 sampler GPUs")
 
 
-def test_a_page_without_actions_has_no_table_of_them_and_no_link_to_it():
+def test_a_page_without_actions_has_no_table_of_them():
     page = Page(render(with_model(NoModelResult("no pass"))))
-    assert "actions" not in page.ids and "#actions" not in page.links
+    assert "actions" not in page.ids
     ranked = Page(render(with_model(changing_model())))
-    assert "actions" in ranked.ids and "#actions" in ranked.links
+    assert "actions" in ranked.ids
 
 
 @pytest.mark.parametrize("width", [80, 120])

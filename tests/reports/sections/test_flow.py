@@ -241,7 +241,7 @@ def test_a_run_without_samples_says_what_is_missing_and_draws_nothing():
     pictures = [staleness.heat, staleness.shares, staleness.parts, queue.depth, queue.waits, queue.wait_counts,
                 queue.updates, *lengths.figures, lengths.outcomes]  # fmt: skip
     assert all(picture.spec is None and picture.figure.empty for picture in pictures)
-    assert "No sample with a token was recorded" in sample_section(analysis).none
+    assert "No sample with a token was recorded" in sample_section(analysis).nothing
 
 
 def test_every_picture_says_what_is_healthy():

@@ -1,0 +1,85 @@
+"""What the trainers reported of each step, with the staleness of its tokens below: by step, and by GPU-hours."""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, NamedTuple
+
+import polars as pl
+
+from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.charts import training
+from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
+
+NAMES: Final = {
+    "reward_mean": "reward",
+    "loss": "loss",
+    "entropy": "entropy, nats",
+    "grad_norm": "gradient norm",
+    "clip_ratio": "share of clipped tokens",
+    "staleness_mean": "token staleness, mean, versions",
+    "staleness_p95": "token staleness, p95, versions",
+}
+"""The columns of a metric, in the order of their bands, and their names."""
+
+
+class TrainingSection(NamedTuple):
+    """What the section shows."""
+
+    by_step: Drawn
+    by_gpu_hours: Drawn
+
+
+def metrics_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
+    """A row per step: step, gpu_hours spent until its end, and the metrics that were recorded, by name.
+
+    None if the trainers reported nothing of the steps: staleness alone has its own section.
+    """
+    steps, ages = answers.get("training_metrics"), answers.get("token_staleness_by_step")
+    if steps is None or steps.is_empty():
+        return None
+    reported = [name for name in NAMES if name in steps.columns and _is_known(steps[name])]
+    if not reported:
+        return None
+    frame = steps.select("step", _gpu_hours(answers.get("worker_extents")), *reported)
+    if ages is not None and not ages.is_empty():
+        known = [name for name in ("staleness_mean", "staleness_p95") if _is_known(ages[name])]
+        frame = frame.join(ages.select("step", *known), on="step", how="left")
+    return frame.sort("step").rename({name: NAMES[name] for name in frame.columns if name in NAMES})
+
+
+def _is_known(column: pl.Series) -> bool:
+    return bool(column.cast(pl.Float64).is_finite().any())
+
+
+def _gpu_hours(extents: pl.DataFrame | None) -> pl.Expr:
+    """GPU-hours of all workers from their start to the end of the step."""
+    if extents is None or extents.is_empty():
+        return pl.lit(None, pl.Float64).alias("gpu_hours")
+    spent_ns = [
+        (pl.col("end_ns").clip(upper_bound=end_ns) - start_ns).clip(lower_bound=0) * gpus
+        for start_ns, end_ns, gpus in extents.select("start_ns", "end_ns", "gpu_count").rows()
+        if gpus
+    ]
+    return (pl.sum_horizontal(spent_ns) / 3.6e12).alias("gpu_hours")
+
+
+def training_section(analysis: AnalysisResult) -> TrainingSection:
+    """Make the section."""
+    frame, run = metrics_frame(analysis.answers), analysis.run
+    return TrainingSection(
+        drawn_frame(_figure("By step", "step", "training step"), "figure-metrics-by-step", frame, run),
+        drawn_frame(_figure("By GPU-hours", "gpu_hours", "GPU-hours"), "figure-metrics-by-gpu-hours", frame, run),
+    )
+
+
+def _figure(title: str, along: str, axis: str) -> Figure:
+    return _METRICS._replace(title=title, needs=along, draw=partial(training.metrics, along=along, title=axis))
+
+
+_METRICS: Final = Figure(
+    "",
+    "Each band has its own scale, from its lowest to its highest value. Healthy: reward rises, the others stay steady, "
+    "and nothing jumps when staleness does.",
+    "", "", training.throughput, "the trainers reported no reward, loss, entropy or gradient norm", True,
+    ("training_metrics", "token_staleness_by_step", "worker_extents"),
+)  # fmt: skip

@@ -23,6 +23,8 @@ from rlscope.reports.charts.series import rounded
 IS_TRAINED: Final = "trained"
 _ENDINGS: Final = {"finished": GENERATED, "capped": LIMIT, "censored": GREY}
 _OUTCOMES: Final = {IS_TRAINED: TRAINED, "dropped_stale": STALE, "filtered": MUTED, "abandoned": GREY}
+_ROOM_FOR_MEANS: Final = 0.3
+"""Of the higher side."""
 _MEAN_TURNS: Final = 0.7
 """Of the longest length: the label of a mean beyond it goes on its left, where there is room."""
 
@@ -69,7 +71,8 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=_length_axis(), x2="bin_end_tokens:Q",
             y=alt.Y("signed:Q").stack("zero").title("trained (up), not trained (down)").axis(
-                labelExpr="format(abs(datum.value), '.0%')", tickCount=6),
+                labelExpr="format(abs(datum.value), '.0%')", tickCount=6)
+            .scale(domain=_mirrored_domain(frame), nice=False),
             color=series_palette("label", colors),
             tooltip=[
                 tip("label:N", "outcome"), tip("length_from_tokens:Q", "from, tokens", ",d"),
@@ -101,6 +104,15 @@ def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
     )  # fmt: skip
 
 
+def _mirrored_domain(frame: pl.DataFrame) -> list[float]:
+    """Both sides, with room for the labels of the means."""
+    is_up = pl.col("outcome") == IS_TRAINED
+    bins = frame.group_by("length_from_tokens", is_up.alias("is_up")).agg(pl.col("share_of_side_ratio").sum())
+    ends = [float(bins.filter(pl.col("is_up") == up)["share_of_side_ratio"].max() or 0.0) for up in (False, True)]  # pyright: ignore[reportArgumentType]
+    room = _ROOM_FOR_MEANS * max(ends)
+    return [-(ends[0] + room), ends[1] + room]
+
+
 def _length_axis() -> alt.X:
     return alt.X("length_from_tokens:Q").title("response length, tokens").scale(nice=False).axis(amount_axis())
 
@@ -111,7 +123,9 @@ def _means(frame: pl.DataFrame) -> list[alt.Chart]:
     means = frame.group_by(side).agg(
         pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")
     )
-    turn_tokens = _MEAN_TURNS * int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
+    turn_tokens = _ROOM_FOR_MEANS: Final = 0.3
+"""Of the higher side."""
+_MEAN_TURNS * int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
     drawn: list[alt.Chart] = []
     for name, sign in (("up", 1.0), ("down", -1.0)):
         rows = means.filter(pl.col("side") == name).drop_nulls("mean_tokens")

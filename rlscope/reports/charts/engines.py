@@ -38,11 +38,11 @@ class _Mark(NamedTuple):
     color: str
 
 
-
-
 def batch_size(frame: pl.DataFrame, run: RunFacts, *, named: Sequence[str], efficient_running: int | None) -> Chart:
     """Running requests, with a line at the smallest efficient batch if the model has one."""
-    mark = None if efficient_running is None else _Mark(efficient_running, f"efficient batch {efficient_running:,}", INK)
+    mark = (
+        None if efficient_running is None else _Mark(efficient_running, f"efficient batch {efficient_running:,}", INK)
+    )
     return _over_time(frame, run, "running_mean", "running requests", named, mark, has_legend=True)
 
 

@@ -123,9 +123,7 @@ def _means(frame: pl.DataFrame) -> list[alt.Chart]:
     means = frame.group_by(side).agg(
         pl.col("side_mean_tokens").first().alias("mean_tokens"), pl.col("share_of_side_ratio").max().alias("reach")
     )
-    turn_tokens = _ROOM_FOR_MEANS: Final = 0.3
-"""Of the higher side."""
-_MEAN_TURNS * int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
+    turn_tokens = _MEAN_TURNS * int(frame["length_to_tokens"].max() or 0)  # pyright: ignore[reportArgumentType]
     drawn: list[alt.Chart] = []
     for name, sign in (("up", 1.0), ("down", -1.0)):
         rows = means.filter(pl.col("side") == name).drop_nulls("mean_tokens")

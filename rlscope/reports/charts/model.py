@@ -30,7 +30,6 @@ from rlscope.reports.charts.encoding import (
     tip,
 )
 from rlscope.reports.charts.model_frames import (
-    BEST_LIMIT,
     CURRENT_LIMIT,
     FITTED,
     FRONTIER,
@@ -117,7 +116,9 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
         return drawn
     # A looser cap than the stalest of them brings no more.
     ends = pl.DataFrame({"from": [best["sample_staleness_p95"][0]], "to": [oldest + 0.6], "rate": best["tokens_per_s"]})
-    onward = alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
+    onward = (
+        alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
+    )
     return layered(onward, *drawn.layer).properties(height=HEIGHT + 10)
 
 
@@ -182,7 +183,9 @@ def _layouts(
         bars = inside.mark_rule(strokeWidth=1.5, opacity=0.55)
         drawn.insert(1, (parts[1], bars.encode(y="low_tokens_per_s:Q", y2="high_tokens_per_s:Q", color=color)))
     named_rows = [(part, is_current) for part, is_current in _both(rows) if part.height]
-    drawn += [(part, label) for part, is_current in named_rows for label in _named(part, rows, x, y, is_current=is_current)]
+    drawn += [
+        (part, label) for part, is_current in named_rows for label in _named(part, rows, x, y, is_current=is_current)
+    ]
     # Vega warns about a layer without rows.
     return layered(*(chart for part, chart in drawn if part.height)).properties(height=HEIGHT + 10)
 
@@ -208,7 +211,10 @@ def _named(rows: pl.DataFrame, every: pl.DataFrame, x: alt.X, y: alt.Y, *, is_cu
     dy = 0 if is_low else 19 if is_current else -15
     label = alt.Chart(rows).encode(x=x, y=y, text="which:N")
     words = {"align": side, "dx": dx, "dy": dy, "fontWeight": 600}
-    return [label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words), label.mark_text(**words)]
+    return [
+        label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words),
+        label.mark_text(**words),
+    ]
 
 
 def _series_color(rows: pl.DataFrame, joined: list[str]) -> alt.Color:

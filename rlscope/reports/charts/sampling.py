@@ -66,7 +66,9 @@ def queue_depth(frame: pl.DataFrame, run: RunFacts) -> Chart:
             tip("depth_mean_samples:Q", "mean", ",.3~f"), tip("depth_max_samples:Q", "maximum", ",d"),
         ],
     )  # fmt: skip
-    return layered(band, line, *limit_rule(capacity, f"capacity {capacity:,}" if capacity else "capacity")).properties(height=HEIGHT)
+    return layered(band, line, *limit_rule(capacity, f"capacity {capacity:,}" if capacity else "capacity")).properties(
+        height=HEIGHT
+    )
 
 
 def delivery_outcomes(frame: pl.DataFrame, run: RunFacts) -> Chart:

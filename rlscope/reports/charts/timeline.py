@@ -193,8 +193,12 @@ def shown_first(chart: Chart, from_s: float, to_s: float) -> Chart:
 
 
 def _states(states: pl.DataFrame, lanes: pl.DataFrame, y: alt.Y) -> alt.Chart:
-    rows = _stacked(states).join(lanes.select("lane", "who", "foot", "height"), on="lane").select(
-        "start_s", "end_s", "state", "label", pl.col("share_ratio", "from_ratio").round(3), "who", "foot", "height"
+    rows = (
+        _stacked(states)
+        .join(lanes.select("lane", "who", "foot", "height"), on="lane")
+        .select(
+            "start_s", "end_s", "state", "label", pl.col("share_ratio", "from_ratio").round(3), "who", "foot", "height"
+        )
     )
     names = sorted(rows["state"].unique(), key=order_of)
     colors = [f"var(--lane-{state_of(name).slug}, {state_of(name).light})" for name in names]

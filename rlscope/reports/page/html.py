@@ -204,7 +204,9 @@ def _page(analysis: AnalysisResult) -> _Page:
     run, scripts = analysis.run, _scripts()
     first = first_screen(analysis)
     filled_in = [
-        place for place in range(len(COLUMNS)) if COLUMNS[place] != COLUMNS.setting and any(row[place] for row in first.brief.actions)
+        place
+        for place in range(len(COLUMNS))
+        if COLUMNS[place] != COLUMNS.setting and any(row[place] for row in first.brief.actions)
     ]
     every = [_Made(section, section.make(analysis)) for section in SECTIONS]
     not_shown = _not_shown(every)
@@ -235,9 +237,7 @@ def _page(analysis: AnalysisResult) -> _Page:
 def _not_shown(sections: Sequence[_Made]) -> list[NotShown]:
     """What is left out: whole sections, and single charts of the others."""
     left_out = [(each.section, each.left_out or "; ".join(each.no_data)) for each in sections]
-    return [
-        NotShown(section.title, why) for section, why in left_out if why and section.anchor != "data-quality"
-    ]
+    return [NotShown(section.title, why) for section, why in left_out if why and section.anchor != "data-quality"]
 
 
 def _uses(sections: Sequence[_Made]) -> dict[str, list[str]]:

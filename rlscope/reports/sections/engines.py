@@ -15,9 +15,7 @@ from rlscope.trace.files import is_integer
 
 _NO_STEPS: Final = "no engine wrote engine steps"
 _NONE_WAITED: Final = " No request ever waited in an engine."
-_LOW_BATCH: Final = (
-    "Constantly low: too few requests arrive. Regular drops: engines drain at a barrier or for updates."
-)
+_LOW_BATCH: Final = "Constantly low: too few requests arrive. Regular drops: engines drain at a barrier or for updates."
 FULL_RATIO: Final = 0.9
 """Of a KV cache: from here on engines hold requests back, because a running request still grows."""
 _NAMED: Final = 3
@@ -109,7 +107,9 @@ def kv_reading(kv: pl.DataFrame | None) -> str:
     """The caption of the KV cache: how much of it this run uses."""
     used = kv_use_ratio(kv)
     if used is None:
-        return "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: high, but below capacity."
+        return (
+            "Tokens in the KV cache. Near capacity, requests wait or are preempted. Healthy: high, but below capacity."
+        )
     if used >= FULL_RATIO:
         return (
             f"Tokens in the KV cache, at most {fmt.percent(used)} of its capacity: at that level, requests wait or are "
@@ -147,7 +147,7 @@ def _figures(analysis: AnalysisResult, named: list[str], none_waited: str) -> tu
     batches, kv = answers.get("batch_size"), answers.get("kv_use")
     return (
         Figure(
-            "Running requests", f"{batch_reading(batches, efficient_running)}{none_waited}", "batch_size", "running_mean",
+            "Running requests", batch_reading(batches, efficient_running) + none_waited, "batch_size", "running_mean",
             partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
         ),
         Figure(

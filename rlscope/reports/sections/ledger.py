@@ -73,10 +73,12 @@ def _total(analysis: AnalysisResult) -> Drawn:
     dropped, reading = dropped_of(analysis), _TOTAL.reading
     if dropped:
         reading += (
-            f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in the "
-            "steady stretch were dropped."
+            f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in "
+            "the steady stretch were dropped."
         )
-    return drawn_frame(_TOTAL._replace(reading=reading), "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run)
+    return drawn_frame(
+        _TOTAL._replace(reading=reading), "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run
+    )
 
 
 def gpu_use_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
@@ -90,7 +92,9 @@ def gpu_use_frame(answers: Mapping[str, pl.DataFrame]) -> pl.DataFrame | None:
         return (pl.col(column) * pl.col("read_s")).sum() / pl.when(known_s > 0).then(known_s)
 
     rows = read.join(extents.select("worker_id", "role"), on="worker_id").group_by("role", "state")
-    frame = rows.agg(read_s=pl.col("read_s").sum(), busy_ratio=mean("busy_ratio"), sm_active_ratio=mean("sm_active_ratio"))
+    frame = rows.agg(
+        read_s=pl.col("read_s").sum(), busy_ratio=mean("busy_ratio"), sm_active_ratio=mean("sm_active_ratio")
+    )
     return frame.sort("role", "state")
 
 

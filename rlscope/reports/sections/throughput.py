@@ -67,9 +67,7 @@ def rates_reading(analysis: AnalysisResult) -> str:
         "are dropped."
     )  # fmt: skip
     drops = f" {fmt.percent(dropped)} of the tokens taken from the queue were dropped." if more and dropped else ""
-    return (
-        f"Tokens per second. Shaded: the steady stretch.{more}{drops} Healthy: both lines steady and close together."
-    )
+    return f"Tokens per second. Shaded: the steady stretch.{more}{drops} Healthy: both lines steady and close together."
 
 
 def phases_frame(answers: Mapping[str, pl.DataFrame], run: RunFacts) -> pl.DataFrame | None:

@@ -123,7 +123,8 @@ class Brief(NamedTuple):
 def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known, steady = isinstance(result, ModelResult), _steady_states(analysis)
+    known = isinstance(result, ModelResult)
+    steady = _steady_states(analysis)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
@@ -209,10 +210,14 @@ def _steady_roles(analysis: AnalysisResult, steady: Mapping[_StateKey, float]) -
         total_s = sum(own.values())
         parts = _with_discarded(own, 0.0 if role == "trainer" else dropped)
         shares = [
-            RolePart(state_of(key.state), state_label(key.state, key.reason), fmt.percent(gpu_s / total_s), gpu_s / total_s)
+            RolePart(
+                state_of(key.state), state_label(key.state, key.reason), fmt.percent(gpu_s / total_s), gpu_s / total_s
+            )
             for key, gpu_s in sorted(parts.items(), key=lambda item: order_of(item[0].state))
         ]
-        bars.append(RoleBar(role.capitalize(), fmt.gpu_time(total_s), _money(total_s, analysis.run), shares, _named(shares)))
+        bars.append(
+            RoleBar(role.capitalize(), fmt.gpu_time(total_s), _money(total_s, analysis.run), shares, _named(shares))
+        )
     return bars
 
 

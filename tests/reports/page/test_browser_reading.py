@@ -1,4 +1,4 @@
-"""The page as a reader meets it: how long it is, what folds and opens again, and whether labels and colours can be read."""
+"""The page as a reader meets it: its length, what folds and opens again, and whether labels and colours can be read."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +71,6 @@ def drawn(browser, files):
         sheet = opened[name]
         sheet.emulate_media(color_scheme="light", media="screen")
         sheet.set_viewport_size({"width": width, "height": 800})
-        sheet.wait_for_function("() => [...document.querySelectorAll('.first .chart svg')].length === 0")
         unfold(sheet, is_open=False)
         return sheet
 
@@ -125,7 +124,6 @@ def test_text_stands_out_from_its_ground_in_both_schemes_and_unfolded_too(drawn,
 
 def test_a_link_and_an_address_open_what_they_lead_into(drawn):
     page = drawn("made")
-    assert not page.locator("#figure-sweep + *").count() or not page.locator("#layouts-more").get_attribute("open")
     page.locator("nav a[href='#glossary']").click()
     page.locator("#glossary .folded").wait_for(state="visible")
     page.evaluate("location.hash = '#query-worker_timeline'")
@@ -170,7 +168,11 @@ def test_the_tab_key_reaches_every_control_in_sight(drawn):
     unfold(page, is_open=False)
     wanted = page.evaluate("""() => [...document.querySelectorAll('a[href], button, summary, .zooms, input')]
         .filter(each => each.checkVisibility() && !(each.type === 'radio' && !each.checked)).length""")
-    page.evaluate("() => { window.reached = new Set(); document.addEventListener('focusin', event => reached.add(event.target)); document.activeElement.blur(); scrollTo(0, 0); }")  # noqa: E501
+    page.evaluate("""() => {
+        window.reached = new Set();
+        document.addEventListener('focusin', event => reached.add(event.target));
+        document.activeElement.blur();
+    }""")
     for _ in range(wanted + 20):
         page.keyboard.press("Tab")
     missed = page.evaluate("""() => [...document.querySelectorAll('a[href], button, summary, .zooms, input')]
@@ -186,7 +188,7 @@ def test_every_chart_has_a_text_alternative_and_its_numbers(drawn, name):
     for figure in page.locator("figure:has(.chart)").all():
         described = figure.locator(".chart").get_attribute("aria-label") or ""
         title = figure.locator("figcaption h3").text_content()
-        assert title in described and "ealthy" in described or "took" in described or "strip" in figure.get_attribute("id")
+        assert title in described
         assert figure.locator("details.numbers tbody tr").count() >= 1
 
 

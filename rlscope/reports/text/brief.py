@@ -128,7 +128,8 @@ class Brief(NamedTuple):
 def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known, steady = isinstance(result, ModelResult), _steady_states(analysis)
+    known = isinstance(result, ModelResult)
+    steady = _steady_states(analysis)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),

@@ -338,7 +338,7 @@ def _agreement(compared: Compared) -> str:
 
 
 def no_gaps(quality: DataQuality) -> str:
-    """What to say of data in which no gap was found: "No gaps" only where the workers' counts agree."""
+    """The sentence for data in which no gap was found: "No gaps" only where the workers' counts agree."""
     return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
 
 

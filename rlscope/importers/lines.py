@@ -213,11 +213,8 @@ def _offset_s(path: Path, naive: tuple[int, int], target: ImportTarget, options:
         return options.utc_offset_s
     run = target.extent()
     if run is None:
-        target.clock = "relative"
-        target.note(
-            "The log's time zone is not known: its times are shown as if they were UTC. Pass --utc-offset, such as"
-            " +02:00."
-        )
+        if target.clock == "wall":
+            target.clock = "local"
         return 0
     offsets = range(-_FURTHEST_S, _FURTHEST_S + 1, _QUARTER_HOUR_S)
     inside = {offset: _overlap_ns(naive, run, offset) for offset in offsets}

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import LogClock, LogFile, clean_lines, open_clock, to_ns
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
 _STEP: Final = re.compile(r"={5,} Step (\d+)/(\d+) ={5,}")
@@ -250,12 +250,25 @@ def _lay_out(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, st
     at_ns = start_ns
     for name in (*_ORDER, *others):
         at_ns = _place(target, workers, step, name, at_ns, end_ns)
+    _remember(target, workers, step, start_ns)
     # What no phase accounts for lies before the validation: mostly its loading of weights.
     at_ns = max(at_ns, end_ns - sum(to_ns(step.phases.get(name, 0.0)) for name in _LAST))
     for name in _LAST:
         at_ns = _place(target, workers, step, name, at_ns, end_ns)
     for worker in workers:
         target.extend_worker(worker.worker_id, start_ns, end_ns)
+
+
+def _remember(target: ImportTarget, workers: tuple[_Worker, ...], step: _Step, start_ns: int) -> None:
+    """Keep what the samples of the step need of it."""
+    names = _ORDER[: _ORDER.index(_TRAINING)]
+    trained_ns = start_ns + sum(to_ns(step.phases.get(name, 0.0)) for name in names)
+    generated_ns = start_ns + sum(
+        to_ns(step.phases.get(name, 0.0)) for name in names[: names.index("reward_calculation")]
+    )
+    is_synchronous = "exposed_generation" not in step.phases
+    target.steps[step.step] = StepTimes(generated_ns, trained_ns, step.step - 1, is_synchronous)
+    target.samplers_id = workers[-1].worker_id
 
 
 def _place(

@@ -293,7 +293,9 @@ def _add_batch(run: _Run, step: int, time_ns: int, row: Mapping[str, Any]) -> No
 def _read_inference(run: _Run, folder: Path, options: ImportOptions, progress: Progress) -> None:
     log = next((folder / name for name in _LOGS if (folder / name).is_file()), None)
     if log is None or VLLM_LOG.recognise(open_source(log)) is None:
-        run.target.note("No inference.log: what a pass costs is not known. Pass it with --engine-log.")
+        run.target.note(
+            "No inference.log: what a pass costs is not known. Pass it with --engine-log.", unless="engine_steps"
+        )
         return
     VLLM_LOG.read(open_source(log), run.target, options, progress)
     if len(run.target.engines) == 1:
@@ -417,10 +419,11 @@ def _reward(trace: Mapping[str, Any]) -> float | None:
 
 def _inside(record: Mapping[str, Any], *names: str) -> dict[str, Any]:
     """The object under these names; empty where there is none."""
-    value: object = record
+    found: Mapping[str, Any] = record
     for name in names:
-        value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+        inner: object = found.get(name)
+        found = cast("dict[str, Any]", inner) if isinstance(inner, dict) else {}
+    return dict(found)
 
 
 def _list(value: object) -> list[dict[str, Any]]:

@@ -15,6 +15,7 @@ from rlscope.importers.areal import AREAL_SESSIONS
 from rlscope.importers.importer import Importer, Source, open_source
 from rlscope.importers.miles import MILES_DASHBOARD
 from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
+from rlscope.importers.nemo_rl_samples import NEMO_RL_SAMPLES
 from rlscope.importers.prime_rl import PRIME_RL
 from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.sglang_requests import SGLANG_REQUESTS
@@ -34,6 +35,7 @@ IMPORTERS: Final[tuple[Importer, ...]] = (
     *step_importers(),
     SGLANG_LOG,
     SGLANG_REQUESTS,
+    NEMO_RL_SAMPLES,
     VLLM_LOG,
 )
 """All of them: of two of one name the first is asked first; those that only add to a run come last."""

@@ -5,7 +5,7 @@ lie inside it and count instead.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -246,6 +246,17 @@ def _add_held(run: _Run) -> None:
             row = {"worker_id": _ROLLOUT, "activity": "generate", "start_ns": start_ns, "end_ns": end_ns}
             run.target.add("activities", row)
             run.target.extend_worker(_ROLLOUT, start_ns, end_ns)
+        for idle in _between(run.rollouts):
+            add_activity(run.target, _ROLLOUT, idle, {_ROLLOUT: Meaning("wait", "requests")})
+
+
+def _between(rollouts: list[tuple[int, int]]) -> Iterator[Span]:
+    """The stretches between two rollouts in which none runs."""
+    end_ns: int | None = None
+    for start_ns, ended_ns in sorted(rollouts):
+        if end_ns is not None and start_ns > end_ns:
+            yield Span(_ROLLOUT, end_ns, start_ns)
+        end_ns = ended_ns if end_ns is None else max(end_ns, ended_ns)
 
 
 def _say(run: _Run, log: LogFile) -> None:
@@ -256,7 +267,11 @@ def _say(run: _Run, log: LogFile) -> None:
     if run.is_colocated and run.waits:
         target.say_origin("activities", Certainty.INFERRED, "GPUs that are not training, saving or updating generate")
     elif run.rollouts:
-        target.say_origin("activities", Certainty.INFERRED, "a rollout ends where its numbers are printed")
+        target.say_origin(
+            "activities",
+            Certainty.INFERRED,
+            "a rollout ends where its numbers are printed, and no request runs between two",
+        )
     if run.steps:
         target.say_coverage(_TRAINER, len(run.steps) / (max(run.steps) - min(run.steps) + 1))
     unpaired = sum(timers.unpaired for timers in run.timers.values())
@@ -264,7 +279,10 @@ def _say(run: _Run, log: LogFile) -> None:
     if not run.steps:
         target.note("No training step has ended in this log.")
     if not run.engine_lines and not run.is_colocated:
-        target.note("No lines of SGLang in the log: what a pass costs is not known. Pass its log with --engine-log.")
+        target.note(
+            "No lines of SGLang in the log: what a pass costs is not known. Pass its log with --engine-log.",
+            unless="engine_steps",
+        )
 
 
 SLIME_CONSOLE: Final = Importer("slime", "console of slime or miles", _recognise, _read)

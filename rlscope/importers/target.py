@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,6 +50,19 @@ class ImportOptions:
     """`--engine-log`: logs of the engines, one each."""
 
 
+class StepTimes(NamedTuple):
+    """What the samples of a step need of it."""
+
+    generated_ns: int
+    """When its generation ended."""
+    trained_ns: int
+    """When its training began."""
+    version: int
+    """The last one published before."""
+    is_synchronous: bool
+    """Whether that version sampled it."""
+
+
 class ImportTarget:
     """Collects one run; several importers may fill it, each with what its file knows. Later facts never undo earlier.
 
@@ -60,19 +73,23 @@ class ImportTarget:
         self.folder = folder
         self.run_id = run_id
         self.relative_origin_ns = relative_origin_ns
-        self.clock: Literal["wall", "relative"] = "wall"
+        self.clock: Literal["wall", "local", "relative"] = "wall"
         self.is_thinned = False
         self.knows_samplers = False
         """Whether some file tells what the samplers do, so that nobody needs to infer it."""
         self._config: dict[str, object] = {}
         self._workers: dict[str, dict[str, object]] = {}
         self._extents: dict[str, tuple[int, int]] = {}
+        self.samplers_id: str | None = None
+        """The worker that generated, where one did for all of the run."""
+        self.steps: dict[int, StepTimes] = {}
+        """By step, for what tells of a step's samples but not when."""
         self._claimed: set[tuple[str, Path]] = set()
         self._engines: dict[str, None] = {}
-        self._applied: list[dict[str, Any]] = []
+        self._shared: list[tuple[str, dict[str, Any]]] = []
         self._origins: dict[str, TableOrigin] = {}
         self._coverage: dict[str, float] = {}
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, str | None] = {}
         self._files: list[SourceFile] = []
         self._carriers: dict[str, None] = {}
         self._refusals: dict[str, None] = {}
@@ -94,8 +111,8 @@ class ImportTarget:
             raise KeyError(f"{table} has no {held.keys() - {column.name for column in TABLES[table]}}")
         if self._cuts and not self._shift(held):
             return
-        if table == "weight_updates" and held.get("phase") == "apply":
-            self._applied.append(held)
+        if held.get("phase") == "apply" or held.get("reason") == "requests":
+            self._shared.append((table, held))
         rows = self._rows[table]
         rows.append(held)
         if len(rows) >= _BATCH_ROWS:
@@ -136,6 +153,10 @@ class ImportTarget:
         self.add_worker(worker_id, "sampler", **facts)
         self._engines[worker_id] = None
 
+    def setting(self, name: str) -> object:
+        """A setting of the run that was added before; None where there is none."""
+        return self._config.get(name)
+
     @property
     def engines(self) -> tuple[str, ...]:
         """The engines added so far."""
@@ -174,9 +195,12 @@ class ImportTarget:
         """Why what the files hold is no ground for a verdict."""
         self._refusals[reason] = None
 
-    def note(self, sentence: str) -> None:
-        """What cannot be known, and the file or flag that would bring it; said once."""
-        self._notes[sentence] = None
+    def note(self, sentence: str, *, unless: str | None = None) -> None:
+        """What cannot be known, and the file or flag that would bring it; said once, with or without its full stop.
+
+        unless: a table; with rows in it, from this file or a later one, the sentence is not true and not said.
+        """
+        self._notes[sentence.removesuffix(".")] = unless
 
     def claim(self, path: Path, kind: str) -> bool:
         """Whether nobody has read this file as this kind yet: an engine's lines may be in the trainer's own log."""
@@ -205,7 +229,7 @@ class ImportTarget:
             tables=dict(self._origins),
             coverage=dict(self._coverage),
             is_thinned=self.is_thinned,
-            notes=tuple(self._notes),
+            notes=tuple(note for note, table in self._notes.items() if table is None or not self.rows_of(table)),
             no_verdict=tuple(self._refusals),
         )
         for table in TABLES:
@@ -226,7 +250,7 @@ class ImportTarget:
         return imported
 
     def _settle_engines(self) -> None:
-        """Share out the GPUs of the samplers as a whole, and the weights that they applied, among the engines."""
+        """Share out the GPUs of the samplers as a whole, and when they applied weights or idled, among the engines."""
         if not self._engines:
             return
         others = {name: worker for name, worker in self._workers.items() if name not in self._engines}
@@ -249,9 +273,9 @@ class ImportTarget:
             if name in self._extents:
                 for engine in self._engines:
                     self.extend_worker(engine, *self._extents[name])
-        for row in [row for row in self._applied if row["worker_id"] in wholes]:
+        for table, row in [each for each in self._shared if each[1]["worker_id"] in wholes]:
             for engine in self._engines:
-                self.add("weight_updates", {**row, "worker_id": engine})
+                self.add(table, {**row, "worker_id": engine})
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

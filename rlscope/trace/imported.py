@@ -54,8 +54,9 @@ class Imported:
     carriers: tuple[str, ...]
     """console, jsonl, wandb, tensorboard, csv, ...: kinds of the files."""
     files: tuple[SourceFile, ...]
-    clock: Literal["wall", "relative"]
-    """relative: no file has times of its own, so durations are right and dates are not."""
+    clock: Literal["wall", "local", "relative"]
+    """local: times are those of an unknown zone, taken as UTC. relative: no file has times of its own, so durations are
+    right and dates are not."""
     tables: Mapping[str, TableOrigin] = field(default_factory=dict[str, TableOrigin])
     coverage: Mapping[str, float] = field(default_factory=dict[str, float])
     """By worker: share of its extent (0 to 1) that the files cover, such as 500 of 999 steps."""

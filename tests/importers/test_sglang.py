@@ -155,8 +155,7 @@ def test_lines_that_ray_merged_lower_the_coverage_of_their_engines(tmp_path: Pat
 
 def test_a_log_by_itself_keeps_its_local_times_and_says_so(tmp_path: Path) -> None:
     run = imported(tmp_path, *steady(4), utc_offset_s=None)
-    assert run.imported.clock == "relative"
-    assert any("--utc-offset" in note for note in run.imported.notes)
+    assert run.imported.clock == "local"
 
 
 def test_an_offset_moves_local_times_to_utc(tmp_path: Path) -> None:

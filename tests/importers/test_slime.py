@@ -7,6 +7,7 @@ import pytest
 
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import open_source
+from rlscope.importers.sglang import SGLANG_LOG
 from rlscope.importers.slime import SLIME_CONSOLE
 from rlscope.trace.imported import Certainty
 from tests.importers.filling import NS, Filled, fill, ledger_s
@@ -109,6 +110,29 @@ def test_rollouts_end_where_their_numbers_are_printed(tmp_path: Path) -> None:
     generated = [(name, end_s - start_s) for name, start_s, end_s in run.spans_s("rollout") if name == "generate"]
     assert generated == [("generate", pytest.approx(30.0))] * 2
     assert run.imported.tables["activities"].certainty is Certainty.INFERRED
+
+
+def test_between_two_rollouts_samplers_have_no_requests(tmp_path: Path) -> None:
+    run = imported(tmp_path, *run_lines(SEPARATE))
+    states = {name: seconds / 8 for name, seconds in ledger_s(run.folder)["rollout"].items()}
+    # 16 s from the end of one rollout to the start of the next, of which weights are applied for 3 s.
+    assert states["generating"] == pytest.approx(60.0)
+    assert states["no_requests"] == pytest.approx(13.0)
+
+
+def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(tmp_path: Path) -> None:
+    alone = imported(tmp_path / "a", *run_lines(SEPARATE))
+    assert any("--engine-log" in note for note in alone.imported.notes)
+    engine = tmp_path / "engine-0.log"
+    engine.write_text(
+        "".join(
+            f"[2026-03-26 01:00:{10 + second:02d}] Decode batch, #running-req: 4, #token: {1_000 + 160 * second},"
+            " gen throughput (token/s): 160.00, #queue-req: 0,\n"
+            for second in range(6)
+        )
+    )
+    joined = fill(tmp_path / "b", (tmp_path / "a" / "job.log", SLIME_CONSOLE), (engine, SGLANG_LOG), utc_offset_s=0)
+    assert not any("--engine-log" in note for note in joined.imported.notes)
 
 
 def test_steps_have_their_versions_tokens_and_results(tmp_path: Path) -> None:

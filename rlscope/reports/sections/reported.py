@@ -24,7 +24,8 @@ class ReportedSection(NamedTuple):
     rows: list[ReportedRow]
     by: str
     """Who reports them."""
-    none: str = "No figures of the framework's own: the run was recorded by hooks, or its files hold none."
+    no_reason: str | None = None
+    """Why there is none; the section is then left out."""
 
 
 def reported_section(analysis: AnalysisResult) -> ReportedSection:
@@ -32,9 +33,8 @@ def reported_section(analysis: AnalysisResult) -> ReportedSection:
     frame = analysis.answers.get("reported_values")
     imported = analysis.data_quality.imported
     by = imported.framework if imported is not None else "the framework"
-    if frame is None:
-        return ReportedSection([], by)
-    return ReportedSection([_row(row) for row in frame.iter_rows(named=True)], by)
+    rows = [] if frame is None else [_row(row) for row in frame.iter_rows(named=True)]
+    return ReportedSection(rows, by, None if rows else "the run was recorded by hooks, or its files hold none")
 
 
 def _row(row: dict[str, object]) -> ReportedRow:

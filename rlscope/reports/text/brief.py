@@ -128,7 +128,8 @@ class Brief(NamedTuple):
 def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known, steady = isinstance(result, ModelResult), _steady_states(analysis)
+    known = isinstance(result, ModelResult)
+    steady = _steady_states(analysis)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
@@ -337,7 +338,7 @@ def _agreement(compared: Compared) -> str:
 
 
 def no_gaps(quality: DataQuality) -> str:
-    """What to say of data in which no gap was found: "No gaps" only where the workers' counts agree."""
+    """The sentence for data in which no gap was found: "No gaps" only where the workers' counts agree."""
     return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
 
 

@@ -19,6 +19,8 @@ _CARRIERS: Final[Mapping[str, str]] = {
     "trainer_state": "trainer_state.json",
     "sqlite": "SQLite database",
 }
+_OF_STEPS: Final = ("activities", "train_steps", "weight_updates")
+"""The tables whose times are laid out inside a step, where the durations are all that is recorded."""
 _LEFT_OUT: Final[Mapping[str, str]] = {
     "weight_updates": "how long after a publication each engine runs the new weights",
     "samples": "when each sample ran",
@@ -49,6 +51,8 @@ def origin_lines(imported: Imported | None) -> list[str]:
     lines = [f"The run was {source_words(imported)}{era}, not recorded by hooks."]
     if imported.clock == "relative":
         lines.append("The file has no times: steps follow each other without gaps, and dates are unknown.")
+    elif imported.clock == "local":
+        lines.append("The file has local times without a zone, shown as if they were UTC. Pass --utc-offset +HH:MM.")
     lines += _certainty_lines(imported)
     if imported.is_thinned:
         lines.append("Steps are missing at intervals, as in an export that keeps 500 rows.")
@@ -57,16 +61,15 @@ def origin_lines(imported: Imported | None) -> list[str]:
 
 
 def _certainty_lines(imported: Imported) -> list[str]:
-    placed = [table for table, origin in imported.tables.items() if origin.certainty is Certainty.PLACED]
-    if "train_steps" in placed and "activities" in imported.tables and "activities" not in placed:
-        placed.append("activities")
+    unsure = {table: origin for table, origin in imported.tables.items() if origin.certainty is not Certainty.RECORDED}
+    placed = [table for table in unsure if table in _OF_STEPS]
     lines: list[str] = []
-    if placed:
+    if any(origin.certainty is Certainty.PLACED for origin in unsure.values()):
         lines.append(
             f"Times inside a step are laid out ({', '.join(placed)}): durations are recorded, their order is that of "
             "the program."
         )
-    left_out = [words for table, words in _LEFT_OUT.items() if table in placed]
+    left_out = [words for table, words in _LEFT_OUT.items() if table in unsure]
     if left_out:
         lines.append(f"Left out because of that: {' and '.join(left_out)}.")
     for table, origin in imported.tables.items():

@@ -1,0 +1,131 @@
+"""NeMo-RL's `train_data_step{N}.jsonl`: lengths and rewards of the samples of each step, beside its console.
+
+The files have no times. A sample is taken to finish when the generation of its step ended, so lengths and rewards are
+recorded, and what a sample waited for is not.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.importer import Importer, Progress, Source
+from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile
+from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.trace.imported import Certainty
+
+_FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
+
+
+def _recognise(source: Source) -> str | None:
+    if source.path.is_dir():
+        files = sum(1 for _ in _files(source.path))
+        return f"{files} files train_data_step*.jsonl" if files else None
+    return _FILE.search(source.path.name) and f"samples of step {_step(source.path)}"
+
+
+def _files(path: Path) -> Iterator[Path]:
+    paths = path.glob("train_data_step*.jsonl") if path.is_dir() else (path,)
+    yield from sorted((each for each in paths if _FILE.search(each.name)), key=_step)
+
+
+def _step(path: Path) -> int:
+    found = _FILE.search(path.name)
+    return int(found[1]) if found else 0
+
+
+def _read(source: Source, target: ImportTarget, _options: ImportOptions, progress: Progress) -> str | None:
+    """Add the samples of the steps that the console told. Raises ImportFileError where it told none of them."""
+    if not target.steps or target.samplers_id is None:
+        raise ImportFileError.of(
+            source.path,
+            found="samples without the times of their steps",
+            expected="the console of the same NeMo-RL run first",
+            next_step="Analyze the console, and pass this with --with.",
+        )
+    untold = 0
+    for path in _files(source.path):
+        if _step(path) in target.steps:
+            _read_step(path, target, progress)
+        else:
+            untold += 1
+    if untold:
+        target.note(f"{untold:,} files of samples are of steps that the console does not have; they are left out.")
+    if target.rows_of("samples"):
+        target.say_origin("samples", Certainty.INFERRED, "all samples of a step finish when its generation ends")
+        target.say_origin("deliveries", Certainty.INFERRED, "a step takes its samples when it begins to train")
+    return None
+
+
+def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
+    step = _step(path)
+    times = target.steps[step]
+    file = LogFile(path, progress, LONGEST_RECORD_BYTES)
+    group_size = target.setting("group_size")
+    for order, record in enumerate(file.records()):
+        total, output = _only(record.get("input_lengths")), _sampled_tokens(record)
+        if not isinstance(total, int) or output is None or output > total:
+            file.bad_lines += 1
+            continue
+        # Only the weights of a synchronous step are certain to have sampled it.
+        runs = [{"version": times.version, "start": 0, "end": output}] if times.is_synchronous and output else []
+        index = record.get("idx", order)
+        name = f"{step}-{index}"
+        target.add(
+            "samples",
+            {
+                "sample_id": name,
+                "segment": 0,
+                "group_id": _group(step, index, group_size),
+                "worker_id": target.samplers_id,
+                "finished_ns": times.generated_ns,
+                "prompt_tokens": total - output,
+                "output_tokens": output,
+                "versions": runs,
+                "version_source": "segment",
+            },
+        )
+        reward, advantage = (_only(record.get(key)) for key in ("rewards", "advantages"))
+        target.add(
+            "deliveries",
+            {
+                "sample_id": name,
+                "worker_id": "policy",
+                "queued_ns": times.generated_ns,
+                "taken_ns": times.trained_ns,
+                "outcome": "trained",
+                "step": step,
+                "consumer_version": times.version,
+                "reward": _real(reward),
+                "advantage": _real(advantage),
+            },
+        )
+    target.add_file("jsonl", file.source())
+
+
+def _group(step: int, index: object, group_size: object) -> str | None:
+    if not isinstance(index, int) or not isinstance(group_size, int) or group_size < 1:
+        return None
+    return f"{step}-{index // group_size}"
+
+
+def _sampled_tokens(record: Mapping[str, Any]) -> int | None:
+    """How many tokens of the sample the policy was trained on, and so sampled."""
+    mask = _only(record.get("token_loss_mask"))
+    if not isinstance(mask, list):
+        return None
+    return sum(1 for each in cast("list[object]", mask) if each)
+
+
+def _only(value: object) -> object:
+    """The one item of a batch of one, as NeMo-RL writes each key; anything else as it is."""
+    items = cast("list[object]", value) if isinstance(value, list) else None
+    return items[0] if items is not None and len(items) == 1 else value
+
+
+def _real(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+NEMO_RL_SAMPLES: Final = Importer("nemo-rl-samples", "NeMo-RL samples", _recognise, _read, is_companion=True)

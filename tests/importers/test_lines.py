@@ -1,0 +1,167 @@
+"""Lines of a log: where they end, what Ray puts around them, and which time their stamps mean."""
+
+import os
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers import lines
+from rlscope.importers.lines import LogFile, clean, open_clock, safe_worker_id
+from rlscope.importers.target import ImportOptions, ImportTarget
+
+NS = 1_000_000_000
+NO_OPTIONS = ImportOptions()
+STAMPED = re.compile(r"^(?P<ts>\S+(?: [\d:.,]+)?) ")
+
+
+def epoch_ns(year: int, month: int, day: int, hour: int = 0, minute: int = 0, second: int = 0) -> int:
+    return int(datetime(year, month, day, hour, minute, second, tzinfo=UTC).timestamp()) * NS
+
+
+def written(tmp_path: Path, *stamps: str, changed_ns: int | None = None) -> Path:
+    path = tmp_path / "run.log"
+    path.write_text("".join(f"{stamp} x\n" for stamp in stamps))
+    if changed_ns is not None:
+        os.utime(path, ns=(changed_ns, changed_ns))
+    return path
+
+
+def target_of(tmp_path: Path, run_ns: tuple[int, int] | None = None) -> ImportTarget:
+    target = ImportTarget(tmp_path / "run", "run", relative_origin_ns=0)
+    if run_ns is not None:
+        target.extend_worker("trainer", *run_ns)
+    return target
+
+
+def times_ns(path: Path, target: ImportTarget, options: ImportOptions = NO_OPTIONS) -> list[int | None]:
+    clock = open_clock(path, STAMPED, target, options)
+    assert clock is not None
+    return [
+        clock.time_ns(match["ts"]) for line in LogFile(path, lambda _bytes: None) if (match := STAMPED.match(line.text))
+    ]
+
+
+@pytest.mark.parametrize("chunk_bytes", range(1, 12))
+def test_lines_are_the_same_wherever_a_block_of_the_file_ends(
+    chunk_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_bytes("é one\r\ntwo\n\n10%\r20%\rlast".encode())
+    monkeypatch.setattr(lines, "_CHUNK_BYTES", chunk_bytes)
+    log = LogFile(path, lambda _bytes: None)
+    assert [line.text for line in log] == ["é one", "two", "10%", "20%", "last"]
+    assert (log.lines, log.bad_lines, log.source().bytes) == (5, 0, 25)
+
+
+@pytest.mark.parametrize(("length", "bad"), [(100, 0), (101, 1), (5_000, 1)])
+def test_a_line_longer_than_the_longest_is_bad_and_the_next_is_not(
+    length: int, bad: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.log"
+    path.write_bytes(b"a\n" + b"x" * length + b"\nb\n")
+    monkeypatch.setattr(lines, "_CHUNK_BYTES", 64)
+    log = LogFile(path, lambda _bytes: None, longest_bytes=100)
+    assert [len(line.text) for line in log] == [1, *([] if bad else [length]), 1]
+    assert (log.lines, log.bad_lines) == (3, bad)
+
+
+def test_progress_adds_up_to_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_bytes(b"line\n" * 500_000)
+    read: list[int] = []
+    assert sum(1 for _ in LogFile(path, read.append)) == 500_000
+    assert sum(read) == 2_500_000
+    assert max(read) <= 1 << 20
+
+
+def test_colours_and_what_ray_adds_are_taken_off() -> None:
+    line = clean(
+        "\x1b[36m(Worker[rank=0] pid=7, ip=10.0.0.1)\x1b[0m step 1\x1b[32m [repeated 3x across cluster]\x1b[0m"
+    )
+    assert (line.text, line.actor, line.merged) == ("step 1", "Worker[rank=0] pid=7, ip=10.0.0.1", 2)
+    plain = clean("(not an actor) step 1")
+    assert (plain.text, plain.actor, plain.merged) == ("(not an actor) step 1", None, 0)
+
+
+def test_names_become_worker_ids() -> None:
+    assert safe_worker_id("http://10.0.0.1:15000") == "http-10.0.0.1-15000"
+    assert safe_worker_id("//") == "worker"
+
+
+def test_a_stamp_with_a_zone_needs_no_help(tmp_path: Path) -> None:
+    path = written(tmp_path, "2026-03-22T01:00:00.250+02:00", "2026-03-22T01:00:01.250+02:00")
+    target = target_of(tmp_path)
+    assert times_ns(path, target)[0] == epoch_ns(2026, 3, 21, 23) + 250_000_000
+    assert target.clock == "wall"
+
+
+def test_the_year_of_a_log_is_that_of_its_file_and_goes_on_at_new_year(tmp_path: Path) -> None:
+    path = written(tmp_path, "12-31 23:59:59", "01-01 00:00:01", changed_ns=epoch_ns(2026, 1, 1, 3))
+    assert times_ns(path, target_of(tmp_path)) == [
+        epoch_ns(2025, 12, 31, 23, 59, 59),
+        epoch_ns(2026, 1, 1, 0, 0, 1),
+    ]
+
+
+def test_a_log_of_late_in_the_year_that_was_copied_early_in_the_next_is_of_the_last_one(tmp_path: Path) -> None:
+    path = written(tmp_path, "11-30 10:00:00", "11-30 10:00:01", changed_ns=epoch_ns(2026, 2, 1))
+    assert times_ns(path, target_of(tmp_path))[0] == epoch_ns(2025, 11, 30, 10)
+
+
+@pytest.mark.parametrize(("offset", "hour"), [(0, 12), (2 * 3600, 10), (-int(3.5 * 3600), 15)])
+def test_an_offset_that_is_given_is_taken(tmp_path: Path, offset: int, hour: int) -> None:
+    path = written(tmp_path, "2026-03-22 12:00:00", "2026-03-22 12:00:01")
+    (first, _) = times_ns(path, target_of(tmp_path), ImportOptions(utc_offset_s=offset))
+    assert first == epoch_ns(2026, 3, 22, hour, 30 if offset < 0 else 0)
+
+
+def test_a_log_that_joins_a_run_is_brought_into_it_by_quarter_hours(tmp_path: Path) -> None:
+    start_ns = epoch_ns(2026, 3, 22, 6, 15)
+    path = written(tmp_path, "2026-03-22 12:00:05", "2026-03-22 12:00:55")
+    (first, last) = times_ns(path, target_of(tmp_path, (start_ns, start_ns + 60 * NS)))
+    assert first == start_ns + 5 * NS
+    assert last == start_ns + 55 * NS
+
+
+def test_a_zone_that_the_run_leaves_open_is_taken_as_utc_and_said(tmp_path: Path) -> None:
+    start_ns = epoch_ns(2026, 3, 22)
+    path = written(tmp_path, "2026-03-22 12:00:05", "2026-03-22 12:00:55")
+    target = target_of(tmp_path, (start_ns, start_ns + 24 * 3600 * NS))
+    assert times_ns(path, target)[0] == epoch_ns(2026, 3, 22, 12, 0, 5)
+    target.add_worker("trainer", "trainer", gpu_count=1)
+    assert any("--utc-offset" in note for note in target.finish("verl", None).notes)
+
+
+def test_a_log_of_another_day_than_the_run_is_an_error_that_names_the_flag(tmp_path: Path) -> None:
+    start_ns = epoch_ns(2026, 3, 22)
+    path = written(tmp_path, "2026-03-25 12:00:05", "2026-03-25 12:00:55")
+    with pytest.raises(ImportFileError, match="--utc-offset"):
+        times_ns(path, target_of(tmp_path, (start_ns, start_ns + 60 * NS)))
+
+
+def test_a_log_that_joins_steps_without_times_is_laid_from_their_start(tmp_path: Path) -> None:
+    path = written(tmp_path, "2026-03-25 12:00:05", "2026-03-25 12:00:55")
+    target = target_of(tmp_path, (0, 60 * NS))
+    target.clock = "relative"
+    assert times_ns(path, target) == [0, 50 * NS]
+    target.add_worker("trainer", "trainer", gpu_count=1)
+    assert any("no common clock" in note for note in target.finish("verl", None).notes)
+
+
+def test_text_without_a_stamp_has_no_clock(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    path.write_text("nothing here\n")
+    assert open_clock(path, re.compile(r"^(?P<ts>\d\d:\d\d:\d\d) "), target_of(tmp_path), ImportOptions()) is None
+
+
+def test_the_last_stamp_is_found_behind_a_long_end_without_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_CHUNK_BYTES", 32)
+    path = tmp_path / "run.log"
+    path.write_text("12-31 23:59:59 x\n01-01 00:00:01 x\n" + "no time in this line\n" * 20)
+    os.utime(path, ns=(epoch_ns(2026, 1, 1, 3), epoch_ns(2026, 1, 1, 3)))
+    clock = open_clock(path, re.compile(r"^(?P<ts>\d\d-\d\d [\d:]+) x"), target_of(tmp_path), ImportOptions())
+    assert clock is not None
+    assert clock.time_ns("12-31 23:59:59") == epoch_ns(2025, 12, 31, 23, 59, 59)

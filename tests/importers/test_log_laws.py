@@ -1,0 +1,179 @@
+"""What holds for every importer of logs and dumps: with its file cut anywhere, with any line gone, and with junk."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlscope.errors import ImportFileError
+from rlscope.importers.areal import AREAL_SESSIONS
+from rlscope.importers.importer import Importer
+from rlscope.importers.lines import LONGEST_LINE_BYTES
+from rlscope.importers.miles import MILES_DASHBOARD
+from rlscope.importers.nemo_rl import NEMO_RL_CONSOLE
+from rlscope.importers.prime_rl import PRIME_RL
+from rlscope.importers.sglang import SGLANG_LOG
+from rlscope.importers.sglang_requests import SGLANG_REQUESTS
+from rlscope.importers.skyrl import SKYRL_CONSOLE
+from rlscope.importers.slime import SLIME_CONSOLE
+from rlscope.importers.vllm import VLLM_LOG
+from rlscope.pipeline import focused_grid
+from rlscope.trace.query import ask
+from rlscope.trace.store import open_run
+from tests.importers import nemo_console, test_sglang, test_sglang_requests, test_skyrl, test_slime, test_vllm
+from tests.importers.filling import Filled, fill
+from tests.importers.test_nemo_rl import SYNC
+
+FIXTURES = Path(__file__).parent / "fixtures"
+CUTS = 24
+
+
+@dataclass(frozen=True)
+class Log:
+    """A file of one importer."""
+
+    importer: Importer
+    text: Callable[[], str]
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def fill(self, folder: Path, text: str | bytes) -> Filled:
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "run.log"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return fill(folder / "run", (path, self.importer), **{"utc_offset_s": 0, "year": 2026, **self.options})
+
+
+def nemo() -> str:
+    blocks = [
+        nemo_console.block(step, 40.0, SYNC, engine=nemo_console.stamped(f"02-26 04:{step:02d}:00"))
+        for step in range(1, 4)
+    ]
+    return nemo_console.CONFIG + "".join(blocks)
+
+
+def sglang() -> str:
+    late = [
+        test_sglang.prefill(1.8, 500),
+        test_sglang.decode(2.15, 8, 11_000, 320 / 0.6),
+        test_sglang.decode(3, 4, 900, 300),
+    ]
+    return "".join([*test_sglang.steady(6), *late])
+
+
+def requests() -> str:
+    return "".join(json.dumps(test_sglang_requests.record(str(number))) + "\n" for number in range(6))
+
+
+LOGS = {
+    "nemo-rl": Log(NEMO_RL_CONSOLE, nemo),
+    "sglang": Log(SGLANG_LOG, sglang),
+    "sglang-requests": Log(SGLANG_REQUESTS, requests),
+    "skyrl": Log(SKYRL_CONSOLE, lambda: "".join([test_skyrl.COLOCATED, *test_skyrl.STEP])),
+    "slime": Log(SLIME_CONSOLE, lambda: "".join(test_slime.run_lines(test_slime.SEPARATE))),
+    "vllm": Log(VLLM_LOG, lambda: test_vllm.FIXTURE.read_text()),
+}
+FOLDERS = {
+    "prime-rl": (PRIME_RL, FIXTURES / "prime_rl"),
+    "miles": (MILES_DASHBOARD, FIXTURES / "miles"),
+    "areal": (AREAL_SESSIONS, FIXTURES / "areal"),
+}
+GPUS = {"trainer": 2, "sampler": 2}
+
+
+@pytest.fixture(params=LOGS.values(), ids=list(LOGS))
+def log(request: pytest.FixtureRequest) -> Log:
+    return request.param
+
+
+def imports_or_says_why(log: Log, folder: Path, text: str | bytes) -> Filled | None:
+    """The run, or None where nothing that is known is left; any other error is a bug."""
+    try:
+        return log.fill(folder, text)
+    except ImportFileError:
+        return None
+
+
+def check_laws(run: Filled) -> None:
+    """Every worker's states add up to its GPU time, and no row is turned, stray or outside its worker's time."""
+    with open_run(run.folder) as opened:
+        extents = {row["worker_id"]: row for row in ask(opened, "worker_extents").iter_rows(named=True)}
+        ledger = ask(opened, "ledger", asdict(focused_grid(opened)))
+        faults = ask(opened, "row_faults")["fault"].to_list()
+    for worker_id, extent in extents.items():
+        if extent["gpu_count"]:
+            state_ns = ledger.filter(ledger["worker_id"] == worker_id)["state_ns"].sum()
+            assert state_ns == extent["end_ns"] - extent["start_ns"], worker_id
+    assert not [
+        fault for fault in faults if "before their start" in fault or "reach outside" in fault or "busy" in fault
+    ]
+    assert not [fault for fault in faults if "negative staleness" in fault or "without a readable worker" in fault]
+
+
+def test_the_states_of_every_worker_add_up_and_no_row_is_out_of_place(log: Log, tmp_path: Path) -> None:
+    check_laws(log.fill(tmp_path, log.text()))
+
+
+@pytest.mark.parametrize(("importer", "folder"), FOLDERS.values(), ids=FOLDERS)
+def test_so_do_those_of_a_folder(importer: Importer, folder: Path, tmp_path: Path) -> None:
+    check_laws(fill(tmp_path / "run", (folder, importer), gpus=GPUS))
+
+
+def test_any_prefix_imports_or_says_what_is_missing(log: Log, tmp_path: Path) -> None:
+    text = log.text().encode()
+    runs = [imports_or_says_why(log, tmp_path / str(cut), text[: len(text) * cut // CUTS]) for cut in range(CUTS + 1)]
+    assert runs[0] is None
+    assert runs[-1] is not None
+    # Once there is something to import, more of the file never takes it away.
+    first = next(index for index, run in enumerate(runs) if run is not None)
+    assert all(run is not None for run in runs[first:])
+
+
+def test_a_line_that_is_gone_changes_counts_and_nothing_else(log: Log, tmp_path: Path) -> None:
+    lines = log.text().splitlines(keepends=True)
+    for number in range(0, len(lines), max(1, len(lines) // 40)):
+        run = log.fill(tmp_path / str(number), "".join([*lines[:number], *lines[number + 1 :]]))
+        assert run.imported.files[0].lines <= len(lines)
+
+
+def test_bytes_that_are_no_text_are_skipped(log: Log, tmp_path: Path) -> None:
+    text = log.text().encode()
+    middle = text.index(b"\n", len(text) // 2) + 1
+    junk = text[:middle] + bytes(range(128, 256)) + b"\x00\xff\n" + text[middle:]
+    assert row_counts(log.fill(tmp_path / "junk", junk)) == row_counts(log.fill(tmp_path / "plain", text))
+
+
+def test_a_line_without_an_end_in_sight_is_one_bad_line(log: Log, tmp_path: Path) -> None:
+    if log.importer is SGLANG_REQUESTS:
+        pytest.skip("a record may hold all tokens of a sample")
+    text = log.text()
+    run = log.fill(tmp_path / "long", "x" * (3 * LONGEST_LINE_BYTES) + "\n" + text)
+    plain = log.fill(tmp_path / "plain", text)
+    assert row_counts(run) == row_counts(plain)
+    assert run.imported.files[0].bad_lines == plain.imported.files[0].bad_lines + 1
+
+
+def row_counts(run: Filled) -> dict[str, int]:
+    tables = ("samples", "engine_steps", "train_steps", "weight_updates", "activities")
+    return {table: len(run.rows(table)) for table in tables}
+
+
+@pytest.mark.parametrize(("importer", "folder"), FOLDERS.values(), ids=FOLDERS)
+def test_any_prefix_of_any_file_of_a_folder_imports_or_says_what_is_missing(
+    importer: Importer, folder: Path, tmp_path: Path
+) -> None:
+    files = [path.relative_to(folder) for path in sorted(folder.rglob("*.jsonl"))]
+    for number, name in enumerate(files[:: max(1, len(files) // 8)]):
+        for share in (0.0, 0.37, 0.9):
+            copy = tmp_path / f"{number}-{share}"
+            shutil.copytree(folder, copy)
+            whole = (folder / name).read_bytes()
+            (copy / name).write_bytes(whole[: int(len(whole) * share)])
+            try:
+                run = fill(tmp_path / f"{copy.name}-run", (copy, importer), gpus=GPUS)
+            except ImportFileError:
+                continue
+            assert all(row["end_ns"] >= row["start_ns"] for row in run.rows("activities"))

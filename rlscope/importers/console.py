@@ -1,4 +1,6 @@
-r"""Console logs: `step:12 - name:1.5 - name:2` lines, dictionaries of metrics, and a config printed at the head.
+r"""Console logs: `step:12 - name:1.5 - name:2` lines, dictionaries of metrics, and the config at the head.
+
+The config is a dictionary printed over many lines, or settings on a command line that was echoed (`trainer.nnodes=2`).
 
 Colours (ANSI) and prefixes that Ray puts before a worker's lines, as `(TaskRunner pid=123)`, are removed. A progress
 bar rewrites its line with `\r`, which ends a line here too.
@@ -17,6 +19,9 @@ _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
 _STEP_LINE: Final = re.compile(r"(?:^|[\s)])step:(\d+) - (\S+:.+)$")
 _PAIR: Final = re.compile(r"([^\s:]+):(?:np\.\w+\()?(-?(?:\d+\.?\d*(?:e[-+]?\d+)?|nan|inf))\)?(?= - |$)")
+_OVERRIDE: Final = re.compile(r"(?<!\S)\+{0,2}([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+)=(\d{1,9})(?![^\s\\])")
+"""A whole number that is set on the command line, as `trainer.nnodes=2`."""
+_COMMAND: Final = re.compile(r"\bpython\S* |^\s*\+{0,2}[\w.]+=\S+\s*\\?$")
 _WRAPPED: Final = re.compile(r"np\.\w+\(([^()]*)\)")
 _LONGEST_DICTIONARY: Final = 64 * 1024
 _LONGEST_CONFIG: Final = 256 * 1024
@@ -24,19 +29,22 @@ _BINARY: Final = b"\x00"
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
-    config = _PrintedConfig(tally)
+    config, is_head = _PrintedConfig(tally), True
     for raw in read_lines(path, tally, progress):
         text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
             values = {name: float(value) for name, value in _PAIR.findall(found[2])}
             tally.bad_lines += not values
+            is_head = False
             if values:
                 yield MetricRow(None, int(found[1]), values)
             continue
         prefix = _PREFIX.match(text)
         body = text[prefix.end() :] if prefix else text
         config.read(prefix[0] if prefix else "", body)
+        if is_head and "=" in body and _COMMAND.search(body):
+            tally.overrides.update((name, int(value)) for name, value in _OVERRIDE.findall(body))
         if body.startswith("{") and body.endswith("}") and ":" in body:
             value = literal(body)
             row = row_of(value) if isinstance(value, dict) else None

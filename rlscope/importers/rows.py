@@ -59,6 +59,8 @@ class Tally:
     bytes: int = 0
     config: dict[str, Any] = field(default_factory=dict[str, Any])
     """Settings of the run as the framework wrote them, nested as they were."""
+    overrides: dict[str, int] = field(default_factory=dict[str, int])
+    """Settings on the command line, by their dotted names; the config counts before them."""
     host: str | None = None
     gpu_readings: list[GpuReading] = field(default_factory=list[GpuReading])
     """Every few seconds one a GPU: some ten thousand a day."""

@@ -82,14 +82,10 @@ class StepLog:
 
 def setting(config: Mapping[str, Any], path: str) -> Any:  # noqa: ANN401
     """The setting at a dotted path, nested or under its dotted name; None where there is none."""
-    if path in config:
-        return config[path]
     value: Any = config
     for name in path.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(name)
-    return value
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return config.get(path) if value is None else value
 
 
 def names_in(source: Source) -> frozenset[str]:
@@ -235,12 +231,13 @@ def read_steps(source: Source, framework: str, target: ImportTarget, progress: P
         raise _no_steps(source, framework)
     target.add_file(carrier.name, tally.source_file(source.path))
     era = next((era for prefix, era in dialect.eras if any(name.startswith(prefix) for name in met)), None)
+    config = {**tally.overrides, **tally.config}
     return StepLog(
         dialect,
         era,
-        _is_separate(dialect, met, tally.config),
+        _is_separate(dialect, met, config),
         parties,
-        tally.config,
+        config,
         tally.host,
         tuple(tally.gpu_readings),
     )

@@ -56,8 +56,12 @@ def test_the_stretch_that_is_judged_is_a_whole_number_of_buckets(tmp_path: Path,
     assert abs(buckets * grid.bucket_ns - (to_ns - from_ns)) <= 16 * buckets
 
 
-def test_without_recorded_deliveries_no_rate_of_training_is_known(tmp_path: Path) -> None:
-    steps = [train_row("t", at * SECOND, (at + 1) * SECOND, at) for at in range(30)]
+@pytest.mark.parametrize(("tokens", "rate", "counted"), [(None, None, None), (4, 4.0, 120)])
+def test_without_recorded_deliveries_rates_count_what_the_trainer_counts(
+    tmp_path: Path, tokens: int | None, rate: float | None, counted: int | None
+) -> None:
+    steps = [train_row("t", at * SECOND, (at + 1) * SECOND, at, tokens=tokens) for at in range(30)]
     run = write_run(tmp_path, [worker("t", "trainer", 0, 30 * SECOND)], train_steps=steps)
     throughput = analyze(run).throughput
-    assert (throughput.achieved_tokens_per_s, throughput.steady_tokens_per_s) == (None, None)
+    assert (throughput.achieved_tokens_per_s, throughput.steady_tokens_per_s) == (rate, rate)
+    assert throughput.counted_tokens == counted

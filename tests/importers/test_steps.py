@@ -262,3 +262,16 @@ def test_a_log_is_analysed_where_it_lies_and_the_ledger_closes(tmp_path: Path) -
     assert analysis.path == path and analysis.page_path == Path("report.html")
     assert analysis.query("training_steps")["tokens"].to_list() == [1000] * 29
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.log"]
+
+
+def test_settings_of_an_echoed_command_count_where_no_config_is_printed(tmp_path: Path) -> None:
+    command = "+ python3 -m verl.trainer.main_ppo trainer.n_gpus_per_node=4 data.train_batch_size=16 \\\n"
+    rest = "    actor_rollout_ref.rollout.n=2 \\\n    +trainer.nnodes=2\nWARNING: retries=3\n"
+    imported_to(tmp_path / "run", console(tmp_path / "a.log", range(2), SYNC, command + rest))
+    with open_run(tmp_path / "run") as run:
+        assert rows(run, "SELECT gpu_count FROM workers") == [(8,)]
+        assert (run.config.samples_per_step, run.config.group_size) == (32, 2)
+    imported_to(tmp_path / "both", console(tmp_path / "b.log", range(2), ASYNC, command + rest + CONFIG))
+    with open_run(tmp_path / "both") as run:
+        assert rows(run, "SELECT gpu_count FROM workers WHERE role = 'trainer'") == [(8,)]
+        assert run.config.group_size == 4

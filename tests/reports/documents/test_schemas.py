@@ -15,7 +15,8 @@ from docs.generate import DOCS, DOCUMENTS, PAGES
 from rlscope.analysis.result import AnalysisResult
 from rlscope.cli import app
 from rlscope.planning.schema import EXAMPLE
-from rlscope.reports.documents.analysis import ClockOffsetJson, analysis_document
+from rlscope.reports.documents.analysis import analysis_document
+from rlscope.reports.documents.data_quality import ClockOffsetJson
 from tests.planning.small_plan import SMALL_PLAN
 from tests.reports.analysis_fixture import hostile_analysis
 from tests.reports.documents.test_model import ANALYSES

@@ -71,8 +71,8 @@ SELECT
     least(end_ns, origin_ns + (cell + 1) * cell_ns) AS end_ns
 FROM spans;
 
--- What did the passes of an engine row do? A sampled row only shows generating: its tokens were counted between two
--- readings, not per pass.
+-- What did the passes of an engine row do? A sampled row, and a line of a log that does not count passes, only show
+-- generating: their tokens were counted between two readings, not per pass.
 CREATE MACRO pass_state(decodes, prefills) AS
 CASE
     WHEN decodes IS NULL THEN 'generating'
@@ -101,8 +101,9 @@ clipped AS (
         greatest(engine_steps.start_ns, extents.start_ns) AS began_ns,
         least(engine_steps.end_ns, extents.end_ns) AS ended_ns,
         busy_ns,
-        if(source = 'sampled', NULL, decode_tokens > 0) AS decodes,
-        if(source = 'sampled', NULL, prefill_tokens > 0) AS prefills
+        source = 'sampled' OR (source = 'log' AND forward_passes IS NULL) AS is_window,
+        if(is_window, NULL, decode_tokens > 0) AS decodes,
+        if(is_window, NULL, prefill_tokens > 0) AS prefills
     FROM engine_steps
     JOIN extents USING (worker_id)
 )

@@ -441,7 +441,7 @@ def doctor(
 
     progress and options are those of `analyze`. Raises RunFolderError for a folder that is not a run, ImportFileError.
     """
-    from rlscope.analysis.completeness import examine
+    from rlscope.analysis.checkup import examine
     from rlscope.reports.text.doctor import pieces
     from rlscope.trace.store import open_run
 

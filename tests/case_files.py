@@ -162,5 +162,6 @@ _MAKERS: Final[Mapping[str, Callable[[dict[str, Any]], Row]]] = {
     "weight_updates": _made(update_row, worker_id="e0"),
     "activities": _activity,
     "queue_depths": _made(queue_row, worker_id="t0"),
+    "reported": _made(dict, worker_id="t0"),
     "gpu_samples": _made(gpu_row, worker_id="t0"),
 }

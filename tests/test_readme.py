@@ -144,3 +144,12 @@ def test_the_errors_of_predictions_are_what_the_benchmarks_measured() -> None:
         r"every other layout, noisy +\d+ +([\d.]+)% +[\d.]+% +([\d.]+%)", figures("prediction_error")
     )
     assert f"the median error is {float(median):.1f}%" in words and f"more than {worst[:-2]}%" in words
+
+
+def test_the_verdict_of_the_log_without_hooks_is_that_of_the_sample() -> None:
+    from rlscope.api import analyze as analyze_path
+    from rlscope.reports.text.verdict import headline, verdict_label
+
+    analysis = analyze_path(ROOT / "sample_traces" / "imported" / "verl_console.log")
+    assert "No hooks? Point rlscope at your log." in README
+    assert f"{verdict_label(analysis.verdict.bottleneck)}\n\nVerdict   {headline(analysis.result)}\n" in README

@@ -20,7 +20,7 @@ from rlscope_otel import forks, schema
 Values = Sequence[object]
 """The values of one column."""
 Stamp = Mapping[str, str | int]
-"""What a file says of itself, by `schema.STAMP_KEYS`."""
+"""Where a file belongs, by `schema.STAMP_KEYS`."""
 
 # At its first conversion pyarrow imports pandas, where there is one, under a lock of its own. A child that is forked
 # meanwhile would wait for that lock for ever, so it is done before any thread writes.

@@ -6,7 +6,9 @@
 -- out  rows        BIGINT   number of such rows
 -- grain: one row per table and fault with at least one row
 WITH timed AS (
-    SELECT 'engine_steps' AS table_name, worker_id, start_ns, end_ns, busy_ns, forward_passes FROM engine_steps
+    SELECT 'engine_steps' AS table_name, worker_id, start_ns, end_ns, busy_ns,
+        if(source = 'log', NULL, forward_passes) AS forward_passes
+    FROM engine_steps
     UNION ALL SELECT 'train_steps', worker_id, start_ns, end_ns, NULL, NULL FROM train_steps
     UNION ALL SELECT 'weight_updates', worker_id, start_ns, end_ns, NULL, NULL FROM weight_updates
     UNION ALL SELECT 'activities', worker_id, start_ns, end_ns, NULL, NULL FROM activities

@@ -10,8 +10,8 @@
 -- out  wait_gpu_s     DOUBLE  all waits since the last step, GPU-seconds
 -- out  other_gpu_s    DOUBLE  checkpoints, evaluations, rewards and other activities since the last step, GPU-seconds
 -- out  publish_gpu_s  DOUBLE  publications and transfers since the last step, GPU-seconds
--- out  samples        BIGINT  samples, over all workers
--- out  tokens         BIGINT  prompt and response tokens, over all workers
+-- out  samples        BIGINT  samples, over all workers; NULL if not known
+-- out  tokens         BIGINT  prompt and response tokens, over all workers; NULL if not known
 -- out  published      BIGINT  versions published from it
 -- grain: one row per step
 --

@@ -8,10 +8,10 @@
 -- out  compute_s        DOUBLE  mean compute per worker, seconds
 -- out  version_in       BIGINT  last version published at its start
 -- out  version_out      BIGINT  version published from it, or version_in
--- out  samples          BIGINT  samples, over all workers
--- out  tokens           BIGINT  prompt and response tokens, over all workers
+-- out  samples          BIGINT  samples, over all workers; NULL if not known
+-- out  tokens           BIGINT  prompt and response tokens, over all workers; NULL if not known
 -- out  response_tokens  BIGINT  response tokens of the samples delivered to it
--- out  reward_mean      DOUBLE  mean reward, weighted by samples; NULL if not recorded
+-- out  reward_mean      DOUBLE  mean reward, weighted by samples if they are known; NULL if not recorded
 -- grain: one row per step
 WITH delivered AS (
     SELECT step, sum(output_tokens)::BIGINT AS response_tokens
@@ -29,7 +29,10 @@ steps AS (
         max(version_out) AS version_out,
         sum(samples)::BIGINT AS samples,
         sum(tokens)::BIGINT AS tokens,
-        sum(reward_mean * samples) / nullif(sum(samples) FILTER (reward_mean IS NOT NULL), 0) AS reward_mean
+        coalesce(
+            sum(reward_mean * samples) / nullif(sum(samples) FILTER (reward_mean IS NOT NULL), 0),
+            avg(reward_mean) FILTER (samples IS NULL)
+        ) AS reward_mean
     FROM train_steps
     GROUP BY step
 )

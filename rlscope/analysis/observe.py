@@ -194,6 +194,8 @@ def _steps(answers: Mapping[str, pl.DataFrame], stretch: Interval) -> tuple[Trai
         )
     if not inside["trainer_gpus"].min():
         raise UnobservableError("the workers that trained own no GPU")
+    if inside["samples"].null_count() or inside["tokens"].null_count():
+        raise UnobservableError("how many samples and tokens a training step had is not recorded")
     per_gpu = {
         name: (inside[f"{name}_gpu_s"] / inside["trainer_gpus"]).to_numpy()
         for name in ("train", "logprobs", "publish", "other", "wait")

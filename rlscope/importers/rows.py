@@ -43,7 +43,7 @@ class GpuReading(NamedTuple):
     """One reading of one GPU of the machine that logs."""
 
     time_ns: int
-    index: int
+    gpu: int
     busy_ratio: float | None
     sm_active_ratio: float | None
     memory_used_bytes: float | None

@@ -94,15 +94,15 @@ def _add_readings(log: StepLog, target: ImportTarget, options: ImportOptions) ->
     shared = None if log.is_separate or not log.parties else log.parties[0].party.worker
     unowned: set[int] = set()
     for each in log.gpu_readings:
-        owner = options.gpu_owners.get(each.index, shared)
+        owner = options.gpu_owners.get(each.gpu, shared)
         if owner is None:
-            unowned.add(each.index)
+            unowned.add(each.gpu)
             continue
         target.add(
             "gpu_samples",
             {
                 "worker_id": owner,
-                "gpu_id": str(each.index),
+                "gpu_id": str(each.gpu),
                 "time_ns": each.time_ns,
                 "busy_ratio": each.busy_ratio,
                 "sm_active_ratio": each.sm_active_ratio,

@@ -36,7 +36,7 @@ from rlscope.trace.imported import Imported
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
-from rlscope.trace.usual_times import Window, usual_window, with_usual_times
+from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
 """The question whose answer every open run holds from the start."""
@@ -157,7 +157,7 @@ def _read_files(folder: Path) -> _Given:
     checked = check_files(folder, manifest.run_id, workers, tables)
     window = usual_window(checked.tables, workers)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
-    created_ns, created_gaps = _usual_creation(manifest.created_ns, window)
+    created_ns, created_gaps = usual_creation(manifest.created_ns, window)
     return _Given(
         manifest=manifest,
         config=config,
@@ -228,13 +228,6 @@ def _connected(folder: Path, stored_bytes: int) -> Generator[tuple[DuckDBPyConne
 
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
     return sum(path.stat().st_size for files in tables.values() for path in files.paths)
-
-
-def _usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
-    """When the run was created, and what is wrong with it; None for a time far from the rest of the run."""
-    if created_ns is None or window is None or window.holds(created_ns):
-        return created_ns, ()
-    return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)
 
 
 def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:

@@ -22,6 +22,8 @@ class Window:
 
     first_ns: int
     last_ns: int
+    earliest_ns: int
+    """The first time that is one of most."""
 
     def holds(self, instant_ns: int) -> bool:
         """Whether a time lies in it."""
@@ -48,7 +50,7 @@ def usual_window(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str
     # Of two as large, the later one: a clock that is not set is at the epoch.
     most = max(groups, key=lambda group: (len(group), group[0]))
     slack_ns = max(APART_NS, _APART_RATIO * (most[-1] - most[0]))
-    return Window(most[0] - slack_ns, most[-1] + slack_ns)
+    return Window(most[0] - slack_ns, most[-1] + slack_ns, most[0])
 
 
 def with_usual_times(
@@ -83,7 +85,7 @@ def with_usual_times(
 
 
 def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Window) -> int:
-    """The first time in the files of a worker; where it has none, that of all files."""
+    """The first time in the files of a worker; where it has none, that of all files, or of all workers."""
     own: list[int] = []
     others: list[int] = []
     for files in tables.values():
@@ -91,4 +93,11 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
             time = file.footer.first_ns
             if time is not None and window.holds(time):
                 (own if file.path.name.startswith(f"{worker_id}-") else others).append(time)
-    return min(own or others or [window.last_ns])
+    return min(own or others or [window.earliest_ns])
+
+
+def usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
+    """When the run was created, and what is wrong with it; None for a time far from the rest of the run."""
+    if created_ns is None or window is None or window.holds(created_ns):
+        return created_ns, ()
+    return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)

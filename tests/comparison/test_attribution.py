@@ -144,3 +144,13 @@ def test_a_promise_is_kept_on_the_ends_of_its_interval(measured: float, kept: bo
 def test_changes_are_merged_field_by_field() -> None:
     both = merged([Change(trainer_gpus=1, sampler_gpus=3), Change(running_per_engine=8), Change(running_per_engine=9)])
     assert both == Change(trainer_gpus=1, sampler_gpus=3, running_per_engine=9)
+
+
+def test_publishing_every_few_steps_is_a_cause_of_its_own(before: rlscope.Analysis) -> None:
+    run = run_of(before.result)
+    assert run.model is not None
+    calibration = replace(run.model.calibration, steps_per_version=2.0)
+    second = replace(run, model=replace(run.model, calibration=calibration))
+    (cause,) = compare_runs(run, [second]).pairs[0].attribution.causes
+    assert (cause.kind, cause.name, cause.before, cause.after) == ("setting", "publish_every", "1", "2")
+    assert cause.alone_ratio is not None

@@ -34,6 +34,7 @@ SYNC = {
     "timing_s/step": 9.5,
     "timing_s/generate_sequences": 3.0,
 }
+TIMES = f"(start_ns - {ORIGIN}) / 1e9, (end_ns - {ORIGIN}) / 1e9"
 PREFIX = "\x1b[36m(TaskRunner pid=7)\x1b[0m "
 CONFIG = f"""{PREFIX}{{'actor_rollout_ref': {{'rollout': {{'n': 4,
 {PREFIX}                                   'n_gpus_per_node': 2,
@@ -71,7 +72,7 @@ def test_a_step_of_separate_roles_is_laid_out_in_the_order_of_the_program(tmp_pa
     with open_run(tmp_path / "run") as run:
         activities = rows(
             run,
-            f"SELECT worker_id, activity, reason, (start_ns - {ORIGIN}) / 1e9, (end_ns - {ORIGIN}) / 1e9 FROM activities ORDER BY ALL",
+            f"SELECT worker_id, activity, reason, {TIMES} FROM activities ORDER BY ALL",
         )
         assert activities == [
             ("sampler", "generate", None, 0.0, 4.0),
@@ -83,12 +84,12 @@ def test_a_step_of_separate_roles_is_laid_out_in_the_order_of_the_program(tmp_pa
             ("trainer", "wait", "samples", 0.0, 4.0),
             ("trainer", "wait", "samples", 10.0, 14.0),
         ]
-        steps = f"step, (start_ns - {ORIGIN}) / 1e9, (end_ns - {ORIGIN}) / 1e9, version_in, version_out, samples, tokens, loss"
+        steps = f"step, {TIMES}, version_in, version_out, samples, tokens, loss"
         assert rows(run, f"SELECT {steps} FROM train_steps") == [
             (1, 4.75, 7.75, 0, 1, 64, 1000, 0.25),
             (2, 14.75, 17.75, 1, 2, 64, 1000, 0.25),
         ]
-        updates = f"SELECT worker_id, phase, version, (start_ns - {ORIGIN}) / 1e9, (end_ns - {ORIGIN}) / 1e9 FROM weight_updates ORDER BY ALL"
+        updates = f"SELECT worker_id, phase, version, {TIMES} FROM weight_updates ORDER BY ALL"
         assert rows(run, updates) == [
             ("sampler", "apply", 1, 7.75, 9.75),
             ("sampler", "apply", 2, 17.75, 19.75),

@@ -12,18 +12,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow.parquet as pq
-from rlscope_otel.schema import TABLES
+from rlscope_otel.schema import TABLES, TIMES
 
 from rlscope.trace.files import is_integer, table_fault
+from rlscope.trace.usual_times import Window, usual_window
 
-MOMENTS: Final[Mapping[str, tuple[str, str]]] = {
-    "samples": ("finished_ns", "finished_ns"),
-    "deliveries": ("taken_ns", "taken_ns"),
-    "queue_depths": ("time_ns", "time_ns"),
-    "gpu_samples": ("time_ns", "time_ns"),
-    **dict.fromkeys(("engine_steps", "train_steps", "weight_updates", "activities", "spans"), ("start_ns", "end_ns")),
-}
-"""The columns with the first and last time of a row, by table."""
 _TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
 """Tables whose rows show how far a worker has progressed, as in worker_extents."""
 _LIST_EVERY: Final = 30
@@ -73,6 +66,7 @@ class LiveFiles:
         self._seen: dict[tuple[str, str], _Seen] = {}
         self._looks = 0
         self._broken_since_ns: dict[Path, int] = {}
+        self._window: Window | None = None
         self.last_ns: dict[str, int] = {}
         """The end of each worker's latest row."""
         self.stored_rows = 0
@@ -82,6 +76,7 @@ class LiveFiles:
     def look(self, workers: Sequence[Mapping[str, object]], now_ns: int) -> list[NewFile]:
         """The new files; an unreadable file is retried for patience_ns."""
         found: list[NewFile] = []
+        self._window = usual_window({}, workers)
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
         for table in TABLES:
@@ -152,7 +147,11 @@ class LiveFiles:
         self.stored_rows += metadata.num_rows
         if not metadata.num_rows:
             return None
-        first_ns, last_ns = _moments(path, metadata, table)
+        moments = _moments(path, metadata, table)
+        if moments is None or (self._window is not None and not all(map(self._window.holds, moments))):
+            self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
+            return None
+        first_ns, last_ns = moments
         if table in _TELL_ENDS:
             self.last_ns[name.worker_id] = max(last_ns, self.last_ns.get(name.worker_id, last_ns))
         return NewFile(path, table, first_ns, last_ns)
@@ -166,9 +165,12 @@ def _parsed(file_name: str) -> _Name | None:
     return _Name(worker_id, int(sequence)) if worker_id and sequence.isdecimal() else None
 
 
-def _moments(path: Path, metadata: pq.FileMetaData, table: str) -> tuple[int, int]:
-    """The first and last time of the rows, from the footer; from the rows if the footer has no statistics."""
-    first, last = MOMENTS[table]
+def _moments(path: Path, metadata: pq.FileMetaData, table: str) -> tuple[int, int] | None:
+    """The first and last time of the rows, from the footer; from the rows if the footer has no statistics.
+
+    None where no row has one.
+    """
+    first, last = TIMES[table]
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     lows = [group.column(names.index(first)).statistics for group in groups]
@@ -176,4 +178,5 @@ def _moments(path: Path, metadata: pq.FileMetaData, table: str) -> tuple[int, in
     if all(each is not None and each.has_min_max for each in (*lows, *highs)):
         return min(low.min for low in lows), max(high.max for high in highs)
     rows = pq.read_table(path, columns=list({first, last}))
-    return min(rows[first].to_pylist()), max(rows[last].to_pylist())
+    starts, ends = (rows[name].drop_null().to_pylist() for name in (first, last))
+    return (min(starts), max(ends)) if starts and ends else None

@@ -8,17 +8,18 @@ same result as after its end. Memory is bounded: `rows` drops old rows, and buck
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final, cast
 
 import polars as pl
 import pyarrow as pa
+from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns
 from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, facts_of
-from rlscope.alerts.live.files import MOMENTS, LiveFiles, NewFile
+from rlscope.alerts.live.files import LiveFiles, NewFile
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers
 from rlscope.alerts.offline import families_of, step_ends
@@ -30,6 +31,7 @@ from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
 from rlscope.trace.files import RunManifest, SkippedFile, read_manifest, read_workers
 from rlscope.trace.store import open_rows
+from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
 
 GRACE_NS: Final = 30_000_000_000
 """Fifteen flushes at the usual interval."""
@@ -53,9 +55,10 @@ class LiveRun:
         self._rows = LiveRows()
         self._families = SHOWN | set(families_of(rules))
         asks_own = any(rule.sql is not None for rule in rules.rules)
-        self._tables = frozenset(MOMENTS) if asks_own else frozenset(MOMENTS) - _ONLY_OWN
+        self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
         self._pending: list[NewFile] = []
         self._faulty: list[SkippedFile] = []
+        self._odd_times: tuple[str, ...] = ()
         self._frames: dict[Family, pl.DataFrame] = {}
         self._own: dict[str, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
@@ -111,6 +114,10 @@ class LiveRun:
             return LiveView(now_ns, None, (), None, False, (str(error),))
         # Worker files first, so that the rows they count are in files that exist by now.
         documents, self._faulty = read_workers(self._folder)
+        window = usual_window({}, documents)
+        documents, self._odd_times = with_usual_times(documents, {}, window)
+        created_ns, odd_creation = usual_creation(manifest.created_ns, window)
+        manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
         self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
         workers = LiveWorkers.of(documents, self._files, now_ns, self._grace_ns)
         self._start_ticks(manifest, workers)
@@ -165,6 +172,8 @@ class LiveRun:
                 rows = self._rows.add(file)
             except (OSError, pa.ArrowException) as error:
                 self._files.skipped.append(f"skipped {file.table}/{file.path.name}: {error}")
+                continue
+            if not rows.num_rows:
                 continue
             count, first_ns = earliest(rows, file.table, filled_ns)
             if count and self._filled == self._evaluated:
@@ -234,7 +243,7 @@ class LiveRun:
             alerts=(*firing(self._rules, self._states, manifest.run_id), *resolved),
             facts=facts,
             ended=ended,
-            problems=(*faulty, *self._files.skipped, *self._late()),
+            problems=(*faulty, *self._odd_times, *self._files.skipped, *self._rows.left_out(), *self._late()),
         )
 
     def _late(self) -> tuple[str, ...]:

@@ -7,9 +7,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from rlscope_otel.schema import arrow_schema
+from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
-from rlscope.alerts.live.files import MOMENTS, NewFile
+from rlscope.alerts.live.files import NewFile
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """How late a row can arrive and still count: as long as the rows around it are kept."""
@@ -26,6 +26,7 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
+        self._left_out: dict[str, int] = {}
         self._first_rows: dict[str, pa.Table] = {}
         """One engine row of each worker: having any decides how its updates are counted."""
 
@@ -34,9 +35,19 @@ class LiveRows:
         """The number of rows in memory."""
         return sum(rows.num_rows for rows in self._tables.values())
 
+    def left_out(self) -> tuple[str, ...]:
+        """One sentence for each table of which rows were left out."""
+        return tuple(
+            f"{table}: {rows:,} rows lack a value that the format requires; they are left out"
+            for table, rows in self._left_out.items()
+            if rows
+        )
+
     def add(self, file: NewFile) -> pa.Table:
         """Read a file's rows and keep them. Raises OSError or ArrowException for a broken file."""
         rows = _contract_rows(pq.read_table(file.path), file.table)
+        rows, left_out = _whole(rows, file.table)
+        self._left_out[file.table] = self._left_out.get(file.table, 0) + left_out
         held = self._tables.get(file.table)
         joined = rows if held is None else pa.concat_tables([held, rows])
         self._tables[file.table] = joined.combine_chunks() if _chunks(joined) > _MOST_CHUNKS else joined
@@ -48,7 +59,7 @@ class LiveRows:
         """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""
         for table, rows in self._tables.items():
             kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
-            self._tables[table] = _from(rows, MOMENTS[table][1], now_ns - kept_ns)
+            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns)
 
     def since(self, from_ns: int) -> tuple[dict[str, pa.Table], int]:
         """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them."""
@@ -70,7 +81,7 @@ class LiveRows:
 
 def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
     """The number of rows that begin before a time, and the earliest start of all rows."""
-    starts_ns = _instants(rows, MOMENTS[table][0])
+    starts_ns = _instants(rows, TIMES[table][0])
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
 
 
@@ -84,6 +95,16 @@ def _contract_rows(rows: pa.Table, table: str) -> pa.Table:
             found = rows[name]
             columns.append(found if found.type == kind else found.cast(kind))
     return pa.table(dict(zip(schema, columns, strict=True)))
+
+
+def _whole(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
+    """The rows with every value that the format requires, and how many others there were."""
+    required = [column.name for column in TABLES[table] if not column.nullable and rows[column.name].null_count]
+    if not required:
+        return rows, 0
+    has_all = np.logical_and.reduce([rows[name].is_valid().to_numpy() for name in required])
+    whole = rows.filter(pa.array(has_all))
+    return whole, rows.num_rows - whole.num_rows
 
 
 def _from(rows: pa.Table, column: str, from_ns: int) -> pa.Table:

@@ -61,7 +61,7 @@ def ledger_timeline(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 
 def gpu_use(frame: pl.DataFrame, run: RunFacts) -> Chart:
-    """How busy the GPUs were in each state of a role; `frame` holds role, state, read_s, busy_ratio, sm_active_ratio."""
+    """How busy GPUs were by role and state; `frame` holds role, state, read_s, busy_ratio and sm_active_ratio."""
     states = ["decoding" if state == "engine_rows" else state for state in frame["state"]]
     words = ["forward passes" if state == "engine_rows" else state_label(state, None) for state in frame["state"]]
     rows = frame.with_columns(

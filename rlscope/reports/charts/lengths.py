@@ -23,6 +23,8 @@ from rlscope.reports.charts.series import rounded
 IS_TRAINED: Final = "trained"
 _ENDINGS: Final = {"finished": GENERATED, "capped": LIMIT, "censored": GREY}
 _OUTCOMES: Final = {IS_TRAINED: TRAINED, "dropped_stale": STALE, "filtered": MUTED, "abandoned": GREY}
+_ROOM_FOR_MEANS: Final = 0.3
+"""Of the higher side."""
 _MEAN_TURNS: Final = 0.7
 """Of the longest length: the label of a mean beyond it goes on its left, where there is room."""
 
@@ -69,7 +71,8 @@ def mirrored_lengths(frame: pl.DataFrame, run: RunFacts) -> Chart:
         .encode(
             x=_length_axis(), x2="bin_end_tokens:Q",
             y=alt.Y("signed:Q").stack("zero").title("trained (up), not trained (down)").axis(
-                labelExpr="format(abs(datum.value), '.0%')", tickCount=6),
+                labelExpr="format(abs(datum.value), '.0%')", tickCount=6)
+            .scale(domain=_mirrored_domain(frame), nice=False),
             color=series_palette("label", colors),
             tooltip=[
                 tip("label:N", "outcome"), tip("length_from_tokens:Q", "from, tokens", ",d"),
@@ -99,6 +102,15 @@ def group_tails(frame: pl.DataFrame, run: RunFacts) -> Chart:
         )
         .properties(height=HEIGHT)
     )  # fmt: skip
+
+
+def _mirrored_domain(frame: pl.DataFrame) -> list[float]:
+    """Both sides, with room for the labels of the means."""
+    is_up = pl.col("outcome") == IS_TRAINED
+    bins = frame.group_by("length_from_tokens", is_up.alias("is_up")).agg(pl.col("share_of_side_ratio").sum())
+    ends = [float(bins.filter(pl.col("is_up") == up)["share_of_side_ratio"].max() or 0.0) for up in (False, True)]  # pyright: ignore[reportArgumentType]
+    room = _ROOM_FOR_MEANS * max(ends)
+    return [-(ends[0] + room), ends[1] + room]
 
 
 def _length_axis() -> alt.X:

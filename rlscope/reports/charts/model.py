@@ -45,7 +45,7 @@ from rlscope.reports.charts.series import rounded
 from rlscope.reports.text.advice import CURRENT
 
 _ROOM_FOR_LABELS: Final = 1.2
-_ROOM_BESIDE_BARS: Final = 1.3
+_ROOM_BESIDE_BARS: Final = 1.4
 _TICKS_MOST: Final = 12
 _LOW_RATIO: Final = 0.2
 """Of the fastest layout: below, a label under the ring would lie on the axis."""
@@ -105,7 +105,7 @@ def sweep(frame: pl.DataFrame, run: RunFacts) -> Chart:
 
 def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     """Throughput against staleness; the line is the fastest layout under each staleness cap."""
-    x = alt.X("sample_staleness_p95:Q").title("staleness p95 of samples, versions; for the line, the cap on it")
+    x = alt.X("sample_staleness_p95:Q").title("staleness p95 of samples, or cap on it")
     oldest = int(frame["sample_staleness_p95"].max() or 0)  # pyright: ignore[reportArgumentType]
     # Vega also puts ticks at halves, which would be labelled as whole versions.
     caps = list(range(oldest + 1)) if oldest <= _TICKS_MOST else alt.Undefined

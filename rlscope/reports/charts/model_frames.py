@@ -186,7 +186,7 @@ def _series(model: ModelResult, forecast: Forecast, series: str) -> str:
 
 
 def _alike(series: str, forecast: Forecast) -> str:
-    """The series of layouts that a line may join: the simulator and the closed forms do not agree to the last percent."""
+    """The series that a line may join: simulator and closed forms do not agree to the last percent."""
     return series + (SIMULATED if forecast.preemption is not None else "")
 
 

@@ -89,7 +89,8 @@ def step_phases(frame: pl.DataFrame, run: RunFacts) -> Chart:
         alt.Chart(rounded(long.drop("column")))
         .mark_bar(orient="vertical", strokeWidth=0)
         .encode(
-            x=alt.X("from_step:Q").title("training step").scale(nice=False, zero=False).axis(format=",d", tickMinStep=1),
+            x=alt.X("from_step:Q").title("training step").scale(nice=False, zero=False)
+            .axis(format=",d", tickMinStep=1),
             x2="to_step:Q",
             y=alt.Y("seconds:Q").stack("zero").title("seconds per step").axis(amount_axis()),
             color=series_palette("phase", colors),
@@ -111,19 +112,17 @@ def metrics(frame: pl.DataFrame, run: RunFacts, *, along: str, title: str) -> Ch
     points = pl.concat([points for points, _ in bands])
     edges = pl.DataFrame([edge for _, edge in bands])
     height = len(names) * (_BAND_PX + _ABOVE_BAND_PX)
-    y = alt.Y("y:Q").title(None).scale(domain=[height, 0], nice=False, zero=False)
-    y = y.axis(labels=False, ticks=False, domain=False, grid=False, minExtent=52, maxExtent=52)
     x = alt.X(f"{along}:Q").title(title).scale(nice=False, zero=False).axis(amount_axis())
     stale = {name: STALE if "staleness" in name else PLAIN for name in names}
     lines = alt.Chart(rounded(points)).mark_line(point={"opacity": 0, "size": 50}).encode(
-        x=x, y=y,
+        x=x, y=_down("y", height),
         color=alt.Color("metric:N").scale(domain=names, range=list(stale.values())).legend(None),
         tooltip=[
             tip("metric:N"), tip("value:Q", "value", ",.4~g"), tip("step:Q", "step", ",.0f"),
             tip("gpu_hours:Q", "GPU-hours", ",.4~g"),
         ],
     )  # fmt: skip
-    return layered(*_frame_of_bands(edges, y), lines).properties(height=height)
+    return layered(*_frame_of_bands(edges, height), lines).properties(height=height)
 
 
 def _band(rows: pl.DataFrame, name: str, place: int) -> tuple[pl.DataFrame, dict[str, str | float]]:
@@ -141,24 +140,24 @@ def _band(rows: pl.DataFrame, name: str, place: int) -> tuple[pl.DataFrame, dict
     return points.with_columns(metric=pl.lit(name), y=top + _BAND_PX * (1.0 - share)), edge
 
 
-def _frame_of_bands(edges: pl.DataFrame, y: alt.Y) -> list[alt.Chart]:
+def _frame_of_bands(edges: pl.DataFrame, height: float) -> list[alt.Chart]:
     """The lines above and below each band, its name, and the numbers at its edges."""
     base = alt.Chart(edges)
     lines = [
-        base.mark_rule(color="var(--line, #dfe3e7)", aria=False, tooltip=None).encode(y=alt.Y(f"{edge}:Q", **_same(y)))
+        base.mark_rule(color="var(--line, #dfe3e7)", aria=False, tooltip=None).encode(y=_down(edge, height))
         for edge in ("top", "foot")
     ]
     names = base.mark_text(align="left", baseline="bottom", dy=-5, fontWeight=600, tooltip=None)
     numbers = base.mark_text(align="right", baseline="middle", dx=-6, color=MUTED, tooltip=None)
     return [
         *lines,
-        names.encode(x=alt.value(0), y=alt.Y("top:Q", **_same(y)), text="metric:N"),
-        numbers.encode(x=alt.value(0), y=alt.Y("top:Q", **_same(y)), text="high:N"),
-        numbers.encode(x=alt.value(0), y=alt.Y("foot:Q", **_same(y)), text="low:N"),
+        names.encode(x=alt.value(0), y=_down("top", height), text="metric:N"),
+        numbers.encode(x=alt.value(0), y=_down("top", height), text="high:N"),
+        numbers.encode(x=alt.value(0), y=_down("foot", height), text="low:N"),
     ]
 
 
-def _same(y: alt.Y) -> dict[str, object]:
-    """The axis and the scale of another channel, so that no layer adds ticks of its own."""
-    given = y.to_dict()
-    return {"scale": alt.Scale(**given["scale"]), "axis": alt.Axis(**given["axis"]), "title": None}
+def _down(column: str, height: float) -> alt.Y:
+    """The vertical axis in pixels, downwards; every layer has the same, so that none adds ticks of its own."""
+    y = alt.Y(f"{column}:Q").title(None).scale(domain=[height, 0], nice=False, zero=False)
+    return y.axis(labels=False, ticks=False, domain=False, grid=False, minExtent=52, maxExtent=52)

@@ -30,6 +30,7 @@ from rlscope.reports.sections.throughput import per_gpu_facts
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
+from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES, State
 
 PAGE_MAX_BYTES: Final = 3_000_000
@@ -215,7 +216,7 @@ def _page(analysis: AnalysisResult) -> _Page:
     return _Page(
         version=metadata.version("rlscope"),
         run_id=run.run_id,
-        started=fmt.instant(run.started_ns),
+        started=start_words(run.started_ns, analysis.data_quality.imported),
         duration=fmt.duration(run.duration_s),
         first=first,
         found=findings_section(analysis),

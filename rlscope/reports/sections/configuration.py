@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, cast
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.reports.text.origin import start_words
 
 ROWS_MAX: Final = 200
 _TEXT_MAX: Final = 400
@@ -30,7 +31,7 @@ def configuration_section(analysis: AnalysisResult) -> ConfigurationSection:
     return ConfigurationSection(
         facts=[
             ("run", run.run_id),
-            ("started", fmt.instant(run.started_ns)),
+            ("started", start_words(run.started_ns, analysis.data_quality.imported)),
             ("duration", fmt.duration(run.duration_s)),
             ("trainer GPUs", fmt.count(run.trainer_gpus)),
             ("sampler GPUs", fmt.count(run.sampler_gpus)),

@@ -147,7 +147,7 @@ def _figures(analysis: AnalysisResult, named: list[str], none_waited: str) -> tu
     batches, kv = answers.get("batch_size"), answers.get("kv_use")
     return (
         Figure(
-            "Running requests", f"{batch_reading(batches, efficient_running)}{none_waited}", "batch_size", "running_mean",
+            "Running requests", batch_reading(batches, efficient_running) + none_waited, "batch_size", "running_mean",
             partial(engines.batch_size, named=named, efficient_running=efficient_running), _NO_STEPS, True,
         ),
         Figure(

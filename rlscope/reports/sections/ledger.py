@@ -73,8 +73,8 @@ def _total(analysis: AnalysisResult) -> Drawn:
     dropped, reading = dropped_of(analysis), _TOTAL.reading
     if dropped:
         reading += (
-            f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in the "
-            "steady stretch were dropped."
+            f" Generation counts as work here, although {fmt.percent(dropped)} of the tokens taken from the queue in "
+            "the steady stretch were dropped."
         )
     return drawn_frame(
         _TOTAL._replace(reading=reading), "figure-ledger", pl.DataFrame(rows, schema=schema, orient="row"), analysis.run

@@ -22,7 +22,7 @@ from rlscope.reports.text import advice
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
-from rlscope.reports.text.origin import counted_words, source_words
+from rlscope.reports.text.origin import counted_words, no_model_words, source_words
 from rlscope.reports.text.states import State, order_of, role_order, state_label, state_of
 from rlscope.trace.imported import Imported
 
@@ -128,7 +128,8 @@ class Brief(NamedTuple):
 def brief_of(analysis: AnalysisResult) -> Brief:
     """The summary of an analysis."""
     run, result, gaps = analysis.run, analysis.model, verdict_words.gap_lines(analysis)
-    known, steady = isinstance(result, ModelResult), _steady_states(analysis)
+    known = isinstance(result, ModelResult)
+    steady = _steady_states(analysis)
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
@@ -147,7 +148,9 @@ def brief_of(analysis: AnalysisResult) -> Brief:
         stretch=verdict_words.stretch(analysis),
         causes=_causes(analysis),
         choice=_choice(result, verdict_words.actions_of(analysis)) if known else None,
-        no_choice="" if known else model_words.no_result_sentence(result),
+        no_choice=""
+        if known
+        else model_words.no_result_sentence(result) + no_model_words(analysis.data_quality.imported),
         achieved=_achieved(analysis),
         gaps=gaps,
         quality=_quality(gaps, analysis.data_quality),
@@ -335,7 +338,7 @@ def _agreement(compared: Compared) -> str:
 
 
 def no_gaps(quality: DataQuality) -> str:
-    """What to say of data in which no gap was found: "No gaps" only where the workers' counts agree."""
+    """The sentence for data in which no gap was found: "No gaps" only where the workers' counts agree."""
     return NO_GAPS if quality.completeness.state == "complete" else NOT_KNOWN
 
 

@@ -45,6 +45,7 @@ _CAUSES: Final[Mapping[str, str]] = {
     "response_lengths": "response length, mean tokens",
     "training_speed": "training speed, relative",
     "engine_speed": "engine speed at equal batch sizes, relative",
+    "publish_every": "optimizer steps per weight update",
     "update_time": "weight update time in seconds",
 }
 _BASES: Final[Mapping[Basis, str]] = {"steady": "steady stretches", "whole": "whole runs"}

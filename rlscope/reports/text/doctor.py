@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
 from rlscope import format as fmt
-from rlscope.analysis.completeness import NOTICED_RATIO, Completeness, WorkerTime
+from rlscope.analysis.checkup import NOTICED_RATIO, Checkup, WorkerTime
 from rlscope.trace.imported import Certainty, Imported
 
 Status = Literal["there", "in part", "missing"]
@@ -49,7 +49,7 @@ _ANY_SAMPLE_FILES: Final = (
 )
 
 
-def pieces(run: Completeness) -> list[Piece]:
+def pieces(run: Checkup) -> list[Piece]:
     """Everything that answers need, in the order in which they need it."""
     found = [_steps(run), _gpus(run), *_times(run), _passes(run), _samples(run), _versions(run), _deliveries(run)]
     found += [_queue(run), _updates(run), _readings(run), _settings(run)]
@@ -92,7 +92,7 @@ def _piece(name: str, count: int, unit: str, adds: str, how: str) -> Piece:
     return Piece(name, "missing", f"no {unit}", adds, how)
 
 
-def _steps(run: Completeness) -> Piece:
+def _steps(run: Checkup) -> Piece:
     return _piece(
         "training steps",
         run.rows.get("train_steps", 0),
@@ -104,7 +104,7 @@ def _steps(run: Completeness) -> Piece:
     )
 
 
-def _gpus(run: Completeness) -> Piece:
+def _gpus(run: Checkup) -> Piece:
     assumed = [note for note in run.imported.notes if "pass --gpus" in note] if run.imported else []
     missing = [role for role in ("trainer", "sampler") if role not in run.roles and "colocated" not in run.roles]
     sides = list(dict.fromkeys([*run.roles_without_gpus, *missing]))
@@ -123,7 +123,7 @@ def _gpus(run: Completeness) -> Piece:
     return Piece("GPUs of both sides", "missing", found, "the verdict, which weighs both sides, and any layout", how)
 
 
-def _times(run: Completeness) -> list[Piece]:
+def _times(run: Checkup) -> list[Piece]:
     """One piece for each role whose workers lack a noticeable part of their time."""
     found: list[Piece] = []
     for role in sorted({worker.role for worker in run.workers}):
@@ -142,7 +142,7 @@ def _times(run: Completeness) -> list[Piece]:
     return found
 
 
-def _wrap(role: str, worker: WorkerTime, run: Completeness) -> str:
+def _wrap(role: str, worker: WorkerTime, run: Checkup) -> str:
     """The lines of code that would name the time of a worker: those of waits and work that it never recorded."""
     lines: list[str] = []
     if role != "trainer":
@@ -164,7 +164,7 @@ def _wrap(role: str, worker: WorkerTime, run: Completeness) -> str:
     return "; ".join(line for line in lines if line)
 
 
-def _passes(run: Completeness) -> Piece:
+def _passes(run: Checkup) -> Piece:
     count, name = run.rows.get("engine_steps", 0), "forward passes"
     if count and run.polled_engines:
         found = f"{count:,} rows, polled or from a log, of {fmt.counted(len(run.polled_engines), 'engine', 'engines')}"
@@ -174,20 +174,20 @@ def _passes(run: Completeness) -> Piece:
     return _piece(name, count, "engine rows", "batch sizes, the cost of a pass, and a recommended layout", how)
 
 
-def _samples(run: Completeness) -> Piece:
+def _samples(run: Checkup) -> Piece:
     how = (
         _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
         if run.imported
         else (
-            "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) and "
-            ".finish(reason)"
+            "hold a handle from run.sample(id, group_id=..., prompt_tokens=n) per request; call .tokens(n, version) "
+            "and .finish(reason)"
         )
     )
     adds = "staleness, response lengths, the long tail, and a recommended layout"
     return _piece("samples and their lengths", run.rows.get("samples", 0), "sample segments", adds, how)
 
 
-def _versions(run: Completeness) -> Piece:
+def _versions(run: Checkup) -> Piece:
     count, name = run.rows.get("samples", 0), "versions of the tokens"
     if not count:
         return Piece(name, "missing", "no samples", "staleness of every token", "comes with the samples")
@@ -198,7 +198,7 @@ def _versions(run: Completeness) -> Piece:
     return Piece(name, "in part" if run.known_versions else "missing", found, "staleness gained in flight", how)
 
 
-def _deliveries(run: Completeness) -> Piece:
+def _deliveries(run: Checkup) -> Piece:
     how = (
         _SAMPLE_FILES.get(run.imported.framework, _ANY_SAMPLE_FILES)
         if run.imported
@@ -208,7 +208,7 @@ def _deliveries(run: Completeness) -> Piece:
     return _piece("deliveries", run.rows.get("deliveries", 0), "deliveries", adds, how)
 
 
-def _queue(run: Completeness) -> Piece:
+def _queue(run: Checkup) -> Piece:
     how = (
         "record the next run with hooks (docs/frameworks.md)"
         if run.imported
@@ -217,7 +217,7 @@ def _queue(run: Completeness) -> Piece:
     return _piece("depth of the queue", run.rows.get("queue_depths", 0), "readings", "how full the queue was", how)
 
 
-def _updates(run: Completeness) -> Piece:
+def _updates(run: Checkup) -> Piece:
     name, found = "weight updates", f"{run.publications:,} published, {run.applications:,} applied"
     if "colocated" in run.roles and not run.publications:
         return Piece(name, "there", "the roles share their GPUs and publish nothing", "", "")
@@ -230,7 +230,7 @@ def _updates(run: Completeness) -> Piece:
     return Piece(name, "in part" if run.publications or run.applications else "missing", found, adds, how)
 
 
-def _readings(run: Completeness) -> Piece:
+def _readings(run: Checkup) -> Piece:
     how = (
         "pass the .wandb file, whose system metrics have them, and say whose GPUs they are with --gpu-owner 0-7=trainer"
         if run.imported
@@ -240,7 +240,7 @@ def _readings(run: Completeness) -> Piece:
     return _piece("readings of the GPUs", run.rows.get("gpu_samples", 0), "readings", adds, how)
 
 
-def _settings(run: Completeness) -> Piece:
+def _settings(run: Checkup) -> Piece:
     name, adds = "settings of the run", "limits that the model must know to predict another layout"
     if not run.missing_settings:
         return Piece(name, "there", "all that the model uses", "", "")

@@ -37,6 +37,12 @@ def source_words(imported: Imported) -> str:
     return f"imported from {imported.framework}'s {kinds}" if kinds else f"imported from {imported.framework}"
 
 
+def start_words(started_ns: int, imported: Imported | None) -> str:
+    """When a run started; that this is not known, for one whose files have no times."""
+    is_dated = imported is None or imported.clock == "wall"
+    return fmt.instant(started_ns) if is_dated else "at an unknown date"
+
+
 def origin_lines(imported: Imported | None) -> list[str]:
     """What a reader has to know of an imported run before its numbers, one sentence each; none for a recorded one."""
     if imported is None:
@@ -82,6 +88,13 @@ def _bad_lines(file: SourceFile) -> str:
 def counted_words(rates: Throughput) -> str:
     """That trained rates count prompts too, as the end of a note; empty where they count response tokens alone."""
     return "" if rates.counted_tokens is None else ", prompt and response tokens"
+
+
+def no_model_words(imported: Imported | None) -> str:
+    """What a model of an imported run would take, as a sentence after a space; empty for a recorded run."""
+    if imported is None:
+        return ""
+    return " A model takes the engines' logs (--engine-log) and the lengths of samples; see `rlscope doctor`."
 
 
 def next_data() -> str:

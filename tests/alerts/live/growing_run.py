@@ -6,8 +6,8 @@ import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
+from rlscope_otel.schema import TIMES
 
-from rlscope.alerts.live.files import MOMENTS
 from rlscope.alerts.metrics import METRICS
 from rlscope.alerts.types import Reduction, Rule, RuleSet, RuleWindow
 from tests.trace_folder import (
@@ -84,7 +84,7 @@ def arrivals(run: Path, seed: int, most_late_ns: int) -> list[tuple[int, Path]]:
     rng = random.Random(seed)
     found: list[tuple[int, Path]] = []
     for path in sorted(run.glob("*/*.parquet")):
-        first_ns = min(pq.read_table(path)[MOMENTS[path.parent.name][0]].to_pylist())
+        first_ns = min(pq.read_table(path)[TIMES[path.parent.name][0]].to_pylist())
         found.append((first_ns + int(rng.random() * most_late_ns), path))
     return sorted(found)
 
@@ -151,7 +151,7 @@ def _write_flushes(folder: Path, tables: dict[str, list[Row]]) -> dict[str, dict
     for table, rows in tables.items():
         flushes: dict[tuple[str, int], list[Row]] = {}
         for row in rows:
-            flushes.setdefault((row["worker_id"], row[MOMENTS[table][1]] // (FLUSH_S * S)), []).append(row)
+            flushes.setdefault((row["worker_id"], row[TIMES[table][1]] // (FLUSH_S * S)), []).append(row)
         sequences = dict.fromkeys(counts, 0)
         for name, flush in sorted(flushes):
             sequences[name] += 1

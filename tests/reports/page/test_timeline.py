@@ -74,7 +74,13 @@ def test_lanes_lie_below_one_another_with_more_room_between_roles():
 
 
 @pytest.mark.parametrize(
-    ("name", "short"), [("sampler-127", "sampler-127"), ("trainer-rollouts", "trainer-rollouts"), ("trainer-rollouts-7", "trainer-…louts-7"), ("", "")]
+    ("name", "short"),
+    [
+        ("sampler-127", "sampler-127"),
+        ("trainer-rollouts", "trainer-rollouts"),
+        ("trainer-rollouts-7", "trainer-…louts-7"),
+        ("", ""),
+    ],
 )
 def test_a_name_that_does_not_fit_loses_its_middle(name, short):
     assert short_name(name) == short

@@ -1,4 +1,4 @@
-"""What a run recorded of each thing that an answer needs, and what of it is missing. Facts only; the words are elsewhere.
+"""What a run holds of each thing that an answer needs, and what of it is missing. Facts only; the words are elsewhere.
 
 `rlscope doctor` turns them into the line of code, the flag or the file that would bring what is missing.
 """
@@ -42,7 +42,7 @@ class WorkerTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Completeness:
+class Checkup:
     """What is there of a run."""
 
     rows: Mapping[str, int]
@@ -65,7 +65,7 @@ class Completeness:
     imported: Imported | None
 
 
-def examine(run: OpenRun) -> Completeness:
+def examine(run: OpenRun) -> Checkup:
     """What is there of an open run."""
     extents = ask(run, "worker_extents")
     present = tuple(name for name in _SETTINGS if getattr(run.config, name) is not None)
@@ -75,7 +75,7 @@ def examine(run: OpenRun) -> Completeness:
     polled = run.connection.sql(
         "SELECT DISTINCT worker_id FROM engine_steps WHERE source IN ('sampled', 'log') ORDER BY worker_id"
     ).fetchall()
-    return Completeness(
+    return Checkup(
         rows=run.row_counts,
         workers=_worker_times(run, extents),
         roles=frozenset(extents["role"]),

@@ -1,0 +1,97 @@
+"""The commands on a file: what they write, where, and with which exit code."""
+
+from pathlib import Path
+from shutil import copy
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import rlscope
+from rlscope.cli import app
+from rlscope.errors import ImportFileError
+
+VERL = Path(__file__).parent / "fixtures" / "verl"
+VLLM = Path(__file__).parent / "fixtures" / "vllm" / "engine.log"
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+
+def test_import_writes_a_run_folder_that_every_command_takes(tmp_path: Path) -> None:
+    ended = invoke("import", VERL / "console.log", tmp_path / "run")
+    assert ended.exit_code == 0, ended.output
+    assert "console.log: 69 lines or records, 0 of them unreadable" in ended.stdout
+    assert invoke("query", tmp_path / "run", "training_steps").exit_code == 0
+    with rlscope.open(tmp_path / "run") as run:
+        assert len(run.query("training_steps")) == 60
+
+
+def test_import_refuses_a_folder_that_holds_something(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "kept").write_text("")
+    with pytest.raises(rlscope.RlscopeError, match="found something already there; expected a new or an empty folder"):
+        invoke("import", VERL / "console.log", tmp_path / "run")
+
+
+def test_import_needs_a_file_and_a_folder(tmp_path: Path) -> None:
+    assert invoke("import", VERL / "console.log").exit_code == 2
+
+
+def test_the_page_of_a_file_goes_into_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended = invoke("analyze", VERL / "console.log")
+    assert ended.exit_code == 0
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "wrote report.html" in ended.stderr
+    assert "imported from verl&#39;s console log" in page and "As verl reports it" in page
+    assert not list(VERL.glob("*.html"))
+
+
+def test_questions_are_asked_of_a_file_where_it_lies() -> None:
+    with rlscope.open(VERL / "metrics.jsonl") as run:
+        assert run.query("reported_values").height > 0
+        assert run.sql("SELECT count(*) AS steps FROM train_steps")["steps"].to_list() == [60]
+
+
+def test_the_log_of_an_engine_joins_the_steps(tmp_path: Path) -> None:
+    """Neither names a zone or a day of the other: both begin together, which is said."""
+    ended = invoke("import", VERL / "console.log", tmp_path / "run", "--engine-log", VLLM, "--gpus-per-engine", "2")
+    assert ended.exit_code == 0, ended.output
+    with rlscope.open(tmp_path / "run") as run:
+        roles = run.sql("SELECT role, sum(gpu_count) AS gpus FROM workers GROUP BY role ORDER BY role").rows()
+        assert roles == [("sampler", 2), ("trainer", 1)]
+        assert run.sql("SELECT count(*) AS n FROM engine_steps WHERE source = 'log'")["n"][0] > 0
+        assert run.sql("SELECT count(*) AS n FROM activities WHERE worker_id = 'sampler'")["n"][0] == 0
+
+
+def test_a_wrong_framework_is_an_error_that_says_what_is_missing() -> None:
+    with pytest.raises(ImportFileError, match="found none of the names that openrlhf gives to its metrics"):
+        invoke("analyze", VERL / "console.log", "--as", "openrlhf")
+
+
+def test_a_folder_with_two_forms_of_one_run_takes_the_one_with_times(tmp_path: Path) -> None:
+    for name in ("console.log", "run.wandb", "metrics.jsonl"):
+        copy(VERL / name, tmp_path)
+    analysis = rlscope.analyze(tmp_path)
+    imported = analysis.data_quality.imported
+    assert imported is not None and imported.carriers == ("wandb",)
+    assert analysis.run.run_id == tmp_path.name
+
+
+def test_the_doctor_names_what_lies_beside_a_file(tmp_path: Path) -> None:
+    copy(VERL / "console.log", tmp_path)
+    copy(VLLM, tmp_path / "vllm.log")
+    ended = invoke("doctor", tmp_path / "console.log")
+    assert ended.exit_code == 0
+    words = " ".join(ended.stdout.split())
+    assert "+ training steps: 60 training steps" in words
+    assert "vllm.log: vLLM engine log; pass it with --engine-log" in words
+    assert "time of the sampler workers" in words and "is in no recorded state" in words
+
+
+def test_the_doctor_of_a_recorded_run_names_lines_of_code() -> None:
+    trace = Path(__file__).parents[2] / "sample_traces" / "starved_trainer"
+    found = {piece.name: piece for piece in rlscope.doctor(trace)}
+    assert found["deliveries"].status == "there"
+    assert found["readings of the GPUs"].how == "pass gpu_interval_s=1.0 to rlscope_otel.start_run"

@@ -1,0 +1,60 @@
+"""One run of the example pipeline, recorded by the hooks and logged by verl's own Tracking: both say the same."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlscope.analysis.result import AnalysisResult
+from rlscope.api import analyze
+
+pytestmark = pytest.mark.frameworks
+
+REPOSITORY = Path(__file__).parents[3]
+TIME_LIMIT_S = 300
+TINY = ("--batch", "16", "--group", "4", "--slots", "8", "--queue-capacity", "32", "--width", "32", "--layers", "1")
+FLAGS = (*TINY, "--steps", "40", "--slow-sampler", "2", "--eval-every", "10", "--checkpoint-every", "20", "--no-pin")
+AGREE_RATIO = 0.005
+"""Of the time that the steps took: what docs/importers.md promises of each phase."""
+SHOWN = ("waiting_for_samples", "train", "eval", "checkpoint", "publishing_weights", "reward")
+
+
+@pytest.fixture(scope="module")
+def logged(tmp_path_factory):
+    if importlib.util.find_spec("verl") is None:
+        pytest.skip("verl is not installed: make pipelines installs it into .venv-frameworks")
+    folder = tmp_path_factory.mktemp("logged")
+    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(folder / "metrics.jsonl")}
+    command = [sys.executable, "-m", "examples.pipeline_rl", str(folder / "run"), *FLAGS]
+    with (folder / "run.log").open("w") as log:
+        subprocess.run(
+            [*command, "--verl-metrics", "console,file"],
+            cwd=REPOSITORY,
+            env=environment,
+            stdout=log,
+            timeout=TIME_LIMIT_S,
+            check=True,
+        )
+    return folder
+
+
+def trainer_seconds(result: AnalysisResult) -> dict[str, float]:
+    """Seconds of the trainer in each state but its start-up, which verl does not log."""
+    own = [state for state in result.ledger.states if state.role == "trainer" and state.state != "startup"]
+    return {name: sum(state.gpu_s for state in own if state.state == name) for name in (*SHOWN, "unattributed")}
+
+
+@pytest.mark.parametrize("name", ["run.log", "metrics.jsonl"])
+def test_each_state_of_the_trainer_agrees_with_what_the_hooks_recorded(logged: Path, name: str) -> None:
+    recorded = trainer_seconds(analyze(logged / "run").result)
+    imported = trainer_seconds(analyze(logged / name).result)
+    steps_s = sum(imported.values())
+    for state in SHOWN:
+        assert imported[state] == pytest.approx(recorded[state], abs=AGREE_RATIO * steps_s), state
+
+
+def test_both_name_the_same_bottleneck(logged: Path) -> None:
+    assert analyze(logged / "run.log").verdict.bottleneck == analyze(logged / "run").verdict.bottleneck == "samplers"

@@ -1,0 +1,203 @@
+"""The page as a reader meets it: its length, what folds and opens again, and whether labels and colours can be read."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rlscope.pipeline import analyze
+from rlscope.reports.page.html import render
+from tests.reports.model_fixture import changing_model
+from tests.reports.page.test_browser import CONTRASTS
+from tests.reports.timeline_fixture import timeline_analysis
+
+SAMPLES = Path(__file__).parents[3] / "sample_traces"
+NAMES = ("vllm_trl", "synchronous", "made")
+OPEN_PX = {1280: 5_000, 390: 8_000}
+"""The most that a page may be high before anything is unfolded, by its width."""
+pytestmark = pytest.mark.browser
+
+LABELS = """() => {
+    const poor = [];
+    for (const chart of document.querySelectorAll('.chart')) {
+        const svg = chart.querySelector('svg');
+        if (!svg || !chart.checkVisibility()) continue;
+        const name = chart.closest('figure').id, edge = chart.getBoundingClientRect();
+        const seen = [...svg.querySelectorAll('text')].filter(text =>
+            text.textContent.trim() && text.getAttribute('opacity') !== '0');
+        const boxes = seen.map(text => [text.textContent, text.getBoundingClientRect()]);
+        boxes.forEach(([words, box], n) => {
+            if (box.left < edge.left - 1 || box.right > edge.right + 1 || box.bottom > edge.bottom + 2)
+                poor.push(`${name}: "${words}" is cut`);
+            for (const [others, other] of boxes.slice(n + 1)) {
+                // A label lies twice on the same place: its outline, and its words.
+                if (words === others && Math.abs(box.left - other.left) < 3) continue;
+                const wide = Math.min(box.right, other.right) - Math.max(box.left, other.left);
+                const high = Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top);
+                if (wide > 1 && high > 3) poor.push(`${name}: "${words}" lies over "${others}"`);
+            }
+        });
+        for (const axis of svg.querySelectorAll('.role-axis-label')) {
+            const labels = [...axis.querySelectorAll('text')]
+                .filter(text => text.getAttribute('opacity') !== '0').map(text => text.textContent).filter(Boolean);
+            if (labels.some((label, n) => label === labels[n - 1])) poor.push(`${name}: ${labels} has a label twice`);
+        }
+    }
+    return poor;
+}"""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("reading")
+    made = {name: analyze(SAMPLES / name) for name in NAMES if name != "made"}
+    made["made"] = replace(timeline_analysis(), model=changing_model())
+    for name, analysis in made.items():
+        (folder / f"{name}.html").write_text(render(analysis), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def drawn(browser, files):
+    """Each page once, with every chart drawn; nothing is unfolded."""
+    opened = {}
+
+    def page(name, width=1280):
+        if name not in opened:
+            opened[name] = browser.new_page(viewport={"width": width, "height": 800})
+            opened[name].set_default_timeout(20_000)
+            opened[name].goto((files / f"{name}.html").as_uri())
+            opened[name].wait_for_selector("html[data-charts=all]", state="attached")
+        sheet = opened[name]
+        sheet.emulate_media(color_scheme="light", media="screen")
+        sheet.set_viewport_size({"width": width, "height": 800})
+        unfold(sheet, is_open=False)
+        return sheet
+
+    yield page
+    for sheet in opened.values():
+        sheet.close()
+
+
+def unfold(page, *, is_open):
+    page.evaluate("to => document.querySelectorAll('details').forEach(each => { each.open = to; })", is_open)
+    # The charts take their new width in the frame after.
+    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
+    page.wait_for_function("""() => [...document.querySelectorAll('.chart')].every(chart => {
+        const svg = chart.querySelector('svg');
+        return !svg || !chart.checkVisibility() || Math.abs(svg.clientWidth - chart.clientWidth) < 4;
+    })""")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", OPEN_PX)
+def test_the_open_page_stays_short(drawn, name, width):
+    page = drawn(name, width)
+    assert page.evaluate("() => document.documentElement.scrollHeight") <= OPEN_PX[width]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_answers_come_in_the_order_of_a_readers_questions(drawn, name):
+    page = drawn(name)
+    order = ["verdict", "workers", "findings", "staleness", "engines", "lengths", "queue", "layouts"]
+    sections = page.evaluate("() => [...document.querySelectorAll('main > section')].map(each => each.id)")
+    assert sections[: len(order)] == order
+    assert all(page.locator(f"#{each}.folds > details").count() == 1 for each in sections[len(order) :])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("width", OPEN_PX)
+def test_no_label_of_a_chart_is_cut_or_lies_over_another_and_no_axis_says_a_number_twice(drawn, name, width):
+    page = drawn(name, width)
+    unfold(page, is_open=True)
+    assert page.evaluate(LABELS) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_stands_out_from_its_ground_in_both_schemes_and_unfolded_too(drawn, name, scheme):
+    page = drawn(name)
+    unfold(page, is_open=True)
+    page.emulate_media(color_scheme=scheme)
+    assert page.evaluate(CONTRASTS) == []
+
+
+def test_a_link_and_an_address_open_what_they_lead_into(drawn):
+    page = drawn("made")
+    page.locator("nav a[href='#glossary']").click()
+    page.locator("#glossary .folded").wait_for(state="visible")
+    page.evaluate("location.hash = '#query-worker_timeline'")
+    page.locator("#query-worker_timeline pre").wait_for(state="visible")
+    assert page.locator("#queries > details").get_attribute("open") is not None
+
+
+def test_what_was_open_is_open_after_a_reload(drawn):
+    page = drawn("made")
+    page.evaluate("() => history.replaceState(null, '', location.pathname)")
+    page.locator("#throughput > details > summary").click()
+    page.locator("#figure-step-phases, #figure-throughput").first.wait_for(state="visible")
+    page.reload()
+    page.wait_for_selector("html[data-charts=all]", state="attached")
+    assert page.locator("#throughput > details").get_attribute("open") is not None
+    assert page.locator("#glossary > details").get_attribute("open") is None
+
+
+def test_print_shows_what_is_folded_and_leaves_it_folded(drawn):
+    page = drawn("made")
+    page.emulate_media(media="print")
+    assert page.locator("#figure-gap .chart svg").is_visible() and page.locator("#glossary dl").is_visible()
+    page.evaluate("() => window.dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("details.fold:not([open])").count() == 0
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert page.locator("details.fold[open]").count() == 0
+
+
+def test_the_keyboard_switches_the_bars_to_the_whole_run_and_back(drawn):
+    page = drawn("made")
+    bars = [page.locator(f".spent .of-{stretch}") for stretch in ("steady", "whole")]
+    assert [each.is_visible() for each in bars] == [True, False]
+    page.locator(".spent input[value=steady]").focus()
+    page.keyboard.press("ArrowRight")
+    assert [each.is_visible() for each in bars] == [False, True]
+    page.keyboard.press("ArrowLeft")
+    assert [each.is_visible() for each in bars] == [True, False]
+
+
+def test_the_tab_key_reaches_every_control_in_sight(drawn):
+    page = drawn("made")
+    unfold(page, is_open=False)
+    wanted = page.evaluate("""() => [...document.querySelectorAll('a[href], button, summary, .zooms, input')]
+        .filter(each => each.checkVisibility() && !(each.type === 'radio' && !each.checked)).length""")
+    page.evaluate("""() => {
+        window.reached = new Set();
+        document.addEventListener('focusin', event => reached.add(event.target));
+        document.activeElement.blur();
+    }""")
+    for _ in range(wanted + 20):
+        page.keyboard.press("Tab")
+    missed = page.evaluate("""() => [...document.querySelectorAll('a[href], button, summary, .zooms, input')]
+        .filter(each => each.checkVisibility() && !(each.type === 'radio' && !each.checked) && !reached.has(each))
+        .map(each => each.outerHTML.slice(0, 90))""")
+    assert missed == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_chart_has_a_text_alternative_and_its_numbers(drawn, name):
+    page = drawn(name)
+    unfold(page, is_open=True)
+    for figure in page.locator("figure:has(.chart)").all():
+        described = figure.locator(".chart").get_attribute("aria-label") or ""
+        title = figure.locator("figcaption h3").text_content()
+        assert title in described
+        assert figure.locator("details.numbers tbody tr").count() >= 1
+
+
+def test_without_scripts_folds_open_and_the_switch_works(browser, files):
+    context = browser.new_context(java_script_enabled=False, viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    page.goto((files / "made.html").as_uri())
+    page.locator("#glossary summary").click()
+    assert page.locator("#glossary dl").is_visible()
+    page.locator(".spent input[value=whole]").check()
+    assert page.locator(".spent .of-whole").is_visible() and not page.locator(".spent .of-steady").is_visible()
+    context.close()

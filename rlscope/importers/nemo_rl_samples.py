@@ -12,9 +12,10 @@ from typing import Any, Final, cast
 from rlscope.errors import ImportFileError
 from rlscope.importers.importer import Importer, Progress, Source
 from rlscope.importers.lines import LONGEST_RECORD_BYTES, LogFile
-from rlscope.importers.target import ImportOptions, ImportTarget
+from rlscope.importers.target import ImportOptions, ImportTarget, StepTimes
 from rlscope.trace.imported import Certainty
 
+_TRAINER_ID: Final = "policy"
 _FILE: Final = re.compile(r"train_data_step(\d+)\.jsonl$")
 
 
@@ -62,46 +63,41 @@ def _read_step(path: Path, target: ImportTarget, progress: Progress) -> None:
     step = _step(path)
     times = target.steps[step]
     file = LogFile(path, progress, LONGEST_RECORD_BYTES)
-    group_size = target.setting("group_size")
     for order, record in enumerate(file.records()):
         total, output = _only(record.get("input_lengths")), _sampled_tokens(record)
         if not isinstance(total, int) or output is None or output > total:
             file.bad_lines += 1
             continue
-        # Only the weights of a synchronous step are certain to have sampled it.
-        runs = [{"version": times.version, "start": 0, "end": output}] if times.is_synchronous and output else []
         index = record.get("idx", order)
         name = f"{step}-{index}"
-        target.add(
-            "samples",
-            {
-                "sample_id": name,
-                "segment": 0,
-                "group_id": _group(step, index, group_size),
-                "worker_id": target.samplers_id,
-                "finished_ns": times.generated_ns,
-                "prompt_tokens": total - output,
-                "output_tokens": output,
-                "versions": runs,
-                "version_source": "segment",
-            },
-        )
-        reward, advantage = (_only(record.get(key)) for key in ("rewards", "advantages"))
-        target.add(
-            "deliveries",
-            {
-                "sample_id": name,
-                "worker_id": "policy",
-                "queued_ns": times.generated_ns,
-                "taken_ns": times.trained_ns,
-                "outcome": "trained",
-                "step": step,
-                "consumer_version": times.version,
-                "reward": _real(reward),
-                "advantage": _real(advantage),
-            },
-        )
+        # Only the weights of a synchronous step are certain to have sampled it.
+        runs = [{"version": times.version, "start": 0, "end": output}] if times.is_synchronous and output else []
+        sample: dict[str, object] = {
+            "sample_id": name,
+            "segment": 0,
+            "group_id": _group(step, index, target.setting("group_size")),
+            "worker_id": target.samplers_id,
+            "finished_ns": times.generated_ns,
+            "prompt_tokens": total - output,
+            "output_tokens": output,
+            "versions": runs,
+            "version_source": "segment",
+        }
+        target.add("samples", sample)
+        target.add("deliveries", {"sample_id": name, "step": step, **_delivery(record, times)})
     target.add_file("jsonl", file.source())
+
+
+def _delivery(record: Mapping[str, Any], times: StepTimes) -> dict[str, object]:
+    return {
+        "worker_id": _TRAINER_ID,
+        "queued_ns": times.generated_ns,
+        "taken_ns": times.trained_ns,
+        "outcome": "trained",
+        "consumer_version": times.version,
+        "reward": _real(_only(record.get("rewards"))),
+        "advantage": _real(_only(record.get("advantages"))),
+    }
 
 
 def _group(step: int, index: object, group_size: object) -> str | None:

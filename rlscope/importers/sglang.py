@@ -49,7 +49,7 @@ _KEPT_TIMES: Final = 64
 _LONGEST_PREFILLS: Final = 5
 """Time beside the decode passes that is longer than so many median prefills was idle."""
 _SLOWEST_RATIO: Final = 3
-"""A gap without a prefill that is so many times as long as its passes take held a pause."""
+"""A gap without a prefill that is longer than its passes take, by this factor, held a pause."""
 _STRETCH_ROWS: Final = 10_000
 """A stretch of lines is placed at the latest after so many, so that memory does not grow with the log."""
 _FINEST_NS: Final = 50_000_000

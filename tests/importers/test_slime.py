@@ -115,9 +115,9 @@ def test_rollouts_end_where_their_numbers_are_printed(tmp_path: Path) -> None:
 def test_between_two_rollouts_samplers_have_no_requests(tmp_path: Path) -> None:
     run = imported(tmp_path, *run_lines(SEPARATE))
     states = {name: seconds / 8 for name, seconds in ledger_s(run.folder)["rollout"].items()}
-    # 16 s from the end of one rollout to the start of the next, of which weights are applied for 3 s.
+    # 16 s from the end of one rollout to the start of the next; in the last of them weights are applied.
     assert states["generating"] == pytest.approx(60.0)
-    assert states["no_requests"] == pytest.approx(13.0)
+    assert states["no_requests"] == pytest.approx(15.0)
 
 
 def test_what_a_pass_costs_is_said_to_be_unknown_only_without_the_engines_lines(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Charts of the model result: lost throughput, other layouts, and forward pass time."""
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import altair as alt
 import polars as pl
@@ -119,7 +119,7 @@ def frontier(frame: pl.DataFrame, run: RunFacts) -> Chart:
     onward = (
         alt.Chart(ends).mark_rule(color=PLAIN, strokeWidth=1.5, aria=False).encode(x="from:Q", x2="to:Q", y="rate:Q")
     )
-    return layered(onward, *drawn.layer).properties(height=HEIGHT + 10)
+    return alt.LayerChart(layer=[onward, *drawn.layer]).properties(height=HEIGHT + 10)
 
 
 def pass_curve(frame: pl.DataFrame, run: RunFacts) -> Chart:
@@ -201,7 +201,8 @@ def _named(rows: pl.DataFrame, every: pl.DataFrame, x: alt.X, y: alt.Y, *, is_cu
 
     Towards the right edge it ends at the ring, and where the ring is near the axis it is beside it.
     """
-    column = str(x.to_dict()["field"])
+    channel: Any = x.to_dict()
+    column = str(channel["field"])
     values = every[column].drop_nulls().unique()
     is_right = 2 * int((values < rows[column][0]).sum()) >= len(values)
     highest = float(every["tokens_per_s"].max() or 1.0)  # pyright: ignore[reportArgumentType]
@@ -210,7 +211,7 @@ def _named(rows: pl.DataFrame, every: pl.DataFrame, x: alt.X, y: alt.Y, *, is_cu
     dx = (-13 if is_right else 13) if is_low else (8 if is_right else -8)
     dy = 0 if is_low else 19 if is_current else -15
     label = alt.Chart(rows).encode(x=x, y=y, text="which:N")
-    words = {"align": side, "dx": dx, "dy": dy, "fontWeight": 600}
+    words: dict[str, Any] = {"align": side, "dx": dx, "dy": dy, "fontWeight": 600}
     return [
         label.mark_text(stroke=PAGE, strokeWidth=4, strokeJoin="round", aria=False, **words),
         label.mark_text(**words),

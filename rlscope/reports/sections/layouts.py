@@ -47,7 +47,8 @@ def layouts_section(analysis: AnalysisResult) -> LayoutsSection:
 _SWEEP: Final = Figure(
     "Modelled throughput by layout",
     "Points: modelled medians with 90% intervals; a line joins layouts that differ in the axis alone. Gains "
-    "are computed draw by draw, so their intervals are narrower. Crosses: infeasible. Healthy: the current layout is at the top.",
+    "are computed draw by draw, so their intervals are narrower. Crosses: infeasible. "
+    "Healthy: the current layout is at the top.",
     "", "tokens_per_s", charts.sweep, "no other layout is feasible", False, ASKED_OF_A_STRETCH,
 )  # fmt: skip
 _FRONTIER: Final = Figure(

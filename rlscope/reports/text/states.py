@@ -1,7 +1,8 @@
 """The states of the ledger for a reader: a label, a meaning, and the same colour in every chart.
 
 Blues and greens are work, hollow green is work for samples that were dropped, oranges and reds are waits, purples are
-weight updates, greys are housekeeping or unknown. The hues can be told apart with the common kinds of colour blindness, and every chart has its numbers as a table.
+weight updates, greys are housekeeping or unknown. The hues can be told apart with the common kinds of colour
+blindness, and every chart has its numbers as a table.
 """
 
 from typing import Final, Literal, NamedTuple

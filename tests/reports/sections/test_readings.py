@@ -1,0 +1,183 @@
+"""Captions and frames that the facts of a run choose: what they say on both sides of each threshold."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from rlscope.analysis.result import SteadyWindow, Throughput
+from rlscope.reports.charts.encoding import shown_from_s
+from rlscope.reports.charts.timeline import with_discarded
+from rlscope.reports.sections.engines import batch_reading, kv_reading, waiting_reading
+from rlscope.reports.sections.ledger import gpu_use_frame
+from rlscope.reports.sections.lengths import outcomes_reading
+from rlscope.reports.sections.queue import depth_sentence
+from rlscope.reports.sections.throughput import per_gpu_facts, phases_frame, rates_reading
+from rlscope.reports.sections.training import metrics_frame
+from rlscope.reports.text.brief import brief_of
+from rlscope.reports.text.verdict import margin
+from tests.reports.analysis_fixture import STARTED_NS, empty_analysis, full_analysis
+
+SECOND = 10**9
+
+
+def kv(used, capacity=1_000):
+    return pl.DataFrame({"kv_used_mean_tokens": [0.0, used], "kv_capacity_tokens": [capacity, capacity]})
+
+
+def batches(mean, most):
+    return pl.DataFrame({"running_mean": [mean, mean], "running_max": [most, 1]})
+
+
+@pytest.mark.parametrize(
+    ("used", "most", "limit", "said"),
+    [
+        (900.0, 32, 32, "The KV cache is up to 90.0% full: more KV cache or more engines would help."),
+        (899.0, 32, 32, "the KV cache is at most 89.9% full: the limit holds requests back, not memory."),
+        (899.0, 31, 32, "The KV cache is at most 89.9% full: memory does not hold them back."),
+        (899.0, 32, None, "The KV cache is at most 89.9% full: memory does not hold them back."),
+        (None, 32, 32, "is unknown: no engine reported its KV cache and its capacity."),
+    ],
+)
+def test_what_holds_requests_back_is_read_from_the_cache_and_the_limit(used, most, limit, said):
+    cache = None if used is None else kv(used)
+    assert said in waiting_reading(cache, batches(8.0, most), limit)
+
+
+@pytest.mark.parametrize(
+    ("used", "said"), [(900.0, "requests wait or are preempted"), (899.0, "memory does not limit")]
+)
+def test_the_cache_limits_the_batch_only_where_it_is_full(used, said):
+    assert said in kv_reading(kv(used))
+
+
+@pytest.mark.parametrize(("mean", "said"), [(29.0, "at or above the smallest"), (28.0, "below the smallest")])
+def test_the_mean_batch_is_set_against_the_efficient_one(mean, said):
+    assert said in batch_reading(batches(mean, 32), 29)
+    assert ("too few requests arrive" in batch_reading(batches(mean, 32), 29)) == (mean < 29)
+
+
+@pytest.mark.parametrize(
+    ("median", "said"),
+    [
+        (0.03, "less than 1 of 100 samples: mostly empty, so samplers set the pace."),
+        (10.0, "less than 10 of 100 samples: mostly empty, so samplers set the pace."),
+        (11.0, "less than 11 of 100 samples."),
+        (89.0, "less than 89 of 100 samples."),
+        (90.0, "less than 90 of 100 samples: mostly full, so trainers set the pace."),
+    ],
+)
+def test_a_queue_is_said_to_be_empty_or_full_by_its_median(median, said):
+    frame = pl.DataFrame({"depth_mean_samples": [median] * 3, "capacity_samples": [100] * 3})
+    assert depth_sentence(frame).endswith(said)
+    assert depth_sentence(None) == ""
+
+
+@pytest.mark.parametrize(("generated", "is_said"), [(1_100.0, True), (1_099.0, False)])
+def test_more_generated_than_trained_is_said_from_10_percent_on(generated, is_said):
+    analysis = replace(full_analysis(), throughput=Throughput(1_000.0, 1_000.0, generated))
+    assert ("times as many tokens are generated" in rates_reading(analysis)) == is_said
+
+
+def test_the_share_of_tokens_that_were_not_trained_on_is_said():
+    rows = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [34, 66]})
+    assert "Hatched: 66.0% of the tokens" in outcomes_reading({"delivery_outcomes": rows})
+    assert "All tokens that left" in outcomes_reading({"delivery_outcomes": rows.head(1)})
+
+
+@pytest.mark.parametrize(("start_s", "shown_s"), [(63.0, 0.0), (64.0, 64.0)])
+def test_charts_over_time_fold_a_start_up_of_more_than_5_percent(start_s, shown_s):
+    run = replace(full_analysis().run, duration_s=1_260.0)
+    window = SteadyWindow(STARTED_NS + round(start_s * SECOND), STARTED_NS + 1_000 * SECOND, 1, 9)
+    assert shown_from_s(replace(run, window=window)) == shown_s
+    assert shown_from_s(replace(run, window=None)) == 0.0
+
+
+def test_the_dropped_share_of_generation_is_a_state_of_its_own_and_no_time_is_lost():
+    columns = ["lane", "role", "state", "reason", "label", "share_ratio", "start_s"]
+    states = pl.DataFrame(
+        [
+            (0, "trainer", "generating", None, "generating", 0.5, 0.0),
+            (1, "sampler", "decoding", None, "decoding", 0.5, 0.0),
+            (1, "sampler", "prefilling", None, "prefilling", 0.25, 0.0),
+            (1, "sampler", "no_requests", "samples", "no requests", 0.25, 0.0),
+        ],
+        schema=columns,
+        orient="row",
+        schema_overrides={"reason": pl.String},
+    )
+    drawn = with_discarded(states, 0.8)
+    shares = {(lane, state): share for lane, state, share in drawn.select("lane", "state", "share_ratio").rows()}
+    assert shares == {
+        (0, "generating"): 0.5,
+        (1, "decoding"): pytest.approx(0.1),
+        (1, "prefilling"): pytest.approx(0.05),
+        (1, "no_requests"): 0.25,
+        (1, "discarded"): pytest.approx(0.6),
+    }
+    assert with_discarded(states, 0.0).equals(states)
+
+
+def test_a_step_is_divided_into_phases_and_what_none_of_them_covers():
+    costs = pl.DataFrame(
+        {"step": [1, 2], "trainer_gpus": [2, 2], "train_gpu_s": [2.0, 4.0], "logprobs_gpu_s": [0.0, 1.0],
+         "wait_gpu_s": [9.0, 2.0], "publish_gpu_s": [0.0, 1.0], "other_gpu_s": [0.0, 0.0]}
+    )  # fmt: skip
+    steps = pl.DataFrame({"step": [1, 2], "period_s": [None, 5.0]}, schema_overrides={"period_s": pl.Float64})
+    run = replace(full_analysis().run, window=SteadyWindow(0, 1, 2, 2))
+    rows = phases_frame({"trainer_steps": costs, "training_steps": steps}, run).drop("period_s").rows(named=True)
+    assert rows == [
+        {"step": 2, "train_s": 2.0, "logprobs_s": 0.5, "wait_s": 1.0, "publish_s": 0.5, "other_s": 0.0, "rest_s": 1.0}
+    ]
+
+
+def test_gpu_hours_count_every_worker_from_its_start_and_unreported_metrics_have_no_band():
+    steps = pl.DataFrame(
+        {"step": [1, 2], "end_ns": [3_600 * SECOND, 7_200 * SECOND], "loss": [1.0, 0.5], "entropy": [None, None]}
+    )
+    extents = pl.DataFrame({"start_ns": [0, 3_600 * SECOND], "end_ns": [9_999 * SECOND] * 2, "gpu_count": [1, 4]})
+    frame = metrics_frame({"training_metrics": steps, "worker_extents": extents})
+    assert frame.rows(named=True) == [
+        {"step": 1, "gpu_hours": 1.0, "loss": 1.0},
+        {"step": 2, "gpu_hours": 6.0, "loss": 0.5},
+    ]
+    assert metrics_frame({"training_metrics": steps.drop("loss")}) is None
+
+
+def test_gpu_use_is_weighted_by_the_time_read_and_unknown_where_it_was_not():
+    read = pl.DataFrame(
+        {"worker_id": ["t0", "t1", "e0"], "state": ["train", "train", "engine_rows"], "read_s": [1.0, 3.0, 2.0],
+         "busy_ratio": [1.0, 0.6, 0.5], "sm_active_ratio": [0.4, None, None]}
+    )  # fmt: skip
+    extents = pl.DataFrame({"worker_id": ["t0", "t1", "e0"], "role": ["trainer", "trainer", "sampler"]})
+    rows = gpu_use_frame({"gpu_agreement": read, "worker_extents": extents}).rows()
+    assert rows == [("sampler", "engine_rows", 2.0, 0.5, None), ("trainer", "train", 4.0, pytest.approx(0.7), 0.4)]
+    assert gpu_use_frame({}) is None
+
+
+def test_a_million_trained_tokens_have_a_price_where_the_run_has_one():
+    analysis = replace(full_analysis(), throughput=Throughput(None, 1_000.0, None))
+    run = replace(analysis.run, n_gpus=36, gpu_hour_price=None)
+    assert [fact.value for fact in per_gpu_facts(replace(analysis, run=run))] == ["27.8 tokens/s", "10"]
+    priced = per_gpu_facts(replace(analysis, run=replace(run, gpu_hour_price=2.5, currency="EUR")))[1]
+    assert (priced.name, priced.note) == ("Price of 1M trained tokens", "10 GPU-hours, measured")
+    assert "25" in priced.value
+    assert per_gpu_facts(empty_analysis()) == []
+
+
+def test_the_steady_bars_of_a_role_add_up_and_split_generation_by_what_was_dropped():
+    analysis = full_analysis()
+    outcomes = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [25, 75]})
+    brief = brief_of(replace(analysis, answers={**analysis.answers, "judged_outcomes": outcomes}))
+    trainer, sampler = brief.steady_roles
+    assert sum(part.share_ratio for part in sampler.parts) == pytest.approx(1.0)
+    shares = {part.state.name: part.share_ratio for part in sampler.parts}
+    made = sum(shares[name] for name in ("decoding", "mixed_passes", "prefilling", "between_passes"))
+    assert shares["discarded"] == pytest.approx(3.0 * made)
+    assert "discarded" not in {part.state.name for part in trainer.parts} and "startup" not in shares
+    assert brief_of(empty_analysis()).steady_roles == []
+
+
+def test_the_margin_names_the_next_cause():
+    assert margin(full_analysis()) == "It cost 892 GPU-s; the next cause, weight updates, 96.1 GPU-s."
+    assert margin(empty_analysis()) == ""

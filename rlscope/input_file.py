@@ -28,6 +28,8 @@ _NAME: Final = r"(?:[A-Za-z0-9_-]+|\"[^\"]*\"|'[^']*')"
 _NAMES: Final = re.compile(_NAME)
 _KEY: Final = re.compile(rf"\s*({_NAME}(?:\s*\.\s*{_NAME})*)\s*=")
 _YAML: Final = (".yaml", ".yml")
+_MOST_NODES: Final = 100_000
+"""Of a YAML file: a file of rules has hundreds."""
 _LONGEST_FOUND: Final = 60
 """Characters of a value that an error repeats."""
 
@@ -167,6 +169,8 @@ def _parse_toml(text: str, name: str, kind: FileKind) -> Source:
         line = re.search(r"at line (\d+)", str(error))
         number = int(line[1]) if line else max(1, len(text.splitlines()))  # else it says: at the end of the document
         raise _unreadable(f"{name}:{number}", kind, "TOML", str(error)) from error
+    except RecursionError as error:
+        raise _unreadable(name, kind, "TOML", "nested too deep") from error
     return Source(name, kind, document, _toml_lines(text))
 
 
@@ -218,7 +222,11 @@ def _parse_yaml(text: str, name: str, kind: FileKind) -> Source:
 
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not _is_bounded(root):
+            raise _unreadable(name, kind, "YAML", f"more than {_MOST_NODES:,} values with its aliases written out")
         document = yaml.safe_load(text)
+    except RecursionError as error:
+        raise _unreadable(name, kind, "YAML", "nested too deep") from error
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{name}:{mark.line + 1}" if mark else name
@@ -229,6 +237,21 @@ def _parse_yaml(text: str, name: str, kind: FileKind) -> Source:
     if not isinstance(document, dict):
         raise _unreadable(f"{name}:1", kind, "YAML", f"a {type(document).__name__} at its top, not a mapping")
     return Source(name, kind, cast("Mapping[str, object]", document), dict(_yaml_lines(root, ())))
+
+
+def _is_bounded(root: object) -> bool:
+    """Whether a document stays small when every alias is written out; one that holds itself does not."""
+    import yaml
+
+    waiting, seen = [root], 0
+    while waiting and seen <= _MOST_NODES:
+        node = waiting.pop()
+        seen += 1
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            waiting += [each for pair in node.value for each in pair]
+    return seen <= _MOST_NODES
 
 
 def _yaml_lines(node: object, place: Place) -> Iterator[tuple[Place, int]]:

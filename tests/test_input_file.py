@@ -156,3 +156,23 @@ def test_what_fits_is_returned_as_its_model() -> None:
 def test_a_schema_is_described_without_the_width_of_a_column() -> None:
     wide = json_schema(TypeAdapter(Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]))
     assert describe(wide, wide) == "a whole number"
+
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_yaml", "why"),
+    [
+        (BOMB, True, "more than 100,000 values with its aliases written out"),
+        ("a: &a [*a]", True, "more than 100,000 values with its aliases written out"),
+        ("[" * 20_000, True, "nested too deep"),
+        ("a = " + "[" * 20_000, False, "nested too deep"),
+    ],
+    ids=["bomb", "a list that holds itself", "YAML of brackets", "TOML of brackets"],
+)
+def test_a_file_that_would_fill_the_memory_or_the_stack_is_refused(text: str, is_yaml: bool, why: str) -> None:
+    with pytest.raises(RlscopeError, match=why):
+        parse_source(text, "menu", KIND, is_yaml=is_yaml)

@@ -17,8 +17,6 @@ _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
 LATEST_NS: Final = 1 << 62
 """In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
-_LENGTHS: Final = ("busy_ns", "env_wait_ns")
-"""Columns in nanoseconds that are no times."""
 _NUMBERED: Final = ("version", "staleness")
 """Numbers inside a list that may be below 0, and of which nothing else bounds the size."""
 LONGEST_TEXT_BYTES: Final = 65_536
@@ -116,7 +114,7 @@ def _suspects(table: str, found: pa.Schema, chunks: list[pq.ColumnChunkMetaData]
 
 def number_limits(column: Column, inside: str = "") -> tuple[int, int]:
     """The least and the most that a whole number of a column, or of a field inside it, can be."""
-    if column.unit == "ns" and not inside and column.name not in _LENGTHS:
+    if column.unit == "ns" and not inside:
         return -LATEST_NS, LATEST_NS
     if inside in _NUMBERED or (not inside and column.unit == "" and column.name != "segment"):
         return -(1 << 31), 1 << 31

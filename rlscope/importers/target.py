@@ -289,7 +289,7 @@ class ImportTarget:
             self._workers[name]["gpu_count"] = 1
         if unknown:
             self.note(
-                f"GPUs of {', '.join(sorted(unknown))} are in no file: one each is assumed. Pass --gpus ROLE=N,..."
+                f"GPUs of {', '.join(sorted(unknown))} are in no file: one each is assumed. Pass --gpus ROLE=N"
             )
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:

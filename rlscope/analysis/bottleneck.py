@@ -8,7 +8,7 @@ run, or from the end of its first step to the end of its last.
 - lockstep: each side waits while the other works.
 - staleness_cap, weight_updates, environment: what either side waits for.
 - balanced: by the ranking, nothing brings 5%; without one, neither side loses more than BALANCED_SHARE_RATIO of its
-  GPU-seconds.
+  GPU-seconds, nor has so much in no recorded state.
 - unknown: too little data.
 """
 
@@ -72,6 +72,10 @@ def judge(
     elif not _is_balanced(inside, losses):
         unknown_reason = unknown_reason or _uncovered_reason(inside, losses[0])
         bottleneck, tied = losses[0].cause, _tied(losses)
+    if bottleneck == "balanced" and not (ranking and ranking.losses) and unknown_reason is None:
+        # What is in no state may be a loss: neither side can be said to lose less.
+        unrecorded = _unrecorded_side(inside, BALANCED_SHARE_RATIO)
+        unknown_reason = None if unrecorded is None else _unrecorded_reason(inside, unrecorded)
     if unknown_reason is not None:
         bottleneck, tied = "unknown", ()
     return Verdict(bottleneck, losses, unknown_reason, interval.start_ns, interval.end_ns, tied, unrecorded)
@@ -182,13 +186,13 @@ def _uncovered_reason(inside: pl.DataFrame, first: Loss) -> str | None:
     )
 
 
-def _unrecorded_side(inside: pl.DataFrame) -> _Side | None:
+def _unrecorded_side(inside: pl.DataFrame, most_ratio: float = UNEXPLAINED_SHARE_RATIO) -> _Side | None:
     """The side of whose GPU time the largest share above the threshold is in no recorded state."""
     shares: list[tuple[float, _Side]] = [
         (_unrecorded_gpu_s(inside, side) / gpu_s, side) for side in _SIDES if (gpu_s := _side_gpu_s(inside, side))
     ]
     most = max(shares, default=None)
-    return most[1] if most is not None and most[0] > UNEXPLAINED_SHARE_RATIO else None
+    return most[1] if most is not None and most[0] > most_ratio else None
 
 
 def _unrecorded_gpu_s(inside: pl.DataFrame, side: _Side) -> float:

@@ -102,8 +102,6 @@ def _read(source: Source, target: ImportTarget, options: ImportOptions, progress
             next_step="Set perf_tracer.session_tracer.enabled=true in AReaL's config.",
         )
     target.add_worker(_SAMPLER, "sampler", gpu_count=options.gpus.get("sampler"))
-    if "sampler" not in options.gpus:
-        target.note("GPUs of the rollouts are in no file: their time is not in the ledger. Pass --gpus sampler=N.")
     run.in_flight.write(_SAMPLER, target)
     _deliver(run, options)
     _say(run)
@@ -253,7 +251,7 @@ def _deliver(run: _Run, options: ImportOptions) -> None:
             row |= {"step": version, "consumer_version": version}
         run.target.add("deliveries", row)
     if run.taken:
-        run.target.add_worker(_TRAINER, "trainer", gpu_count=options.gpus.get("trainer"))
+        run.target.add_worker(_TRAINER, "trainer", gpu_count=options.gpus.get("trainer", 0))
         run.target.extend_worker(
             _TRAINER, min(row["taken_ns"] for row in run.taken), max(row["taken_ns"] for row in run.taken)
         )

@@ -215,7 +215,7 @@ def _add_step(run: _Run, rank: int, span: Span) -> None:
     numbers = run.numbers.get(step, {}) if rank == 0 else {}
     if rank == 0:
         run.taken[step] = (span.start_ns, version)
-    per_s, train_s = numbers.get("perf/actor_train_tok_per_s", 0.0), numbers.get("perf/actor_train_time", 0.0)
+    per_s, train_s = numbers.get("perf/actor_train_tok_per_s"), numbers.get("perf/actor_train_time")
     run.target.add(
         "train_steps",
         {
@@ -225,8 +225,7 @@ def _add_step(run: _Run, rank: int, span: Span) -> None:
             "end_ns": span.end_ns,
             "version_in": version,
             "version_out": version + 1,
-            "samples": 0,
-            "tokens": round(per_s * train_s),
+            "tokens": None if per_s is None or train_s is None else round(per_s * train_s),
             "loss": numbers.get("train/loss"),
             "grad_norm": numbers.get("train/grad_norm"),
             "entropy": numbers.get("train/entropy_loss"),

@@ -201,9 +201,7 @@ def _workers(
     target.add_worker(_TRAINER.worker_id, _TRAINER.role, gpu_count=options.gpus.get("trainer", trainer_gpus))
     target.add_worker(_SAMPLER.worker_id, _SAMPLER.role, gpu_count=options.gpus.get("sampler", sampling))
     if trainer_gpus is None and not {"trainer", "sampler"} <= options.gpus.keys():
-        target.note(
-            "How the GPUs are split between trainer and sampler is not in the log. Pass --gpus trainer=N,sampler=N."
-        )
+        target.note("How the GPUs are split between trainer and sampler is not in the log")
     return (_TRAINER, _SAMPLER)
 
 
@@ -309,8 +307,8 @@ def _train_step(owner: _Worker, step: _Step, span: Mapping[str, int]) -> dict[st
         "step": step.step,
         "version_in": step.step - 1,
         "version_out": step.step,
-        "samples": step.samples or round((samples_rate or 0.0) * total_s),
-        "tokens": round((rate or 0.0) * total_s),
+        "samples": step.samples or (None if samples_rate is None else round(samples_rate * total_s)),
+        "tokens": None if rate is None else round(rate * total_s),
         "loss": step.results.get("Loss"),
         "reward_mean": step.results.get("Avg Reward", step.results.get("Avg Filtered Reward")),
         **span,

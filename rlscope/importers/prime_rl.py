@@ -141,10 +141,6 @@ def _add_workers(run: _Run, options: ImportOptions, settings: Mapping[str, int])
     target.add_config(**known)
     target.add_worker(_TRAINER, "trainer", gpu_count=trainer)
     target.add_worker(_INFERENCE, "sampler", gpu_count=sampler)
-    if sampler is None:
-        target.note("GPUs of inference are in no file: its time is not in the ledger. Pass --gpus sampler=N.")
-    if trainer is None:
-        target.note("GPUs of the trainer are in no file: its time is not in the ledger. Pass --gpus trainer=N.")
 
 
 # Metrics
@@ -234,8 +230,8 @@ def _add_optimizer_step(run: _Run, step: int, span_ns: tuple[int, int], versions
             "end_ns": span_ns[1],
             "version_in": versions[0],
             "version_out": versions[1],
-            "samples": int(batch.get("samples", 0)),
-            "tokens": int(batch.get("tokens", 0)),
+            "samples": int(batch.get("samples", 0)) or None,
+            "tokens": int(batch.get("tokens", 0)) or None,
             "loss": facts.get("loss/mean"),
             "grad_norm": facts.get("optim/grad_norm"),
             "entropy": facts.get("entropy/all/mean"),

@@ -159,8 +159,7 @@ def _add_training(run: _Run) -> None:
             "end_ns": run.trained.end_ns,
             "version_in": run.trained_on,
             "version_out": run.trained_on + 1,
-            "samples": run.samples,
-            "tokens": 0,
+            "samples": run.samples or None,
             "loss": run.results.get("policy_loss", run.results.get("final_loss")),
             "grad_norm": run.results.get("grad_norm", run.results.get("raw_grad_norm")),
             "entropy": run.results.get("policy_entropy"),
@@ -189,13 +188,9 @@ def _add_workers(run: _Run, options: ImportOptions) -> None:
         sampling = options.gpus.get("sampler", engines * each if engines else None)
         run.target.add_worker(_ENGINES, "sampler", gpu_count=sampling)
         run.target.add_config(gpus_per_engine=each if engines else None)
-        if sampling is None:
-            run.target.note("GPUs of the engines are not in the log: their time is not counted. Pass --gpus sampler=N.")
     else:
         gpus = options.gpus.get("colocated", options.gpus.get("trainer", training))
         run.target.add_worker(_POLICY, "colocated", gpu_count=gpus)
-    if gpus is None:
-        run.target.note("GPUs of the trainer are not in the log: its time is not counted. Pass --gpus trainer=N.")
     run.timers.settle(run.target)
 
 

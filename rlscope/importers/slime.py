@@ -170,7 +170,7 @@ def _add_training(run: _Run) -> None:
     # An update after this training is printed before its numbers are.
     was_updated = bool(run.updates) and run.updates[-1][0].start_ns >= span.end_ns
     version_in = run.version - 1 if was_updated else run.version
-    per_s = numbers.get("perf/actor_train_tok_per_s", 0.0)
+    per_s = numbers.get("perf/actor_train_tok_per_s")
     step = run.step if run.step not in run.steps else max(run.steps) + 1
     prompts, each = run.settings.get("rollout_batch_size", ""), run.settings.get("n_samples_per_prompt", "")
     run.target.add(
@@ -182,8 +182,8 @@ def _add_training(run: _Run) -> None:
             "end_ns": span.end_ns,
             "version_in": version_in,
             "version_out": version_in + 1,
-            "samples": int(prompts) * int(each) if prompts.isdecimal() and each.isdecimal() else 0,
-            "tokens": round(per_s * numbers.get("perf/actor_train_time", 0.0)),
+            "samples": int(prompts) * int(each) if prompts.isdecimal() and each.isdecimal() else None,
+            "tokens": None if per_s is None else round(per_s * numbers.get("perf/actor_train_time", 0.0)),
             "loss": numbers.get("train/loss"),
             "grad_norm": numbers.get("train/grad_norm"),
             "entropy": numbers.get("train/entropy_loss"),
@@ -217,12 +217,6 @@ def _add_workers(run: _Run, options: ImportOptions) -> None:
         run.target.add_worker(_TRAINER, "trainer", gpu_count=gpus)
         sampling = options.gpus.get("sampler", numbers.get("rollout_num_gpus"))
         run.target.add_worker(_ROLLOUT, "sampler", gpu_count=sampling)
-        if sampling is None:
-            run.target.note(
-                "GPUs of the rollouts are not in the log: their time is not counted. Pass --gpus sampler=N."
-            )
-    if gpus is None:
-        run.target.note("GPUs of the trainer are not in the log: its time is not counted. Pass --gpus trainer=N.")
     for timers in run.timers.values():
         if timers.worker_id != _TRAINER:
             run.target.add_worker(timers.worker_id, "trainer", gpu_count=None)

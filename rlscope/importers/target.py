@@ -220,6 +220,7 @@ class ImportTarget:
     def finish(self, framework: str, era: str | None) -> Imported:
         """Write what is left, the workers and run.json. Raises OutputError."""
         self._settle_engines()
+        self._settle_gpus()
         imported = Imported(
             framework=framework,
             era=era,
@@ -276,6 +277,18 @@ class ImportTarget:
         for table, row in [each for each in self._shared if each[1]["worker_id"] in wholes]:
             for engine in self._engines:
                 self.add(table, {**row, "worker_id": engine})
+
+    def _settle_gpus(self) -> None:
+        """One GPU for each worker whose GPUs no file names: shares of time are then right, and GPU-hours are not."""
+        unknown = [
+            name
+            for name, worker in self._workers.items()
+            if worker["role"] != "controller" and worker.get("gpu_count") is None
+        ]
+        for name in unknown:
+            self._workers[name]["gpu_count"] = 1
+        if unknown:
+            self.note(f"GPUs of {', '.join(sorted(unknown))} are in no file: one each is assumed. Pass --gpus ROLE=N")
 
     def _worker_document(self, worker_id: str) -> dict[str, object]:
         start_ns, end_ns = self._extents.get(worker_id, (self.relative_origin_ns, self.relative_origin_ns))

@@ -215,9 +215,18 @@ def test_unknown_says_why(states: list[State], changes: dict[str, Any], reason: 
     assert (verdict.bottleneck, verdict.unknown_reason) == ("unknown", reason)
 
 
-def test_a_side_of_which_half_is_unexplained_is_still_judged() -> None:
-    verdict = judged(timeline(filled(("sampler", "unattributed", None, 50.0))))
-    assert (verdict.bottleneck, verdict.unrecorded_side) == ("balanced", None)
+def test_a_side_of_which_half_is_unexplained_is_still_judged_by_what_was_recorded() -> None:
+    waits = ("trainer", "waiting_for_samples", "samples", 20.0)
+    verdict = judged(timeline(filled(("sampler", "unattributed", None, 50.0), waits)))
+    assert (verdict.bottleneck, verdict.unrecorded_side) == ("samplers", None)
+
+
+@pytest.mark.parametrize(("gpu_s", "expected"), [(10.0, ("balanced", None)), (10.001, ("unknown", "samplers"))])
+def test_with_more_than_a_tenth_in_no_recorded_state_nothing_is_called_balanced(
+    gpu_s: float, expected: tuple[str, str | None]
+) -> None:
+    verdict = judged(timeline(filled(("sampler", "unattributed", None, gpu_s))))
+    assert (verdict.bottleneck, verdict.unrecorded_side) == expected
 
 
 @pytest.mark.parametrize(
@@ -225,7 +234,8 @@ def test_a_side_of_which_half_is_unexplained_is_still_judged() -> None:
     [("sampler", 50.1, "samplers"), ("trainer", 50.1, "trainers"), ("trainer", 50.0, None)],
 )
 def test_the_side_that_is_mostly_in_no_recorded_state_is_named(role: str, gpu_s: float, side: str | None) -> None:
-    assert judged(timeline(filled((role, "unattributed", None, gpu_s)))).unrecorded_side == side
+    waits = ("trainer", "waiting_for_samples", "samples", 20.0)
+    assert judged(timeline(filled((role, "unattributed", None, gpu_s), waits))).unrecorded_side == side
 
 
 def test_a_known_verdict_has_no_reason_to_be_unknown() -> None:
@@ -308,14 +318,15 @@ def test_the_ranking_decides_the_word_and_the_order_whatever_waited_longest() ->
         ({"samplers": 0.30, "trainers": 0.28}, "samplers", ("trainers",)),
         ({"samplers": 0.30, "trainers": 0.2799}, "samplers", ()),
         ({"samplers": 0.06, "trainers": 0.0499}, "samplers", ()),
+        ({"samplers": 0.30, "weight_updates": 0.30}, "samplers", ()),
     ],
-    ids=["worth 5%", "a little less", "a tie", "no tie", "a tie that is worth nothing"],
+    ids=["worth 5%", "a little less", "a tie", "no tie", "a tie that is worth nothing", "a tie that cost nothing"],
 )
 def test_the_ranking_says_balanced_below_5_percent_and_names_ties(
     gains: dict[Cause, float], bottleneck: str, tied: tuple[str, ...]
 ) -> None:
-    waits = timeline(filled(("trainer", "waiting_for_samples", "samples", 40.0)))
-    verdict = judged(waits, ranking=ranking_of(gains))
+    waits = filled(("trainer", "waiting_for_samples", "samples", 40.0), ("sampler", "no_requests", "backpressure", 1.0))
+    verdict = judged(timeline(waits), ranking=ranking_of(gains))
     assert (verdict.bottleneck, verdict.tied_with) == (bottleneck, tied)
 
 

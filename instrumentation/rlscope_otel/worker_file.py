@@ -51,6 +51,8 @@ class Written:
 class Progress:
     """How far a worker has come at one flush."""
 
+    run_id: str | None
+    """The run that the worker joined. Folders of several nodes, each a run of its own, may be copied into one."""
     clock: Anchors
     last_flush_ns: int
     stopped_ns: int | None
@@ -88,6 +90,7 @@ class WorkerFile:
     def _document(self, worker_id: str, identity: Identity, progress: Progress) -> dict[str, object]:
         return {
             "worker_id": worker_id,
+            "run_id": progress.run_id,
             "host": socket.gethostname(),
             "pid": os.getpid(),
             **asdict(identity),

@@ -200,6 +200,7 @@ class Writer:
 
     def _progress(self, stopped_ns: int | None) -> Progress:
         return Progress(
+            run_id=self.run_id,
             clock=self._clock.anchors(),
             last_flush_ns=self._clock.now_ns(),
             stopped_ns=stopped_ns,

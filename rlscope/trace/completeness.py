@@ -137,7 +137,7 @@ class _Checker:
         misplaced: list[tuple[StoredFile, _Owner]] = []
         for file in files.files:
             named, stamp = owner_of(file.path), file.footer.stamp
-            if stamp is not None and (stamp.run_id, stamp.table) != (self._run_id, table):
+            if stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
                 self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r}, by its own footer")
             elif stamp is not None and _Owner(stamp.worker_id, stamp.sequence) != named:
                 misplaced.append((file, _Owner(stamp.worker_id, stamp.sequence)))
@@ -151,6 +151,10 @@ class _Checker:
             detail = f"{file.path.name} was written as {_file_name(owner)}, and is read as that"
             self._gaps.append(RowGap("moved", table, owner.worker_id, file.footer.rows, None, detail))
         return owned
+
+    def _run_ids(self, worker_id: str) -> tuple[object, ...]:
+        """The runs that files of a worker may belong to: folders of several nodes may have been copied into one."""
+        return self._run_id, self._workers.get(worker_id, {}).get("run_id")
 
     def _skip(self, file: StoredFile, why: str) -> None:
         name = file.path.relative_to(self._folder).as_posix()

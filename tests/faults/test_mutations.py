@@ -1,7 +1,7 @@
 """Whatever is done to a run: the answer stays, or the fault is named, or there is a clear error. Never silence.
 
-`make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`; elsewhere a few are drawn. A
-seed that ever failed is listed below with what it does.
+`make faults` runs 2,000 mutations and keeps what came of them in `benchmarks/faults.json`; elsewhere a few are drawn.
+What a seed ever found is a named case in `test_completeness.py` or `test_hostile_text.py`.
 """
 
 import json

@@ -68,6 +68,8 @@ ActionWhat = Literal[
 split too, where it differs. trainer_speed, forward_speed: a side made a tenth faster, by whatever means."""
 
 _SPEEDS: Final = frozenset({"trainer_speed", "forward_speed"})
+_CAPS: Final = frozenset({"staleness_cap", "in_flight_limit", "running_samples_limit"})
+"""What the removal of the cause `staleness_cap` takes away."""
 _DRAWS: Final = 60
 """Three of them lie beyond each end of the interval."""
 _FASTER: Final = 1.1
@@ -187,8 +189,20 @@ def rank_actions(
     actions = [_against_the_cap(each, observed, grounds.lost_gpu_s) for each in (*layouts, *bench.actions(observed))]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(bench.overlapped())
-    losses = _losses(_measured(bench.removals(), observed, grounds.lost_gpu_s), actions, grounds.lost_gpu_s)
-    return Ranking(_listed(actions), losses)
+    removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
+    actions = [_within_removal(each, removed) for each in actions]
+    return Ranking(_listed(actions), _losses(removed, actions, grounds.lost_gpu_s))
+
+
+def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
+    """A limit that is raised brings no more than one that is gone, draw by draw."""
+    most = removed.get("staleness_cap")
+    if action.what not in _CAPS or most is None or most.size != action.gains.size:
+        return action
+    gains = np.minimum(action.gains, most)
+    likely = float((gains >= WORTHWHILE_RATIO).mean())
+    kind = "probe" if action.kind == "change" and likely < SURE_RATIO else action.kind
+    return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
 
 
 def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float]) -> Action:
@@ -453,7 +467,9 @@ class _Bench:
         within: tuple[float, float] = (-1.0, np.inf),
     ) -> Action:
         """within: the least and the most that it can bring, whatever the error of the form."""
-        gains, staleness = np.clip(_with_error(solved[0], get_args(ActionWhat).index(what)), *within), solved[1]
+        error = _FORM_ERROR * (np.log(_FASTER) / np.log(_TWICE) if what in _SPEEDS else 1.0)
+        gains, staleness = _with_error(solved[0], get_args(ActionWhat).index(what), error), solved[1]
+        gains = np.clip(gains, *within)
         likely = float((gains >= WORTHWHILE_RATIO).mean())
         is_sure = self._grounds.long_enough and self._grounds.replayed and likely >= SURE_RATIO
         return Action(
@@ -492,13 +508,15 @@ class _Bench:
         return rates / self._rates - 1.0, staleness
 
 
-def _with_error(gains: Reals, number: int) -> Reals:
+def _with_error(gains: Reals, number: int, log_sd: float = _FORM_ERROR) -> Reals:
     """Gains with the error of the form itself, which the solution with the change does not share with today's.
 
-    number: of what is changed; each has its own error, the same wherever it is solved, about its own median.
+    number: of what is changed; each has its own error, the same wherever it is solved, about its own median. log_sd: a
+    side that is a tenth faster shares nearly all of today's error, and has as much less as the change is smaller than a
+    doubling (own assumption).
     """
     drawn = np.random.default_rng([_SEED, number + len(get_args(Cause))]).standard_normal(gains.size)
-    return (1.0 + gains) * np.exp(_FORM_ERROR * (drawn - np.median(drawn))) - 1.0
+    return (1.0 + gains) * np.exp(log_sd * (drawn - np.median(drawn))) - 1.0
 
 
 def _without_updates(system: System) -> System:

@@ -182,10 +182,10 @@ def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
     """How to see that it holds."""
     steps = fmt.count(STEPS_TO_PREDICT)
     if measured_tokens_per_s is None or action.kind == "fix":
-        return f"Record {steps} steady steps with it; `rlscope compare` shows what it brought."
+        return f"Record {steps} steady steps with it; rlscope compare shows what it brought."
     median, low, high = (fmt.tokens_per_second(measured_tokens_per_s * (1.0 + gain)) for gain in action.gain_ratio)
     expected = f"{median} ({low} to {high}) is expected"
-    return f"Record {steps} steady steps with it: {expected}; `rlscope compare` checks that."
+    return f"Record {steps} steady steps with it: {expected}; rlscope compare checks that."
 
 
 def effective_gain_ratio(action: Action, analysis: AnalysisResult) -> float | None:

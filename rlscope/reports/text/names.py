@@ -23,7 +23,7 @@ REASONS: Final[Mapping[Reason, str]] = {
         "shows the effect of longer responses."
     ),
     "best_already": "No other layout of these GPUs is faster.",
-    "small_gain": "No other layout of these GPUs is likely to bring 5%, and less is not worth a restart.",
+    "small_gain": "No other split of these GPUs is likely to bring 5%, and less is not worth a restart.",
     "no_other_layout": "No other layout is possible with this engine size, KV cache and staleness.",
     "too_short": (
         f"Likely faster, but the steady stretch is too short to check the model on: that takes {STEPS_TO_PREDICT} "
@@ -98,9 +98,9 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """What the grade of a forecast means."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "batch sizes that ran",
-    "interpolated": "between batch sizes that ran",
-    "extrapolated": "beyond batch sizes that ran",
+    "measured": "mean batch seen",
+    "interpolated": "mean batch between those seen",
+    "extrapolated": "mean batch beyond those seen",
     "assumed": "assumed",
 }
 """What a modelled rate rests on, by its grade."""

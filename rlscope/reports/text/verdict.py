@@ -34,7 +34,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         label="Samplers",
         headline="Trainers wait for samples {share} of the time",
         plain_headline="Sampling sets the pace of the run",
-        cause="trainers waiting for samples",
+        cause="waits for samples",
         side="trainer GPU time",
     ),
     "trainers": _Words(
@@ -141,7 +141,7 @@ def headline(analysis: AnalysisResult) -> str:
     else:
         text = words.headline.format(share=fmt.percent(loss.side_share_ratio))
     tied = [_WORDS[cause].cause for cause in verdict.tied_with]
-    return f"{text}; tied with {' and '.join(tied)}" if tied else text
+    return f"{text}; removing {' or '.join(tied)} would bring about as much" if tied else text
 
 
 def ranking_of(analysis: AnalysisResult) -> Ranking | None:
@@ -250,9 +250,8 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     if any(each.kind != "fix" and each.cause == verdict.cause for each in listed):
         return f"What can be set against {cause} brings less, or is less sure or staler."
     brings_most = all(each.gain_ratio.median <= first.gain_ratio.median for each in listed)
-    return (
-        f"No setting helps against {cause}; {'this is what' if brings_most else 'of what is sure, this'} brings most."
-    )
+    which = "all that can be done" if brings_most else "what is sure"
+    return f"No setting is against {cause}; of {which}, this brings most."
 
 
 def _kept(analysis: AnalysisResult, first: Action) -> str:

@@ -125,7 +125,7 @@ def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():
 
 def test_a_first_action_against_another_cause_says_why():
     step = verdict_words.next_step(analysed(changing_model(), "weight_updates"))
-    assert step.endswith("No setting takes weight updates away; this is what brings most.")
+    assert step.endswith("No setting is against weight updates; of all that can be done, this brings most.")
 
 
 @pytest.mark.parametrize(("reason", "columns"), [("worthwhile", 2), ("unsure", 2), ("small_gain", 1)])
@@ -403,7 +403,7 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
     rows = {row.name: row[1:] for row in model_words.replay_rows(model)}
     assert rows["trained throughput"] == ("1k tokens/s", "950 tokens/s", "−5.0%")
     assert rows["trainers waiting for samples"] == ("25.0%", "30.0%", "+5.0 points")
-    assert rows["token staleness, mean"] == ("2 versions", "1.5 versions", "−0.5 versions")
+    assert rows["mean token staleness"] == ("2 versions", "1.5 versions", "−0.5 versions")
     assert rows["queue depth"] == ("not recorded", "8 samples", "")
     assert rows["step time"] == ("not recorded", "not modelled", "")
     assert len(rows) == 12
@@ -412,7 +412,7 @@ def test_each_quantity_is_shown_measured_and_replayed_and_what_was_not_recorded_
 def test_a_replay_that_misses_the_rate_says_by_how_much_and_what_is_off() -> None:
     sentence = model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 800.0), wait_samples_ratio=(0.2, 0.4)))
     assert "does not explain this run: the replayed rate is −20.0% from the measured one" in sentence
-    assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples, trained throughput.")
+    assert sentence.endswith("Off beyond its tolerance: trainers waiting for samples; trained throughput.")
     assert model_words.replay_sentence(replayed(tokens_per_s=(1_000.0, 950.0))).endswith(
         "Every quantity is within its tolerance."
     )
@@ -424,5 +424,5 @@ def test_the_terminal_shows_the_rate_the_wait_the_staleness_and_what_is_furthest
         "trained throughput",
         "queue depth",
         "trainers waiting for samples",
-        "token staleness, mean",
+        "mean token staleness",
     ]

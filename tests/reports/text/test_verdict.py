@@ -31,7 +31,7 @@ EVIDENCE = {
                            "apply_mean_s": 0.1},
     "straggling_engine": {"worker_id": "sampler-1", "tokens_per_s": 10.0, "median_tokens_per_s": 30.0,
                           "slowdown_ratio": 0.33},
-    "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "workers_without_end": 0,
+    "data_quality_gaps": {"skipped_files": 1, "dropped_rows": 2, "missing_rows": 3, "workers_without_end": 0,
                           "unattributed_share_ratio": 0.2},
     "gpu_disagreement": {"state": "train", "gpu_idle_ratio": 0.6, "gpu_s": 9.0},
     "shared_gpu": {"shared_gpus": 2, "gpu_id": "GPU-a", "worker_id": "t0", "role": "trainer",

@@ -263,7 +263,7 @@ def test_the_exit_code_is_0_3_1_or_2(tmp_path: Path, command: Callable[..., Told
     assert command("check", folder, "--rules", str(rules), "--fail-on", "warning").code == 3
     no_run = command("check", str(tmp_path), "--rules", str(rules))
     assert (no_run.code, no_run.out) == (1, "")
-    assert "no run.json" in no_run.err
+    assert "found nothing that rlscope knows; expected the folder of a run" in no_run.err
     wrong = command("check", folder, "--fail-if", "idle.trainer_ratio > x")
     assert (wrong.code, wrong.out) == (2, "")
 

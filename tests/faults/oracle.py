@@ -1,14 +1,13 @@
 """Looks at a run in a process of its own, and judges what came of a mutation."""
 
+import contextlib
 import json
-import os
+import multiprocessing
 import resource
-import select
-import signal
-import sys
 import time
 import traceback
 from collections.abc import Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -20,6 +19,10 @@ from rlscope.errors import RlscopeError
 from rlscope.trace.store import OpenRun
 from tests.faults.mutations import Mutation
 
+_CONTEXT: Final = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__])
+"""Of a process that has the libraries loaded and no thread started: the child of one with threads waits for their
+locks."""
 LIMIT_S: Final = 60
 LIMIT_BYTES: Final = 2 * 10**9
 Verdict = Literal["same", "named", "refused", "silent", "traceback", "hang", "memory"]
@@ -43,22 +46,23 @@ def look(folder: Path, *, whole: bool = False) -> Looked:
     whole: with the model, and in every format.
     """
     started_s = time.monotonic()
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reading)
-        _be_the_child(folder, writing, whole)
-    os.close(writing)
-    content = _read(reading, child)
-    _, status, usage = os.wait4(child, 0)
-    peak_bytes, wall_s = usage.ru_maxrss * 1024, time.monotonic() - started_s
-    if content is None:
-        return Looked("hang", {}, (), peak_bytes, wall_s)
-    if not content:
-        return Looked("memory", {}, (f"ended with status {status}",), peak_bytes, wall_s)
-    found = json.loads(content)
-    end = "memory" if peak_bytes > LIMIT_BYTES else found["end"]
-    return Looked(end, found["facts"], tuple(found["lines"]), peak_bytes, wall_s)
+    reading, writing = _CONTEXT.Pipe(duplex=False)
+    child = _CONTEXT.Process(target=_be_the_child, args=(folder, writing, whole))
+    child.start()
+    writing.close()
+    found: dict[str, Any] | None = None
+    if not reading.poll(LIMIT_S):
+        child.kill()
+        child.join()
+        return Looked("hang", {}, (), 0, time.monotonic() - started_s)
+    with contextlib.suppress(EOFError):
+        found = reading.recv()
+    child.join()
+    wall_s = time.monotonic() - started_s
+    if found is None:
+        return Looked("memory", {}, (f"ended with {child.exitcode}",), 0, wall_s)
+    end = "memory" if found["peak_bytes"] > LIMIT_BYTES else found["end"]
+    return Looked(end, found["facts"], tuple(found["lines"]), found["peak_bytes"], wall_s)
 
 
 def judge_mutation(mutation: Mutation, untouched: Looked, looked: Looked) -> Verdict:
@@ -71,34 +75,12 @@ def judge_mutation(mutation: Mutation, untouched: Looked, looked: Looked) -> Ver
     return "named" if any(word in line for line in new for word in mutation.about) else "silent"
 
 
-def _read(pipe: int, child: int) -> bytes | None:
-    """All that the child wrote; None if it took too long."""
-    parts: list[bytes] = []
-    deadline_s = time.monotonic() + LIMIT_S
-    while True:
-        ready, _, _ = select.select([pipe], [], [], max(0.0, deadline_s - time.monotonic()))
-        if not ready:
-            os.kill(child, signal.SIGKILL)
-            os.close(pipe)
-            return None
-        part = os.read(pipe, 1 << 16)
-        if not part:
-            os.close(pipe)
-            return b"".join(parts)
-        parts.append(part)
-
-
-def _be_the_child(folder: Path, pipe: int, whole: bool) -> None:
-    try:
-        # Beside what the libraries reserve without using it.
-        resource.setrlimit(resource.RLIMIT_DATA, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
-        answer = _answer(folder, whole)
-        with os.fdopen(pipe, "w", encoding="utf-8") as out:
-            json.dump(answer, out)
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc(file=sys.stderr)
-        os._exit(1)
+def _be_the_child(folder: Path, pipe: Connection, whole: bool) -> None:
+    # Beside what the libraries reserve without using it.
+    resource.setrlimit(resource.RLIMIT_DATA, (4 * LIMIT_BYTES, 4 * LIMIT_BYTES))
+    answer = _answer(folder, whole)
+    pipe.send({**answer, "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024})
+    pipe.close()
 
 
 def _answer(folder: Path, whole: bool) -> dict[str, Any]:

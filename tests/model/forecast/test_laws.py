@@ -173,12 +173,11 @@ def a_model_that_misses_the_run_says_nothing_of_what_to_do(run: Told) -> Iterato
 
 
 def no_remedy_pulls_against_the_first_action(run: Told) -> Iterator[str]:
-    first = model_of(run).ranking.first
+    ranked = model_of(run).ranking.actions
+    first = ranked[0] if ranked else None
     for rule in RULES if first else ():
-        aim, told_remedy = (
-            direction_of(first),
-            findings.remedy(Finding(rule.name, "warning", 1.0, {}, None, None), first),
-        )
+        aim = direction_of(first)
+        told_remedy = findings.remedy(Finding(rule.name, "warning", 1.0, {}, None, None), ranked)
         if aim and rule.towards in OPPOSITES[aim] and rule.remedy in told_remedy:
             yield f"{rule.name} says {told_remedy!r} beside {first.what}"
 

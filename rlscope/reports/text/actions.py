@@ -19,7 +19,7 @@ Cost = Literal["restart", "engine_restart", "engineering"]
 _COSTS: Final[Mapping[Cost, str]] = {
     "restart": "a restart",
     "engine_restart": "a restart of the engines",
-    "engineering": "work on the code or the machines",
+    "engineering": "engineering work",
 }
 _SETTINGS: Final[Mapping[str, Mapping[ActionWhat, str]]] = {
     "trl": {
@@ -183,8 +183,8 @@ def verify_words(action: Action, measured_tokens_per_s: float | None) -> str:
     steps = fmt.count(STEPS_TO_PREDICT)
     if measured_tokens_per_s is None or action.kind == "fix":
         return f"Record {steps} steady steps with it; rlscope compare shows what it brought."
-    median, low, high = (fmt.tokens_per_second(measured_tokens_per_s * (1.0 + gain)) for gain in action.gain_ratio)
-    expected = f"{median} ({low} to {high}) is expected"
+    rates = [measured_tokens_per_s * (1.0 + gain) for gain in action.gain_ratio]
+    expected = f"{fmt.with_interval(fmt.tokens_per_second, *rates)} is expected"
     return f"Record {steps} steady steps with it: {expected}; rlscope compare checks that."
 
 

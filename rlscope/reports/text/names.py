@@ -98,9 +98,9 @@ GRADES: Final[Mapping[Grade, str]] = {
 }
 """What the grade of a forecast means."""
 EVIDENCE: Final[Mapping[Grade, str]] = {
-    "measured": "mean batch seen",
-    "interpolated": "mean batch between those seen",
-    "extrapolated": "mean batch beyond those seen",
+    "measured": "batch seen",
+    "interpolated": "batch between seen",
+    "extrapolated": "batch beyond seen",
     "assumed": "assumed",
 }
 """What a modelled rate rests on, by its grade."""

@@ -123,7 +123,7 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_figure():
     expected = (
-        "Record 20 steady steps with it: 1.2k tokens/s (1.1k tokens/s to 1.3k tokens/s) is expected; "
+        "Record 20 steady steps with it: 1.2k (1.1k to 1.3k) tokens/s is expected; "
         "rlscope compare checks that."
     )
     assert actions.verify_words(action(), 1000.0) == expected
@@ -135,9 +135,9 @@ def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_f
 def test_a_row_shows_gain_staleness_and_evidence_and_a_fix_neither_staleness_nor_evidence():
     analysis = full_analysis()
     row = actions.action_row(action(), analysis, own_p95=2)
-    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "mean batch seen", "a restart")
+    assert row[1:5] == ("+20.0% (+10.0% to +30.0%)", "2 → 3", "batch seen", "a restart")
     fixed = actions.action_row(action("trainer_speed", kind="fix", before=1.0, after=1.1), analysis, own_p95=2)
-    assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%) for 10%", "", "", "work on the code or the machines")
+    assert fixed[1:5] == ("+20.0% (+10.0% to +30.0%) for 10%", "", "", "engineering work")
     removed = actions.action_row(WORDS["weight_updates"][0], analysis, own_p95=2)
     assert removed.gain == "at most +20.0% (+10.0% to +30.0%)"
     assert actions.action_row(action(), analysis, own_p95=3).staleness == "stays 3"

@@ -70,7 +70,8 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
 def test_the_public_names_are_these() -> None:
     names = [
         "Analysis", "CheckReport", "Comparison", "PlanAnswer", "RlscopeError", "Run", "RunList", "WhatIfAnswer",
-        "analyze", "check", "compare", "export_perfetto", "list_runs", "open", "plan", "push", "report", "what_if",
+        "analyze", "check", "compare", "doctor", "export_perfetto", "list_runs", "open", "plan", "push", "report",
+        "what_if",
     ]  # fmt: skip
     assert rlscope.__all__ == names == dir(rlscope)
     for name in names:
@@ -190,7 +191,7 @@ def test_everything_says_what_it_is_in_one_line(analysis: rlscope.Analysis, tmp_
         assert repr(each).startswith(type(each).__name__ + "(") and printable(repr(each)) == repr(each)
     assert max(len(repr(each)) for each in answers if each is not analysis.charts) < 250
     assert repr(analysis) == "Analysis('vllm_trl-199fa049': Trainers wait for samples 47.8% of the time)"
-    assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 12 rules fired)"
+    assert repr(rlscope.check(TRACE)) == "CheckReport('vllm_trl-199fa049': 3 of 13 rules fired)"
 
 
 def test_in_a_notebook_an_analysis_is_its_verdict_card_and_loads_nothing(analysis: rlscope.Analysis) -> None:

@@ -18,7 +18,7 @@ def take(report: Path, picture: Path) -> None:
         size = {"width": WIDTH, "height": HEIGHT}
         page = browser.new_page(viewport=size, device_scale_factor=PIXELS_PER_POINT, color_scheme="light")
         page.goto(report.resolve().as_uri())
-        page.wait_for_function("() => document.documentElement.dataset.charts === 'drawn'")
+        page.wait_for_function("() => ['drawn', 'all'].includes(document.documentElement.dataset.charts)")
         page.screenshot(path=picture)
         browser.close()
 

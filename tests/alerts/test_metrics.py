@@ -49,7 +49,7 @@ class Reported(NamedTuple):
 
 
 ASKED = (
-    "ledger", "worker_extents", "gpu_agreement", "token_staleness", "staleness_histogram", "sample_staleness",
+    "ledger", "worker_extents", "gpu_agreement", "token_staleness", "staleness_histogram", "oldest_staleness",
     "version_sources", "engine_speed", "delivery_outcomes", "training_steps", "weight_update_latency",
 )  # fmt: skip
 

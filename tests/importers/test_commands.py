@@ -86,7 +86,8 @@ def test_the_doctor_names_what_lies_beside_a_file(tmp_path: Path) -> None:
     assert ended.exit_code == 0
     words = " ".join(ended.stdout.split())
     assert "+ training steps: 60 training steps" in words
-    assert "vllm.log: vLLM engine log; pass it with --engine-log" in words
+    # A path that is longer than a line is broken anywhere.
+    assert "vllm.log:vLLMenginelog;passitwith--engine-log" in words.replace(" ", "")
     assert "time of the sampler workers" in words and "is in no recorded state" in words
 
 

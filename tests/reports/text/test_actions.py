@@ -122,10 +122,7 @@ def test_a_setting_is_named_as_the_framework_of_the_run_names_it(framework, what
 
 
 def test_what_to_expect_is_the_gain_on_the_measured_rate_and_a_fix_promises_no_figure():
-    expected = (
-        "Record 20 steady steps with it: 1.2k (1.1k to 1.3k) tokens/s is expected; "
-        "rlscope compare checks that."
-    )
+    expected = "Record 20 steady steps with it: 1.2k (1.1k to 1.3k) tokens/s is expected; rlscope compare checks that."
     assert actions.verify_words(action(), 1000.0) == expected
     unmeasured = "Record 20 steady steps with it; rlscope compare shows what it brought."
     assert actions.verify_words(action(), None) == unmeasured

@@ -37,7 +37,7 @@ class Kind(StrEnum):
     SEVERAL_CHANGES = "several_changes"
     SETTINGS_UNKNOWN = "settings_unknown"
     SETTINGS_PARTLY_KNOWN = "settings_partly_known"
-    """A run was read from a log that does not say all that the other says of its settings."""
+    """A run was read from a log that is silent about settings that the other has."""
 
 
 @dataclass(frozen=True, slots=True)

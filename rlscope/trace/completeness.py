@@ -281,9 +281,10 @@ def _stated(worker: Mapping[str, object], table: str) -> _Stated | None:
         own = written.get(table, {"rows": 0, "last_file": 0, "checksum": 0})
         own = own if isinstance(own, dict) else {}
         known = [number for number in map(own.get, _COUNTS) if is_integer(number) and number >= 0]
+        if len(known) < len(_COUNTS) or known[1] >= 1 << 31:
+            return None
         merged = own.get("merged")
-        is_sound = len(known) == len(_COUNTS) and known[1] < 1 << 31
-        return _Stated(*known, merged if isinstance(merged, dict) else {}) if is_sound else None
+        return _Stated(*known[: len(_COUNTS)], merged=merged if isinstance(merged, dict) else {})
     if isinstance(rows, dict) and rows:
         count = rows.get(table, 0)
         return _Stated(count, None, None) if is_integer(count) and count >= 0 else None

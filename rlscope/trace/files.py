@@ -266,7 +266,9 @@ def _parquet_files(folder: Path) -> Iterator[Path]:
 
 def _worker_and_numbers(path: Path) -> tuple[str, int, int, str]:
     numbers = FileNumbers.of(path.stem)
-    return (path.stem, -1, -1, path.stem) if numbers is None else (*numbers, "")
+    if numbers is None:
+        return path.stem, -1, -1, path.stem
+    return numbers.worker_id, numbers.first, numbers.last, ""
 
 
 def _name(folder: Path, path: Path) -> str:

@@ -131,7 +131,8 @@ class Merger:
         self._drop(job)
         if isinstance(error, FileNotFoundError):
             self._files[job.table].forget()
-        elif not isinstance(error, OSError):
+        elif not isinstance(error, OSError) or error.errno is None:
+            # What the library finds in a damaged file is an OSError too, but one without a number of the system.
             self._files[job.table].leave(job.parts)
 
     def _drop(self, job: MergedFile) -> None:

@@ -57,7 +57,7 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if any(each <= 0 for each in (value if isinstance(value, tuple) else (value,))):
+            if not all(each > 0 for each in (value if isinstance(value, tuple) else (value,))):
                 next_step = f"Omit {field.name} to use the default."
                 raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
 

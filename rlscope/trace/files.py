@@ -6,12 +6,12 @@ A damaged file is skipped and listed with the reason. Only an unknown format, or
 import json
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeGuard, cast
 
-from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN
+from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, WORKER_ID_PATTERN, FileNumbers
 
 from rlscope.errors import RunFolderError
 from rlscope.text_out import cleaned, for_terminal
@@ -208,9 +208,9 @@ def _late_fault(key: str, value: object) -> str:
 
 
 def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:
-    """The files of one table in the order (worker, sequence), and those whose footer shows that they cannot be read.
+    """The files of one table in the order (worker, first number), and those whose footer shows that they are damaged.
 
-    Damage inside a file does not show in its footer.
+    Files that were merged into another one are left out. Damage inside a page does not show in the footer.
     """
     stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
@@ -220,7 +220,36 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
             skipped.append(SkippedFile(_name(folder, path), footer))
             continue
         stored.append(StoredFile(path, footer))
-    return table_of(tuple(stored)), skipped
+    merged = _merged_elsewhere(stored)
+    return table_of(tuple(file for file in stored if file.path not in merged)), skipped
+
+
+def _merged_elsewhere(stored: Sequence[StoredFile]) -> set[Path]:
+    """The files whose numbers lie inside those of another file of the same run, table and worker.
+
+    A recorder removes the files that it merged only after the merged one has its name, so both may be there. What a
+    file says of itself counts, and its name only where it says nothing: a copy under another name hides nothing.
+    """
+    ranges: dict[tuple[str, ...], list[tuple[int, int, Path]]] = {}
+    for file in stored:
+        stamp = file.footer.stamp
+        numbers = stamp.numbers if stamp is not None else FileNumbers.of(file.path.stem)
+        if numbers is not None:
+            owner = (stamp.run_id, stamp.table) if stamp is not None else ()
+            ranges.setdefault((*owner, numbers.worker_id), []).append((numbers.first, -numbers.last, file.path))
+    return {path for own in ranges.values() for path in _inside_others(sorted(own))}
+
+
+def _inside_others(ranges: Sequence[tuple[int, int, Path]]) -> Iterator[Path]:
+    """The paths of ranges that lie inside a different one, of ranges sorted by (first, -last)."""
+    furthest, before, covered = -1, (-1, 1), False
+    for first, negative_last, path in ranges:
+        # Two files with the same range are copies of each other: neither is inside the other.
+        covered = covered if (first, negative_last) == before else -negative_last <= furthest
+        before = (first, negative_last)
+        furthest = max(furthest, -negative_last)
+        if covered:
+            yield path
 
 
 def table_fault(path: Path, table: str) -> str | None:
@@ -232,12 +261,14 @@ def table_fault(path: Path, table: str) -> str | None:
 def _parquet_files(folder: Path) -> Iterator[Path]:
     if not folder.is_dir():
         return iter(())
-    return iter(sorted((path for path in folder.iterdir() if path.suffix == ".parquet"), key=_worker_and_sequence))
+    return iter(sorted((path for path in folder.iterdir() if path.suffix == ".parquet"), key=_worker_and_numbers))
 
 
-def _worker_and_sequence(path: Path) -> tuple[str, int, str]:
-    worker_id, _, sequence = path.stem.rpartition("-")
-    return (worker_id, int(sequence), "") if sequence.isdecimal() else (path.stem, -1, path.stem)
+def _worker_and_numbers(path: Path) -> tuple[str, int, int, str]:
+    numbers = FileNumbers.of(path.stem)
+    if numbers is None:
+        return path.stem, -1, -1, path.stem
+    return numbers.worker_id, numbers.first, numbers.last, ""
 
 
 def _name(folder: Path, path: Path) -> str:

@@ -7,7 +7,7 @@ import json
 import re
 import stat
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypeGuard, cast
 
@@ -17,6 +17,7 @@ from rlscope.errors import RunFolderError
 from rlscope.text_out import cleaned, for_terminal
 from rlscope.trace.footers import LATEST_NS, Footer, read_footer
 from rlscope.trace.imported import Imported, read_imported
+from rlscope.trace.segments import Segment, superfluous
 
 RUN_FILE: Final = "run.json"
 _GLOBS: Final = "*?[]{}"
@@ -43,10 +44,26 @@ class RunManifest:
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """A readable file of a table."""
+    """A readable file of a table; of a compacted file, one of its segments, with a footer that speaks of that one."""
 
     path: Path
     footer: Footer
+    segment: Segment | None = None
+
+    @property
+    def numbers(self) -> FileNumbers | None:
+        """The numbers that it stands for, by its own word, or by its name; None where nothing says them."""
+        if self.segment is not None:
+            return self.segment.numbers
+        stamp = self.footer.stamp
+        return stamp.numbers if stamp is not None else FileNumbers.of(self.path.stem)
+
+    @property
+    def claim(self) -> tuple[tuple[str, str], FileNumbers] | None:
+        """The run and the worker that it says it belongs to, and the numbers that it stands for."""
+        numbers, stamp = self.numbers, self.footer.stamp
+        run_id = self.segment.run_id if self.segment is not None else stamp.run_id if stamp is not None else ""
+        return None if numbers is None else ((run_id, numbers.worker_id), numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +82,7 @@ class TableFiles:
 def table_of(files: tuple[StoredFile, ...]) -> TableFiles:
     """A table that consists of these files."""
     return TableFiles(
-        paths=tuple(file.path for file in files),
+        paths=tuple(dict.fromkeys(file.path for file in files)),
         columns=frozenset(name for file in files for name in file.footer.columns),
         rows=sum(file.footer.rows for file in files),
         is_plain=all(file.footer.is_plain for file in files),
@@ -219,9 +236,31 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
         if isinstance(footer, str):
             skipped.append(SkippedFile(_name(folder, path), footer))
             continue
-        stored.append(StoredFile(path, footer))
-    merged = _merged_elsewhere(stored)
-    return table_of(tuple(file for file in stored if file.path not in merged)), skipped
+        stored += _stored(path, footer)
+    left_out = superfluous(stored)
+    remaining = [file for file in stored if file.path not in left_out]
+    merged = _merged_elsewhere([file for file in remaining if file.segment is None])
+    return table_of(tuple(sorted((file for file in remaining if file.path not in merged), key=_in_order))), skipped
+
+
+def stored_file(path: Path) -> list[StoredFile]:
+    """A file of a table, or the segments of a compacted one; empty for one that cannot be read."""
+    footer = irregularity(path, path.parent.parent) or read_footer(path, path.parent.name)
+    return [] if isinstance(footer, str) else _stored(path, footer)
+
+
+def _stored(path: Path, footer: Footer) -> list[StoredFile]:
+    """The file, or the segments of a compacted one."""
+    return [
+        StoredFile(
+            path, replace(footer, rows=each.rows, first_ns=each.first_ns, last_ns=each.last_ns, segments=()), each
+        )
+        for each in footer.segments
+    ] or [StoredFile(path, footer)]
+
+
+def _in_order(file: StoredFile) -> tuple[str, int, int, str]:
+    return _worker_and_numbers(file.path) if file.segment is None else (*file.segment.numbers, "")
 
 
 def _merged_elsewhere(stored: Sequence[StoredFile]) -> set[Path]:

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import MERGED_KEYS, STAMP_KEYS, TABLES, TIMES, Column, FileNumbers, arrow_schema
 
+from rlscope.trace.segments import Segment, decoded
+
 _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
 LATEST_NS: Final = 1 << 62
@@ -72,6 +74,8 @@ class Footer:
     last_ns: int | None
     suspects: frozenset[str]
     """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
+    segments: tuple[Segment, ...] = ()
+    """Of a compacted file, what it stands for."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
@@ -103,6 +107,7 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         first_ns=min(low.min for low in lows) if timed else None,
         last_ns=max(high.max for high in highs) if timed else None,
         suspects=frozenset(_suspects(table, found, chunks)),
+        segments=decoded(metadata.metadata or {}, metadata.num_rows),
     )
 
 

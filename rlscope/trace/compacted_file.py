@@ -216,9 +216,7 @@ def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, page_checksum_verification=True) as file:
         for batch in file.iter_batches(batch_size=_BATCH_ROWS):
             columns = [
-                batch.column(field.name)
-                if field.name in batch.schema.names
-                else pa.nulls(batch.num_rows, field.type)
+                batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
                 for field in schema
             ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)

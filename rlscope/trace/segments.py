@@ -58,6 +58,11 @@ class Segment(NamedTuple):
         )
 
     @property
+    def times(self) -> dict[str, int | None]:
+        """The first and the last time, by name."""
+        return {"first_ns": self.first_ns, "last_ns": self.last_ns}
+
+    @property
     def owner(self) -> tuple[str, str]:
         """What its files belong to besides the table."""
         return self.run_id, self.numbers.worker_id

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rlscope_otel.parquet import write_table
-from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES
+from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, arrow_schema
 from rlscope_otel.worker_file import Written
 
 SAMPLE_TRACES: Final = Path(__file__).parents[2] / "sample_traces"
@@ -47,11 +47,12 @@ def _end_of_step(source: Path, steps: int) -> int:
 def _store_table(
     source: Path, folder: Path, run_id: str, worker_id: str, table: str, until_ns: int, recorder: Recorder
 ) -> Written:
-    files = sorted((source / table).glob(f"{worker_id}-*.parquet"))
+    files = sorted((source / table).glob("*.parquet"))
     written = Written()
     if not files:
         return written
     rows = pa.concat_tables([pq.read_table(path) for path in files])
+    rows = rows.filter(pc.equal(rows["worker_id"], worker_id)).replace_schema_metadata(arrow_schema(table).metadata)
     rows = rows.filter(pc.less(rows[TIMES[table][1]], pa.scalar(until_ns)))
     length = -(-rows.num_rows // FILES_OF_A_TABLE) or 1
     for sequence, first in enumerate(range(0, rows.num_rows, length), start=1):

@@ -4,7 +4,9 @@ import json
 import os
 import shutil
 import time
+import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ ENGINE_FLUSHES = [
 OTHER_FLUSHES = [[engine_row("e1", at, at + 2)] for at in (0, 2, 4, 6)]
 SAMPLES = [[sample_row(f"s{at}", "e0", [(0, 0, 2), (1, 2, 4)], finished_ns=at)] for at in (1, 3, 5)]
 TRAINER = {
-    "train_steps": [[train_row("t0", 10 * step, 10 * step + 5, step, loss=0.5 / step)] for step in (1, 2, 3)],
+    "train_steps": [[train_row("t0", 10 * step, 10 * step + 5, step, loss=0.5**step)] for step in (1, 2, 3)],
     "deliveries": [[delivery_row(f"s{at}", "t0", taken_ns=at + 10, step=1)] for at in (1, 3, 5)],
 }
 
@@ -60,8 +62,9 @@ def run(tmp_path: Path) -> Path:
 
 def rows_of(folder: Path) -> dict[str, list[Any]]:
     """Every row of every table as an analysis sees it, in the order in which it sees them."""
-    with rlscope.open(folder) as opened:
-        return {table: opened.sql(f"SELECT * FROM {table}").rows() for table in TABLES}
+    with open_run(folder) as opened:
+        found = (table for table in TABLES if (folder / table).is_dir())
+        return {table: opened.connection.sql(f"SELECT * FROM {table}").fetchall() for table in found}
 
 
 def completeness(folder: Path) -> Completeness:
@@ -108,7 +111,7 @@ def test_every_question_is_answered_alike_before_and_after(recorder: str, tmp_pa
 
     def answers() -> dict[str, pl.DataFrame]:
         with rlscope.open(folder) as opened:
-            asked = ("ledger", "staleness_histogram", "token_staleness", "length_counts", "trainer_steps", "row_faults")
+            asked = ("ledger", "staleness_histogram", "token_staleness", "length_counts", "worker_states", "row_faults")
             return {name: opened.query(name) for name in asked}
 
     before, stated = answers(), completeness(folder)
@@ -163,25 +166,26 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, step: int) -> Callable[[], bool]:
     return lambda: changes > step
 
 
-def test_a_kill_at_any_moment_loses_nothing_and_doubles_nothing(run: Path, tmp_path: Path) -> None:
+def test_a_kill_at_any_moment_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    record(run, "e0", "sampler", {"engine_steps": ENGINE_FLUSHES[:2], "samples": SAMPLES[:2]})
+    record(run, "e1", "sampler", {"engine_steps": OTHER_FLUSHES[:1]})
     before = rows_of(run)
     for step in range(100):
         folder = tmp_path / f"killed-{step}"
         shutil.copytree(run, folder)
         with pytest.MonkeyPatch.context() as monkeypatch:
             was_killed = kill_at(monkeypatch, step)
-            try:
+            with suppress(Killed):
                 compact_run(folder)
-            except Killed:
-                pass
         assert rows_of(folder) == before, step
         assert (completeness(folder), skipped(folder)) == (COMPLETE, {}), step
         again = compact_run(folder)
-        assert (again.files_after, len(files(folder)), rows_of(folder)) == (4, 4, before), step
+        assert (again.files_after, len(files(folder)), rows_of(folder)) == (2, 2, before), step
         assert completeness(folder) == COMPLETE
         if not was_killed():
             break
-    assert step > 16  # Each of 16 files was removed, and 4 got their names.
+    assert step > 7  # Each of 5 files was removed, and 2 got their names.
 
 
 def test_what_is_recorded_after_a_compaction_is_compacted_with_it(run: Path) -> None:
@@ -207,7 +211,7 @@ def live_run(folder: Path, flushes: int, counted: int, **more: Any) -> Path:
     written = record(folder, "e0", "sampler", {"engine_steps": rows[:counted]}, **recording())["engine_steps"]
     for sequence in range(counted + 1, flushes + 1):
         write_flush(folder, "engine_steps", "e0", sequence, rows[sequence - 1])
-    state(folder, "e0", "sampler", {"engine_steps": written}, **recording(), **more)
+    state(folder, "e0", "sampler", {"engine_steps": written}, **{**recording(), **more})
     for path in (folder / "engine_steps").iterdir():
         os.utime(path, ns=(0, 0))
     return folder
@@ -289,8 +293,6 @@ def merged_by_its_recorder(run: Path, first: int, last: int) -> tuple[Path, int]
     paths = [run / "engine_steps" / f"e1-{number:06d}.parquet" for number in range(first, last + 1)]
     checksum = 0
     for number, path in enumerate(paths, start=first):
-        import zlib
-
         checksum = chained_checksum(checksum, number, zlib.crc32(path.read_bytes()))
     parts = ",".join(f"{number}:1" for number in range(first, last + 1))
     stamp = dict(zip(STAMP_KEYS, ("run", "engine_steps", "e1", last), strict=True))
@@ -381,7 +383,9 @@ def test_a_page_damaged_in_a_compacted_file_costs_that_file_and_names_its_worker
 def test_other_content_of_a_compacted_file_is_named_by_worker(run: Path) -> None:
     compact_run(run)
     (path,) = (run / "engine_steps").iterdir()
-    held, listed = pq.read_table(path), pq.read_metadata(path).metadata[SEGMENTS_KEY.encode()].decode()
+    held = pq.read_table(path)
+    held = held.set_column(1, held.schema.field(1), pa.array([each + 1 for each in held[1].to_pylist()]))
+    listed = pq.read_metadata(path).metadata[SEGMENTS_KEY.encode()].decode()
     write_table(held.replace_schema_metadata(arrow_schema("engine_steps").metadata), path, {SEGMENTS_KEY: listed})
     gaps = [(gap.kind, gap.worker_id) for gap in completeness(run).gaps]
     assert gaps == [("changed", "e0"), ("changed", "e1")]
@@ -420,7 +424,7 @@ def test_a_copy_that_was_cut_off_is_no_run_and_is_begun_anew(run: Path, tmp_path
         kill_at(monkeypatch, 2)
         with pytest.raises(Killed):
             compact_run(run, tmp_path / "new")
-    with pytest.raises(rlscope.RlscopeError, match="found no run.json"):
+    with pytest.raises(rlscope.RlscopeError, match="found no run"):
         rlscope.open(tmp_path / "new")
     assert compact_run(run, tmp_path / "new").files_after == 4
     assert rows_of(tmp_path / "new") == before
@@ -449,7 +453,7 @@ def test_rows_that_differ_when_they_are_verified_cost_the_new_file_and_nothing_e
 
     write = compacted_file.CompactedFile._write_held  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(compacted_file.CompactedFile, "_write_held", lossy)
-    with pytest.raises(UnreadableDataError, match="found 2 rows .*; expected 3 rows"):
+    with pytest.raises(UnreadableDataError, match=r"found 2 rows .*; expected 3 rows"):
         compact_run(run, verify=True)
     assert files(run) == before
 

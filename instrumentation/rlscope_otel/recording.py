@@ -107,12 +107,12 @@ class Recording:
             self.buffers,
             self.clock,
             self.faults,
-            settings.limits.max_rows_per_file,
+            settings.limits,
             self._tallies,
         )
         self._writer.join(settings.run_id, settings.config)
         self.phases.tracer = private_tracer(self.processor, self.faults)
-        self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults)
+        self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults, self._merge)
         self._thread.start()
 
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
@@ -140,6 +140,9 @@ class Recording:
     def _press(self) -> None:
         if self._thread is not None:
             self._thread.press()
+
+    def _merge(self) -> bool:
+        return self._writer.merge() if self._writer is not None else False
 
     def _write(self, last: bool) -> bool:
         writer = self._writer

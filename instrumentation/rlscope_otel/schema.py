@@ -8,7 +8,7 @@ A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No d
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to this module and `parquet.py`.
+# pyarrow ships no types; it is confined to this module, `parquet.py` and `merged_file.py`.
 
 import re
 import struct

@@ -35,10 +35,14 @@ def compact(
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         done = rlscope.compact(run_dir, out, verify=verify, progress=progress)
-    before, after = (f"{fmt.count(files)} files" for files in (done.files_before, done.files_after))
+    before, after = (fmt.counted(files, "file", "files") for files in (done.files_before, done.files_after))
     sizes = f"{fmt.size(done.bytes_before)} before, {fmt.size(done.bytes_after)} after"
     print(for_terminal(f"{done.path}: {before} became {after} ({sizes}){'; rows verified' if verify else ''}"))
-    said = [f"{fmt.count(done.leftovers)} files of an interrupted compaction removed"] if done.leftovers else []
+    said = (
+        [f"removed {fmt.counted(done.leftovers, 'file', 'files')} of an interrupted compaction"]
+        if done.leftovers
+        else []
+    )
     if done.recording:
         said.append(f"still recording, newest files left as they are: {_some(done.recording)}")
     said += [f"left as it is: {each.path}: {each.why}" for each in done.left[:_MOST_NAMED]]

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, cast
 
+from rlscope_otel.schema import TABLES
+
 from rlscope.trace.compacted_file import Source
 from rlscope.trace.files import is_integer
 from rlscope.trace.segments import file_crc32, is_as_named
@@ -67,10 +69,14 @@ class ClosedFiles:
         if not self._is_recording(numbers.worker_id, source.path):
             return True
         self.recording.add(numbers.worker_id)
-        if "merged" in self._stated(table, numbers.worker_id) or not self._is_settled(source.path):
+        if self._merges(numbers.worker_id) or not self._is_settled(source.path):
             return False
         counted = self.counted(table, numbers.worker_id)
         return numbers.last < newest[numbers.worker_id] and (counted is None or numbers.last <= counted)
+
+    def _merges(self, worker_id: str) -> bool:
+        """Whether the recorder of a worker has merged files of its own: it says so once it has."""
+        return any("merged" in self._stated(table, worker_id) for table in TABLES)
 
     def _is_recording(self, worker_id: str, path: Path) -> bool:
         worker = self._workers.get(worker_id)

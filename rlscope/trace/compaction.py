@@ -126,10 +126,9 @@ class _Compactor:
         )
 
     def _compact_table(self, table: str) -> None:
+        self._leftovers += self._remove_leftovers(table)
         listed, unreadable = list_table(self._folder, table)
         self._left += unreadable
-        if not self._is_copy:
-            self._remove_leftovers(table, listed.files, unreadable)
         sources = _sources(listed.files)
         small = [source for source in sources if source.bytes < TARGET_BYTES]
         closed = self._closed.of(table, small)
@@ -142,6 +141,8 @@ class _Compactor:
         self._keep(source for source in sources if source not in closed)
         for skipped in unreadable:
             self._copy(self._folder / skipped.path)
+        # A recorder that was killed may have left what it merged.
+        self._remove_leftovers(table)
 
     def _compact(self, table: str, sources: Sequence[Source]) -> None:
         """Write the sources into as few files as they fill."""
@@ -209,9 +210,12 @@ class _Compactor:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)
 
-    def _remove_leftovers(self, table: str, listed: Sequence[StoredFile], unreadable: Sequence[SkippedFile]) -> None:
-        """Remove what an earlier compaction left: unfinished files, and those that a compacted file replaces."""
-        folder = self._folder / table
+    def _remove_leftovers(self, table: str) -> int:
+        """Remove unfinished files, and those that a compacted file replaces; returns how many."""
+        if self._is_copy:
+            return 0
+        folder, (listing, unreadable) = self._folder / table, list_table(self._folder, table)
+        listed = listing.files
         leftovers = set(folder.glob(f"{PART_PREFIX}*.part"))
         compacted = {file.path for file in listed if file.segment is not None}
         if compacted and all(map(is_as_named, compacted)):
@@ -220,7 +224,7 @@ class _Compactor:
             leftovers |= superfluous([*listed, *others])
         for path in leftovers:
             path.unlink(missing_ok=True)
-        self._leftovers += len(leftovers)
+        return len(leftovers)
 
 
 def _sources(files: Sequence[StoredFile]) -> list[Source]:

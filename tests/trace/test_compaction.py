@@ -29,10 +29,14 @@ from rlscope_otel.schema import (
 from rlscope_otel.worker_file import Written
 
 import rlscope
+from rlscope.alerts.live import files as live_files
+from rlscope.alerts.live.files import LiveFiles
+from rlscope.alerts.live.rows import _stored_rows
 from rlscope.errors import OutputError, RlscopeError, UnreadableDataError
 from rlscope.trace import closed_files, compacted_file, compaction
 from rlscope.trace.compaction import Compaction, compact_run
 from rlscope.trace.completeness import Completeness
+from rlscope.trace.files import read_workers
 from rlscope.trace.segments import SEGMENTS_KEY, Segment, decoded, encoded
 from rlscope.trace.store import open_run
 from tests.faults.runs import store_run
@@ -275,7 +279,7 @@ def test_a_worker_that_was_killed_is_over_once_it_is_silent_for_an_hour(
 def test_a_recorder_that_merges_its_own_files_is_left_to_it(tmp_path: Path) -> None:
     folder = live_run(tmp_path / "run", 5, 5)
     document = json.loads((folder / "workers" / "e0.json").read_text())
-    document["written"]["engine_steps"]["merged"] = {}
+    document["written"]["samples"] = {"rows": 0, "last_file": 0, "checksum": 0, "merged": {"000001_000002": 7}}
     (folder / "workers" / "e0.json").write_text(json.dumps(document))
     done = compact_run(folder)
     assert (done.files_after, done.recording) == (5, ("e0",))
@@ -321,6 +325,19 @@ def test_files_that_a_recorder_merged_are_compacted_if_they_are_what_it_states(i
     }
     assert completeness(run) == stated
     assert (stated == COMPLETE) == is_stated
+
+
+def test_what_a_killed_recorder_had_merged_and_not_removed_goes_too(run: Path) -> None:
+    parts = {path: path.read_bytes() for path in (run / "engine_steps").glob("e1-*")}
+    _, crc32 = merged_by_its_recorder(run, 1, 4)
+    for path, content in parts.items():
+        path.write_bytes(content)
+    document = json.loads((run / "workers" / "e1.json").read_text())
+    document["written"]["engine_steps"]["merged"] = {"000001_000004": crc32}
+    (run / "workers" / "e1.json").write_text(json.dumps(document))
+    before = rows_of(run)
+    assert (compact_run(run).files_after, len(files(run)), rows_of(run)) == (4, 4, before)
+    assert completeness(run) == COMPLETE
 
 
 def flip_a_bit(path: Path) -> None:
@@ -527,6 +544,33 @@ def test_a_list_of_segments_that_cannot_be_makes_the_file_unreadable(listed: str
     held = pa.concat_tables([held, held]).replace_schema_metadata(arrow_schema("train_steps").metadata)
     write_table(held, run / "train_steps" / "compacted.00000000.parquet", {SEGMENTS_KEY: listed})
     assert "cannot be read" in skipped(run)["train_steps/compacted.00000000.parquet"]
+
+
+def test_a_watch_that_begins_after_a_compaction_sees_the_same_rows_and_one_that_began_before_sees_none_twice(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def seen(files: LiveFiles) -> dict[tuple[str, str], int]:
+        rows: dict[tuple[str, str], int] = {}
+        for file in files.look(workers, 0):
+            held = _stored_rows(file)
+            assert set(held["worker_id"].to_pylist()) == {file.numbers.worker_id}
+            assert held.num_rows == file.rows
+            key = (file.table, file.numbers.worker_id)
+            rows[key] = rows.get(key, 0) + held.num_rows
+        return rows
+
+    workers, _ = read_workers(run)
+    before, after = LiveFiles(run, 0), LiveFiles(run, 0)
+    rows = seen(before)
+    assert rows[("engine_steps", "e0")] == 6
+    compact_run(run)
+    monkeypatch.setattr(live_files, "_PIECE_ROWS", 4)
+    monkeypatch.setattr(live_files, "_LIST_EVERY", 1)
+    assert seen(before) == {}
+    assert seen(after) == rows
+    assert (after.last_ns, after.stored_rows, after.skipped) == (before.last_ns, before.stored_rows, before.skipped)
+    assert all(map(after.is_complete, workers))
+    assert seen(after) == {}
 
 
 def test_what_came_of_it_has_no_surprise(run: Path) -> None:

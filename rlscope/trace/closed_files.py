@@ -22,7 +22,7 @@ SETTLED_NS: Final = 600 * 10**9
 
 
 class ClosedFiles:
-    """What the worker files say of a run's files at one moment."""
+    """What the worker files state about a run's files at one moment."""
 
     def __init__(self, workers: Iterable[Mapping[str, object]], is_imported: bool, is_copy: bool) -> None:
         self.recording: set[str] = set()
@@ -50,7 +50,7 @@ class ClosedFiles:
         if source.is_compacted:
             return None if is_as_named(source.path) else "its content is not what its name says"
         if numbers is None:
-            return "neither its name nor its footer says of which worker it is"
+            return "neither its name nor its footer says about which worker it is"
         if stamp is None:
             return None
         if (stamp.table, numbers.name) != (table, source.path.name):

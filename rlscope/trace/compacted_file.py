@@ -230,7 +230,7 @@ def _segments_of(source: Source) -> list[Segment]:
     (file,) = source.files
     numbers, stamp, footer = file.numbers, file.footer.stamp, file.footer
     if numbers is None:
-        raise ValueError("neither its name nor its footer says of which worker it is")
+        raise ValueError("neither its name nor its footer names its worker")
     files, checksum = 1, 0
     if stamp is not None and stamp.merged is not None:
         files, checksum = stamp.merged.files, stamp.merged.checksum

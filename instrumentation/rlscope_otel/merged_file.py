@@ -159,7 +159,7 @@ class MergedFile:
 
 
 def _statement(parts: Sequence[StoredFile]) -> parquet.Stamp:
-    """What a merged file says of what was merged into it."""
+    """What a merged file states about what was merged into it."""
     whole = StoredFile.of(parts, 0, 0)
     listed = ",".join(f"{part.last}:{part.rows}" for part in parts)
     return dict(zip(schema.MERGED_KEYS, (whole.first, whole.files, whole.checksum, listed), strict=True))

@@ -49,18 +49,14 @@ def start_run(
     folder = settings.run_dir_of(run_dir)
     if folder is None:
         return Run(Recording(None, run_clock))
-    merge_intervals_s = settings.merge_intervals_of(merge_intervals_s)
-    limits = settings.Limits(
-        flush_interval_s, max_rows_per_file, max_buffered_rows, merge_intervals_s, max_merged_bytes
-    )
+    intervals_s = settings.merge_intervals_of(merge_intervals_s)
+    limits = settings.Limits(flush_interval_s, max_rows_per_file, max_buffered_rows, intervals_s, max_merged_bytes)
     role = settings.role_of(role)
     ids = tuple(str(gpu_id) for gpu_id in gpu_ids)
-    gpus = settings.gpu_count_of(gpu_count, ids, role)
     device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
-    identity = Identity(role, gpus, ids, *device, framework, framework_version)
-    name = settings.worker_id_of(worker_id, role)
-    gpu_interval_s = settings.gpu_interval_of(gpu_interval_s)
-    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, gpu_interval_s)
+    identity = Identity(role, settings.gpu_count_of(gpu_count, ids, role), ids, *device, framework, framework_version)
+    name, sampled_s = settings.worker_id_of(worker_id, role), settings.gpu_interval_of(gpu_interval_s)
+    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s)
     run = Run(Recording(chosen, run_clock, meter_provider))
     exits.watch(run)
     return run

@@ -107,6 +107,6 @@ class WorkerFile:
 
 
 def _statement(table: str, progress: Progress) -> dict[str, object]:
-    """What the file says of one table."""
+    """What the file states about one table."""
     merged = progress.merged.get(table)
     return {**asdict(progress.written[table]), **({"merged": dict(merged)} if merged else {})}

@@ -23,7 +23,7 @@ State = Literal["complete", "incomplete", "unknown"]
 Kind = Literal["missing", "beyond", "changed", "moved"]
 _FILES_NAMED: Final = 3
 _COUNTS: Final = ("rows", "last_file", "checksum")
-"""What a worker file says of each table."""
+"""What a worker file states for each table."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _MOST_FLUSHED: Final = 10**7
 
 
 class Merged(NamedTuple):
-    """What a merged file says of the files that were flushed in its place."""
+    """What a merged file states about the files that were flushed in its place."""
 
     first: int
     """The number of the first of them."""
@@ -171,7 +171,7 @@ def _is_optional(field: pa.Field) -> bool:
 
 
 def stamp_of(file: pq.FileMetaData) -> Stamp | None:
-    """What a file says of itself; None where it says nothing, or what cannot be."""
+    """What a file states about itself; None where it says nothing, or what cannot be."""
     metadata = file.metadata or {}
     run_id, table, worker_id, sequence = (_text(metadata, key) for key in STAMP_KEYS)
     if not _is_number(sequence):

@@ -242,9 +242,7 @@ class LiveFiles:
         unclear = [part for part in parts if seen.touches(*part[:2]) and not seen.holds(*part[:2])]
         if unclear:
             rows = sum(part.rows for part in unclear)
-            self.skipped.append(
-                f"{table}/{path.name}: {rows:,} rows skipped, some of them read before they were merged"
-            )
+            self.skipped.append(f"{table}/{path.name}: {rows:,} rows skipped, some of them read before the merging")
         return _joined([part for part in parts if not seen.touches(*part[:2])])
 
     def _timed(

@@ -101,5 +101,5 @@ def test_rows_that_were_partly_read_and_merged_twice_since_are_left_out_and_said
     remove(tmp_path, 1, 2, 3, 4)
     assert watch.look(stating(worker, 4)) == []
     (said,) = watch.files.skipped
-    assert "4 rows skipped, some of them read before they were merged" in said
+    assert "4 rows skipped, some of them read before the merging" in said
     assert watch.look(stating(worker, 4)) == []

@@ -12,10 +12,12 @@ from rlscope_otel.parquet import write_table
 from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, arrow_schema
 from rlscope_otel.worker_file import Written
 
+from rlscope.trace.compaction import compact_run
+
 SAMPLE_TRACES: Final = Path(__file__).parents[2] / "sample_traces"
 FILES_OF_A_TABLE: Final = 3
-Recorder = Literal["counting", "old"]
-"""counting: states rows, files and checksums. old: states the rows alone."""
+Recorder = Literal["counting", "old", "compacted"]
+"""counting: states rows, files and checksums. old: states the rows alone. compacted: counting, compacted afterwards."""
 
 
 def store_run(folder: Path, recorder: Recorder, trace: str = "capped_staleness", steps: int = 24) -> Path:
@@ -33,9 +35,11 @@ def store_run(folder: Path, recorder: Recorder, trace: str = "capped_staleness",
         }
         worker |= {"stopped_ns": until_ns, "last_flush_ns": until_ns}
         worker["rows"] = {table: each.rows for table, each in written.items()}
-        if recorder == "counting":
+        if recorder != "old":
             worker["written"] = {table: asdict(each) for table, each in written.items()}
         (folder / "workers" / path.name).write_text(json.dumps(worker), encoding="utf-8")
+    if recorder == "compacted":
+        compact_run(folder)
     return folder
 
 
@@ -59,6 +63,6 @@ def _store_table(
         part = rows.slice(first, length).combine_chunks()
         path = folder / table / f"{worker_id}-{sequence:06d}.parquet"
         stamp: dict[str, Any] = dict(zip(STAMP_KEYS, (run_id, table, worker_id, sequence), strict=True))
-        checksum = write_table(part, path, stamp if recorder == "counting" else None)
+        checksum = write_table(part, path, stamp if recorder != "old" else None)
         written = written.and_file(sequence, part.num_rows, checksum)
     return written

@@ -25,17 +25,17 @@ FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
-OLD_SHARE: Final = 4
-"""One in so many is done to a run of the recorder before checksums."""
+OTHER_SHARE: Final = 4
+"""One in so many is done to a run of the recorder before checksums, and as many to a compacted run."""
 
 Tally = Counter[tuple[str, Verdict]]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Recorder, tuple[Path, Looked]]:
-    """Both runs, and what is said of them as they are."""
+    """The runs, and what is said of them as they are."""
     found: dict[Recorder, tuple[Path, Looked]] = {}
-    for recorder in ("counting", "old"):
+    for recorder in ("counting", "old", "compacted"):
         folder = store_run(tmp_path_factory.mktemp(recorder) / "run", recorder)
         found[recorder] = folder, look(folder)
     return found
@@ -57,10 +57,11 @@ def tally() -> Iterator[Tally]:
 
 
 def recorder_of(seed: int) -> Recorder:
-    return "old" if seed % OLD_SHARE == OLD_SHARE - 1 else "counting"
+    others: dict[int, Recorder] = {OTHER_SHARE - 1: "old", OTHER_SHARE - 2: "compacted"}
+    return others.get(seed % OTHER_SHARE, "counting")
 
 
-@pytest.mark.parametrize("recorder", ["counting", "old"])
+@pytest.mark.parametrize("recorder", ["counting", "old", "compacted"])
 def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]], recorder: Recorder) -> None:
     _, looked = runs[recorder]
     assert (looked.end, looked.lines) == ("seen", ())
@@ -75,10 +76,10 @@ def test_a_mutation_changes_nothing_without_a_word(
     original, untouched = runs[recorder]
     folder = tmp_path / "run"
     shutil.copytree(original, folder)
-    mutation = mutate(folder, seed, counted=recorder == "counting")
+    mutation = mutate(folder, seed, counted=recorder != "old")
     looked = look(folder, whole=seed % EVERY_FORMAT_OF == 0)
     verdict = judge_mutation(mutation, untouched, looked)
-    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder == "counting" else {})]
+    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder != "old" else {})]
     tally[kinds[seed % len(kinds)], verdict] += 1
     said = "\n".join(line for line in looked.lines if line not in untouched.lines)
     assert verdict not in FAULTS, f"{mutation} of {recorder}: {verdict}\n{said[-3000:]}"

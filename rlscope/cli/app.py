@@ -36,7 +36,7 @@ RunPath = Annotated[
     Path,
     typer.Argument(
         metavar="PATH",
-        help="Folder of a recorded run, or a log or metrics file of an RL framework.",
+        help="Folder of a recorded run, here or as s3://BUCKET/RUN, or a log or metrics file of an RL framework.",
         callback=_note_many_files,
     ),
 ]

@@ -15,10 +15,11 @@ from typing import Final
 from filelock import FileLock, Timeout
 from rlscope_otel.schema import TABLES
 
-from rlscope.errors import OutputError, RlscopeError, UnreadableDataError
+from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError
 from rlscope.trace.closed_files import ClosedFiles
 from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
 from rlscope.trace.files import RUN_FILE, SkippedFile, StoredFile, list_table, read_manifest, read_workers, stored_file
+from rlscope.trace.remote import is_remote, shown_address
 from rlscope.trace.segments import is_as_named, superfluous
 
 TARGET_BYTES: Final = 128 * 10**6
@@ -64,10 +65,17 @@ def compact_run(
 
     out: the new folder; None: in place. verify: read each compacted file again and compare the number of its rows, and
     a checksum of them that their order does not change, with those of the files that it replaces. say: called with what
-    is being done. Raises RunFolderError for a folder that is no run, OutputError for one that cannot be written, or
-    that is not empty, UnreadableDataError where the comparison fails, and RlscopeError while another compaction works
+    is being done. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an object store,
+    OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the comparison fails, and RlscopeError while another compaction works
     on the run.
     """
+    for address in filter(is_remote, (folder, out or "")):
+        raise ArgumentError.of(
+            shown_address(address),
+            found="an address in an object store",
+            expected="a folder on this machine",
+            next_step="Compact the run where it is recorded, or a copy of it, and upload that.",
+        )
     folder = folder.resolve()
     read_manifest(folder)
     target = folder if out is None else out.resolve()

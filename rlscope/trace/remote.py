@@ -102,7 +102,7 @@ def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> Non
     say(f"opening {shown}")
     store, base = _opened(url)
     # The worker files first: what they count is then among the files that are listed after them.
-    beside = [each for each in _listed(store, base, ("", "workers")) if each.name.endswith(".json")]
+    beside = [each for each in _listed(store, base, ("", "workers")) if _is_stated(each.name)]
     if RUN_FILE not in {each.name for each in beside}:
         raise RunFolderError.of(
             shown,
@@ -123,6 +123,10 @@ def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> Non
         expected="a run whose files stay until they are copied",
         next_step="Try again; a recorder may have been merging its files.",
     )
+
+
+def _is_stated(name: str) -> bool:
+    return name == RUN_FILE or (name.startswith("workers/") and name.endswith(".json"))
 
 
 def _opened(url: str) -> "tuple[fs.FileSystem, str]":

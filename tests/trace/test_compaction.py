@@ -32,7 +32,7 @@ import rlscope
 from rlscope.alerts.live import files as live_files
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import _stored_rows
-from rlscope.errors import OutputError, RlscopeError, UnreadableDataError
+from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError
 from rlscope.trace import closed_files, compacted_file, compaction
 from rlscope.trace.compaction import Compaction, compact_run
 from rlscope.trace.completeness import Completeness
@@ -457,6 +457,12 @@ def test_a_folder_that_cannot_take_the_copy_is_refused(out: str, why: str, run: 
     with pytest.raises(OutputError, match=why):
         compact_run(run, tmp_path / out)
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("path", "out"), [("s3://runs/monday", None), ("run", "s3:/runs/monday")])
+def test_a_run_in_an_object_store_is_refused(path: str, out: str | None, run: Path) -> None:
+    with pytest.raises(ArgumentError, match="s3://runs/monday: found an address in an object store"):
+        compact_run(run if path == "run" else Path(path), None if out is None else Path(out))
 
 
 def test_rows_that_differ_when_they_are_verified_cost_the_new_file_and_nothing_else(

@@ -66,8 +66,8 @@ def compact_run(
     out: the new folder; None: in place. verify: read each compacted file again and compare the number of its rows, and
     a checksum of them that their order does not change, with those of the files that it replaces. say: called with what
     is being done. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an object store,
-    OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the comparison fails, and RlscopeError while another compaction works
-    on the run.
+    OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the comparison
+    fails, and RlscopeError while another compaction works on the run.
     """
     for address in filter(is_remote, (folder, out or "")):
         raise ArgumentError.of(

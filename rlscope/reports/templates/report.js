@@ -20,7 +20,6 @@
     const spec = JSON.parse(document.getElementById(chart.dataset.spec).textContent);
     for (const name of Object.keys(spec.datasets)) spec.datasets[name] = rows(spec.datasets[name]);
     return window.vegaEmbed(chart, spec, options).then(function (result) {
-      views.set(chart, result.view);
       chart.dispatchEvent(new CustomEvent("chart-drawn", { bubbles: true, detail: result.view }));
     }).catch(function (error) {
       chart.textContent = "This chart could not be drawn (" + error.message + "). Its numbers are below.";
@@ -29,7 +28,7 @@
   }
 
   // What is in sight is drawn first, what is folded when it is opened or when there is time.
-  const charts = Array.from(document.querySelectorAll(".chart")), begun = new Map(), views = new Map();
+  const charts = Array.from(document.querySelectorAll(".chart")), begun = new Map();
   const later = window.requestIdleCallback || function (act) { return window.setTimeout(act, 30); };
 
   function isShown(chart) {
@@ -54,13 +53,6 @@
       window.dispatchEvent(new Event("resize"));
     });
   }
-
-  // Paper does not wait for what a resize event starts: what was folded takes its width here and now.
-  window.addEventListener("beforeprint", function () {
-    views.forEach(function (view, chart) {
-      if (isShown(chart)) view.width(chart.clientWidth).resize().run();
-    });
-  });
 
   function next() {
     const chart = charts.find(function (each) { return !begun.has(each); });

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from rlscope.text_out import as_bytes, for_terminal
 from rlscope.trace.adhoc import write_file
-from rlscope.trace.files import many_files_note
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -22,6 +21,8 @@ app = typer.Typer(
 
 def _note_many_files(folder: Path) -> Path:
     """Say on stderr what a run of very many small files will cost, before the work."""
+    from rlscope.trace.files import many_files_note
+
     note = many_files_note(folder)
     if note is not None:
         Console(stderr=True).print(for_terminal(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)

@@ -27,6 +27,7 @@ from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
 from rlscope.trace.config import entry_kind, run_config_schema
 from rlscope.trace.questions import questions
+from rlscope.trace.segments import SEGMENTS_KEY
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
@@ -61,7 +62,12 @@ def trace_format_page() -> str:
         "merged from are removed later, or never when the process is killed: **a reader leaves out every file whose\n",
         "range of numbers lies inside that of another file of the same run, table and worker**. What a file says in\n",
         "its metadata goes before its name. `checksum` of the worker file is that of the files as they were flushed;\n",
-        "`joined_checksum` computes it from merged ones.\n",
+        "`joined_checksum` computes it from merged ones.\n\n",
+        "`rlscope compact` writes `<table>/compacted.<crc32>.parquet`, named by the CRC-32 of its bytes: rows of\n",
+        f"many workers. Its metadata (`{SEGMENTS_KEY}`) lists its segments in the order of the rows, as a JSON list\n",
+        "of [run, worker, first number, last number, files, checksum, rows, first time, last time]. The checksum is\n",
+        "the `chained_checksum` of those files from 0 on. **A reader leaves out every file whose numbers lie inside\n",
+        "those of a segment of the same run and worker**, and a compacted file of which every segment does.\n",
     ]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")

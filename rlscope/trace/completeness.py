@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import FileNumbers, chained_checksum, joined_checksum
 
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, is_integer, table_of
+from rlscope.trace.segments import is_as_named
 
 State = Literal["complete", "incomplete", "unknown"]
 Kind = Literal["missing", "beyond", "changed", "moved"]
@@ -116,10 +117,12 @@ class _Checker:
         self._is_verified = True
         self._is_counted = any(map(_states_rows, workers))
         self._strangers: set[str] = set()
+        self._changed: set[Path] = set()
+        """Compacted files that are not as they were written, though each page reads well."""
 
     def check(self, table: str, files: TableFiles) -> TableFiles:
         """The table without what does not belong to it."""
-        owned = self._owned(table, files)
+        owned = self._owned(table, self._without_damaged_compacted(table, files))
         kept: list[StoredFile] = []
         for worker_id in sorted({*owned, *self._workers}):
             kept += self._of_worker(table, worker_id, owned.get(worker_id, {}))
@@ -136,13 +139,44 @@ class _Checker:
         state: State = "incomplete" if differs else "unknown" if is_unknown else "complete"
         return Completeness(state, tuple(self._gaps), uncounted, self._is_verified and state == "complete")
 
-    def _owned(self, table: str, files: TableFiles) -> dict[str, _Files]:
+    def _without_damaged_compacted(self, table: str, files: TableFiles) -> list[StoredFile]:
+        """The files without the compacted ones whose pages are damaged, or that belong to another run."""
+        left_out: set[Path] = set()
+        compacted: dict[Path, list[StoredFile]] = {}
+        for file in files.files:
+            if file.segment is not None:
+                compacted.setdefault(file.path, []).append(file)
+        for path, own in compacted.items():
+            why = self._compacted_fault(own)
+            if why is not None:
+                self._skip(own[0], why, sum(file.footer.rows for file in own))
+                left_out.add(path)
+                self.unsure.add(table)
+        return [file for file in files.files if file.path not in left_out]
+
+    def _compacted_fault(self, own: Sequence[StoredFile]) -> str | None:
+        for file in own:
+            run_id, worker_id = file.segment.owner if file.segment is not None else ("", "")
+            if run_id and run_id not in self._run_ids(worker_id):
+                return f"belongs to run {run_id!r}, by its own footer"
+        try:
+            if is_as_named(own[0].path):
+                return None
+        except OSError as error:
+            return f"cannot be read: {error}"
+        why = page_fault(own[0].path)
+        self._changed |= {own[0].path} if why is None else set()
+        return None if why is None else f"damaged since it was written: {why}"
+
+    def _owned(self, table: str, files: Sequence[StoredFile]) -> dict[str, _Files]:
         """The files by worker and number: by their own word, or by their name where they have none."""
         owned: dict[str, _Files] = {}
         misplaced: list[tuple[StoredFile, FileNumbers]] = []
-        for file in files.files:
+        for file in files:
             named, stamp = owner_of(file.path), file.footer.stamp
-            if stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
+            if file.segment is not None:
+                owned.setdefault(file.segment.numbers.worker_id, {})[file.segment.numbers] = file
+            elif stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
                 self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r}, by its own footer")
             elif stamp is not None and stamp.numbers != named:
                 misplaced.append((file, stamp.numbers))
@@ -161,9 +195,9 @@ class _Checker:
         """The runs that files of a worker may belong to: folders of several nodes may have been copied into one."""
         return self._run_id, self._workers.get(worker_id, {}).get("run_id")
 
-    def _skip(self, file: StoredFile, why: str) -> None:
-        name = file.path.relative_to(self._folder).as_posix()
-        self.skipped.append(SkippedFile(name, f"{why}; its {file.footer.rows:,} rows are left out"))
+    def _skip(self, file: StoredFile, why: str, rows: int | None = None) -> None:
+        name, rows = file.path.relative_to(self._folder).as_posix(), file.footer.rows if rows is None else rows
+        self.skipped.append(SkippedFile(name, f"{why}; its {rows:,} rows are left out"))
 
     def _of_worker(self, table: str, worker_id: str, files: _Files) -> list[StoredFile]:
         """The files of one worker that may be used."""
@@ -187,7 +221,8 @@ class _Checker:
         last_file = stated.last_file or 0
         later = {numbers: file for numbers, file in files.items() if numbers.last > last_file}
         counted = {numbers: file for numbers, file in files.items() if numbers.last <= last_file}
-        if _chain(counted, stated.merged) == stated.checksum:
+        is_changed = any(file.path in self._changed for file in counted.values())
+        if not is_changed and _chain(counted, stated.merged) == stated.checksum:
             return counted | self._without_damaged(table, later)
         sound = self._without_damaged(table, counted)
         if sound.keys() == counted.keys() and not _missing(counted, last_file):
@@ -200,7 +235,8 @@ class _Checker:
     def _without_damaged(self, table: str, files: _Files) -> _Files:
         sound: _Files = {}
         for numbers, file in files.items():
-            why = page_fault(file.path)
+            # The pages of compacted files have been looked at.
+            why = page_fault(file.path) if file.segment is None else None
             if why is None:
                 sound[numbers] = file
             else:
@@ -258,6 +294,9 @@ def _chain(files: _Files, merged: Mapping[str, object]) -> int | None:
     try:
         for numbers in sorted(files):
             file = files[numbers]
+            if file.segment is not None:
+                checksum = joined_checksum(checksum, file.segment.checksum, file.segment.files)
+                continue
             crc32, stamp = zlib.crc32(file.path.read_bytes()), file.footer.stamp
             if stamp is None or stamp.merged is None:
                 checksum = chained_checksum(checksum, numbers.last, crc32)

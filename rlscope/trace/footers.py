@@ -7,15 +7,19 @@ import itertools
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from rlscope_otel.schema import MERGED_KEYS, STAMP_KEYS, TABLES, TIMES, Column, FileNumbers, arrow_schema
 
+from rlscope.trace.segments import Segment, decoded
+
 _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
+_Names = TypeVar("_Names", tuple[str, ...], frozenset[str])
 LATEST_NS: Final = 1 << 62
 """In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 _NUMBERED: Final = ("version", "staleness")
@@ -72,6 +76,8 @@ class Footer:
     last_ns: int | None
     suspects: frozenset[str]
     """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
+    segments: tuple[Segment, ...] = ()
+    """Of a compacted file, what it stands for."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
@@ -95,15 +101,22 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
     highs = [chunk.statistics for chunk in chunks if chunk.path_in_schema == last]
     timed = bool(lows) and all(each is not None and each.has_min_max for each in (*lows, *highs))
     return Footer(
-        columns=tuple(found.names),
+        columns=_shared(tuple(found.names)),
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
         is_plain=all(kinds.get(field.name) == field.type for field in arrow_schema(table)),
         stamp=stamp_of(metadata),
         first_ns=min(low.min for low in lows) if timed else None,
         last_ns=max(high.max for high in highs) if timed else None,
-        suspects=frozenset(_suspects(table, found, chunks)),
+        suspects=_shared(frozenset(_suspects(table, found, chunks))),
+        segments=decoded(metadata.metadata or {}, metadata.num_rows),
     )
+
+
+@lru_cache(maxsize=256)
+def _shared(names: _Names) -> _Names:
+    """The same names as one object: a run may have a million footers, and most of them are alike."""
+    return names
 
 
 def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:

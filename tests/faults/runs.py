@@ -12,14 +12,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rlscope_otel.merged_file import MergedFile
 from rlscope_otel.parquet import write_table
-from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, FileNumbers
+from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, FileNumbers, arrow_schema
 from rlscope_otel.stored_files import StoredFile
 from rlscope_otel.worker_file import Written
 
+from rlscope.trace.compaction import compact_run
+
 SAMPLE_TRACES: Final = Path(__file__).parents[2] / "sample_traces"
 FILES_OF_A_TABLE: Final = 3
-Recorder = Literal["counting", "merging", "old"]
-"""counting: states rows, files and checksums. merging: merged its first files besides. old: states the rows alone."""
+Recorder = Literal["counting", "merging", "old", "compacted"]
+"""counting: states rows, files and checksums. merging: merged its first files besides. old: states the rows alone.
+compacted: as merging, and compacted afterwards."""
 MERGED_FILES: Final = 2
 """Of each table and worker, where the recorder merged some."""
 
@@ -41,10 +44,12 @@ def store_run(folder: Path, recorder: Recorder, trace: str = "capped_staleness",
         worker["rows"] = {table: each.rows for table, each in written.items()}
         if recorder != "old":
             worker["written"] = {table: asdict(each) for table, each in written.items()}
-        if recorder == "merging":
+        if recorder in ("merging", "compacted"):
             for table in written:
                 _merge(folder, manifest["run_id"], worker, table)
         (folder / "workers" / path.name).write_text(json.dumps(worker), encoding="utf-8")
+    if recorder == "compacted":
+        compact_run(folder)
     return folder
 
 
@@ -56,11 +61,12 @@ def _end_of_step(source: Path, steps: int) -> int:
 def _store_table(
     source: Path, folder: Path, run_id: str, worker_id: str, table: str, until_ns: int, recorder: Recorder
 ) -> Written:
-    files = sorted((source / table).glob(f"{worker_id}-*.parquet"))
+    files = sorted((source / table).glob("*.parquet"))
     written = Written()
     if not files:
         return written
     rows = pa.concat_tables([pq.read_table(path) for path in files])
+    rows = rows.filter(pc.equal(rows["worker_id"], worker_id)).replace_schema_metadata(arrow_schema(table).metadata)
     rows = rows.filter(pc.less(rows[TIMES[table][1]], pa.scalar(until_ns)))
     length = -(-rows.num_rows // FILES_OF_A_TABLE) or 1
     for sequence, first in enumerate(range(0, rows.num_rows, length), start=1):

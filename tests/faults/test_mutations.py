@@ -25,8 +25,9 @@ FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
-SHARES: Final = 4
-"""One in so many is done to a run with merged files, and one to a run of the recorder before checksums."""
+SHARES: Final = 5
+"""One in so many is done to a run with merged files, one to a compacted run, and one to a run of the recorder before
+checksums."""
 
 Tally = Counter[tuple[str, Verdict]]
 
@@ -35,7 +36,7 @@ Tally = Counter[tuple[str, Verdict]]
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Recorder, tuple[Path, Looked]]:
     """The runs, and what is said of them as they are."""
     found: dict[Recorder, tuple[Path, Looked]] = {}
-    for recorder in ("counting", "merging", "old"):
+    for recorder in ("counting", "merging", "compacted", "old"):
         folder = store_run(tmp_path_factory.mktemp(recorder) / "run", recorder)
         found[recorder] = folder, look(folder)
     return found
@@ -57,10 +58,10 @@ def tally() -> Iterator[Tally]:
 
 
 def recorder_of(seed: int) -> Recorder:
-    return ("counting", "counting", "merging", "old")[seed % SHARES]
+    return ("counting", "counting", "merging", "compacted", "old")[seed % SHARES]
 
 
-@pytest.mark.parametrize("recorder", ["counting", "merging", "old"])
+@pytest.mark.parametrize("recorder", ["counting", "merging", "compacted", "old"])
 def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]], recorder: Recorder) -> None:
     _, looked = runs[recorder]
     assert (looked.end, looked.lines) == ("seen", ())

@@ -19,6 +19,7 @@ from rlscope_otel.schema import TABLES, TIMES, FileNumbers
 
 from rlscope.trace.files import is_integer, table_fault
 from rlscope.trace.footers import stamp_of
+from rlscope.trace.segments import Segment, decoded
 from rlscope.trace.usual_times import Window, usual_window
 
 _TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
@@ -97,6 +98,7 @@ class LiveFiles:
         self._folder = folder
         self._patience_ns = patience_ns
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._compacted_paths: set[Path] = set()
         self._looks = 0
         self._broken_since_ns: dict[Path, int] = {}
         self._window: Window | None = None
@@ -155,11 +157,51 @@ class LiveFiles:
         found: list[NewFile] = []
         numbered = [(FileNumbers.of(name.removesuffix(".parquet")), name) for name in names]
         known = [(numbers, name) for numbers, name in numbered if numbers is not None]
+        # What a compacted file holds need not be looked at again.
+        for name in (name for numbers, name in numbered if numbers is None):
+            found += self._compacted(self._folder / table / name, table)
         # A merged file before its parts, so that these need not be opened.
         for numbers, name in sorted(known, key=lambda each: (each[0].worker_id, each[0].first, -each[0].last)):
             if not self._of(numbers.worker_id, table).holds(numbers.first, numbers.last):
                 found += self._opened(self._folder / table / name, table, numbers, now_ns)
         return found
+
+    def _compacted(self, path: Path, table: str) -> list[NewFile]:
+        """What is new in a compacted file, marked as seen."""
+        if path in self._compacted_paths or table_fault(path, table) is not None:
+            return []
+        self._compacted_paths.add(path)
+        metadata = pq.read_metadata(path)
+        found: list[NewFile] = []
+        first_row = 0
+        for segment in decoded(metadata.metadata or {}, metadata.num_rows):
+            (worker_id, first, last), rows = segment.numbers, segment.rows
+            seen = self._of(worker_id, table)
+            if not seen.touches(first, last):
+                seen.add(first, last, rows)
+                self.stored_rows += rows
+                found += self._of_segment(path, table, segment, first_row)
+            elif not seen.holds(first, last):
+                self.skipped.append(f"{table}/{path.name}: {rows:,} rows of {worker_id} skipped, some were read before")
+                seen.add(first, last, 0)
+            first_row += rows
+        return found
+
+    def _of_segment(self, path: Path, table: str, segment: Segment, first_row: int) -> list[NewFile]:
+        """The rows of a segment in pieces."""
+        first_ns, last_ns, worker_id = segment.first_ns, segment.last_ns, segment.numbers.worker_id
+        is_odd = self._window is not None and not all(self._window.holds(each or 0) for each in (first_ns, last_ns))
+        if first_ns is None or last_ns is None or is_odd:
+            self.skipped.append(f"skipped {table}/{path.name}: times are missing, or far from the rest of the run")
+            return []
+        if table in _TELL_ENDS:
+            self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
+        return [
+            NewFile(
+                path, table, first_ns, last_ns, segment.numbers, min(_PIECE_ROWS, segment.rows - row), first_row + row
+            )
+            for row in range(0, segment.rows, _PIECE_ROWS)
+        ]
 
     def forget(self, file: NewFile) -> None:
         """The rows of a file could not be read since it was merged into another: look for them there."""

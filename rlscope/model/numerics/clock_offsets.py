@@ -2,8 +2,9 @@
 
 No effect precedes its cause, so each pair bounds the difference of two clocks from one side. All bounds together are a
 system of difference constraints; shortest paths from the reference give the tightest bounds that they imply for every
-clock at once (Cormen, Leiserson, Rivest, Stein, Introduction to Algorithms, section "Difference constraints and shortest
-paths"). The range of straight lines through bounds over time is that of Duda, Harrus, Haddad, Bernard (ICDCS 1987).
+clock at once (Cormen, Leiserson, Rivest, Stein, Introduction to Algorithms, section "Difference constraints and
+shortest paths"). The range of straight lines through bounds over time is that of Duda, Harrus, Haddad and Bernard,
+Estimating global time in distributed systems (ICDCS 1987).
 
 A pair that contradicts the others by itself is a bad row and is left out: that only widens the bounds. A contradiction
 that lasts is a step of one clock, and the clock is then two. Not covered: a clock that wanders around a straight line,
@@ -18,7 +19,7 @@ import numpy as np
 from rlscope.model.arrays import Counts, Flags, Reals
 
 MOST_DRIFT_RATIO: Final = 5e-4
-"""The most that two clocks drift apart: what a time daemon slews by (adjtimex allows 500 ppm); quartz stays within 100."""
+"""The most that a clock drifts from another: a time daemon slews by up to 500 ppm, quartz stays within 100."""
 _BINS: Final = 64
 """Of the run, in which pairs are compared."""
 _LEAST_SUPPORT: Final = 3
@@ -155,16 +156,26 @@ def _rough_offsets(pairs: Pairs, clocks: int, reference: int) -> Counts:
 
 def _shortest(count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: Counts | None) -> Reals | None:
     """Distances from the sources, or from anywhere, by Bellman and Ford; None where a cycle is shorter than nothing."""
+    distance, is_settled = _distances(count, cause, effect, gap_s, sources, count + 1)
+    return distance if is_settled.all() else None
+
+
+def _distances(
+    count: int, cause: Counts, effect: Counts, gap_s: Reals, sources: Counts | None, rounds: int
+) -> tuple[Reals, Flags]:
+    """Distances after so many rounds, and which of them changed no more in the last one."""
     distance = np.full(count, 0.0 if sources is None else np.inf)
     if sources is not None:
         distance[sources] = 0.0
-    for _ in range(count + 1):
+    is_settled = np.zeros(count, bool)
+    for _ in range(rounds):
         before = distance.copy()
         np.minimum.at(distance, effect, before[cause] + gap_s)
         # A nanosecond is what the clocks resolve; sums of floats differ by less.
-        if not np.any(distance < before - 1e-9):
-            return distance
-    return None
+        is_settled = ~(distance < before - 1e-9)
+        if is_settled.all():
+            break
+    return distance, is_settled
 
 
 def _is_consistent(count: int, cause: Counts, effect: Counts, gap_s: Reals) -> bool:
@@ -242,16 +253,18 @@ class _Nodes:
     owners: tuple[int, ...]
     """The clock of each node; the nodes of a clock stand in the order of time."""
     starts_s: tuple[float | None, ...]
-    """When each node begins, by its own clock on the common axis; None for the first of a clock."""
+    """When each node begins, by the clocks that it is compared with; None for the first of a clock."""
     edges: _Edges
     bad: int = 0
 
 
 class _Step(NamedTuple):
-    """A contradiction between two nodes that lasts."""
+    """A contradiction between two nodes that lasts, as if the first had stepped."""
 
-    nodes: tuple[int, int]
+    node: int
+    other: int
     before_s: float
+    """The last bound before it, by the clock of the other."""
     after_s: float
 
 
@@ -262,41 +275,52 @@ def _cut_steps(nodes: _Nodes, reference: int) -> _Nodes:
         nodes = replace(nodes, edges=nodes.edges.only(~lone), bad=nodes.bad + int(lone.sum()))
         if not steps:
             return nodes
-        votes = np.bincount([node for step in steps for node in step.nodes], minlength=nodes.edges.count)
+        votes = np.bincount([step.node for step in steps], minlength=nodes.edges.count)
         # Of two clocks that step against each other alone, the reference is right.
-        preferred = max(range(nodes.edges.count), key=lambda node: (votes[node], nodes.owners[node] != reference))
-        own = [step for step in steps if preferred in step.nodes]
-        nodes = _cut(nodes, preferred, float(np.median([(step.before_s + step.after_s) / 2 for step in own])))
+        stepped = max(range(nodes.edges.count), key=lambda node: (votes[node], nodes.owners[node] != reference))
+        own = [step for step in steps if step.node == stepped]
+        nodes = _cut(nodes, stepped, float(np.median([(step.before_s + step.after_s) / 2 for step in own])))
     return nodes
 
 
 def _cut(nodes: _Nodes, node: int, at_s: float) -> _Nodes:
-    """Make two of a node: the times from at_s on are those of a new one."""
+    """Make two of a node: what others saw of it from at_s on is a new one's. What lies astride is left out."""
     edges, new = nodes.edges, nodes.edges.count
-    cause = np.where((edges.cause == node) & (edges.time_s >= at_s), new, edges.cause)
-    effect = np.where((edges.effect == node) & (edges.time_s + edges.gap_s >= at_s), new, edges.effect)
-    return _Nodes(
-        (*nodes.owners, nodes.owners[node]),
-        (*nodes.starts_s, at_s),
-        _Edges(cause, effect, edges.time_s, edges.gap_s, new + 1),
-        nodes.bad,
+    seen_s = edges.time_s + edges.gap_s
+    is_cause, is_effect = edges.cause == node, edges.effect == node
+    by_others_s = np.where(is_effect, edges.time_s, seen_s)
+    is_later = by_others_s >= at_s
+    cut = _Edges(
+        np.where(is_cause & is_later, new, edges.cause),
+        np.where(is_effect & is_later, new, edges.effect),
+        edges.time_s,
+        edges.gap_s,
+        new + 1,
     )
+    margin_s = float(np.ptp(edges.time_s)) / _BINS
+    astride = (is_cause | is_effect) & (np.abs(by_others_s - at_s) < margin_s)
+    return _Nodes((*nodes.owners, nodes.owners[node]), (*nodes.starts_s, at_s), cut.only(~astride), nodes.bad)
 
 
 def _find_steps(edges: _Edges) -> tuple[list[_Step], Flags]:
-    """Where the bounds between two nodes change for good, one step for a pair of nodes at most, and lone bad edges."""
-    low, high = np.minimum(edges.cause, edges.effect), np.maximum(edges.cause, edges.effect)
+    """Where the bounds between two nodes change for good, and lone bad edges.
+
+    A step of a pair is there twice: as one of either node.
+    """
+    keys = np.minimum(edges.cause, edges.effect) * edges.count + np.maximum(edges.cause, edges.effect)
     steps: list[_Step] = []
     lone = np.zeros(len(edges.cause), bool)
-    for key in np.unique(low * edges.count + high):
-        own = np.flatnonzero(low * edges.count + high == key)
-        ordered = own[np.argsort(edges.time_s[own], kind="stable")]
-        is_high = edges.cause[ordered] == key // edges.count
-        signed = np.where(is_high, edges.gap_s[ordered], -edges.gap_s[ordered])
-        found, bad = _first_step(edges.time_s[ordered], signed, is_high)
-        lone[ordered[bad]] = True
-        if found is not None:
-            steps.append(_Step((int(key // edges.count), int(key % edges.count)), *found))
+    for key in np.unique(keys):
+        own = np.flatnonzero(keys == key)
+        for node, other in (divmod(int(key), edges.count), divmod(int(key), edges.count)[::-1]):
+            is_high = edges.effect[own] == node
+            by_other_s = edges.time_s[own] + np.where(is_high, 0.0, edges.gap_s[own])
+            order = np.argsort(by_other_s, kind="stable")
+            bound_s = np.where(is_high, edges.gap_s[own], -edges.gap_s[own])
+            found, bad = _first_step(by_other_s[order], bound_s[order], is_high[order])
+            lone[own[order][bad]] = True
+            if found is not None:
+                steps.append(_Step(node, other, *found))
     return steps, lone
 
 
@@ -314,7 +338,7 @@ def _first_step(time_s: Reals, bound_s: Reals, is_high: Flags) -> tuple[tuple[fl
         bound = bound_s[index]
         if (bound < low) if is_high[index] else (bound > high):
             against.append(index)
-            if len(against) >= _LEAST_SUPPORT and _agree(time_s, bound_s, is_high, against):
+            if len(against) >= _LEAST_SUPPORT and _agree(time_s, is_high, against):
                 return (before_s, float(time_s[against[0]])), bad
             continue
         if against and _speaks(bound_s, is_high, index, against):
@@ -326,7 +350,7 @@ def _first_step(time_s: Reals, bound_s: Reals, is_high: Flags) -> tuple[tuple[fl
     return None, bad
 
 
-def _agree(time_s: Reals, bound_s: Reals, is_high: Flags, found: list[int]) -> bool:
+def _agree(time_s: Reals, is_high: Flags, found: list[int]) -> bool:
     """Whether the bounds are all from one side, over different times."""
     return len({bool(is_high[each]) for each in found}) == 1 and time_s[found[-1]] > time_s[found[0]]
 
@@ -457,26 +481,33 @@ def _drift_ranges(edges: _Edges, reference: int) -> _Drifts:
     width_s = max(float(np.ptp(edges.time_s)) / _BINS, 1e-9)
     for _ in range(3):
         found = _bin_bounds(edges, reference, drifts, width_s)
-        if found is None:
-            return drifts
         for node in range(edges.count):
             if node != reference:
                 least, most = _slopes(found.low_s[:, node], found.high_s[:, node], width_s)
                 least, most = max(least, -drifts.half[node]), min(most, drifts.half[node])
-                drifts.middle[node] += (least + most) / 2
-                drifts.half[node] = max((most - least) / 2, 1e-12)
+                if least <= most:
+                    drifts.middle[node] += (least + most) / 2
+                    drifts.half[node] = max((most - least) / 2, 1e-12)
     return drifts
 
 
-def _bin_bounds(edges: _Edges, reference: int, drifts: _Drifts, width_s: float) -> _Bounds | None:
-    """The bounds of each bin alone, of shape (bins, nodes); drifts beside their middle widen them."""
+def _bin_bounds(edges: _Edges, reference: int, drifts: _Drifts, width_s: float) -> _Bounds:
+    """The bounds of each bin alone, of shape (bins, nodes); drifts beside their middle widen them.
+
+    A bin whose edges contradict each other bounds nothing.
+    """
     place = np.minimum(_BINS - 1, ((edges.time_s - edges.time_s.min()) / width_s).astype(np.int64))
-    centre_s = edges.time_s.min() + (place + 0.5) * width_s
-    gap_s = _widened(edges, drifts, centre_s)
-    size = _BINS * edges.count
+    gap_s = _widened(edges, drifts, edges.time_s.min() + (place + 0.5) * width_s)
     cause, effect = place * edges.count + edges.cause, place * edges.count + edges.effect
-    found = _bounds(size, cause, effect, gap_s, np.arange(_BINS) * edges.count + reference)
-    return None if found is None else _Bounds(*(each.reshape(_BINS, edges.count) for each in found))
+    sources = np.arange(_BINS) * edges.count + reference
+    limits: list[Reals] = []
+    for ends in ((cause, effect), (effect, cause)):
+        distance, is_settled = _distances(_BINS * edges.count, *ends, gap_s, sources, edges.count + 1)
+        distance = distance.reshape(_BINS, edges.count)
+        distance[~is_settled.reshape(_BINS, edges.count).all(axis=1)] = np.inf
+        limits.append(distance)
+    high_s, low_s = limits[0], -limits[1]
+    return _Bounds(low_s, high_s)
 
 
 def _widened(edges: _Edges, drifts: _Drifts, at_s: Reals | float) -> Reals:
@@ -526,7 +557,9 @@ def _clock(clock: int, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) ->
     """What the fit says of one clock, in nanoseconds of its own."""
     own = [node for node, owner in enumerate(nodes.owners) if owner == clock]
     own.sort(key=lambda node: -np.inf if nodes.starts_s[node] is None else nodes.starts_s[node])
-    stretches = tuple(_stretch(node, nodes, fit, rough_ns, axis_ns) for node in own)
+    stretches = tuple(
+        _stretch(node, before, nodes, fit, rough_ns, axis_ns) for before, node in zip([own[0], *own], own, strict=False)
+    )
     first = own[0]
     limits: list[int | None] = [None, None]
     if fit.constant is not None and len(own) == 1:
@@ -535,12 +568,16 @@ def _clock(clock: int, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) ->
     return ClockEstimate(stretches, limits[0], limits[1], bool(fit.is_off[own].any()), bool(fit.is_bounded[own].all()))
 
 
-def _stretch(node: int, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> Stretch:
+def _stretch(node: int, before: int, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> Stretch:
     start_s, spread_s = nodes.starts_s[node], fit.uncertainty_s[node]
+    is_changed = fit.is_off[node] and fit.is_bounded[node]
+    if start_s is not None:
+        # Between the last time by the clock before its step and the first after it.
+        start_s += float(fit.at_zero_s[before] + fit.at_zero_s[node]) / 2
     return Stretch(
         from_ns=None if start_s is None else round(start_s * _NS_PER_S) + axis_ns + rough_ns,
-        offset_ns=round(fit.at_zero_s[node] * _NS_PER_S) + rough_ns,
-        drift_ratio=float(fit.drift[node]),
+        offset_ns=round(fit.at_zero_s[node] * _NS_PER_S) + rough_ns if is_changed else 0,
+        drift_ratio=float(fit.drift[node]) if is_changed else 0.0,
         origin_ns=axis_ns + rough_ns,
         uncertainty_ns=round(spread_s * _NS_PER_S) if np.isfinite(spread_s) else None,
     )

@@ -1,4 +1,4 @@
--- How close did effects on one host come to their causes on another, by the hosts' own clocks?
+-- How close did effects on one host come to their causes on another?
 --
 -- in   workers, weight_updates, samples, deliveries, train_steps
 -- arg  cells        BIGINT   cells that the median life of a worker is cut into

@@ -556,7 +556,7 @@ def _spans(edges: _Edges) -> tuple[Reals, Reals]:
 def _clock(clock: int, nodes: _Nodes, fit: _Fit, rough_ns: int, axis_ns: int) -> ClockEstimate:
     """What the fit says of one clock, in nanoseconds of its own."""
     own = [node for node, owner in enumerate(nodes.owners) if owner == clock]
-    own.sort(key=lambda node: -np.inf if nodes.starts_s[node] is None else nodes.starts_s[node])
+    own.sort(key=lambda node: -np.inf if (start_s := nodes.starts_s[node]) is None else start_s)
     stretches = tuple(
         _stretch(node, before, nodes, fit, rough_ns, axis_ns) for before, node in zip([own[0], *own], own, strict=False)
     )

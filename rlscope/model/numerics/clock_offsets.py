@@ -24,6 +24,8 @@ _BINS: Final = 64
 """Of the run, in which pairs are compared."""
 _LEAST_SUPPORT: Final = 3
 """Bins that have to agree before a contradiction is a step and not bad rows."""
+_NEIGHBOURS: Final = 6
+"""Pairs that a bad one is compared with."""
 _MOST_STEPS: Final = 16
 _MOST_BAD: Final = 64
 _NS_PER_S: Final = 1e9
@@ -211,11 +213,17 @@ def _without_isolated(edges: _Edges) -> tuple[_Edges, int]:
 
 
 def _isolation_s(edges: _Edges, edge: int) -> float:
-    """How far an edge lies below the next of its pair of clocks; 0 for one that is alone, which nothing judges."""
+    """How far an edge lies below those of its pair of clocks that are next to it in time, but one.
+
+    A step is as low as its neighbours, if it lasts. 0 for an edge with few others, which nothing judges.
+    """
     same = (edges.cause == edges.cause[edge]) & (edges.effect == edges.effect[edge])
     same[edge] = False
-    others = edges.gap_s[same]
-    return float(others.min() - edges.gap_s[edge]) if len(others) >= _LEAST_SUPPORT else 0.0
+    others = np.flatnonzero(same)
+    if len(others) < _LEAST_SUPPORT:
+        return 0.0
+    nearest = others[np.argsort(np.abs(edges.time_s[others] - edges.time_s[edge]), kind="stable")[:_NEIGHBOURS]]
+    return float(np.partition(edges.gap_s[nearest], 1)[1] - edges.gap_s[edge])
 
 
 def _short_cycle(edges: _Edges) -> list[int] | None:
@@ -388,8 +396,8 @@ def _fit(edges: _Edges, reference: int, unchanged_s: Reals) -> _Fit:
 
     unchanged_s: the offset, on the common axis, that means that a clock agrees with the reference.
     """
-    drifts = _drift_ranges(edges, reference)
-    constant = _bounds(edges.count, *edges.tightest(edges.gap_s), np.array([reference]))
+    drifts, source = _drift_ranges(edges, reference), np.array([reference])
+    constant = _bounds(edges.count, *edges.tightest(edges.gap_s), source)
     drift, slack_s = np.zeros(edges.count), 0.0
     if constant is None:
         may_keep = np.abs(drifts.middle) <= drifts.half
@@ -397,26 +405,21 @@ def _fit(edges: _Edges, reference: int, unchanged_s: Reals) -> _Fit:
         if not _is_consistent(edges.count, *edges.tightest(_level(edges, drift))):
             drift = drifts.middle
         slack_s = _missing_s(edges, drift)
-    cause, effect, gap_s = edges.tightest(_level(edges, drift) + slack_s)
-    pinned = (
-        np.array([reference])
-        if constant is None
-        else _pinned(edges.count, cause, effect, gap_s, reference, unchanged_s)
-    )
-    fixed = _with_pinned(cause, effect, gap_s, pinned, unchanged_s, reference)
-    bounds = _bounds(edges.count, *fixed, np.array([reference])) or _Bounds(unchanged_s, unchanged_s)
-    is_bounded = np.isfinite(bounds.low_s) & np.isfinite(bounds.high_s)
+    tight = edges.tightest(_level(edges, drift) + slack_s)
+    free = _bounds(edges.count, *tight, source) or _Bounds(unchanged_s, unchanged_s)
+    pinned = source if constant is None else _pinned(edges.count, *tight, reference, unchanged_s)
+    fixed = _with_pinned(*tight, pinned, unchanged_s, reference)
+    bounds = _bounds(edges.count, *fixed, source) or free
+    is_bounded = np.isfinite(free.low_s) & np.isfinite(free.high_s)
     with np.errstate(invalid="ignore"):
         at_zero_s = np.where(is_bounded, (bounds.low_s + bounds.high_s) / 2, unchanged_s)
     at_zero_s[pinned] = unchanged_s[pinned]
     drift = np.where(is_bounded, drift, 0.0)
-    is_off = np.ones(edges.count, bool)
+    is_off = np.isfinite(free.low_s) | np.isfinite(free.high_s)
     is_off[pinned] = False
-    is_off &= np.isfinite(bounds.low_s) | np.isfinite(bounds.high_s)
-    return _Fit(
-        at_zero_s, drift, is_off, is_bounded,
-        _uncertainty_s(edges, reference, drifts, at_zero_s, drift) + slack_s, constant,
-    )  # fmt: skip
+    spread_s = _uncertainty_s(edges, reference, drifts, at_zero_s, drift, slack_s) + slack_s
+    spread_s[~is_bounded] = np.inf
+    return _Fit(at_zero_s, drift, is_off, is_bounded, spread_s, constant)
 
 
 def _level(edges: _Edges, drift: Reals) -> Reals:
@@ -526,14 +529,18 @@ def _slopes(low_s: Reals, high_s: Reals, width_s: float) -> tuple[float, float]:
     return float(np.max(rise_least[later] / apart_s[later])), float(np.min(rise_most[later] / apart_s[later]))
 
 
-def _uncertainty_s(edges: _Edges, reference: int, drifts: _Drifts, at_zero_s: Reals, drift: Reals) -> Reals:
+def _uncertainty_s(
+    edges: _Edges, reference: int, drifts: _Drifts, at_zero_s: Reals, drift: Reals, slack_s: float
+) -> Reals:
     """How far the offsets can be from the lines, at the worst time of each node; infinite where nothing bounds it."""
-    worst = np.zeros(edges.count)
     if not len(edges.cause):
         return np.full(edges.count, np.inf)
+    worst = np.zeros(edges.count)
     first, last = _spans(edges)
     for at_s in np.linspace(float(edges.time_s.min()), float(edges.time_s.max()), _BINS + 1):
-        bounds = _bounds(edges.count, *edges.tightest(_widened(edges, drifts, float(at_s))), np.array([reference]))
+        bounds = _bounds(
+            edges.count, *edges.tightest(_widened(edges, drifts, float(at_s)) + slack_s), np.array([reference])
+        )
         if bounds is None:
             continue
         line_s = at_zero_s + (drift - drifts.middle) * at_s

@@ -260,9 +260,14 @@ def _create_view(
 
 def _corrected_sql(table: str, owners: Mapping[str, str], width: int, joined: str) -> str:
     """A SELECT of a table with its times corrected; owners: by column, the row of shifts that is its clock's."""
-    changed = ", ".join(f'{_shifted(name, owner, width)} AS "{name}"' for name, owner in owners.items())
+    changed = [f'{_shifted(name, owner, width)} AS "{name}"' for name, owner in owners.items()]
+    if table == "engine_steps":
+        # A row by a clock that gains lasts less when it is corrected, and passes never last longer than their row.
+        lasting = f"{_shifted('end_ns', 'own', width)} - ({_shifted('start_ns', 'own', width)})"
+        fits = "recorded.busy_ns <= recorded.end_ns - recorded.start_ns"
+        changed.append(f"if({fits}, least(recorded.busy_ns, {lasting}), recorded.busy_ns) AS busy_ns")
     return (
-        f"SELECT recorded.* REPLACE ({changed}) FROM {RECORDED}{table} AS recorded "
+        f"SELECT recorded.* REPLACE ({', '.join(changed)}) FROM {RECORDED}{table} AS recorded "
         f"LEFT JOIN {_SHIFTS} AS own ON recorded.worker_id = own.worker_id {joined}"
     )
 

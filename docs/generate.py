@@ -53,7 +53,10 @@ def trace_format_page() -> str:
         "A worker file states in `written`, by table, exactly what the worker wrote: `rows`, `last_file` (files are\n",
         "numbered from 1 on) and `checksum`, the CRC-32 of the files in order (`chained_checksum`). A file states\n",
         "in its metadata where it belongs (" + ", ".join(f"`{key}`" for key in STAMP_KEYS) + "), and\n",
-        "each of its pages has a checksum. `docs/security.md` says what an analysis makes of them.\n",
+        "each of its pages has a checksum. `docs/security.md` says what an analysis makes of them.\n\n",
+        "Every time in a row is by the clock of the worker that recorded it, `queued_ns` of `deliveries` excepted:\n",
+        "that is by the clock of whatever put the sample into the queue. [clocks.md](clocks.md) says how clocks that\n",
+        "disagree are found and corrected, and what `clock_samples` in a worker file is.\n",
     ]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")

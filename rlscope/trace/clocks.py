@@ -7,7 +7,7 @@ it was recorded.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import numpy as np
 import polars as pl
@@ -17,6 +17,8 @@ from rlscope_otel.schema import TABLES
 
 from rlscope.model.arrays import Counts
 from rlscope.model.numerics.clock_offsets import ClockEstimate, Pairs, Stretch, estimate_clocks
+from rlscope.trace.files import is_integer
+from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.questions import find_question
 
 PAIRS: Final = "clock_pairs"
@@ -27,6 +29,9 @@ _QUEUE_KINDS: Final = ("finished_queued", "queued_taken")
 _WORKER_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start_ns", "end_ns", "time_ns")
 """Columns that hold a time by the clock of the worker; others of this unit hold a duration, or the queue's time."""
+_READING_TIMES: Final = ("sent_ns", "heard_ns", "answered_ns", "received_ns")
+_MOST_READINGS: Final = 100_000
+"""Of one worker."""
 _SHIFTS: Final = "clock_shifts"
 _EARLIEST_NS: Final = -(1 << 62)
 _ENGINES: Final = "of each engine"
@@ -89,7 +94,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     rows = connection.sql(find_question(PAIRS).sql, params={"cells": _CELLS}).pl()
     reference = _reference(workers, names)
     places = {name: index for index, name in enumerate(names)}
-    direct = _pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places)
+    direct = _joined(_pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places), _readings(workers, places))
     estimate = estimate_clocks(direct, len(names), places[reference])
     queue = rows.filter(pl.col("kind").is_in(_QUEUE_KINDS))
     between = {
@@ -98,8 +103,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     queue_host, is_sure = _queue_host(queue, sorted(between), places, estimate.clocks)
     if is_sure:
         more = _pairs(_between_hosts(queue, queue_host), places)
-        joined = Pairs(*(np.concatenate(both) for both in zip(direct, more, strict=True)))
-        estimate = estimate_clocks(joined, len(names), places[reference])
+        estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
     clocks = tuple(
         HostClock(name, reference, clock, _is_corrected(clock))
         for name, clock in zip(names, estimate.clocks, strict=True)
@@ -124,6 +128,33 @@ def _pairs(rows: pl.DataFrame, places: Mapping[str, int]) -> Pairs:
         *(np.array([places[name] for name in rows[column]], np.int64) for column in ("cause_host", "effect_host")),
         *(rows[column].to_numpy().astype(np.int64) for column in ("cause_ns", "effect_ns")),
     )
+
+
+def _joined(one: Pairs, other: Pairs) -> Pairs:
+    return Pairs(*(np.concatenate(both) for both in zip(one, other, strict=True)))
+
+
+def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]) -> Pairs:
+    """What workers read from the clocks of other hosts: a question is heard after it is sent, and so is its answer.
+
+    A worker file may state them as `clock_samples`: objects with the `host` that was asked and four times, `sent_ns`
+    and `received_ns` by the worker's clock, `heard_ns` and `answered_ns` by that host's. What is not of this form is
+    ignored.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    for worker in workers:
+        own, stated = places.get(str(worker.get("host"))), worker.get("clock_samples")
+        for reading in cast("list[object]", stated)[:_MOST_READINGS] if isinstance(stated, list) else []:
+            if own is None or not isinstance(reading, Mapping):
+                continue
+            facts = cast("Mapping[str, object]", reading)
+            other, times = places.get(str(facts.get("host"))), [facts.get(name) for name in _READING_TIMES]
+            if other is None or other == own or not all(is_integer(time) for time in times):
+                continue
+            sent_ns, heard_ns, answered_ns, received_ns = cast("list[int]", times)
+            if max(map(abs, (sent_ns, heard_ns, answered_ns, received_ns))) < LATEST_NS:
+                rows += [(own, other, sent_ns, heard_ns), (other, own, answered_ns, received_ns)]
+    return Pairs(*np.array(rows, np.int64).reshape(-1, 4).T)
 
 
 def _is_corrected(clock: ClockEstimate) -> bool:

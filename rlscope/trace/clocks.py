@@ -17,7 +17,7 @@ from rlscope_otel.schema import TABLES
 
 from rlscope.model.arrays import Counts
 from rlscope.model.numerics.clock_offsets import ClockEstimate, Pairs, Stretch, estimate_clocks
-from rlscope.trace.files import is_integer
+from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.questions import find_question
 
@@ -88,7 +88,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
 
     Raises duckdb.Error for a file that breaks.
     """
-    names = sorted({str(worker["host"]) for worker in workers if isinstance(worker.get("host"), str)})
+    names = sorted({host for worker in workers if (host := host_of(worker)) is not None})
     if len(names) < 2:
         return Found(ONE_CLOCK, _TAKERS)
     rows = connection.sql(find_question(PAIRS).sql, params={"cells": _CELLS}).pl()
@@ -97,10 +97,8 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     direct = _joined(_pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places), _readings(workers, places))
     estimate = estimate_clocks(direct, len(names), places[reference])
     queue = rows.filter(pl.col("kind").is_in(_QUEUE_KINDS))
-    between = {
-        str(worker["host"]) for worker in workers if worker.get("host") in places and worker["role"] != "sampler"
-    }
-    queue_host, is_sure = _queue_host(queue, sorted(between), places, estimate.clocks)
+    between = {host_of(worker) for worker in workers if worker["role"] != "sampler"}
+    queue_host, is_sure = _queue_host(queue, [name for name in names if name in between], places, estimate.clocks)
     if is_sure:
         more = _pairs(_between_hosts(queue, queue_host), places)
         estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
@@ -116,8 +114,8 @@ def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) ->
     """The host with most of the trainers' GPUs; where no host has a trainer, that with most GPUs."""
     gpus = {name: [0, 0] for name in names}
     for worker in workers:
-        count, host = worker.get("gpu_count"), worker.get("host")
-        if isinstance(host, str) and isinstance(count, int):
+        count, host = worker.get("gpu_count"), host_of(worker)
+        if host is not None and isinstance(count, int):
             gpus[host][0] += count if worker.get("role") in ("trainer", "colocated") else 0
             gpus[host][1] += count
     return max(reversed(names), key=lambda name: gpus[name])
@@ -143,7 +141,7 @@ def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]
     """
     rows: list[tuple[int, int, int, int]] = []
     for worker in workers:
-        own, stated = places.get(str(worker.get("host"))), worker.get("clock_samples")
+        own, stated = places.get(host_of(worker) or ""), worker.get("clock_samples")
         for reading in cast("list[object]", stated)[:_MOST_READINGS] if isinstance(stated, list) else []:
             if own is None or not isinstance(reading, Mapping):
                 continue
@@ -270,7 +268,7 @@ def _correct_deliveries(
         return ()
     owners = {"taken_ns": "own", "queued_ns": "queue"}
     if queue_host != _ENGINES:
-        one = next(str(worker["worker_id"]) for worker in workers if worker.get("host") == queue_host)
+        one = next(str(worker["worker_id"]) for worker in workers if host_of(worker) == queue_host)
         quoted = "'" + one.replace("'", "''") + "'"
         _create_view(
             connection, "deliveries", owners, width, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}"
@@ -319,7 +317,7 @@ def _shift_rows(workers: Sequence[Mapping[str, object]], clocks: Mapping[str, Cl
     """One row for each worker of a corrected host: its clock's stretches beside each other, NULL where it has fewer."""
     rows: list[dict[str, object]] = []
     for worker in workers:
-        clock = clocks.get(str(worker.get("host")))
+        clock = clocks.get(host_of(worker) or "")
         if clock is None:
             continue
         row: dict[str, object] = {"worker_id": worker["worker_id"]}

@@ -27,6 +27,7 @@ from rlscope.trace.files import (
     SkippedFile,
     StoredFile,
     TableFiles,
+    host_of,
     is_integer,
     list_table,
     read_manifest,
@@ -307,7 +308,7 @@ def _created(
     connection.from_arrow(_workers_table(given.workers)).create_view("workers")
     found = _estimated(connection, folder, given.workers)
     apart = {} if given.window is None else given.window.apart
-    hosts = {worker.get("host") for worker in given.workers if worker["worker_id"] in apart}
+    hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
     if not apart or hosts - found.clocks.corrected <= found.clocks.references:
         return given, rows, found
     for table in (*TABLES, "workers"):

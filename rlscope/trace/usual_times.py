@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.trace.files import StoredFile, TableFiles, is_integer
+from rlscope.trace.files import StoredFile, TableFiles, host_of, is_integer
 
 APART_NS: Final = 30 * 86_400 * 10**9
 """A pause in a run is shorter than a month, or than ten times the run."""
@@ -50,12 +50,12 @@ def usual_window(
     if not times:
         return None
     window = _window(times)
-    hosts = {str(worker["worker_id"]): worker.get("host") for worker in workers}
+    hosts = {str(worker["worker_id"]): host_of(worker) for worker in workers}
     if not may_be_apart or len(set(hosts.values())) < 2:
         return window
     apart: dict[str, Window] = {}
-    for host in set(hosts.values()):
-        own = [worker_id for worker_id, where in hosts.items() if where == host and host is not None]
+    for host in {host for host in hosts.values() if host is not None}:
+        own = [worker_id for worker_id, where in hosts.items() if where == host]
         of_host = [time for worker_id in own for time in known.get(worker_id, ())]
         # A start, an end and the ends of a file at least: fewer may be one mistake.
         if len(of_host) >= _LEAST_TIMES and not any(window.holds(time) for time in of_host):

@@ -64,7 +64,8 @@ pairs AS (
     SELECT 'published_sampled', published.host, sampled.host, origin_ns, start_ns, finished_ns
     FROM published JOIN sampled USING (version) WHERE is_new
     UNION ALL
-    SELECT 'published_trained', published.host, steps.host, published.origin_ns, published.start_ns, steps.start_ns
+    SELECT 'published_trained', published.host, steps.host, published.origin_ns, published.start_ns, steps.end_ns
+    -- a rank that publishes nothing may start ahead of the one that does, but ends no step without it
     FROM published JOIN steps ON published.version = steps.version_in AND is_new
     UNION ALL
     SELECT 'trained_published', steps.host, published.host, steps.origin_ns, steps.start_ns, published.end_ns

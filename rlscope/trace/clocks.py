@@ -17,6 +17,7 @@ from rlscope_otel.schema import TABLES
 
 from rlscope.model.arrays import Counts
 from rlscope.model.numerics.clock_offsets import ClockEstimate, Pairs, Stretch, estimate_clocks
+from rlscope.trace.execution import interruptible
 from rlscope.trace.files import host_of, is_integer
 from rlscope.trace.footers import LATEST_NS
 from rlscope.trace.questions import find_question
@@ -91,7 +92,8 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     names = sorted({host for worker in workers if (host := host_of(worker)) is not None})
     if len(names) < 2:
         return Found(ONE_CLOCK, _TAKERS)
-    rows = connection.sql(find_question(PAIRS).sql, params={"cells": _CELLS}).pl()
+    sql = find_question(PAIRS).sql
+    rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": _CELLS}).pl())
     reference = _reference(workers, names)
     places = {name: index for index, name in enumerate(names)}
     direct = _joined(_pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places), _readings(workers, places))

@@ -164,7 +164,7 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
         tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
     checked = check_files(folder, manifest.run_id, workers, tables)
-    window = usual_window(checked.tables, workers, may_be_apart=may_be_apart)
+    window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
     created_ns, created_gaps = usual_creation(manifest.created_ns, window)
     return _Given(
@@ -306,7 +306,8 @@ def _created(
     """
     rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
     connection.from_arrow(_workers_table(given.workers)).create_view("workers")
-    found = _estimated(connection, folder, given.workers)
+    # Times of an imported run may be laid out, and prove nothing.
+    found = _estimated(connection, folder, given.workers if given.manifest.imported is None else ())
     apart = {} if given.window is None else given.window.apart
     hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
     if not apart or hosts - found.clocks.corrected <= found.clocks.references:

@@ -7,6 +7,7 @@ from typing import Final
 
 import polars as pl
 
+from rlscope import format as fmt
 from rlscope.trace.clocks import Clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
@@ -112,7 +113,7 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         dropped_rows=run.dropped_rows,
         workers_without_end=tuple(extents.filter(~pl.col("has_end"))["worker_id"]),
         clock_offsets=tuple(_clock_offsets(run.clocks)),
-        gaps=(*run.gaps, *empty, *faults, *_bad_pairs(run.clocks)),
+        gaps=(*run.gaps, *empty, *faults, *_clock_gaps(run.clocks)),
         imported=run.imported,
         sampled_engines=tuple(
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
@@ -159,10 +160,11 @@ def _clock_uncertainty_s(clocks: Clocks) -> float | None:
     return sum(known[-2:]) if known else None
 
 
-def _bad_pairs(clocks: Clocks) -> tuple[str, ...]:
-    if not clocks.bad_pairs:
-        return ()
-    events = "events" if clocks.bad_pairs > 1 else "event"
-    return (
-        f"clocks: {clocks.bad_pairs:,} {events} on one host contradict all others on another; their times are wrong",
-    )
+def _clock_gaps(clocks: Clocks) -> Iterator[str]:
+    """What no offset of any clock explains."""
+    if clocks.bad_pairs:
+        events = "events" if clocks.bad_pairs > 1 else "event"
+        yield f"clocks: {clocks.bad_pairs:,} {events} contradict all others between two hosts; their times are wrong"
+    if clocks.contradiction_ns:
+        by = fmt.duration(clocks.contradiction_ns / 1e9)
+        yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"

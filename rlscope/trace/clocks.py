@@ -62,6 +62,8 @@ class Clocks:
     hosts: tuple[HostClock, ...] = ()
     bad_pairs: int = 0
     """Pairs of a cause and its effect that contradict the others by themselves: bad rows."""
+    contradiction_ns: int = 0
+    """By how much causes and effects contradict each other whatever the clocks; 0 where they do not."""
 
     @property
     def corrected(self) -> frozenset[str]:
@@ -105,11 +107,11 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
         more = _pairs(_between_hosts(queue, queue_host), places)
         estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
     clocks = tuple(
-        HostClock(name, reference, clock, _is_corrected(clock))
+        HostClock(name, reference, clock, clock.is_off and clock.is_bounded)
         for name, clock in zip(names, estimate.clocks, strict=True)
         if name != reference or clock.is_off
     )
-    return Found(Clocks(clocks, estimate.bad_pairs), queue_host)
+    return Found(Clocks(clocks, estimate.bad_pairs, estimate.contradiction_ns), queue_host)
 
 
 def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:
@@ -155,18 +157,6 @@ def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]
             if max(map(abs, (sent_ns, heard_ns, answered_ns, received_ns))) < LATEST_NS:
                 rows += [(own, other, sent_ns, heard_ns), (other, own, answered_ns, received_ns)]
     return Pairs(*np.array(rows, np.int64).reshape(-1, 4).T)
-
-
-def _is_corrected(clock: ClockEstimate) -> bool:
-    """Whether the clock is known to be off by more than what is uncertain about it."""
-    if not clock.is_off or not clock.is_bounded:
-        return False
-    if clock.least_ns is not None:
-        return True
-    return any(
-        each.uncertainty_ns is not None and (each.drift_ratio != 0 or abs(each.offset_ns) > each.uncertainty_ns)
-        for each in clock.stretches
-    )
 
 
 def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:

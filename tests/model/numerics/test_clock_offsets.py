@@ -188,6 +188,15 @@ def test_a_clock_that_is_set_and_a_bad_row_are_told_apart():
     assert found.bad_pairs >= 1
 
 
+def test_what_no_clock_explains_is_stated_and_corrects_nothing():
+    """Every effect on host 1 precedes its cause by 200 ms, and every answer by 10 ms."""
+    given = star([{}, {}])
+    gap_ns = np.where(given.cause == 0, -200_000_000, -10_000_000)
+    found = estimate_clocks(given._replace(effect_ns=given.cause_ns + gap_ns), 2, 0)
+    assert not found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 0
+    assert abs(found.contradiction_ns - 105_000_000) < 1_000_000
+
+
 def test_the_joint_bounds_are_tighter_than_those_of_each_pair():
     """Host 1 hears late from the reference but soon from host 2, which hears soon from it."""
     direct = ((0, 1, 0, 900), (1, 0, 5000, 5010), (0, 2, 0, 20), (2, 0, 5000, 5020))

@@ -31,6 +31,7 @@ from rlscope.model.numerics.clock_steps import (
 )
 
 _NS_PER_S: Final = 1e9
+_USUAL_DRIFT_RATIO: Final = 2e-5
 
 
 class Pairs(NamedTuple):
@@ -101,9 +102,13 @@ def estimate_clocks(pairs: Pairs, clocks: int, reference: int) -> Estimate:
     edges = Edges(pairs.cause, pairs.effect, own_s, seen_s - own_s, clocks)
     edges, bad = without_isolated(edges)
     nodes = Nodes(tuple(range(clocks)), (None,) * clocks, edges)
-    if not is_consistent(edges.count, *edges.tightest(edges.gap_s)):
-        nodes = cut_steps(nodes, reference)
-    fitted = _fit(nodes.edges, reference, -rough_ns[list(nodes.owners)] / _NS_PER_S)
+    fitted = _fit(nodes, reference, rough_ns)
+    if fitted.constant is None:
+        # In a long run a step may be smaller than what a clock can drift: most clocks drift by less.
+        tried = [cut_steps(nodes, reference, most) for most in (MOST_DRIFT_RATIO, _USUAL_DRIFT_RATIO)]
+        fits = [(_fit(each, reference, rough_ns), each) for each in tried]
+        # Cuts have to explain something: to a hundredth of a second, the fewest that leave least unexplained.
+        fitted, nodes = min(fits, key=lambda fit: (round(fit[0].missing_s, 2), fit[1].edges.count))
     missing_ns = round(fitted.missing_s * _NS_PER_S)
     found = tuple(_clock(each, nodes, fitted, int(rough_ns[each]), axis_ns) for each in range(clocks))
     return Estimate(found, bad + nodes.bad, missing_ns)
@@ -152,11 +157,11 @@ class _Drifts(NamedTuple):
     half: Reals
 
 
-def _fit(edges: Edges, reference: int, unchanged_s: Reals) -> _Fit:
-    """Lines that contradict no edge, and that are those of an unchanged clock wherever the edges allow it.
-
-    unchanged_s: the offset, on the common axis, that means that a clock agrees with the reference.
-    """
+def _fit(nodes: Nodes, reference: int, rough_ns: Counts) -> _Fit:
+    """Lines that contradict no edge, and that are those of an unchanged clock wherever the edges allow it."""
+    edges = nodes.edges
+    # On the common axis, this offset means that a clock agrees with the reference.
+    unchanged_s = -rough_ns[list(nodes.owners)] / _NS_PER_S
     drifts, source = _drift_ranges(edges, reference), np.array([reference])
     constant = bounds_of(edges.count, *edges.tightest(edges.gap_s), source)
     drift, slack_s = np.zeros(edges.count), 0.0
@@ -181,7 +186,7 @@ def _fit(edges: Edges, reference: int, unchanged_s: Reals) -> _Fit:
     spread_s = _uncertainty_s(edges, reference, drifts, at_zero_s, drift, slack_s) + slack_s
     spread_s[~is_bounded] = np.inf
     if slack_s:
-        ends_s = [np.abs(at_zero_s + drift * at_s - unchanged_s) for at_s in _spans(edges)]
+        ends_s = [np.abs(at_zero_s - unchanged_s + drift * np.where(is_off, at_s, 0.0)) for at_s in _spans(edges)]
         is_off &= np.maximum(*ends_s) > spread_s
     return _Fit(at_zero_s, drift, is_off, is_bounded, spread_s, constant, slack_s)
 

@@ -95,21 +95,49 @@ def without_isolated(edges: Edges) -> tuple[Edges, int]:
     """The edges without those that contradict the others by themselves, and how many those were.
 
     Of a cycle that is shorter than nothing, the edge goes that lies furthest below the next of its pair of clocks, if
-    that resolves most of the contradiction. A drift or a step is shared by many edges and stays.
+    that resolves most of the contradiction. A drift or a step is shared by many edges and stays. Where one hides the
+    bad edges, those go that lie far below all of their neighbours.
     """
+    found, is_settled = _without_cycles(edges)
+    if not is_settled and (far := _far_below(found)).any():
+        found, _ = _without_cycles(found.only(~far))
+    return found, len(edges.cause) - len(found.cause)
+
+
+def _without_cycles(edges: Edges) -> tuple[Edges, bool]:
+    """The edges without isolated ones of short cycles, and whether no short cycle is left."""
     kept = np.ones(len(edges.cause), bool)
-    for bad in range(_MOST_BAD):
+    for _ in range(_MOST_BAD):
         current = edges.only(kept)
         cycle = _short_cycle(current)
         if cycle is None:
-            return current, bad
+            return current, True
         missing_s = -float(current.gap_s[cycle].sum())
         alone = [_isolation_s(current, edge) for edge in cycle]
         worst = int(np.argmax(alone))
         if alone[worst] < missing_s / 2:
-            return current, bad
+            return current, False
         kept[np.flatnonzero(kept)[cycle[worst]]] = False
-    return edges.only(kept), _MOST_BAD
+    return edges.only(kept), False
+
+
+def _far_below(edges: Edges) -> Flags:
+    """The edges that lie below all but one of their neighbours by several times what those differ by."""
+    far = np.zeros(len(edges.cause), bool)
+    keys = edges.cause * edges.count + edges.effect
+    for key in np.unique(keys):
+        own = np.flatnonzero(keys == key)
+        if len(own) <= _NEIGHBOURS:
+            continue
+        own = own[np.argsort(edges.time_s[own], kind="stable")]
+        gap_s, time_s = edges.gap_s[own], edges.time_s[own]
+        places = np.clip(np.arange(len(own)) - _NEIGHBOURS // 2, 0, len(own) - _NEIGHBOURS - 1)
+        around = places[:, None] + np.arange(_NEIGHBOURS + 1)
+        around = around[around != np.arange(len(own))[:, None]].reshape(len(own), _NEIGHBOURS)
+        others_s = np.sort(gap_s[around], axis=1)
+        drifted_s = MOST_DRIFT_RATIO * np.ptp(time_s[around], axis=1)
+        far[own] = others_s[:, 1] - gap_s > _NEIGHBOURS * (others_s[:, -1] - others_s[:, 1]) + drifted_s
+    return far
 
 
 def _isolation_s(edges: Edges, edge: int) -> float:
@@ -176,10 +204,10 @@ class _Step(NamedTuple):
     after_s: float
 
 
-def cut_steps(nodes: Nodes, reference: int) -> Nodes:
-    """Cut the clock that steps against most others, until none steps."""
+def cut_steps(nodes: Nodes, reference: int, drift_ratio: float) -> Nodes:
+    """Cut the clock that steps against most others, until none steps; what a drift may explain is no step."""
     for _ in range(_MOST_STEPS):
-        steps, lone = _find_steps(nodes.edges)
+        steps, lone = _find_steps(nodes.edges, drift_ratio)
         nodes = replace(nodes, edges=nodes.edges.only(~lone), bad=nodes.bad + int(lone.sum()))
         if not steps:
             return nodes
@@ -210,7 +238,7 @@ def _cut(nodes: Nodes, node: int, at_s: float) -> Nodes:
     return Nodes((*nodes.owners, nodes.owners[node]), (*nodes.starts_s, at_s), cut.only(~astride), nodes.bad)
 
 
-def _find_steps(edges: Edges) -> tuple[list[_Step], Flags]:
+def _find_steps(edges: Edges, drift_ratio: float) -> tuple[list[_Step], Flags]:
     """Where the bounds between two nodes change for good, and lone bad edges.
 
     A step of a pair is there twice: as one of either node.
@@ -225,7 +253,7 @@ def _find_steps(edges: Edges) -> tuple[list[_Step], Flags]:
             by_other_s = edges.time_s[own] + np.where(is_high, 0.0, edges.gap_s[own])
             order = np.argsort(by_other_s, kind="stable")
             bound_s = np.where(is_high, edges.gap_s[own], -edges.gap_s[own])
-            found, bad = _first_step(by_other_s[order], bound_s[order], is_high[order])
+            found, bad = _first_step(by_other_s[order], bound_s[order], is_high[order], drift_ratio)
             # More of them are no bad rows but a contradiction that no clock explains.
             if len(bad) <= max(_LEAST_SUPPORT, len(own) // _NEIGHBOURS):
                 lone[own[order][bad]] = True
@@ -234,16 +262,18 @@ def _find_steps(edges: Edges) -> tuple[list[_Step], Flags]:
     return steps, lone
 
 
-def _first_step(time_s: Reals, bound_s: Reals, is_high: Flags) -> tuple[tuple[float, float] | None, list[int]]:
+def _first_step(
+    time_s: Reals, bound_s: Reals, is_high: Flags, drift_ratio: float
+) -> tuple[tuple[float, float] | None, list[int]]:
     """Where bounds of one difference over time contradict the earlier ones for good, and lone ones that do.
 
-    A bound is from above where is_high, else from below. The difference may drift by MOST_DRIFT_RATIO.
+    A bound is from above where is_high, else from below. The difference may drift by drift_ratio.
     """
     low, high, last_s = -np.inf, np.inf, float(time_s[0])
     before_s, against = float(time_s[0]), list[int]()
     bad: list[int] = []
     for index, now_s in enumerate(time_s):
-        spread = MOST_DRIFT_RATIO * (now_s - last_s)
+        spread = drift_ratio * (now_s - last_s)
         low, high, last_s = low - spread, high + spread, float(now_s)
         bound = bound_s[index]
         if (bound < low) if is_high[index] else (bound > high):

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
+from rlscope.analysis.data_quality import assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline
 from rlscope.analysis.run_facts import gather_facts
@@ -164,6 +165,20 @@ def test_a_clock_that_is_set_during_the_run_is_found_and_cut(by_s: float, true: 
         assert second.from_ns is not None and abs(second.from_ns - START_NS - 20.5 * NS) <= (1 + abs(by_s)) * NS
         counts, _, _ = true
         assert {**counted(run), "faults": ()} == {**counts, "faults": ()}
+
+
+def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tmp_path: Path) -> None:
+    spoiled = made_run()
+    spoiled.tables["samples"][20]["finished_ns"] += 3600 * NS
+    with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
+        answers = {name: ask(run, name) for name in ("worker_extents", "row_faults", "sampled_engines")}
+        quality = assess_quality(run, answers)
+        most_s = spread_ns(run) / NS
+        (offset,) = quality.clock_offsets
+        assert (offset.host, offset.against, offset.is_corrected, offset.steps) == ("be1", "a", True, ())
+        assert offset.uncertainty_s is not None and abs(offset.offset_s - 5) <= offset.uncertainty_s <= most_s
+        assert quality.clock_uncertainty_s is not None and most_s <= quality.clock_uncertainty_s <= 2 * most_s
+        assert "clocks: 1 event contradicts all others between two hosts; its time is wrong" in quality.gaps
 
 
 def test_a_host_that_nothing_bounds_is_left_as_it_is(tmp_path: Path) -> None:

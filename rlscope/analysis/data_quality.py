@@ -163,10 +163,8 @@ def _clock_uncertainty_s(clocks: Clocks) -> float | None:
 def _clock_gaps(clocks: Clocks) -> Iterator[str]:
     """What no offset of any clock explains."""
     if clocks.bad_pairs:
-        is_one = clocks.bad_pairs == 1
-        words = "event contradicts" if is_one else "events contradict"
-        times = "its time is" if is_one else "their times are"
-        yield f"clocks: {clocks.bad_pairs:,} {words} all others between two hosts; {times} wrong"
+        events = "event" if clocks.bad_pairs == 1 else "events"
+        yield f"clocks: {clocks.bad_pairs:,} {events} left out of their comparison, against all others between two hosts"
     if clocks.contradiction_ns:
         by = fmt.duration(clocks.contradiction_ns / 1e9)
         yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"

@@ -77,7 +77,8 @@ pairs AS (
     FROM batches JOIN steps USING (step)
     UNION ALL
     SELECT 'resumed', own.host, others.host, own.origin_ns, before.finished_ns,
-        coalesce(resumed.started_ns, resumed.finished_ns)
+        -- no segment lasts a day: such a start is none
+        if(resumed.finished_ns - resumed.started_ns BETWEEN 0 AND 86400e9, resumed.started_ns, resumed.finished_ns)
     FROM samples AS resumed
     JOIN samples AS before ON before.sample_id = resumed.sample_id AND before.segment = resumed.segment - 1
     JOIN hosts AS own ON before.worker_id = own.worker_id

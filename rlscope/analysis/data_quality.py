@@ -163,8 +163,8 @@ def _clock_uncertainty_s(clocks: Clocks) -> float | None:
 def _clock_gaps(clocks: Clocks) -> Iterator[str]:
     """What no offset of any clock explains."""
     if clocks.bad_pairs:
-        events = "event" if clocks.bad_pairs == 1 else "events"
-        yield f"clocks: {clocks.bad_pairs:,} {events} left out of their comparison, against all others between two hosts"
+        contradict = "event contradicts" if clocks.bad_pairs == 1 else "events contradict"
+        yield f"clocks: {clocks.bad_pairs:,} {contradict} all others between two hosts; the comparison leaves them out"
     if clocks.contradiction_ns:
         by = fmt.duration(clocks.contradiction_ns / 1e9)
         yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"

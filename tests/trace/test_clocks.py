@@ -1,5 +1,6 @@
 """Clocks of several hosts that disagree change nothing that is counted, and times by no more than stated."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -127,6 +128,18 @@ def test_a_run_of_one_host_is_left_alone(tmp_path: Path) -> None:
         assert not any("recorded" in str(name) for (name,) in tables)
 
 
+def test_an_imported_run_is_left_alone(tmp_path: Path) -> None:
+    """Its times may be laid out, and prove nothing."""
+    folder = made_run(engines=1, steps=3).write(tmp_path / "run", {"be0": off(5.0)})
+    manifest = json.loads((folder / "run.json").read_text())
+    imported = {"framework": "trl", "era": None, "carriers": [], "files": [], "clock": "wall"}
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"be0"}
+    (folder / "run.json").write_text(json.dumps({**manifest, "imported": imported}))
+    with open_run(folder) as run:
+        assert run.imported is not None and run.clocks is ONE_CLOCK
+
+
 def test_a_users_select_reads_corrected_tables_and_no_others(tmp_path: Path) -> None:
     with open_run(made().write(tmp_path / "run", SKEWS["60 s"])) as run:
         starts = ask_own(run, "SELECT max(started_ns) - min(started_ns) AS apart_ns FROM workers")
@@ -178,7 +191,9 @@ def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tm
         assert (offset.host, offset.against, offset.is_corrected, offset.steps) == ("be1", "a", True, ())
         assert offset.uncertainty_s is not None and abs(offset.offset_s - 5) <= offset.uncertainty_s <= most_s
         assert quality.clock_uncertainty_s is not None and most_s <= quality.clock_uncertainty_s <= 2 * most_s
-        assert "clocks: 1 event left out of their comparison, against all others between two hosts" in quality.gaps
+        assert (
+            "clocks: 1 event contradicts all others between two hosts; the comparison leaves them out" in quality.gaps
+        )
 
 
 def test_a_host_that_nothing_bounds_is_left_as_it_is(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Clocks of several hosts that disagree change nothing that is counted, and times by no more than stated."""
 
 import json
+import shutil
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -138,6 +139,20 @@ def test_an_imported_run_is_left_alone(tmp_path: Path) -> None:
     (folder / "run.json").write_text(json.dumps({**manifest, "imported": imported}))
     with open_run(folder) as run:
         assert run.imported is not None and run.clocks is ONE_CLOCK
+
+
+def test_rows_stored_twice_are_counted_once_and_corrected(true: Any, tmp_path: Path) -> None:
+    twice = made_run()
+    twice.workers = [{**each, "rows": {"samples": 80, "weight_updates": 40}} for each in twice.workers]
+    folder = twice.write(tmp_path / "run", SKEWS["5 s"])
+    for table in ("samples", "weight_updates"):
+        shutil.copy(folder / table / "e1-000001.parquet", folder / table / "e1-000002.parquet")
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"be1"}
+        assert [gap for gap in run.gaps if "stored twice" in gap]
+        counts, _, _ = true
+        assert counted(run) == {**counts, "gaps": run.gaps}
+        assert ask_own(run, "SELECT count(*) FROM samples").item() == counts["rows"]["samples"]
 
 
 def test_a_users_select_reads_corrected_tables_and_no_others(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import TABLES
 
-from rlscope.model.arrays import Counts
+from rlscope.model.arrays import Counts, Flags
 from rlscope.model.numerics.clock_offsets import ClockEstimate, Pairs, Stretch, estimate_clocks
 from rlscope.trace.execution import interruptible
 from rlscope.trace.files import host_of, is_integer
@@ -33,6 +33,8 @@ _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start
 _READING_TIMES: Final = ("sent_ns", "heard_ns", "answered_ns", "received_ns")
 _MOST_READINGS: Final = 100_000
 """Of one worker."""
+_MOST_WRONG: Final = 20
+"""One pair in so many may be of a bad row."""
 _SHIFTS: Final = "clock_shifts"
 _EARLIEST_NS: Final = -(1 << 62)
 _ENGINES: Final = "of each engine"
@@ -102,9 +104,9 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     estimate = estimate_clocks(direct, len(names), places[reference])
     queue = rows.filter(pl.col("kind").is_in(_QUEUE_KINDS))
     between = {host_of(worker) for worker in workers if worker["role"] != "sampler"}
-    queue_host, is_sure = _queue_host(queue, [name for name in names if name in between], places, estimate.clocks)
-    if is_sure:
-        more = _pairs(_between_hosts(queue, queue_host), places)
+    queue_host, proof = _queue_host(queue, [name for name in names if name in between], places, estimate.clocks)
+    if len(proof):
+        more = _pairs(_between_hosts(proof, queue_host), places)
         estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
     clocks = tuple(
         HostClock(name, reference, clock, clock.is_off and clock.is_bounded)
@@ -173,24 +175,28 @@ def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:
 
 def _queue_host(
     queue: pl.DataFrame, between: Sequence[str], places: Mapping[str, int], clocks: Sequence[ClockEstimate]
-) -> tuple[str, bool]:
-    """Whose clock the times of entering the queue are of, and whether no other fits the pairs.
+) -> tuple[str, pl.DataFrame]:
+    """Whose clock the times of entering the queue are of, and the pairs that prove it: none where another fits too.
 
     Frameworks differ: the engine, the taker or a process between them notes the time. It fits where samples enter the
     queue after they finish and before they are taken. Where several fit, the one with the soonest entry is taken.
     between: hosts that a queue can be on, besides those of engines and takers.
     """
     if queue.is_empty():
-        return _TAKERS, False
-    scores = {name: _queue_score(queue, name, places, clocks) for name in (_ENGINES, _TAKERS, *between)}
-    best = min(scores, key=lambda name: scores[name])
-    return best, sum(wrong == scores[best][0] for wrong, _ in scores.values()) == 1 and not scores[best][0]
+        return _TAKERS, queue
+    alone = [set(queue[column]) for column in ("cause_host", "effect_host")]
+    others = [name for name in between if {name} not in alone]
+    fits = {name: _fitting(queue, name, places, clocks) for name in (_ENGINES, _TAKERS, *others)}
+    wrong = {name: len(queue) - int(found.sum()) for name, (found, _) in fits.items()}
+    best, *rest = sorted(fits, key=lambda name: (wrong[name], fits[name][1]))
+    is_sure = wrong[best] <= len(queue) // _MOST_WRONG and all(wrong[name] > 2 * wrong[best] for name in rest)
+    return best, queue.filter(fits[best][0]) if is_sure else queue.clear()
 
 
-def _queue_score(
+def _fitting(
     queue: pl.DataFrame, queue_host: str, places: Mapping[str, int], clocks: Sequence[ClockEstimate]
-) -> tuple[int, int]:
-    """Cells in which samples enter the queue too soon or too late by that clock, and the soonest entry in ns."""
+) -> tuple[Flags, int]:
+    """The pairs in which samples enter the queue in time by that clock, and the soonest entry in ns."""
     is_finish = (queue["kind"] == "finished_queued").to_numpy()
     engines, takers = (
         np.array([places[name] for name in queue[column]], np.int64) for column in ("cause_host", "effect_host")
@@ -201,9 +207,9 @@ def _queue_score(
     gap_ns = _corrected(queue["effect_ns"].to_numpy(), effect, clocks)
     gap_ns -= _corrected(queue["cause_ns"].to_numpy(), cause, clocks)
     spread = np.array([_spread_ns(clock) for clock in clocks])
-    spread_ns = np.where(cause == effect, 0, spread[cause] + spread[effect])
-    entries_ns: Counts = gap_ns[is_finish]
-    return int(np.sum(gap_ns < -spread_ns)), int(entries_ns.min()) if len(entries_ns) else 0
+    fits = gap_ns >= -np.where(cause == effect, 0, spread[cause] + spread[effect])
+    entries_ns = gap_ns[is_finish & fits]
+    return fits, int(entries_ns.min()) if len(entries_ns) else 0
 
 
 def _spread_ns(clock: ClockEstimate) -> int:

@@ -112,6 +112,19 @@ def test_clocks_that_disagree_change_no_count_and_no_time_by_more_than_stated(
         assert min(wait_ns for _, wait_ns in found) >= 0
 
 
+@pytest.mark.parametrize("queue_host", [None, "a"], ids=["queued by the engine", "queued by the trainer"])
+def test_a_few_wrong_times_of_the_queue_do_not_hide_whose_clock_it_is(queue_host: str | None, tmp_path: Path) -> None:
+    spoiled = made_run(engines=1)
+    for index in (10, 50):
+        spoiled.tables["deliveries"][index]["queued_ns"] = 0
+    with open_run(spoiled.write(tmp_path / "run", {"be0": off(-5.0)}, queue_host)) as run:
+        assert run.clocks.corrected == {"be0"}
+        waits = ask_own(run, "SELECT taken_ns - queued_ns AS wait_ns FROM deliveries WHERE queued_ns > 1e18")["wait_ns"]
+        true_ns = [row["taken_ns"] - row["queued_ns"] for row in made_run(engines=1).tables["deliveries"]]
+        assert len(waits) == len(true_ns) - 2
+        assert abs(waits.mean() - sum(true_ns) / len(true_ns)) <= spread_ns(run) + 5_000_000  # type: ignore[operator]
+
+
 def test_which_host_is_corrected_is_said(tmp_path: Path) -> None:
     with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
         assert run.clocks.corrected == {"be1"}

@@ -67,7 +67,10 @@ def trace_format_page() -> str:
         f"many workers. Its metadata (`{SEGMENTS_KEY}`) lists its segments in the order of the rows, as a JSON list\n",
         "of [run, worker, first number, last number, files, checksum, rows, first time, last time]. The checksum is\n",
         "the `chained_checksum` of those files from 0 on. **A reader leaves out every file whose numbers lie inside\n",
-        "those of a segment of the same run and worker**, and a compacted file of which every segment does.\n",
+        "those of a segment of the same run and worker**, and a compacted file of which every segment does.\n\n",
+        "Every time in a row is by the clock of the worker that recorded it, `queued_ns` of `deliveries` excepted:\n",
+        "that is by the clock of whatever put the sample into the queue. [clocks.md](clocks.md) says how clocks that\n",
+        "disagree are found and corrected, and what `clock_samples` in a worker file is.\n",
     ]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")

@@ -1,4 +1,4 @@
--- By how much can the clocks of two hosts differ, given that causes precede their effects?
+-- By how much can the clocks of two hosts differ after correction, given that causes precede their effects?
 --
 -- in   workers, weight_updates, samples, deliveries
 -- out  host      VARCHAR  host of the samplers

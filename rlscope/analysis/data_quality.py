@@ -1,11 +1,14 @@
 """What the analysis could not see: skipped files, dropped rows, workers without an end, clocks that disagree."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import polars as pl
 
+from rlscope import format as fmt
+from rlscope.trace.clocks import Clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.imported import Certainty, Imported
@@ -13,13 +16,30 @@ from rlscope.trace.store import OpenRun
 
 
 @dataclass(frozen=True, slots=True)
+class ClockStep:
+    """A moment at which a clock was set."""
+
+    at_ns: int
+    """About when, by that clock."""
+    by_s: float
+    """What it was set forward by; negative for back."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClockOffset:
-    """A host whose events come before their causes by at least offset_s, judged against another host."""
+    """A host whose clock differs from another host's, as the order of causes and effects shows."""
 
     host: str
     against: str
+    """The host whose clock counts as right. The host itself where that clock was set during the run."""
     offset_s: float
+    """How far it is ahead, at the start of the run if it drifts or steps; at least that where uncertainty_s is None."""
     uncertainty_s: float | None
+    is_corrected: bool = False
+    """Whether every time of the host is corrected, in all tables."""
+    drift_ratio: float = 0.0
+    """Seconds that it gains in each second; 0 where the run is too short to show a drift."""
+    steps: tuple[ClockStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +63,7 @@ class DataQuality:
     workers_without_end: tuple[str, ...]
     """Workers without a recorded stop: killed, or still running."""
     clock_offsets: tuple[ClockOffset, ...]
+    """Hosts whose clocks disagree."""
     gaps: tuple[str, ...]
     """Everything else, one sentence each."""
     sampled_engines: tuple[SampledEngine, ...] = ()
@@ -50,6 +71,9 @@ class DataQuality:
     """Where an imported run comes from, and how sure its tables are; None for a run that hooks recorded."""
     completeness: Completeness = NOT_KNOWN
     """Whether every row that the workers wrote was read."""
+    clock_uncertainty_s: float | None = None
+    """How far times of two hosts may be off against each other, at worst: infinite where nothing bounds it, None for a
+    run on one host."""
 
 
 _WHAT_IS_LOST: Final[Mapping[str, str]] = {
@@ -88,32 +112,59 @@ def assess_quality(run: OpenRun, answers: Mapping[str, pl.DataFrame]) -> DataQua
         skipped_files=run.skipped_files,
         dropped_rows=run.dropped_rows,
         workers_without_end=tuple(extents.filter(~pl.col("has_end"))["worker_id"]),
-        clock_offsets=_clock_offsets(answers["clock_bounds"]),
-        gaps=(*run.gaps, *empty, *faults),
+        clock_offsets=tuple(_clock_offsets(run.clocks)),
+        gaps=(*run.gaps, *empty, *faults, *_clock_gaps(run.clocks)),
         imported=run.imported,
         sampled_engines=tuple(
             SampledEngine(row["worker_id"], row["interval_s"], row["knows_busy"])
             for row in answers["sampled_engines"].iter_rows(named=True)
         ),
         completeness=run.completeness,
+        clock_uncertainty_s=_clock_uncertainty_s(run.clocks),
     )
 
 
-def _clock_offsets(bounds: pl.DataFrame) -> tuple[ClockOffset, ...]:
-    """The pairs of hosts for which no difference at all contradicts the order of causes."""
-    offsets: list[ClockOffset] = []
-    for row in bounds.iter_rows(named=True):
-        least_ns, most_ns = row["least_ns"], row["most_ns"]
-        if (least_ns is None or least_ns <= 0) and (most_ns is None or most_ns >= 0):
+def _clock_offsets(clocks: Clocks) -> Iterator[ClockOffset]:
+    """The clocks that contradict the order of causes and effects, with how far they are off."""
+    for each in clocks.hosts:
+        first, spread_ns = each.estimate.stretches[0], each.uncertainty_ns
+        if not each.estimate.is_off:
             continue
-        known = [bound for bound in (least_ns, most_ns) if bound is not None]
-        consistent = len(known) == 2 and least_ns <= most_ns
-        offsets.append(
-            ClockOffset(
-                host=row["host"],
-                against=row["against"],
-                offset_s=sum(known) / len(known) / 1e9,
-                uncertainty_s=(most_ns - least_ns) / 2e9 if consistent else None,
-            )
+        bounds_ns = (each.estimate.least_ns, each.estimate.most_ns)
+        known_ns = [bound for bound in bounds_ns if bound is not None]
+        if each.is_corrected:
+            offset_ns: float = first.offset_ns
+        elif known_ns:
+            offset_ns, spread_ns = sum(known_ns) / len(known_ns), spread_ns if len(known_ns) == 2 else None
+        else:
+            continue
+        ends = zip(each.estimate.stretches, each.estimate.stretches[1:], strict=False)
+        yield ClockOffset(
+            host=each.host,
+            against=each.against,
+            offset_s=offset_ns / 1e9,
+            uncertainty_s=None if spread_ns is None else spread_ns / 1e9,
+            is_corrected=each.is_corrected,
+            drift_ratio=first.drift_ratio,
+            steps=tuple(
+                ClockStep(after.from_ns, (after.offset_ns - before.offset_ns) / 1e9)
+                for before, after in ends
+                if after.from_ns is not None
+            ),
         )
-    return tuple(offsets)
+
+
+def _clock_uncertainty_s(clocks: Clocks) -> float | None:
+    """Of two hosts, what is uncertain about either against the reference adds up."""
+    known = sorted((math.inf if each.uncertainty_ns is None else each.uncertainty_ns / 1e9) for each in clocks.hosts)
+    return sum(known[-2:]) if known else None
+
+
+def _clock_gaps(clocks: Clocks) -> Iterator[str]:
+    """What no offset of any clock explains."""
+    if clocks.bad_pairs:
+        contradict = "event contradicts" if clocks.bad_pairs == 1 else "events contradict"
+        yield f"clocks: {clocks.bad_pairs:,} {contradict} all others between two hosts; the comparison leaves them out"
+    if clocks.contradiction_ns:
+        by = fmt.duration(clocks.contradiction_ns / 1e9)
+        yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"

@@ -204,6 +204,12 @@ def read_workers(folder: Path) -> tuple[list[dict[str, object]], list[SkippedFil
     return documents, skipped
 
 
+def host_of(worker: Mapping[str, object]) -> str | None:
+    """The host of a worker, by the document of its file; None where it states none that can be one."""
+    host = worker.get("host")
+    return host if isinstance(host, str) else None
+
+
 def _worker_fault(document: Mapping[str, object], path: Path) -> str | None:
     if document.get("worker_id") != path.stem or not re.fullmatch(WORKER_ID_PATTERN, path.stem):
         return f"worker_id is {document.get('worker_id')!r}, expected {path.stem!r}, the name of the file"

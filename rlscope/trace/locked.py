@@ -17,6 +17,7 @@ from duckdb import DuckDBPyConnection
 from rlscope_otel.schema import arrow_schema
 
 from rlscope.trace import execution
+from rlscope.trace.clocks import RECORDED
 from rlscope.trace.execution import SqlLimits
 
 _SETTINGS: Final = {
@@ -33,7 +34,7 @@ _LOCK: Final = (
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-_VIEWS: Final = "SELECT view_name FROM duckdb_views() WHERE NOT internal"
+_VIEWS: Final = f"SELECT view_name FROM duckdb_views() WHERE NOT internal AND NOT starts_with(view_name, '{RECORDED}')"
 
 
 class LockedConnection:

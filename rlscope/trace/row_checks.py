@@ -11,7 +11,7 @@ from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
 
 from rlscope.trace.files import TableFiles
 from rlscope.trace.footers import LONGEST_TEXT_BYTES, number_limits
-from rlscope.trace.usual_times import Window
+from rlscope.trace.usual_times import Window, worker_of
 
 _MOST_RUNS: Final = 10_000
 """Version runs, or importance moments, of one row: more than a policy has versions in the life of a sample."""
@@ -116,16 +116,29 @@ def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fau
     """Times far from the rest of the run, where a footer has one or has none at all."""
     if window is None:
         return
-    ends = [(file.footer.first_ns, file.footer.last_ns) for file in files.files if file.footer.rows]
+    ends = [(window.of(worker_of(file)), file.footer) for file in files.files if file.footer.rows]
     if all(
-        first is not None and last is not None and window.holds(first) and window.holds(last) for first, last in ends
+        footer.first_ns is not None
+        and footer.last_ns is not None
+        and usual.holds(footer.first_ns)
+        and usual.holds(footer.last_ns)
+        for usual, footer in ends
     ):
         return
+    condition = _outside(table, window)
+    for usual in dict.fromkeys(window.apart.values()):
+        workers = ", ".join(_literal(worker_id) for worker_id, own in window.apart.items() if own is usual)
+        condition = f"CASE WHEN worker_id IN ({workers}) THEN {_outside(table, usual)} ELSE {condition} END"
+    yield _Fault(condition, "have a time far from the rest of the run")
+
+
+def _outside(table: str, window: Window) -> str:
     first, last = map(_quoted, TIMES[table])
-    yield _Fault(
-        f"{first} < {window.first_ns} OR {last} > {window.last_ns} OR {first} > {window.last_ns}",
-        "have a time far from the rest of the run",
-    )
+    return f"({first} < {window.first_ns} OR {last} > {window.last_ns} OR {first} > {window.last_ns})"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _quoted(name: str) -> str:

@@ -19,12 +19,14 @@ from rlscope_otel.schema import TABLES, arrow_schema
 
 from rlscope.errors import UnreadableDataError
 from rlscope.trace import execution
+from rlscope.trace.clocks import ONE_CLOCK, Clocks, Found, correct_tables, estimate_run_clocks
 from rlscope.trace.completeness import NOT_KNOWN, Completeness, check_files
 from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (
     RunManifest,
     SkippedFile,
     TableFiles,
+    host_of,
     is_integer,
     list_table,
     read_manifest,
@@ -89,6 +91,8 @@ class OpenRun:
     """Where the run comes from, if no hook recorded it."""
     completeness: Completeness = NOT_KNOWN
     """Whether every row that the workers wrote was read."""
+    clocks: Clocks = ONE_CLOCK
+    """How the clocks of the hosts differ, and which of them are corrected in the tables."""
 
 
 @contextmanager
@@ -105,12 +109,13 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
         if read_all:
             tables, broken = _without_broken(connection, link, folder, tables)
             skipped = (*skipped, *broken)
-        rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
-        connection.from_arrow(_workers_table(given.workers)).create_view("workers")
+        given, rows, found = _created(connection, link, folder, tables, given)
+        kept = _correct_clocks(connection, folder, given.workers, found, rows.kept)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        as_stored = {table: files.paths for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
-        with closing(LockedConnection(connection, as_stored, (EXTENTS, *rows.kept), macros_sql)) as locked:
+        is_plain = {table for table, files in tables.items() if files.is_plain and not rows.gaps[table]}
+        as_stored = {table: tables[table].paths for table in is_plain if not found.clocks.corrected}
+        with closing(LockedConnection(connection, as_stored, (EXTENTS, *kept), macros_sql)) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=given.manifest.run_id,
@@ -125,6 +130,7 @@ def open_run(folder: Path, *, read_all: bool = False) -> Generator[OpenRun]:
                 settings=given.manifest.config,
                 completeness=given.completeness,
                 imported=given.manifest.imported,
+                clocks=found.clocks,
             )
 
 
@@ -144,8 +150,11 @@ class _Given(NamedTuple):
     """Tables in which rows may be stored twice."""
 
 
-def _read_files(folder: Path) -> _Given:
-    """Read run.json, the worker files and the footers, and compare them with each other."""
+def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
+    """Read run.json, the worker files and the footers, and compare them with each other.
+
+    may_be_apart: whether the clock of a whole host may be far from the others'.
+    """
     manifest = read_manifest(folder)
     config, gaps = read_config(manifest.config)
     workers, skipped = read_workers(folder)
@@ -154,7 +163,7 @@ def _read_files(folder: Path) -> _Given:
         tables[table], unreadable = list_table(folder, table)
         skipped.extend(unreadable)
     checked = check_files(folder, manifest.run_id, workers, tables)
-    window = usual_window(checked.tables, workers)
+    window = usual_window(checked.tables, workers, may_be_apart=may_be_apart and manifest.imported is None)
     workers, time_gaps = with_usual_times(workers, checked.tables, window)
     created_ns, created_gaps = usual_creation(manifest.created_ns, window)
     return _Given(
@@ -285,6 +294,47 @@ def _create_tables(
         result.counts[table] -= checked.left_out
         result.gaps[table] = checked.gaps
     return result
+
+
+def _created(
+    connection: DuckDBPyConnection, link: Path, folder: Path, tables: Mapping[str, TableFiles], given: _Given
+) -> tuple[_Given, _Rows, Found]:
+    """Every table as it was recorded, and what that says of the clocks.
+
+    The times of a host whose clock is far from the others' are left out if nothing says how far.
+    """
+    rows = _create_tables(connection, link, folder, tables, given.window, given.unsure)
+    connection.from_arrow(_workers_table(given.workers)).create_view("workers")
+    # Times of an imported run may be laid out, and prove nothing.
+    found = _estimated(connection, folder, given.workers if given.manifest.imported is None else ())
+    apart = {} if given.window is None else given.window.apart
+    hosts = {host_of(worker) for worker in given.workers if worker["worker_id"] in apart}
+    if not apart or hosts - found.clocks.corrected <= found.clocks.references:
+        return given, rows, found
+    for table in (*TABLES, "workers"):
+        connection.execute(f"DROP {'TABLE' if table in rows.kept else 'VIEW'} {table}")
+    return _created(connection, link, folder, tables, _read_files(folder, may_be_apart=False))
+
+
+def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]]) -> Found:
+    try:
+        return estimate_run_clocks(connection, workers)
+    except duckdb.Error as error:
+        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+
+
+def _correct_clocks(
+    connection: DuckDBPyConnection,
+    folder: Path,
+    workers: Sequence[Mapping[str, object]],
+    found: Found,
+    kept: Sequence[str],
+) -> tuple[str, ...]:
+    """Correct the tables; return those that are no views."""
+    try:
+        return correct_tables(connection, workers, found, kept)
+    except duckdb.Error as error:
+        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
 
 
 def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation, files: TableFiles) -> DuckDBPyRelation:

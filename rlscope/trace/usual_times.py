@@ -1,19 +1,21 @@
 """When the run was, by most of its files and workers: a time far from it is no time of the run.
 
-A clock that is not set, or a file of another year, would stretch the run over years, and every grid with it.
+A clock that is not set, or a file of another year, would stretch the run over years, and every grid with it. A host all
+of whose times lie in another year has a clock that is off; whether it can be corrected is for `clocks` to say.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlscope import format as fmt
-from rlscope.trace.files import TableFiles, is_integer
+from rlscope.trace.files import StoredFile, TableFiles, host_of, is_integer
 
 APART_NS: Final = 30 * 86_400 * 10**9
 """A pause in a run is shorter than a month, or than ten times the run."""
 _APART_RATIO: Final = 10
 _ENDS: Final = ("stopped_ns", "last_flush_ns")
+_LEAST_TIMES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,26 +26,65 @@ class Window:
     last_ns: int
     earliest_ns: int
     """The first time that is one of most."""
+    apart: Mapping[str, "Window"] = field(default_factory=dict[str, "Window"], hash=False)
+    """By worker, the stretch of a host whose clock is far from the others'."""
+
+    def of(self, worker_id: str) -> "Window":
+        """The stretch that the times of a worker can lie in."""
+        return self.apart.get(worker_id, self)
 
     def holds(self, instant_ns: int) -> bool:
         """Whether a time lies in it."""
         return self.first_ns <= instant_ns <= self.last_ns
 
 
-def usual_window(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]]) -> Window | None:
+def usual_window(
+    tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]], *, may_be_apart: bool = True
+) -> Window | None:
     """The stretch of most times that files and workers state, and as much around it as a pause may last.
 
-    None where nothing states a time.
+    may_be_apart: whether the clock of a whole host may be far from the others'. None where nothing states a time.
     """
-    footers = [file.footer for files in tables.values() for file in files.files]
-    times = [time for footer in footers for time in (footer.first_ns, footer.last_ns) if time is not None]
-    stated = [worker.get(key) for worker in workers for key in ("started_ns", *_ENDS)]
-    times += [time for time in stated if is_integer(time)]
+    known = _known_times(tables, workers)
+    times = [time for own in known.values() for time in own]
     if not times:
         return None
-    times.sort()
-    groups: list[list[int]] = [[times[0]]]
-    for time in times[1:]:
+    window = _window(times)
+    hosts = {str(worker["worker_id"]): host_of(worker) for worker in workers}
+    if not may_be_apart or len(set(hosts.values())) < 2:
+        return window
+    apart: dict[str, Window] = {}
+    for host in {host for host in hosts.values() if host is not None}:
+        own = [worker_id for worker_id, where in hosts.items() if where == host]
+        of_host = [time for worker_id in own for time in known.get(worker_id, ())]
+        # A start, an end and the ends of a file at least: fewer may be one mistake.
+        if len(of_host) >= _LEAST_TIMES and not any(window.holds(time) for time in of_host):
+            apart |= dict.fromkeys(own, _window(of_host))
+    return replace(window, apart=apart)
+
+
+def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str, object]]) -> dict[str, list[int]]:
+    """By worker, the times that its worker file and the footers of its files state."""
+    known: dict[str, list[int]] = {}
+    for files in tables.values():
+        for file in files.files:
+            ends = (file.footer.first_ns, file.footer.last_ns)
+            known.setdefault(worker_of(file), []).extend(time for time in ends if time is not None)
+    for worker in workers:
+        stated = [worker.get(key) for key in ("started_ns", *_ENDS)]
+        known.setdefault(str(worker["worker_id"]), []).extend(time for time in stated if is_integer(time))
+    return known
+
+
+def worker_of(file: StoredFile) -> str:
+    """The worker whose file it is, by its name."""
+    return file.path.name.rpartition("-")[0]
+
+
+def _window(times: Sequence[int]) -> Window:
+    ordered = sorted(times)
+    groups: list[list[int]] = [[ordered[0]]]
+    for time in ordered[1:]:
         if time - groups[-1][-1] > APART_NS:
             groups.append([])
         groups[-1].append(time)
@@ -66,11 +107,12 @@ def with_usual_times(
     gaps: list[str] = []
     for worker in workers:
         changed = dict(worker)
+        usual = window.of(str(worker["worker_id"]))
         for key in ("started_ns", *_ENDS):
             value = worker.get(key)
-            if not is_integer(value) or window.holds(value):
+            if not is_integer(value) or usual.holds(value):
                 continue
-            changed[key] = _first_row_ns(str(worker["worker_id"]), tables, window) if key == "started_ns" else None
+            changed[key] = _first_row_ns(str(worker["worker_id"]), tables, usual) if key == "started_ns" else None
             instead = "the worker starts at its first row" if key == "started_ns" else "it is ignored"
             gaps.append(
                 f"workers/{worker['worker_id']}.json: {key} is {fmt.instant(value)}, far from the rest of the run; "
@@ -98,6 +140,6 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
 
 def usual_creation(created_ns: int | None, window: Window | None) -> tuple[int | None, tuple[str, ...]]:
     """When the run was created, and what is wrong with it; None for a time far from the rest of the run."""
-    if created_ns is None or window is None or window.holds(created_ns):
+    if created_ns is None or window is None or any(each.holds(created_ns) for each in (window, *window.apart.values())):
         return created_ns, ()
     return None, (f"run.json: created_ns is {created_ns}, far from the rest of the run; it is ignored",)

@@ -17,17 +17,34 @@ class SkippedFileJson(Document):
     """Why it was not read."""
 
 
+class ClockStepJson(Document):
+    """A moment at which a clock was set."""
+
+    at_ns: int
+    """About when, by that clock, UTC epoch."""
+    by_s: Figure
+    """Seconds that it was set forward by; negative for back."""
+
+
 class ClockOffsetJson(Document):
     """A host whose clock disagrees with another host's."""
 
     host: str
     """The host."""
     against: str
-    """The host that it is compared with."""
+    """The host that it is compared with; the same host where that one's clock was set during the run."""
     offset_s: Figure
-    """Seconds by which the clock is at least off."""
+    """Seconds by which the clock is ahead, at the start of the run where it drifts or was set; at least that where the
+    uncertainty is null."""
     uncertainty_s: Figure
-    """Uncertainty of the offset, in seconds; null if it is not known."""
+    """Uncertainty of the offset, in seconds, and of every corrected time that is compared with one of the other host;
+    null if it is not known."""
+    is_corrected: bool = False
+    """Whether the host's times are corrected in everything that this document states."""
+    drift_ratio: Figure = 0.0
+    """Seconds that the clock gains in each second; 0 where the run is too short to show a drift."""
+    steps: tuple[ClockStepJson, ...] = ()
+    """When the clock was set during the run."""
 
 
 class SampledEngineJson(Document):

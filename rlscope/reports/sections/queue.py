@@ -8,6 +8,7 @@ from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
 from rlscope.reports.charts import queue, sampling
 from rlscope.reports.page.figure import Drawn, Figure, drawn, drawn_frame, update_moments
+from rlscope.reports.text.verdict import between_hosts
 
 
 def waits_frame(waits: pl.DataFrame | None) -> pl.DataFrame | None:
@@ -83,17 +84,18 @@ def queue_section(analysis: AnalysisResult) -> QueueSection:
     """Make the section."""
     answers = analysis.answers
     counts, spread = answers.get("queue_wait_counts"), answers.get("weight_update_spread")
+    hosts = between_hosts(analysis)
     return QueueSection(
         depth=drawn(_with_sentence(_DEPTH, depth_sentence(answers.get("queue_depth"))), analysis),
         waits=drawn_frame(
-            _WAITS,
+            _with_sentence(_WAITS, hosts),
             "figure-queue-waits",
             waits_frame(answers.get("queue_waits")),
             analysis.run,
             updates_s=update_moments(analysis),
         ),
-        wait_counts=drawn(_with_sentence(_COUNTS, waits_sentence(counts)), analysis),
-        updates=drawn(_with_sentence(_UPDATES, updates_sentence(spread)), analysis),
+        wait_counts=drawn(_with_sentence(_COUNTS, f"{waits_sentence(counts)} {hosts}".strip()), analysis),
+        updates=drawn(_with_sentence(_UPDATES, f"{updates_sentence(spread)} {hosts}".strip()), analysis),
     )
 
 

@@ -1,5 +1,6 @@
 """The verdict in words: the bottleneck, the numbers behind it, the next step, and the gaps in the data."""
 
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -336,7 +337,26 @@ def _clock_sentence(offset: ClockOffset) -> str:
     spread_s = offset.uncertainty_s
     amount = f"at least {size}" if spread_s is None else f"{size} ± {fmt.duration(spread_s)}"
     direction = "behind" if offset.offset_s < 0 else "ahead of"
-    return f"The clock of {offset.host} is {amount} {direction} that of {offset.against}; times are not corrected."
+    said = f"is {amount} {direction} that of {offset.against}"
+    if offset.host == offset.against or (offset.steps and not offset.offset_s):
+        said = "agrees with the others at first" + ("" if spread_s is None else f" (± {fmt.duration(spread_s)})")
+    if offset.drift_ratio:
+        said += f", drifts by {offset.drift_ratio * 1e6:+.3g} ppm"
+    for step in offset.steps:
+        way = "back" if step.by_s < 0 else "forward"
+        said += f", was set {way} by {fmt.duration(abs(step.by_s))} at about {fmt.instant(step.at_ns)}"
+    done = "its times are corrected" if offset.is_corrected else "times are not corrected"
+    return f"The clock of {offset.host} {said}; {done}."
+
+
+def between_hosts(analysis: AnalysisResult) -> str:
+    """What is uncertain about times from one host to another, as a sentence; empty for a run on one host."""
+    spread_s = analysis.data_quality.clock_uncertainty_s
+    if spread_s is None:
+        return ""
+    if math.isinf(spread_s):
+        return "Times from one host to another may be off: nothing recorded bounds how far the hosts' clocks differ."
+    return f"Times from one host to another are known to ± {fmt.duration(spread_s)}."
 
 
 def _sampled_sentence(engine: SampledEngine) -> str:

@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import replace
 
@@ -5,7 +6,7 @@ import pytest
 from rlscope_otel.recorder import Run
 from rlscope_otel.schema import WAIT_REASONS
 
-from rlscope.analysis.data_quality import ClockOffset, SampledEngine
+from rlscope.analysis.data_quality import ClockOffset, ClockStep, SampledEngine
 from rlscope.analysis.result import Finding, Loss, Verdict
 from rlscope.diagnose import RULES
 from rlscope.pipeline import analyze
@@ -176,6 +177,51 @@ def test_a_clock_with_one_bound_is_off_by_at_least_that(offset_s, uncertainty_s,
     quality = replace(empty_analysis().data_quality, clock_offsets=(ClockOffset("b", "a", offset_s, uncertainty_s),))
     (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
     assert line == f"The clock of b is {words} that of a; times are not corrected."
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [
+        (
+            ClockOffset("b", "a", 5.0, 0.042, is_corrected=True),
+            "is 5 s ± 42 ms ahead of that of a; its times are corrected.",
+        ),
+        (
+            ClockOffset("b", "a", -5.0, 0.042, is_corrected=True, drift_ratio=1e-4),
+            "is 5 s ± 42 ms behind that of a, drifts by +100 ppm; its times are corrected.",
+        ),
+        (
+            ClockOffset("b", "a", 0.0, 0.042, is_corrected=True, steps=(ClockStep(10**18, -2.0),)),
+            "agrees with the others at first (± 42 ms), was set back by 2 s at about 2001-09-09 01:46:40 UTC; "
+            "its times are corrected.",
+        ),
+        (
+            ClockOffset("b", "b", 0.0, 0.042, is_corrected=True, steps=(ClockStep(10**18, 0.5),)),
+            "agrees with the others at first (± 42 ms), was set forward by 500 ms at about 2001-09-09 01:46:40 "
+            "UTC; its times are corrected.",
+        ),
+    ],
+)
+def test_a_clock_that_is_corrected_is_named_with_offset_drift_and_steps(offset, words):
+    quality = replace(empty_analysis().data_quality, clock_offsets=(offset,))
+    (line,) = verdict_words.gap_lines(replace(empty_analysis(), data_quality=quality))
+    assert line == f"The clock of b {words}"
+
+
+@pytest.mark.parametrize(
+    ("spread_s", "words"),
+    [
+        (None, ""),
+        (0.042, "Times from one host to another are known to ± 42 ms."),
+        (
+            math.inf,
+            "Times from one host to another may be off: nothing recorded bounds how far the hosts' clocks differ.",
+        ),
+    ],
+)
+def test_what_is_uncertain_between_hosts_is_said_and_nothing_of_one_host(spread_s, words):
+    quality = replace(empty_analysis().data_quality, clock_uncertainty_s=spread_s)
+    assert verdict_words.between_hosts(replace(empty_analysis(), data_quality=quality)) == words
 
 
 def test_a_clock_is_named_once_among_the_gaps_of_a_run(tmp_path):

@@ -1,0 +1,332 @@
+"""The clocks of a run's hosts: causal pairs are gathered in SQL, the clocks estimated, and all times corrected at once.
+
+Corrected tables are views under the names of the contract over those that were recorded, so that nothing downstream
+knows of several clocks. A run of one host, or of hosts whose clocks contradict no order of cause and effect, is left as
+it was recorded.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from duckdb import DuckDBPyConnection
+from rlscope_otel.schema import TABLES
+
+from rlscope.model.arrays import Counts, Flags
+from rlscope.model.numerics.clock_offsets import ClockEstimate, Pairs, Stretch, estimate_clocks
+from rlscope.trace.execution import interruptible
+from rlscope.trace.files import host_of, is_integer
+from rlscope.trace.footers import LATEST_NS
+from rlscope.trace.questions import find_question
+
+PAIRS: Final = "clock_pairs"
+RECORDED: Final = "recorded_"
+"""What the names of corrected tables begin with as they were recorded."""
+_CELLS: Final = 64
+_QUEUE_KINDS: Final = ("finished_queued", "queued_taken")
+_WORKER_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
+_TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start_ns", "end_ns", "time_ns")
+"""Columns that hold a time by the clock of the worker; others of this unit hold a duration, or the queue's time."""
+_READING_TIMES: Final = ("sent_ns", "heard_ns", "answered_ns", "received_ns")
+_MOST_READINGS: Final = 100_000
+"""Of one worker."""
+_MOST_WRONG: Final = 20
+"""One pair in so many may be of a bad row."""
+_SHIFTS: Final = "clock_shifts"
+_EARLIEST_NS: Final = -(1 << 62)
+_ENGINES: Final = "of each engine"
+_TAKERS: Final = "of each taker"
+
+
+@dataclass(frozen=True, slots=True)
+class HostClock:
+    """The clock of one host, compared with that of the reference."""
+
+    host: str
+    against: str
+    estimate: ClockEstimate
+    is_corrected: bool
+
+    @property
+    def uncertainty_ns(self) -> int | None:
+        """How far its corrected times may be off, at worst; None where nothing bounds it."""
+        known = [each.uncertainty_ns for each in self.estimate.stretches]
+        return None if None in known else max((each for each in known if each is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """The clocks of all hosts but the reference."""
+
+    hosts: tuple[HostClock, ...] = ()
+    bad_pairs: int = 0
+    """Pairs of a cause and its effect that contradict the others by themselves: bad rows."""
+    contradiction_ns: int = 0
+    """By how much causes and effects contradict each other whatever the clocks; 0 where they do not."""
+
+    @property
+    def corrected(self) -> frozenset[str]:
+        """Hosts whose times are corrected."""
+        return frozenset(each.host for each in self.hosts if each.is_corrected)
+
+    @property
+    def references(self) -> frozenset[str]:
+        """The host that others are compared with."""
+        return frozenset(each.against for each in self.hosts)
+
+
+ONE_CLOCK: Final = Clocks()
+
+
+class Found(NamedTuple):
+    """The clocks, and whose clock the queue's times are of."""
+
+    clocks: Clocks
+    queue_host: str
+
+
+def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]]) -> Found:
+    """The clocks of the hosts of a run, from its tables as they were recorded; workers: the documents of their files.
+
+    Raises duckdb.Error for a file that breaks.
+    """
+    names = sorted({host for worker in workers if (host := host_of(worker)) is not None})
+    if len(names) < 2:
+        return Found(ONE_CLOCK, _TAKERS)
+    sql = find_question(PAIRS).sql
+    rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": _CELLS}).pl())
+    reference = _reference(workers, names)
+    places = {name: index for index, name in enumerate(names)}
+    direct = _joined(_pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places), _readings(workers, places))
+    estimate = estimate_clocks(direct, len(names), places[reference])
+    queue = rows.filter(pl.col("kind").is_in(_QUEUE_KINDS))
+    between = {host_of(worker) for worker in workers if worker["role"] != "sampler"}
+    queue_host, proof = _queue_host(queue, [name for name in names if name in between], places, estimate.clocks)
+    if len(proof):
+        more = _pairs(_between_hosts(proof, queue_host), places)
+        estimate = estimate_clocks(_joined(direct, more), len(names), places[reference])
+    clocks = tuple(
+        HostClock(name, reference, clock, clock.is_off and clock.is_bounded)
+        for name, clock in zip(names, estimate.clocks, strict=True)
+        if name != reference or clock.is_off
+    )
+    return Found(Clocks(clocks, estimate.bad_pairs, estimate.contradiction_ns), queue_host)
+
+
+def _reference(workers: Sequence[Mapping[str, object]], names: Sequence[str]) -> str:
+    """The host with most of the trainers' GPUs; where no host has a trainer, that with most GPUs."""
+    gpus = {name: [0, 0] for name in names}
+    for worker in workers:
+        count, host = worker.get("gpu_count"), host_of(worker)
+        if host is not None and isinstance(count, int):
+            gpus[host][0] += count if worker.get("role") in ("trainer", "colocated") else 0
+            gpus[host][1] += count
+    return max(reversed(names), key=lambda name: gpus[name])
+
+
+def _pairs(rows: pl.DataFrame, places: Mapping[str, int]) -> Pairs:
+    return Pairs(
+        *(np.array([places[name] for name in rows[column]], np.int64) for column in ("cause_host", "effect_host")),
+        *(rows[column].to_numpy().astype(np.int64) for column in ("cause_ns", "effect_ns")),
+    )
+
+
+def _joined(one: Pairs, other: Pairs) -> Pairs:
+    return Pairs(*(np.concatenate(both) for both in zip(one, other, strict=True)))
+
+
+def _readings(workers: Sequence[Mapping[str, object]], places: Mapping[str, int]) -> Pairs:
+    """What workers read from the clocks of other hosts: a question is heard after it is sent, and so is its answer.
+
+    A worker file may state them as `clock_samples`: objects with the `host` that was asked and four times, `sent_ns`
+    and `received_ns` by the worker's clock, `heard_ns` and `answered_ns` by that host's. What is not of this form is
+    ignored.
+    """
+    rows: list[tuple[int, int, int, int]] = []
+    for worker in workers:
+        own, stated = places.get(host_of(worker) or ""), worker.get("clock_samples")
+        for reading in cast("list[object]", stated)[:_MOST_READINGS] if isinstance(stated, list) else []:
+            if own is None or not isinstance(reading, Mapping):
+                continue
+            facts = cast("Mapping[str, object]", reading)
+            other, times = places.get(str(facts.get("host"))), [facts.get(name) for name in _READING_TIMES]
+            if other is None or other == own or not all(is_integer(time) for time in times):
+                continue
+            sent_ns, heard_ns, answered_ns, received_ns = cast("list[int]", times)
+            if max(map(abs, (sent_ns, heard_ns, answered_ns, received_ns))) < LATEST_NS:
+                rows += [(own, other, sent_ns, heard_ns), (other, own, answered_ns, received_ns)]
+    return Pairs(*np.array(rows, np.int64).reshape(-1, 4).T)
+
+
+def _between_hosts(queue: pl.DataFrame, queue_host: str) -> pl.DataFrame:
+    """The pairs of the queue between different hosts, if its times are of that clock."""
+    is_finish = pl.col("kind") == "finished_queued"
+    engine, taker = pl.col("cause_host"), pl.col("effect_host")
+    own = {_ENGINES: engine, _TAKERS: taker}.get(queue_host, pl.lit(queue_host))
+    named = queue.with_columns(
+        pl.when(is_finish).then(engine).otherwise(own).alias("cause_host"),
+        pl.when(is_finish).then(own).otherwise(taker).alias("effect_host"),
+    )
+    return named.filter(pl.col("cause_host") != pl.col("effect_host"))
+
+
+def _queue_host(
+    queue: pl.DataFrame, between: Sequence[str], places: Mapping[str, int], clocks: Sequence[ClockEstimate]
+) -> tuple[str, pl.DataFrame]:
+    """Whose clock the times of entering the queue are of, and the pairs that prove it: none where another fits too.
+
+    Frameworks differ: the engine, the taker or a process between them notes the time. It fits where samples enter the
+    queue after they finish and before they are taken. Where several fit, the one with the soonest entry is taken.
+    between: hosts that a queue can be on, besides those of engines and takers.
+    """
+    if queue.is_empty():
+        return _TAKERS, queue
+    alone = [set(queue[column]) for column in ("cause_host", "effect_host")]
+    others = [name for name in between if {name} not in alone]
+    fits = {name: _fitting(queue, name, places, clocks) for name in (_ENGINES, _TAKERS, *others)}
+    wrong = {name: len(queue) - int(found.sum()) for name, (found, _) in fits.items()}
+    best, *rest = sorted(fits, key=lambda name: (wrong[name], fits[name][1]))
+    is_sure = wrong[best] <= len(queue) // _MOST_WRONG and all(wrong[name] > 2 * wrong[best] for name in rest)
+    return best, queue.filter(fits[best][0]) if is_sure else queue.clear()
+
+
+def _fitting(
+    queue: pl.DataFrame, queue_host: str, places: Mapping[str, int], clocks: Sequence[ClockEstimate]
+) -> tuple[Flags, int]:
+    """The pairs in which samples enter the queue in time by that clock, and the soonest entry in ns."""
+    is_finish = (queue["kind"] == "finished_queued").to_numpy()
+    engines, takers = (
+        np.array([places[name] for name in queue[column]], np.int64) for column in ("cause_host", "effect_host")
+    )
+    owners = {_ENGINES: engines, _TAKERS: takers}.get(queue_host)
+    owners = np.full(len(engines), places[queue_host]) if owners is None else owners
+    cause, effect = np.where(is_finish, engines, owners), np.where(is_finish, owners, takers)
+    gap_ns = _corrected(queue["effect_ns"].to_numpy(), effect, clocks)
+    gap_ns -= _corrected(queue["cause_ns"].to_numpy(), cause, clocks)
+    spread = np.array([_spread_ns(clock) for clock in clocks])
+    fits = gap_ns >= -np.where(cause == effect, 0, spread[cause] + spread[effect])
+    entries_ns = gap_ns[is_finish & fits]
+    return fits, int(entries_ns.min()) if len(entries_ns) else 0
+
+
+def _spread_ns(clock: ClockEstimate) -> int:
+    return max((each.uncertainty_ns or 0 for each in clock.stretches), default=0)
+
+
+def _corrected(times_ns: Counts, owners: Counts, clocks: Sequence[ClockEstimate]) -> Counts:
+    corrected = times_ns.astype(np.int64)
+    for index, clock in enumerate(clocks):
+        own = owners == index
+        corrected[own] = corrected[own] - offsets_ns(corrected[own], clock.stretches)
+    return corrected
+
+
+def offsets_ns(times_ns: Counts, stretches: Sequence[Stretch]) -> Counts:
+    """How far a clock is ahead of the reference at times by that clock; what `_shifted` has DuckDB compute."""
+    offsets = np.zeros(len(times_ns), np.int64)
+    for each in stretches:
+        since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
+        drifted = np.round(each.drift_ratio * (times_ns - each.origin_ns)).astype(np.int64)
+        offsets = np.where(since, each.offset_ns + drifted, offsets)
+    return offsets
+
+
+def correct_tables(
+    connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], found: Found, kept: Sequence[str]
+) -> tuple[str, ...]:
+    """Put corrected views in the place of the tables; return those that are tables now, not views.
+
+    kept: tables that were no views before. Raises duckdb.Error.
+    """
+    clocks = {each.host: each.estimate for each in found.clocks.hosts if each.is_corrected}
+    if not clocks:
+        return tuple(kept)
+    width = max(len(clock.stretches) for clock in clocks.values())
+    connection.from_arrow(_shift_rows(workers, clocks, width)).create(_SHIFTS)
+    for table in (*TABLES, "workers"):
+        kind = "TABLE" if table in kept else "VIEW"
+        connection.execute(f"ALTER {kind} {table} RENAME TO {RECORDED}{table}")
+    for table, columns in TABLES.items():
+        times = [column.name for column in columns if column.name in _TIMES]
+        if table != "deliveries":
+            _create_view(connection, table, dict.fromkeys(times, "own"), width)
+    _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"), width)
+    return _correct_deliveries(connection, workers, found.queue_host, width)
+
+
+def _correct_deliveries(
+    connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], queue_host: str, width: int
+) -> tuple[str, ...]:
+    """The deliveries, each time by the clock that it is of. A table where every engine has its own."""
+    if queue_host == _TAKERS:
+        _create_view(connection, "deliveries", {"taken_ns": "own", "queued_ns": "own"}, width)
+        return ()
+    owners = {"taken_ns": "own", "queued_ns": "queue"}
+    if queue_host != _ENGINES:
+        one = next(str(worker["worker_id"]) for worker in workers if host_of(worker) == queue_host)
+        quoted = "'" + one.replace("'", "''") + "'"
+        _create_view(
+            connection, "deliveries", owners, width, f"LEFT JOIN {_SHIFTS} AS queue ON queue.worker_id = {quoted}"
+        )
+        return ()
+    engines = f"SELECT sample_id, arg_max(worker_id, segment) AS engine_id FROM {RECORDED}samples GROUP BY sample_id"
+    joined = f"LEFT JOIN ({engines}) AS engines ON recorded.sample_id = engines.sample_id "
+    joined += f"LEFT JOIN {_SHIFTS} AS queue ON engines.engine_id = queue.worker_id"
+    connection.execute(f"CREATE TABLE deliveries AS {_corrected_sql('deliveries', owners, width, joined)}")
+    return ("deliveries",)
+
+
+def _create_view(
+    connection: DuckDBPyConnection, table: str, owners: Mapping[str, str], width: int, joined: str = ""
+) -> None:
+    connection.execute(f"CREATE VIEW {table} AS {_corrected_sql(table, owners, width, joined)}")
+
+
+def _corrected_sql(table: str, owners: Mapping[str, str], width: int, joined: str) -> str:
+    """A SELECT of a table with its times corrected; owners: by column, the row of shifts that is its clock's."""
+    changed = [f'{_shifted(name, owner, width)} AS "{name}"' for name, owner in owners.items()]
+    if table == "engine_steps":
+        # A row by a clock that gains lasts less when it is corrected, and passes never last longer than their row.
+        lasting = f"{_shifted('end_ns', 'own', width)} - ({_shifted('start_ns', 'own', width)})"
+        fits = "recorded.busy_ns <= recorded.end_ns - recorded.start_ns"
+        changed.append(f"if({fits}, least(recorded.busy_ns, {lasting}), recorded.busy_ns) AS busy_ns")
+    return (
+        f"SELECT recorded.* REPLACE ({', '.join(changed)}) FROM {RECORDED}{table} AS recorded "
+        f"LEFT JOIN {_SHIFTS} AS own ON recorded.worker_id = own.worker_id {joined}"
+    )
+
+
+def _shifted(name: str, owner: str, width: int) -> str:
+    """A time less what its clock is ahead: of the last stretch of the clock that begins before it."""
+    time = f'recorded."{name}"'
+    offset = "0"
+    for place in range(width):
+        offset_sql = (
+            f"{owner}.offset_{place} + round({owner}.drift_{place} * ({time} - {owner}.origin_{place}))::BIGINT"
+        )
+        offset = f"CASE WHEN {time} >= {owner}.from_{place} THEN {offset_sql} ELSE {offset} END"
+    return f"{time} - ({offset})"
+
+
+def _shift_rows(workers: Sequence[Mapping[str, object]], clocks: Mapping[str, ClockEstimate], width: int) -> pa.Table:
+    """One row for each worker of a corrected host: its clock's stretches beside each other, NULL where it has fewer."""
+    rows: list[dict[str, object]] = []
+    for worker in workers:
+        clock = clocks.get(host_of(worker) or "")
+        if clock is None:
+            continue
+        row: dict[str, object] = {"worker_id": worker["worker_id"]}
+        for place, each in enumerate(clock.stretches):
+            row |= {
+                f"from_{place}": _EARLIEST_NS if each.from_ns is None else each.from_ns,
+                f"offset_{place}": each.offset_ns,
+                f"drift_{place}": each.drift_ratio,
+                f"origin_{place}": each.origin_ns,
+            }
+        rows.append(row)
+    numbers = [(f"{name}_{place}", pa.int64()) for name in ("from", "offset", "origin") for place in range(width)]
+    drifts = [(f"drift_{place}", pa.float64()) for place in range(width)]
+    return pa.Table.from_pylist(rows, pa.schema([("worker_id", pa.string()), *numbers, *drifts]))

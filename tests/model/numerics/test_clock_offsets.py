@@ -1,0 +1,204 @@
+"""The offsets of clocks are found from causes and effects alone, and are never further off than stated."""
+
+from typing import Any, Final
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlscope.model.numerics.clock_offsets import ClockEstimate, Estimate, Pairs, Stretch, estimate_clocks
+
+NS: Final = 10**9
+START_NS: Final = 1_700_000_000 * NS
+YEAR_S: Final = 365 * 86_400
+
+
+def clock(true_s: Any, offset_s: float = 0.0, drift: float = 0.0, step: tuple[float, float] | None = None) -> Any:
+    """What a clock reads at a true time: ahead by offset_s, gaining drift, set forward by step[1] at step[0]."""
+    true_s = np.asarray(true_s, float)
+    jump_s = 0.0 if step is None else np.where(true_s >= step[0], step[1], 0.0)
+    return START_NS + round(offset_s * NS) + np.round((true_s * (1 + drift) + jump_s) * NS).astype(np.int64)
+
+
+def star(clocks: list[dict[str, Any]], lasting_s: float = 80.0, seed: int = 0, cells: int = 64) -> Pairs:
+    """Each other host hears from host 0 and answers it once a cell, 10 ms later and more."""
+    rng = np.random.default_rng(seed)
+    columns: list[list[int]] = [[], [], [], []]
+    for host in range(1, len(clocks)):
+        for cell in range(cells):
+            for cause, effect in ((0, host), (host, 0)):
+                sent_s = lasting_s * (cell + rng.random()) / cells
+                heard_s = sent_s + 0.01 + rng.exponential(0.02)
+                row = (cause, effect, int(clock(sent_s, **clocks[cause])), int(clock(heard_s, **clocks[effect])))
+                for column, value in zip(columns, row, strict=True):
+                    column.append(value)
+    return Pairs(*(np.array(column, np.int64) for column in columns))
+
+
+def offset_ns(times_ns: Any, stretches: tuple[Stretch, ...]) -> Any:
+    found = np.zeros(len(times_ns))
+    for each in stretches:
+        since = np.ones(len(times_ns), bool) if each.from_ns is None else times_ns >= each.from_ns
+        found = np.where(since, each.offset_ns + each.drift_ratio * (times_ns - each.origin_ns), found)
+    return found
+
+
+def worst_error_ns(found: ClockEstimate, own: dict[str, Any], reference: dict[str, Any], lasting_s: float) -> float:
+    """By how much a corrected time of the host misses what the reference's clock read at that moment."""
+    true_s = np.linspace(0, lasting_s, 101)
+    own_ns = clock(true_s, **own)
+    return float(np.abs(own_ns - offset_ns(own_ns, found.stretches) - clock(true_s, **reference)).max())
+
+
+def spread_ns(found: ClockEstimate) -> int:
+    known = [each.uncertainty_ns for each in found.stretches]
+    assert None not in known
+    return max(known)  # type: ignore[type-var]
+
+
+OFFSETS: Final = st.sampled_from([0.0, 0.05, -0.05, 5.0, -60.0, float(YEAR_S)])
+DRIFTS: Final = st.sampled_from([0.0, 1e-4, -1e-4, 2e-5])
+CLOCKS: Final = st.lists(st.builds(dict, offset_s=OFFSETS, drift=DRIFTS), min_size=2, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(CLOCKS, st.sampled_from([80.0, 3600.0, 86_400.0]), st.integers(0, 10_000))
+def test_a_corrected_time_is_off_by_no_more_than_stated(
+    clocks: list[dict[str, Any]], lasting_s: float, seed: int
+) -> None:
+    found = estimate_clocks(star(clocks, lasting_s, seed), len(clocks), 0)
+    assert found.bad_pairs == 0
+    for own, estimate in zip(clocks, found.clocks, strict=True):
+        assert estimate.is_bounded
+        # Rounded to a nanosecond, in floats of up to a year.
+        assert worst_error_ns(estimate, own, clocks[0], lasting_s) <= spread_ns(estimate) + 100
+
+
+@settings(max_examples=20, deadline=None)
+@given(CLOCKS, st.integers(0, 10_000), st.integers(0, 3))
+def test_another_offset_of_a_clock_moves_its_bounds_by_as_much(
+    clocks: list[dict[str, Any]], seed: int, shifted: int
+) -> None:
+    shifted %= len(clocks)
+    clocks = [{**own, "drift": 0.0} for own in clocks]
+    moved = [{**own, "offset_s": own["offset_s"] + 7 * (host == shifted)} for host, own in enumerate(clocks)]
+    before, after = (estimate_clocks(star(each, seed=seed), len(each), 0).clocks for each in (clocks, moved))
+    for host, (one, other) in enumerate(zip(before, after, strict=True)):
+        by_ns = 7 * NS * ((host == shifted) - (shifted == 0))
+        assert abs(other.least_ns - one.least_ns - by_ns) < 100  # type: ignore[operator]
+        assert abs(other.most_ns - one.most_ns - by_ns) < 100  # type: ignore[operator]
+
+
+def pairs(*rows: tuple[int, int, int, int]) -> Pairs:
+    """(cause, effect, time of the cause, time of the effect)."""
+    return Pairs(*(np.array(column, np.int64) for column in zip(*rows, strict=True)))
+
+
+def bounds(found: Estimate) -> list[tuple[int | None, int | None]]:
+    return [(each.least_ns, each.most_ns) for each in found.clocks]
+
+
+def test_a_clock_that_contradicts_nothing_stays_as_it_is():
+    found = estimate_clocks(pairs((0, 1, 100, 130), (1, 0, 200, 210)), 2, 0)
+    assert bounds(found) == [(0, 0), (-10, 30)]
+    assert not found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 0
+
+
+def test_a_difference_that_just_touches_its_bound_stays_as_it_is():
+    found = estimate_clocks(pairs((0, 1, 100, 130), (1, 0, 200, 200)), 2, 0)
+    assert bounds(found)[1] == (0, 30) and not found.clocks[1].is_off
+
+
+def test_a_clock_that_contradicts_an_order_is_put_in_the_middle_of_its_bounds():
+    found = estimate_clocks(pairs((0, 1, 1000, 8000), (1, 0, 9000, 4000)), 2, 0)
+    assert bounds(found)[1] == (5000, 7000)
+    assert found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 6000
+
+
+def test_bounds_of_clocks_that_never_met_follow_from_those_between():
+    """Host 2 hears only from host 1 and tells only host 0."""
+    found = estimate_clocks(pairs((0, 1, 0, 500), (1, 2, 1000, 1300), (2, 0, 2000, 1900)), 3, 0)
+    assert bounds(found) == [(0, 0), (-200, 500), (100, 800)]
+
+
+def test_a_clock_with_one_bound_is_known_to_be_off_but_not_corrected():
+    (_, own) = estimate_clocks(pairs((1, 0, 9000, 4000)), 2, 0).clocks
+    assert (own.is_off, own.is_bounded, own.least_ns, own.most_ns) == (True, False, 5000, None)
+    assert own.stretches == (Stretch(None, 0, 0.0, own.stretches[0].origin_ns, None),)
+
+
+def test_a_clock_that_no_pair_joins_is_not_known_at_all():
+    own = estimate_clocks(pairs((0, 1, 100, 130), (1, 0, 200, 210)), 3, 0).clocks[2]
+    assert (own.is_off, own.is_bounded, own.least_ns, own.most_ns) == (False, False, None, None)
+
+
+def test_no_pairs_say_nothing():
+    found = estimate_clocks(Pairs(*(np.array([], np.int64) for _ in range(4))), 2, 0)
+    assert not any(each.is_off or each.is_bounded for each in found.clocks[1:])
+
+
+def test_a_drift_is_known_from_an_hour_and_not_from_a_minute():
+    clocks = [{}, {"drift": 1e-4}]
+    short, long = (estimate_clocks(star(clocks, each), 2, 0).clocks[1] for each in (60.0, 3600.0))
+    assert short.stretches[0].drift_ratio == 0.0
+    assert abs(long.stretches[0].drift_ratio - 1e-4) < 5e-6
+
+
+def test_a_few_bad_rows_are_left_out_and_counted():
+    clocks = [{}, {"offset_s": 5.0}, {}]
+    given = star(clocks)
+    early, hour_ns = given.effect_ns.copy(), 3600 * NS
+    early[[3, 40, 100]] -= hour_ns
+    found = estimate_clocks(given._replace(effect_ns=early), 3, 0)
+    assert found.bad_pairs == 3
+    for own, estimate in zip(clocks, found.clocks, strict=True):
+        assert len(estimate.stretches) == 1
+        assert worst_error_ns(estimate, own, clocks[0], 80) <= spread_ns(estimate) + 100
+
+
+def check_step(by_s: float, stepped: int, hosts: int) -> None:
+    clocks: list[dict[str, Any]] = [{} for _ in range(hosts)]
+    clocks[stepped] = {"step": (40.0, by_s)}
+    found = estimate_clocks(star(clocks), hosts, 0)
+    assert [len(each.stretches) for each in found.clocks] == [2 if host == stepped else 1 for host in range(hosts)]
+    first, second = found.clocks[stepped].stretches
+    assert abs(second.offset_ns - first.offset_ns - by_s * NS) <= spread_ns(found.clocks[stepped])
+    # Cut between what the clock read before and after, to within the pairs around it.
+    assert second.from_ns is not None
+    assert abs((second.from_ns - START_NS) / NS - 40 - by_s / 2) < 80 / 64 + abs(by_s) / 2
+
+
+def test_a_clock_that_is_set_during_the_run_is_cut_there():
+    check_step(5.0, 1, 3)
+    check_step(-3.0, 2, 3)
+    check_step(0.5, 1, 2)
+
+
+def test_the_reference_itself_is_cut_where_all_others_would_have_to_step():
+    check_step(5.0, 0, 4)
+    check_step(-2.0, 0, 3)
+
+
+def test_a_clock_that_is_set_and_a_bad_row_are_told_apart():
+    given = star([{}, {"step": (40.0, -2.0)}, {}])
+    early = given.effect_ns.copy()
+    early[140] -= 3600 * NS
+    found = estimate_clocks(given._replace(effect_ns=early), 3, 0)
+    assert [len(each.stretches) for each in found.clocks] == [1, 2, 1]
+    assert found.bad_pairs >= 1
+
+
+def test_what_no_clock_explains_is_stated_and_corrects_nothing():
+    """Every effect on host 1 precedes its cause by 200 ms, and every answer by 10 ms."""
+    given = star([{}, {}])
+    gap_ns = np.where(given.cause == 0, -200_000_000, -10_000_000)
+    found = estimate_clocks(given._replace(effect_ns=given.cause_ns + gap_ns), 2, 0)
+    assert not found.clocks[1].is_off and found.clocks[1].stretches[0].offset_ns == 0
+    assert abs(found.contradiction_ns - 105_000_000) < 1_000_000
+
+
+def test_the_joint_bounds_are_tighter_than_those_of_each_pair():
+    """Host 1 hears late from the reference but soon from host 2, which hears soon from it."""
+    direct = ((0, 1, 0, 900), (1, 0, 5000, 5010), (0, 2, 0, 20), (2, 0, 5000, 5020))
+    alone, joint = (estimate_clocks(pairs(*rows), 3, 0) for rows in (direct, (*direct, (2, 1, 3000, 3030))))
+    assert (bounds(alone)[1], bounds(joint)[1]) == ((-10, 900), (-10, 50))

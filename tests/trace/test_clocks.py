@@ -1,0 +1,320 @@
+"""Clocks of several hosts that disagree change nothing that is counted, and times by no more than stated."""
+
+import json
+import shutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+import pytest
+
+from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
+from rlscope.analysis.data_quality import assess_quality
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.ledger import close_ledger, ledger_timeline
+from rlscope.analysis.run_facts import gather_facts
+from rlscope.pipeline import focused_grid
+from rlscope.trace.clocks import ONE_CLOCK
+from rlscope.trace.query import ask, ask_own, standard_arguments
+from rlscope.trace.store import OpenRun, open_run
+from tests.several_hosts import NS, START_NS, Clock, MadeRun, made_run, off, put_on_hosts
+
+VLLM_TRL: Final = Path(__file__).parents[2] / "sample_traces" / "vllm_trl"
+YEAR_S: Final = 365 * 86_400
+SKEWS: Final = {
+    "0.05 s": {"be0": off(0.05), "be1": off(-0.05)},
+    "5 s": {"be1": off(5.0)},
+    "60 s": {"be0": off(60.0), "be2": off(-60.0)},
+    "a year": {"be2": off(YEAR_S)},
+    "the trainer's by a year": {"a": off(-YEAR_S)},
+    "100 ppm": {"be0": off(0, 1e-4), "be1": off(0, -1e-4), "a": off(0, 1e-4)},
+    "all": {"a": off(3.0, 1e-4), "be0": off(-5.0), "be1": off(60.0, -1e-4), "be2": off(YEAR_S, 2e-5)},
+}
+"""Clocks by host; the others are right."""
+
+
+def counted(run: OpenRun) -> dict[str, Any]:
+    """What no clock may change."""
+    arguments = standard_arguments(run)
+    staleness = ask(run, "token_staleness", arguments)
+    return {
+        "rows": run.row_counts,
+        "outcomes": ask(run, "delivery_outcomes").rows(),
+        "tokens": ask(run, "token_balance").rows(),
+        "staleness": staleness.rows(),
+        "steps": ask(run, "training_steps").select("step", "samples", "tokens", "response_tokens").rows(),
+        "gaps": run.gaps,
+        "faults": ask(run, "row_faults").rows(),
+    }
+
+
+def states(run: OpenRun) -> dict[tuple[str, str], int]:
+    """GPU-nanoseconds by worker and state."""
+    rows = ask(run, "ledger", standard_arguments(run)).group_by("worker_id", "state").agg(pl.col("state_ns").sum())
+    return {(row["worker_id"], row["state"]): row["state_ns"] for row in rows.iter_rows(named=True)}
+
+
+def latencies(run: OpenRun) -> list[tuple[str, int]]:
+    """Publication to application and time in the queue, in ns, with a name each."""
+    updates = ask(run, "weight_update_latency")
+    found = [
+        (f"{row['worker_id']} {row['version']}", row["applied_ns"] - row["publish_start_ns"])
+        for row in updates.iter_rows(named=True)
+    ]
+    waits = ask_own(run, "SELECT sample_id, taken_ns - queued_ns AS wait_ns FROM deliveries ORDER BY sample_id")
+    return found + waits.rows()
+
+
+@cache
+def made() -> MadeRun:
+    return made_run()
+
+
+@cache
+def as_it_was(folder: Path) -> tuple[dict[str, Any], dict[tuple[str, str], int], list[tuple[str, int]]]:
+    with open_run(made().write(folder, {})) as run:
+        assert not run.clocks.corrected
+        return counted(run), states(run), latencies(run)
+
+
+@pytest.fixture(scope="module")
+def true(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return as_it_was(tmp_path_factory.mktemp("true") / "run")
+
+
+def spread_ns(run: OpenRun) -> int:
+    known = [each.uncertainty_ns for each in run.clocks.hosts]
+    assert known and None not in known
+    return max(each for each in known if each is not None)
+
+
+@pytest.mark.parametrize(
+    ("name", "queue_host"), [*((name, None) for name in SKEWS), ("5 s", "a"), ("60 s", "a"), ("all", "a")]
+)
+def test_clocks_that_disagree_change_no_count_and_no_time_by_more_than_stated(
+    name: str, queue_host: str | None, true: Any, tmp_path: Path
+) -> None:
+    counts, ledger, times = true
+    with open_run(made().write(tmp_path / "run", SKEWS[name], queue_host)) as run:
+        assert counted(run) == counts
+        most_ns = spread_ns(run)
+        assert most_ns < 100_000_000
+        own = states(run)
+        assert own.keys() == ledger.keys()
+        # A second by a clock that gains 100 ppm is 0.1 ms longer.
+        assert max(abs(own[each] - ledger[each]) for each in own) <= 41 * 2e-4 * NS
+        found = latencies(run)
+        assert [each for each, _ in found] == [each for each, _ in times]
+        misses = [abs(one - other) for (_, one), (_, other) in zip(found, times, strict=True)]
+        assert max(misses) <= most_ns
+        assert min(wait_ns for _, wait_ns in found) >= 0
+
+
+@pytest.mark.parametrize("queue_host", [None, "a"], ids=["queued by the engine", "queued by the trainer"])
+def test_a_few_wrong_times_of_the_queue_do_not_hide_whose_clock_it_is(queue_host: str | None, tmp_path: Path) -> None:
+    spoiled = made_run(engines=1)
+    for index in (10, 50):
+        spoiled.tables["deliveries"][index]["queued_ns"] = 0
+    with open_run(spoiled.write(tmp_path / "run", {"be0": off(-5.0)}, queue_host)) as run:
+        assert run.clocks.corrected == {"be0"}
+        waits = ask_own(run, "SELECT taken_ns - queued_ns AS wait_ns FROM deliveries WHERE queued_ns > 1e18")["wait_ns"]
+        true_ns = [row["taken_ns"] - row["queued_ns"] for row in made_run(engines=1).tables["deliveries"]]
+        assert len(waits) == len(true_ns) - 2
+        assert abs(waits.mean() - sum(true_ns) / len(true_ns)) <= spread_ns(run) + 5_000_000  # type: ignore[operator]
+
+
+def test_which_host_is_corrected_is_said(tmp_path: Path) -> None:
+    with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
+        assert run.clocks.corrected == {"be1"}
+        assert {each.against for each in run.clocks.hosts} == {"a"}
+        (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
+        assert abs(own.estimate.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
+
+
+def test_a_run_of_one_host_is_left_alone(tmp_path: Path) -> None:
+    one = made_run(engines=1, steps=3)
+    one.workers = [{**each, "host": "a"} for each in one.workers]
+    with open_run(one.write(tmp_path / "run", {"a": off(5.0)})) as run:
+        assert run.clocks is ONE_CLOCK
+        tables = run.connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
+        assert not any("recorded" in str(name) for (name,) in tables)
+
+
+def test_an_imported_run_is_left_alone(tmp_path: Path) -> None:
+    """Its times may be laid out, and prove nothing."""
+    folder = made_run(engines=1, steps=3).write(tmp_path / "run", {"be0": off(5.0)})
+    manifest = json.loads((folder / "run.json").read_text())
+    imported = {"framework": "trl", "era": None, "carriers": [], "files": [], "clock": "wall"}
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"be0"}
+    (folder / "run.json").write_text(json.dumps({**manifest, "imported": imported}))
+    with open_run(folder) as run:
+        assert run.imported is not None and run.clocks is ONE_CLOCK
+
+
+def test_rows_stored_twice_are_counted_once_and_corrected(true: Any, tmp_path: Path) -> None:
+    twice = made_run()
+    twice.workers = [{**each, "rows": {"samples": 80, "weight_updates": 40}} for each in twice.workers]
+    folder = twice.write(tmp_path / "run", SKEWS["5 s"])
+    for table in ("samples", "weight_updates"):
+        shutil.copy(folder / table / "e1-000001.parquet", folder / table / "e1-000002.parquet")
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"be1"}
+        assert [gap for gap in run.gaps if "stored twice" in gap]
+        counts, _, _ = true
+        assert counted(run) == {**counts, "gaps": run.gaps}
+        assert ask_own(run, "SELECT count(*) FROM samples").item() == counts["rows"]["samples"]
+
+
+def test_a_users_select_reads_corrected_tables_and_no_others(tmp_path: Path) -> None:
+    with open_run(made().write(tmp_path / "run", SKEWS["60 s"])) as run:
+        starts = ask_own(run, "SELECT max(started_ns) - min(started_ns) AS apart_ns FROM workers")
+        assert starts.item() <= spread_ns(run) * 2
+        names = ask_own(run, "SELECT table_name FROM information_schema.tables")["table_name"].to_list()
+        assert not any(name.startswith(("recorded_", "clock_shifts")) for name in names)
+
+
+def test_engine_rows_stay_in_order_when_they_are_corrected(tmp_path: Path) -> None:
+    with open_run(made().write(tmp_path / "run", SKEWS["5 s"])) as run:
+        assert ask(run, "engine_row_order")["rows_disjoint"].to_list() == [True]
+
+
+def test_bad_rows_are_counted_and_ruin_no_estimate(true: Any, tmp_path: Path) -> None:
+    spoiled = made_run()
+    for index in (20, 90):
+        spoiled.tables["samples"][index]["finished_ns"] += 3600 * NS
+    spoiled.tables["weight_updates"][50]["end_ns"] = spoiled.tables["weight_updates"][50]["start_ns"] = 1
+    with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
+        assert run.clocks.bad_pairs >= 1
+        assert run.clocks.corrected == {"be1"}
+        (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
+        assert len(own.estimate.stretches) == 1
+        assert abs(own.estimate.stretches[0].offset_ns - 5 * NS) <= (own.uncertainty_ns or 0)
+        assert any("weight_updates: 1 rows" in gap for gap in run.gaps)
+
+
+@pytest.mark.parametrize("by_s", [5.0, -2.0])
+def test_a_clock_that_is_set_during_the_run_is_found_and_cut(by_s: float, true: Any, tmp_path: Path) -> None:
+    clocks: Mapping[str, Clock] = {"be1": off(0, set_at_s=20.5, set_by_s=by_s)}
+    with open_run(made().write(tmp_path / "run", clocks)) as run:
+        assert run.clocks.corrected == {"be1"}
+        (own,) = [each for each in run.clocks.hosts if each.host == "be1"]
+        first, second = own.estimate.stretches
+        assert first.offset_ns == 0 and abs(second.offset_ns - by_s * NS) < 50_000_000
+        assert second.from_ns is not None and abs(second.from_ns - START_NS - 20.5 * NS) <= (1 + abs(by_s)) * NS
+        counts, _, _ = true
+        assert {**counted(run), "faults": ()} == {**counts, "faults": ()}
+
+
+def test_data_quality_states_offset_uncertainty_and_what_contradicts_all_else(tmp_path: Path) -> None:
+    spoiled = made_run()
+    spoiled.tables["samples"][20]["finished_ns"] += 3600 * NS
+    with open_run(spoiled.write(tmp_path / "run", SKEWS["5 s"])) as run:
+        answers = {name: ask(run, name) for name in ("worker_extents", "row_faults", "sampled_engines")}
+        quality = assess_quality(run, answers)
+        most_s = spread_ns(run) / NS
+        (offset,) = quality.clock_offsets
+        assert (offset.host, offset.against, offset.is_corrected, offset.steps) == ("be1", "a", True, ())
+        assert offset.uncertainty_s is not None and abs(offset.offset_s - 5) <= offset.uncertainty_s <= most_s
+        assert quality.clock_uncertainty_s is not None and most_s <= quality.clock_uncertainty_s <= 2 * most_s
+        assert (
+            "clocks: 1 event contradicts all others between two hosts; the comparison leaves them out" in quality.gaps
+        )
+
+
+def test_a_host_that_nothing_bounds_is_left_as_it_is(tmp_path: Path) -> None:
+    lonely = made_run(engines=1, steps=3)
+    lonely.workers.append({**lonely.workers[0], "worker_id": "c0", "role": "controller", "host": "c", "gpu_count": 0})
+    with open_run(lonely.write(tmp_path / "run", {"c": off(60.0)})) as run:
+        (own,) = [each for each in run.clocks.hosts if each.host == "c"]
+        assert not own.is_corrected and own.uncertainty_ns is None
+
+
+def test_a_host_in_another_year_that_nothing_bounds_is_left_out_and_named(tmp_path: Path) -> None:
+    lonely = made_run(engines=2, steps=3)
+    for table in ("samples", "deliveries", "weight_updates"):
+        rows = lonely.tables[table]
+        lonely.tables[table] = [row for row in rows if "e1" not in (row["worker_id"], str(row.get("sample_id"))[:2])]
+    with open_run(lonely.write(tmp_path / "run", {"be1": off(YEAR_S)})) as run:
+        assert not run.clocks.corrected
+        assert any("engine_steps: 3 rows have a time far from the rest of the run" in gap for gap in run.gaps)
+        extents = ask(run, "worker_extents")
+        assert extents["end_ns"].max() - extents["start_ns"].min() < 10 * NS  # type: ignore[operator]
+
+
+def reading(own_ns: int, other_ns: int, host: str = "a") -> dict[str, Any]:
+    """A round trip of 200 us, whose middle is at these times by the two clocks."""
+    times = {"sent_ns": own_ns - 100_000, "received_ns": own_ns + 100_000}
+    return {"host": host, **times, "heard_ns": other_ns - 10_000, "answered_ns": other_ns + 10_000}
+
+
+def test_clock_samples_of_a_worker_file_tighten_the_bounds(tmp_path: Path) -> None:
+    asked = made_run(engines=1, steps=6)
+    middles_ns = [START_NS + second * NS for second in range(1, 6)]
+    samples = [reading(middle_ns + 5 * NS, middle_ns) for middle_ns in middles_ns]
+    asked.workers[1] = {**asked.workers[1], "clock_samples": samples}
+    with open_run(asked.write(tmp_path / "run", {"be0": off(5.0)})) as run:
+        (own,) = [each for each in run.clocks.hosts if each.host == "be0"]
+        assert own.estimate.least_ns == 5 * NS - 90_000 and own.estimate.most_ns == 5 * NS + 90_000
+        assert own.estimate.stretches[0].offset_ns == 5 * NS
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        "none",
+        {"host": "a"},
+        [None, 7, [], {}, {"host": "a"}, {**reading(1, 1), "sent_ns": "1"}, {**reading(1, 1), "sent_ns": 10**40}],
+        [reading(1, 1, "a host that no worker is on"), reading(1, 1, "be0"), {**reading(1, 1), "sent_ns": True}],
+    ],
+)
+def test_clock_samples_of_another_form_are_ignored(samples: Any, tmp_path: Path) -> None:
+    asked = made_run(engines=1, steps=3)
+    plain, odd = tmp_path / "plain", tmp_path / "odd"
+    asked.write(plain, {})
+    asked.workers[1] = {**asked.workers[1], "clock_samples": samples}
+    with open_run(plain) as one, open_run(asked.write(odd, {})) as other:
+        assert one.clocks == other.clocks
+
+
+_OF_A_VERDICT: Final = (
+    "ledger", "worker_extents", "gpu_agreement", "judged_outcomes", "training_steps", "delivery_outcomes",
+)  # fmt: skip
+
+
+def verdict(run: OpenRun) -> tuple[str, dict[str, float]]:
+    """The bottleneck, and the GPU-seconds of each loss."""
+    grid = focused_grid(run)
+    arguments = standard_arguments(run) | {name: getattr(grid, name) for name in grid.__slots__}
+    answers = {name: ask(run, name, arguments) for name in _OF_A_VERDICT}
+    close_ledger(answers["ledger"], answers["worker_extents"], answers["gpu_agreement"])
+    timeline = ledger_timeline(answers["ledger"])
+    judged = Interval(grid.from_ns, grid.to_ns)
+    losses = measure_losses(timeline, grid.bucket_ns, judged, dropped_ratio(answers["judged_outcomes"]))
+    facts = gather_facts(run, answers)
+    return judge(facts, timeline, grid.bucket_ns, judged, losses).bottleneck, {
+        each.cause: each.gpu_s for each in losses
+    }
+
+
+@pytest.fixture(scope="module")
+def recorded() -> tuple[str, dict[str, float]]:
+    with open_run(VLLM_TRL) as run:
+        return verdict(run)
+
+
+@pytest.mark.parametrize("by_s", [5.0, 60.0])
+def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
+    by_s: float, recorded: Any, tmp_path: Path
+) -> None:
+    hosts = {"sampler": "b", "trainer-rollouts": "b", "trainer": "a"}
+    folder = put_on_hosts(VLLM_TRL, tmp_path / "run", hosts, {"b": off(by_s)}, queue_host="b")
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"b"}
+        bottleneck, losses = verdict(run)
+        assert bottleneck == recorded[0]
+        assert losses == pytest.approx(recorded[1], abs=2 * spread_ns(run) / NS)
+        waits = ask_own(run, "SELECT min(taken_ns - queued_ns) AS least FROM deliveries")
+        assert waits.item() >= 0

@@ -33,8 +33,7 @@ def watch(
     plain: Annotated[
         bool,
         typer.Option(
-            "--plain",
-            help="Print a line at each look instead of a screen. What is no terminal gets lines too: one a minute.",
+            "--plain", help="Print a line at each look instead of a screen; without a terminal, one line a minute."
         ),
     ] = False,
 ) -> None:

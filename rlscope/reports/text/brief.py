@@ -18,7 +18,7 @@ from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import advice
+from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow

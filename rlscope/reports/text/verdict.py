@@ -11,7 +11,6 @@ from rlscope.model.forecast.result import ModelResult
 from rlscope.reports.text import actions, advice, causes, findings
 from rlscope.reports.text.origin import next_data, origin_lines
 
-
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.005
 _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {

@@ -175,7 +175,7 @@ def _steps(facts: LiveFacts) -> str:
 
 def _newest(facts: LiveFacts, now_ns: int) -> str:
     if facts.newest_ns is None:
-        return fmt.NO_DATA
+        return "none"
     return f"{fmt.duration(max(0, now_ns - facts.newest_ns) / 1e9)} ago"
 
 

@@ -165,7 +165,7 @@ def encoded_for(stream: TextIO, text: str) -> bytes:
 def check_output(path: Path) -> Path:
     """The path, where a file can be written there. Raises OutputError.
 
-    For what takes a while: it is better to hear of a wrong folder before the work than after it.
+    For what takes a while: a wrong folder is an error before the work, not after it.
     """
     parent = path.parent
     if path.is_dir():

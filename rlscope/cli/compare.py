@@ -55,10 +55,15 @@ def compare(
     else:
         is_json = comparison_format is ComparisonFormat.JSON
         print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())
-    if output is not None:
+    _draw(comparison, output, png, notes)
+
+
+def _draw(comparison: rlscope.Comparison, page: Path | None, png: Path | None, notes: Console) -> None:
+    """Last, because it takes longest."""
+    if page is not None:
         with progress_on(notes, "drawing the page"):
-            comparison.to_html(output)
-        note_written(notes, output)
+            comparison.to_html(page)
+        note_written(notes, page)
     if png is not None:
         with progress_on(notes, "drawing the picture"):
             comparison.to_png(png)

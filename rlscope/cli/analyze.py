@@ -26,7 +26,6 @@ from rlscope.cli.app import (
     print_or_write,
     progress_on,
 )
-from rlscope.importers.options import import_options
 
 
 class CardFormat(StrEnum):
@@ -92,6 +91,8 @@ def analyze(
     PATH is a run folder, or what a run without hooks left: a console log, a .wandb file or its folder, TensorBoard
     events, JSON lines, a CSV export. docs/importers.md lists what each framework writes.
     """
+    from rlscope.importers.options import import_options
+
     _refuse_contradictions(output, json_to, card_format, no_page, quiet)
     options = import_options(
         framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()

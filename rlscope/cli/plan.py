@@ -30,7 +30,7 @@ def plan(
 ) -> None:
     """Recommend the layout to start a run with, from its model, GPUs, lengths and batch."""
     from rlscope.planning.schema import EXAMPLE
-    from rlscope.reports.terminal.model import print_plan
+    from rlscope.reports.terminal.predictions import print_plan
 
     if example == (plan_toml is not None):
         raise typer.BadParameter("give a PLAN.toml, or --example to print one")

@@ -48,6 +48,10 @@ MEMORY_LIMIT: Final = "1200MB"
 LEAST_SPILL_BYTES: Final = 2 * 10**9
 SPILL_RATIO: Final = 40
 """What DuckDB may write to temporary files, as a multiple of the stored bytes: rows unpack to several times those."""
+SMALL_ROWS: Final = 100_000
+"""Rows of a table that is kept in memory instead of being read from its files by each question."""
+SMALL_BYTES: Final = 4 * 10**6
+"""Its most bytes on disk."""
 
 WORKERS: Final = pa.schema(
     [
@@ -253,7 +257,7 @@ class _Rows(NamedTuple):
     counts: dict[str, int]
     gaps: dict[str, tuple[str, ...]]
     kept: tuple[str, ...]
-    """Tables that are no views: what was stored twice was taken out of them."""
+    """Tables that are no views: small ones, and those out of which was taken what was stored twice."""
 
 
 def _create_tables(
@@ -278,6 +282,7 @@ def _create_tables(
             checked = check_rows(_contract_rows(stored, empty, files), table, files, window, table in unsure)
             if checked.is_distinct:
                 checked.rows.create(table)
+            if checked.is_distinct or _is_kept(checked.rows, table, files):
                 result = result._replace(kept=(*result.kept, table))
             else:
                 checked.rows.create_view(table)
@@ -286,6 +291,20 @@ def _create_tables(
         result.counts[table] -= checked.left_out
         result.gaps[table] = checked.gaps
     return result
+
+
+def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
+    """Keep a small table in memory; a view of it would be read from its files and cast anew by each question.
+
+    False where it is not small, or cannot be read or held: the question that needs it says so.
+    """
+    if files.rows > SMALL_ROWS or sum(file.footer.bytes for file in files.files) > SMALL_BYTES:
+        return False
+    try:
+        rows.create(table)
+    except duckdb.Error:
+        return False
+    return True
 
 
 def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation, files: TableFiles) -> DuckDBPyRelation:

@@ -51,5 +51,6 @@ def test_the_block_of_transformers_records_batches_and_updates(tmp_path: Path) -
     assert applied["version"].to_list() == [1, 2]
 
 
-def test_the_block_of_trl_with_vllm_names_what_the_installed_version_has() -> None:
+def test_the_block_of_trl_with_vllm_names_what_the_installed_version_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
     assert check_calls(python_of("TRL with vLLM")) >= 4

@@ -6,9 +6,11 @@ graph, as engines do, so that launching kernels is not what is measured. The tab
 judged as `latency_fit.py` does. What an engine adds between passes is not in it, and it is one GPU.
 
     python benchmarks/gpu_decode.py [--models Qwen2.5-0.5B Qwen2.5-1.5B Qwen2.5-7B] [--eager]
+    python benchmarks/gpu_decode.py --fit-only
     python benchmarks/gpu_decode.py --device cpu --models tiny --contexts 64 --table t.csv --figures t.txt
 
-The second line tries the script itself where there is no GPU.
+The second line fits the kept table again, which needs no GPU: for who changes the model. The third tries the script
+itself where there is no GPU.
 
 Needs torch. Writes `benchmarks/data/gpu_decode.csv` and `benchmarks/gpu_decode.txt`, or the paths given.
 """
@@ -182,6 +184,14 @@ def fits(shape: Shape, batch: int, context: int, device: torch.device) -> bool:
     return cache_bytes < FREE_MEMORY_RATIO * torch.cuda.mem_get_info(device)[0]
 
 
+def describe(name: str) -> None:
+    """Tell the fit of the model's size, which is counted without its weights."""
+    shape = SHAPES[name]
+    with torch.device("meta"):
+        parameters = sum(parameter.numel() for parameter in Decoder(shape).parameters())
+    MODELS[name] = dense(parameters, shape.layers, shape.kv_heads, shape.head_dim)
+
+
 @torch.inference_mode()
 def measured(
     name: str, contexts: list[int], device: torch.device, *, eager: bool
@@ -192,8 +202,6 @@ def measured(
         torch.set_default_dtype(torch.bfloat16)
         decoder = Decoder(shape).eval()
         torch.set_default_dtype(torch.float32)
-    parameters = sum(parameter.numel() for parameter in decoder.parameters())
-    MODELS[name] = dense(parameters, shape.layers, shape.kv_heads, shape.head_dim)
     for context in contexts:
         for batch in BATCHES:
             if not fits(shape, batch, context, device):
@@ -227,19 +235,32 @@ def main() -> None:
     parser.add_argument("--contexts", nargs="+", type=int, default=[512, 4096])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--eager", action="store_true", help="launch every kernel instead of replaying a CUDA graph")
+    parser.add_argument("--fit-only", action="store_true", help="fit the table that is there again; no GPU is needed")
     parser.add_argument("--table", type=Path, default=TABLE)
     parser.add_argument("--figures", type=Path, default=FIGURES)
     given = parser.parse_args()
+    for name in SHAPES:
+        describe(name)
+    if given.fit_only:
+        measured_on = given.figures.read_text(encoding="utf-8").splitlines()[:2]
+        write_figures(given.figures, given.table, measured_on)
+        return
     device = torch.device(given.device)
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("no CUDA device here; --device cpu --models tiny --contexts 64 tries the script itself")
     system = write_table(given.table, given.models, given.contexts, device, eager=given.eager)
-    with given.figures.open("w", encoding="utf-8") as out:
-        how = "eager" if given.eager or device.type != "cuda" else "CUDA graph"
-        print(f"command: python benchmarks/gpu_decode.py --models {' '.join(given.models)}", file=out)
-        print(f"device:  {system}, torch {torch.__version__}, bf16, {how}; one GPU, no engine", file=out)
-        report(read_series(given.table), out)
-    print(given.figures.read_text(encoding="utf-8"))
+    how = "eager" if given.eager or device.type != "cuda" else "CUDA graph"
+    command = f"command: python benchmarks/gpu_decode.py --models {' '.join(given.models)}"
+    measured_on = f"device:  {system}, torch {torch.__version__}, bf16, {how}; one GPU, no engine"
+    write_figures(given.figures, given.table, [command, measured_on])
+
+
+def write_figures(path: Path, table: Path, measured_on: list[str]) -> None:
+    """What was measured, and on what; then what the fit makes of the table."""
+    with path.open("w", encoding="utf-8") as out:
+        print("\n".join(measured_on), file=out)
+        report(read_series(table), out)
+    print(path.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -159,9 +159,10 @@ def judge(fit: CurveFit, series: Series, chosen: Rows) -> Judged:
 
 
 def why(fit: CurveFit, series: Series, row: int) -> str:
-    """Which part of the step the curve misses. The part of attention that every step has counts as work."""
+    """Which part of the step the curve misses, empty where the table has no parts. The part of attention that every
+    step has counts as work."""
     if np.isnan(series.attention_s[row]):
-        return "the parts of the step are not known"
+        return ""
     kv_s = fit.curve.kv_s_per_token * series.kv_tokens
     constant_s = float(np.median(series.attention_s - kv_s))
     attention_s = series.attention_s[row] - constant_s
@@ -209,11 +210,12 @@ def worst_steps(title: str, judged: Judged, out: TextIO) -> None:
     for error in sorted(judged.errors, key=lambda error: -abs(error.ratio))[:WORST]:
         running, context = error.series.running[error.row], error.series.context_tokens[error.row]
         at = f"{name_of(error.series)}, {running:.0f} x {context:.0f}"
-        print(f"  {error.ratio:>+7.1%}  {at:<42}{error.why}", file=out)
+        print(f"  {error.ratio:>+7.1%}  {at:<42}{error.why}".rstrip(), file=out)
 
 
 def name_of(series: Series) -> str:
-    return f"{series.system} {series.model}"
+    short = {driver: key for key, driver in DRIVER_NAMES.items()}
+    return f"{short.get(series.system, series.system)} {series.model}"
 
 
 def everywhere(series: Series) -> Rows:

@@ -463,7 +463,8 @@ def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress:
 
     opened = [each if isinstance(each, Analysis) else _readable(each, progress) for each in (baseline, *runs)]
     given = [each.result if isinstance(each, Analysis) else each.path for each in opened]
-    first, *others = read_runs(given, progress or say_nothing)
+    paths = [each.path if isinstance(each, Analysis) else Path(each) for each in (baseline, *runs)]
+    first, *others = read_runs(given, progress or say_nothing, paths)
     return Comparison(compare_runs(first, others))
 
 

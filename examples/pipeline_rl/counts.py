@@ -82,6 +82,24 @@ class TrainerCounts:
 
 
 @dataclass(slots=True)
+class PeerCounts:
+    """What a trainer other than the lead did."""
+
+    worker_id: str
+    steps: int = 0
+    samples_trained: int = 0
+    tokens_processed: int = 0
+    cpu_s: float = 0.0
+    """Processor time between its first and its last step."""
+
+    def note(self, samples: int, tokens: int) -> None:
+        """Count its share of one step."""
+        self.steps += 1
+        self.samples_trained += samples
+        self.tokens_processed += tokens
+
+
+@dataclass(slots=True)
 class SamplerCounts:
     """What this sampler did, counted by itself and not by the hooks."""
 

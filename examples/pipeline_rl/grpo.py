@@ -1,6 +1,6 @@
 """GRPO: advantages within a group, a clipped objective on importance ratios, and the ratios' moments by staleness."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
 from typing import NamedTuple
@@ -131,9 +131,18 @@ def current_logprobs(model: Model, batches: list[MicroBatch]) -> list[Tensor]:
 
 
 def optimize(
-    model: Model, optimizer: torch.optim.Optimizer, batches: list[MicroBatch], proximal: list[Tensor] | None
+    model: Model,
+    optimizer: torch.optim.Optimizer,
+    batches: list[MicroBatch],
+    proximal: list[Tensor] | None,
+    batch_tokens: int | None = None,
+    before_step: Callable[[], None] = lambda: None,
 ) -> StepOutcome:
-    """One optimizer step; `proximal` are the results of `current_logprobs` when the objective is decoupled."""
+    """One optimizer step; `proximal` are the results of `current_logprobs` when the objective is decoupled.
+
+    Gradients are those of the mean over `batch_tokens` response tokens, these alone if None. Other ranks may hold some
+    of them, whose gradients `before_step` adds. The outcome speaks of this rank's own tokens.
+    """
     total_tokens = float(sum(batch.mask.sum() for batch in batches))
     loss = entropy = clipped = 0.0
     ratios: list[Tensor] = []
@@ -142,12 +151,13 @@ def optimize(
         logprobs, token_entropy = token_logprobs(model, batch)
         anchor = batch.behaviour_logprobs if proximal is None else proximal[index]
         objective, outside = _clipped_objective(logprobs, anchor, batch)
-        piece_loss = -(objective * batch.mask).sum() / total_tokens
-        piece_loss.backward()
-        loss += piece_loss.item()
+        piece_loss = -(objective * batch.mask).sum()
+        (piece_loss / (batch_tokens or total_tokens)).backward()
+        loss += piece_loss.item() / total_tokens
         entropy += float((token_entropy * batch.mask).sum()) / total_tokens
         clipped += float((outside * batch.mask).sum()) / total_tokens
         ratios.append((logprobs.detach() - batch.behaviour_logprobs).exp())
+    before_step()
     grad_norm = float(clip_grad_norm_(model.parameters(), LARGEST_GRAD_NORM))
     optimizer.step()
     return StepOutcome(loss, grad_norm, entropy, clipped, _moments(batches, ratios), _fresh_moment(batches, ratios))

@@ -4,21 +4,28 @@ import json
 import multiprocessing
 import signal
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import FrameType
 
+from examples.pipeline_rl.counts import PeerCounts, SamplerCounts, TrainerCounts
 from examples.pipeline_rl.gate import Gate
 from examples.pipeline_rl.links import Links, StopSignal, limits_of
 from examples.pipeline_rl.mailbox import WeightMailbox
 from examples.pipeline_rl.options import Options
-from examples.pipeline_rl.worker import run_sampler, run_trainer
+from examples.pipeline_rl.worker import run_lead, run_peer, run_sampler
 
 POLL_S = 0.1
 GRACE_S = 20.0
+
+Ends = tuple[Connection, ...]
+Work = Callable[[Options, Links, int], None]
 
 
 class Fleet:
@@ -32,19 +39,28 @@ class Fleet:
         # Kept here: a lock that the launcher forgets is gone before a spawned process can open it.
         self._mailbox = WeightMailbox(context, options.shape.bytes)
         self._gate = Gate(context, options.samplers, limits_of(options))
+        self._scratch = tempfile.TemporaryDirectory(prefix="pipeline_rl-")
+        self._rendezvous = str(Path(self._scratch.name) / "trainers")
         self._start(context, options)
 
     def _start(self, context: SpawnContext, options: Options) -> None:
-        pipes = [context.Pipe(duplex=False) for _ in range(options.samplers)]
+        groups = [context.Pipe(duplex=False) for _ in options.sampler_ids]
+        shares = [context.Pipe(duplex=False) for _ in options.trainer_ids[1:]]
         run_id = f"{options.run_dir.name}-{time.time_ns()}"
-        for index, worker_id in enumerate(options.worker_ids()):
-            self.results[worker_id], result = context.Pipe(duplex=False)
-            ends = tuple(reader for reader, _ in pipes) if index == 0 else (pipes[index - 1][1],)
-            links = Links(run_id, self._mailbox, self._gate, self.stop, ends, result)
-            arguments = (options, links) if index == 0 else (options, links, index - 1)
-            process = context.Process(target=run_trainer if index == 0 else run_sampler, args=arguments, name=worker_id)
+
+        def start(work: Work, index: int, name: str, groups: Ends, peers: Ends) -> None:
+            self.results[name], result = context.Pipe(duplex=False)
+            links = Links(run_id, self._mailbox, self._gate, self.stop, groups, peers, self._rendezvous, result)
+            process = context.Process(target=work, args=(options, links, index), name=name)
             process.start()
             self.processes.append(process)
+
+        lead, *peers = options.trainer_ids
+        start(run_lead, 0, lead, tuple(reader for reader, _ in groups), tuple(writer for _, writer in shares))
+        for rank, (name, (orders, _)) in enumerate(zip(peers, shares, strict=True), start=1):
+            start(run_peer, rank, name, (), (orders,))
+        for index, (name, (_, finished)) in enumerate(zip(options.sampler_ids, groups, strict=True)):
+            start(run_sampler, index, name, (finished,), ())
 
     def await_end(self) -> list[str]:
         """Wait until every process has ended; returns the names of those that failed. One failure stops all."""
@@ -90,7 +106,7 @@ def launch(options: Options) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, interrupt)
     failed = fleet.await_end()
-    summary = _summary(fleet, time.monotonic() - start_s, interrupted, failed)
+    summary = _summary(options, fleet.counts(), time.monotonic() - start_s, interrupted, failed)
     (options.run_dir / "pipeline_summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(_closing_lines(summary), flush=True)
     if failed:
@@ -98,15 +114,19 @@ def launch(options: Options) -> int:
     return 1 if failed else 0
 
 
-def _summary(fleet: Fleet, wall_s: float, interrupted: bool, failed: list[str]) -> dict[str, object]:
-    counts = fleet.counts()
-    trainer = counts.pop("trainer", None)
+def _summary(
+    options: Options, counts: Mapping[str, object], wall_s: float, interrupted: bool, failed: list[str]
+) -> dict[str, object]:
+    lead, *peers = (counts.get(name) for name in options.trainer_ids)
     return {
         "wall_s": round(wall_s, 3),
         "interrupted": interrupted,
         "failed": failed,
-        **(trainer.summary() if trainer is not None else {}),
-        "samplers": [asdict(sampler) for sampler in counts.values()],
+        **(lead.summary() if isinstance(lead, TrainerCounts) else {}),
+        "peers": [asdict(peer) for peer in peers if isinstance(peer, PeerCounts)],
+        "samplers": [
+            asdict(found) for name in options.sampler_ids if isinstance(found := counts.get(name), SamplerCounts)
+        ],
     }
 
 

@@ -36,7 +36,11 @@ class Links:
     gate: Gate
     stop: StopSignal
     groups: tuple[Connection, ...]
-    """Pipes of finished groups: the trainer has a reading end per sampler, a sampler its own writing end."""
+    """Pipes of finished groups: the lead trainer has a reading end per sampler, a sampler its own writing end."""
+    peers: tuple[Connection, ...]
+    """Pipes of shares of a batch: the lead trainer has a writing end per peer, a peer its own reading end."""
+    rendezvous: str
+    """A file by which the trainers find each other; it is not there yet."""
     result: Connection
     """Where the worker sends its own count of what it did, once, at its end."""
 

@@ -24,6 +24,7 @@ class Options:
     run_dir: Path
     steps: int = _flag(150, "optimizer steps")
     samplers: int = _flag(1, "sampler processes")
+    trainers: int = _flag(1, "data-parallel trainer processes, which add up their gradients by gloo")
     slots: int = _flag(32, "requests that one sampler runs at once")
     batch: int = _flag(64, "samples per training step")
     group: int = _flag(8, "samples per prompt")
@@ -34,7 +35,8 @@ class Options:
     response_cap: int = _flag(96, "longest response, in tokens")
     publish_every: int = _flag(1, "optimizer steps per publication of weights")
     synchronous: bool = _flag(False, "generate one batch, train on it, publish, repeat", bool)
-    slow_trainer: float = _flag(1.0, "how many times slower the trainer computes", float)
+    slow: float = _flag(1.0, "how many times slower than a core every worker computes: more workers than cores", float)
+    slow_trainer: float = _flag(1.0, "how many times slower the trainers compute", float)
     slow_sampler: float = _flag(1.0, "how many times slower a sampler's forward passes are", float)
     slow_sampler_id: str | None = _flag(None, "the only sampler that --slow-sampler slows, e.g. sampler-1", str)
     logprobs_pass: bool = _flag(False, "recompute log-probabilities before each step (decoupled objective)", bool)
@@ -50,7 +52,7 @@ class Options:
     seed: int = _flag(0, "seed of the prompts, the sampling and the weights")
     log_every: int = _flag(10, "optimizer steps between progress lines")
     flush_interval_s: float = _flag(2.0, "seconds between flushes of the trace", float)
-    pin: bool = _flag(True, "give the trainer the last core and the samplers the others", bool)
+    pin: bool = _flag(True, "give the trainers the last core and the samplers the others", bool)
     hooks: bool = _flag(True, "record a trace", bool)
     verl_metrics: str | None = _flag(
         None, "also log each step as verl does, to these backends of its Tracking: console,file", str
@@ -71,15 +73,21 @@ class Options:
         """The model's sizes."""
         return ModelShape(self.width, self.layers, self.heads, self.response_cap)
 
-    def worker_ids(self) -> tuple[str, ...]:
-        """The trainer first, then the samplers."""
-        return ("trainer", *(f"sampler-{index}" for index in range(self.samplers)))
+    @property
+    def trainer_ids(self) -> tuple[str, ...]:
+        """The lead first."""
+        return ("trainer",) if self.trainers == 1 else tuple(f"trainer-{rank}" for rank in range(self.trainers))
+
+    @property
+    def sampler_ids(self) -> tuple[str, ...]:
+        """All samplers."""
+        return tuple(f"sampler-{index}" for index in range(self.samplers))
 
     def slowdown_of(self, worker_id: str) -> float:
-        """How many times slower the worker computes than it could."""
-        if worker_id == "trainer":
-            return self.slow_trainer
-        return self.slow_sampler if self.slow_sampler_id in (None, worker_id) else 1.0
+        """How many times slower the worker computes than a core could."""
+        if worker_id in self.trainer_ids:
+            return self.slow * self.slow_trainer
+        return self.slow * (self.slow_sampler if self.slow_sampler_id in (None, worker_id) else 1.0)
 
 
 def _problem(options: Options) -> str | None:
@@ -92,8 +100,12 @@ def _problem(options: Options) -> str | None:
             return f"{name} {limit} is below --batch {options.batch}: no step could ever start"
     if options.staleness_policy == "publication_waits" and options.max_staleness < 1:
         return "--staleness-policy publication_waits needs --max-staleness 1 or more (for 0, use --synchronous)"
-    if min(options.slow_trainer, options.slow_sampler) < 1:
-        return "--slow-trainer and --slow-sampler are factors of 1 or more"
+    if min(options.slow, options.slow_trainer, options.slow_sampler) < 1:
+        return "--slow, --slow-trainer and --slow-sampler are factors of 1 or more"
+    if min(options.trainers, options.samplers) < 1:
+        return "--trainers and --samplers are 1 or more"
+    if options.trainers > options.groups_per_step:
+        return f"--trainers {options.trainers} cannot share the {options.groups_per_step} groups of a batch"
     return None
 
 
@@ -101,7 +113,7 @@ def trace_config(options: Options) -> dict[str, object]:
     """What run.json says about the run."""
     capped = options.staleness_policy != "none" and not options.synchronous
     return {
-        "n_gpus": 1 + options.samplers,
+        "n_gpus": options.trainers + options.samplers,
         "gpus_per_engine": 1,
         "gpus_per_trainer_replica": 1,
         "samples_per_step": options.batch,
@@ -127,7 +139,7 @@ def verl_config(options: Options) -> dict[str, object]:
     """The same in the words of verl's config."""
     rollout = {"n": options.group, "n_gpus_per_node": 1, "nnodes": options.samplers, "max_num_seqs": options.slots}
     return {
-        "trainer": {"n_gpus_per_node": 1, "nnodes": 1, "total_training_steps": options.steps},
+        "trainer": {"n_gpus_per_node": 1, "nnodes": options.trainers, "total_training_steps": options.steps},
         "actor_rollout_ref": {"rollout": {**rollout, "tensor_model_parallel_size": 1}},
         "data": {"train_batch_size": options.groups_per_step, "max_response_length": options.response_cap},
     }

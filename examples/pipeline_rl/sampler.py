@@ -8,6 +8,7 @@ import torch
 from rlscope_otel import Run, Sample
 
 from examples.pipeline_rl.counts import SamplerCounts
+from examples.pipeline_rl.device import SlowDevice
 from examples.pipeline_rl.engine import Engine, Sequence, finish_reason
 from examples.pipeline_rl.gate import NO_OPEN_GROUP
 from examples.pipeline_rl.groups import FinishedGroup, FinishedSample
@@ -40,7 +41,7 @@ class Sampler:
         model = Model(options.shape).eval()
         self._weights = flatten_weights(model)
         self.engine = Engine(model, options.shape, options.slots)
-        self._slowdown = options.slowdown_of(f"sampler-{index}")
+        self._device = SlowDevice(options.slowdown_of(options.sampler_ids[index]))
         self._waiting: list[Sequence] = []
         self._outbox: list[OpenGroup] = []
         self._open: dict[str, OpenGroup] = {}
@@ -157,16 +158,19 @@ class Sampler:
         busy_start_ns = self.run.now_ns()
         for sequence in joining:
             self._handles[sequence.sample_id].started(busy_start_ns)
-        prefill_tokens = self.engine.prefill(joining)
-        busy_ns = self._stretch(busy_start_ns)
-        return self._record_pass(start_ns, busy_ns, 0, prefill_tokens, len(self.engine.running))
+        with self._device.computing():
+            prefill_tokens = self.engine.prefill(joining)
+        return self._record_pass(
+            start_ns, self.run.now_ns() - busy_start_ns, 0, prefill_tokens, len(self.engine.running)
+        )
 
     def _decode(self, start_ns: int) -> None:
         """One forward pass over the running batch, and what follows from its tokens."""
         running = len(self.engine.running)
         busy_start_ns = self.run.now_ns()
-        tokens, logprobs = self.engine.decode()
-        busy_ns = self._stretch(busy_start_ns)
+        with self._device.computing():
+            tokens, logprobs = self.engine.decode()
+        busy_ns = self.run.now_ns() - busy_start_ns
         for sequence in self.engine.running:
             self._handles[sequence.sample_id].tokens(1, self.engine.version)
         for sequence in self.engine.accept(tokens, logprobs):
@@ -182,13 +186,6 @@ class Sampler:
         if len(group.finished) == self.options.group:
             self._outbox.append(group)
             self._note_oldest()
-
-    def _stretch(self, busy_start_ns: int) -> int:
-        """Sleep as long as a slower device would still compute; returns the pass's length."""
-        busy_ns = self.run.now_ns() - busy_start_ns
-        if self._slowdown > 1:
-            time.sleep(busy_ns * (self._slowdown - 1) / 1e9)
-        return self.run.now_ns() - busy_start_ns
 
     def _record_pass(self, start_ns: int, busy_ns: int, decode_tokens: int, prefill_tokens: int, running: int) -> int:
         end_ns = self.run.now_ns()

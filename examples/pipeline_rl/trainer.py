@@ -1,4 +1,4 @@
-"""The trainer process: takes a batch out of the queue, steps, publishes weights, and keeps the staleness cap."""
+"""The lead trainer: takes a batch out of the queue, steps, publishes weights, and keeps the staleness cap."""
 
 import random
 import time
@@ -13,11 +13,11 @@ from examples.pipeline_rl.counts import TrainerCounts
 from examples.pipeline_rl.engine import answer_greedily
 from examples.pipeline_rl.gate import NO_OPEN_GROUP
 from examples.pipeline_rl.groups import FinishedGroup
-from examples.pipeline_rl.grpo import MicroBatch, ScoredGroup, StepOutcome, current_logprobs, micro_batches, optimize
+from examples.pipeline_rl.grpo import ScoredGroup
 from examples.pipeline_rl.inbox import Inbox
 from examples.pipeline_rl.links import Links
-from examples.pipeline_rl.model import Model, flatten_weights
 from examples.pipeline_rl.options import Options, verl_config
+from examples.pipeline_rl.ranks import Peers, Replica, record_step
 from examples.pipeline_rl.step_metrics import StepMetrics
 from examples.pipeline_rl.task import PROMPT_TOKENS, draw_target, prompt_of, reward_of
 
@@ -26,18 +26,16 @@ EVALUATION_PROMPTS = 32
 
 
 class Trainer:
-    """One model, its optimizer and the batch it waits for."""
+    """What the first of the trainers has beside its replica: the queue, the cap, publications and the batch."""
 
     def __init__(self, options: Options, links: Links, run: Run) -> None:
         self.options, self.links, self.run = options, links, run
         self.counts = TrainerCounts()
-        self.model = Model(options.shape)
-        self._weights = flatten_weights(self.model)
-        self._optimizer = torch.optim.AdamW(self.model.parameters(), lr=options.learning_rate, weight_decay=0.0)
+        self.replica, self._peers = Replica(options, links, run, rank=0), Peers(links.peers)
         self._inbox = Inbox(links.groups)
         self._keeps_cap_by_waiting = options.staleness_policy == "publication_waits" and not options.synchronous
         self._keeps_cap_by_dropping = options.staleness_policy == "drop" and not options.synchronous
-        links.mailbox.publish(self._weights, 0)
+        links.mailbox.publish(self.replica.weights, 0)
         self._is_published = True
         self._metrics = StepMetrics(options.verl_metrics, options.run_dir.name, verl_config(options))
 
@@ -56,6 +54,8 @@ class Trainer:
             progress.after_step(step)
         self.counts.loop_s = time.perf_counter() - start_s
         self.counts.cpu_s = time.process_time() - start_cpu_s
+        self._peers.end()
+        self.replica.end()
         return self.counts
 
     def _next_batch(self) -> list[ScoredGroup] | None:
@@ -109,6 +109,7 @@ class Trainer:
     def _wait_until(self, ready: Callable[[], bool], reason: str) -> None:
         if ready():
             return
+        self._peers.wait_for(reason)
         with self._metrics.timed("gen"), self.run.wait(reason):
             while not ready() and not self.links.stop.is_set():
                 self._inbox.await_change(POLL_S)
@@ -117,43 +118,20 @@ class Trainer:
         """One optimizer step and, if it may, the publication of its weights."""
         version, groups = self.links.mailbox.version, [scored.group for scored in batch]
         self.counts.note_trained(groups, version, PROMPT_TOKENS)
-        samples = [sample for group in groups for sample in group.samples]
-        tokens = sum(len(sample.tokens) + PROMPT_TOKENS for sample in samples)
-        timed = self._metrics.timed("update_actor")
-        with timed, self.run.train_step(step, version_in=version, samples=len(samples), tokens=tokens) as record:
-            outcome = self._compute(batch, version)
-            publishes = step % self.options.publish_every == 0 and self._may_publish(version + 1)
-            record.record(
-                loss=outcome.loss,
-                grad_norm=outcome.grad_norm,
-                entropy=outcome.entropy,
-                reward_mean=fmean(reward for scored in batch for reward in scored.rewards),
-                clip_ratio=outcome.clip_ratio,
-                importance=[(m.staleness, m.tokens, m.sum_w, m.sum_w2) for m in outcome.moments],
-                # Between two publications the trainer is ahead of every sampler, and no token is fresh.
-                fresh=outcome.fresh if self._is_published else None,
-                version_out=version + 1 if publishes else version,
+        share = self._peers.divide(batch, step, version, is_published=self._is_published)
+        with self._metrics.timed("update_actor"):
+            publishes = record_step(
+                self.run,
+                self.replica,
+                share,
+                lambda: step % self.options.publish_every == 0 and self._may_publish(version + 1),
             )
+        self.counts.step_compute_s.append(self.replica.compute_s)
         self._record_deliveries(step, version, batch)
         self.counts.note_rewards([reward for scored in batch for reward in scored.rewards])
         if publishes:
             self._publish(version + 1, step)
         self._is_published = publishes
-
-    def _compute(self, batch: list[ScoredGroup], version: int) -> StepOutcome:
-        start_s = time.perf_counter()
-        pieces = micro_batches(batch, version)
-        outcome = optimize(self.model, self._optimizer, pieces, self._logprobs_pass(pieces))
-        compute_s = time.perf_counter() - start_s
-        self.counts.step_compute_s.append(compute_s)
-        time.sleep(compute_s * (self.options.slow_trainer - 1))
-        return outcome
-
-    def _logprobs_pass(self, pieces: list[MicroBatch]) -> list[torch.Tensor] | None:
-        if not self.options.logprobs_pass:
-            return None
-        with self.run.logprobs():
-            return current_logprobs(self.model, pieces)
 
     def _may_publish(self, version: int) -> bool:
         """Whether no sample that is running or queued would be over the cap once the version is published."""
@@ -166,7 +144,7 @@ class Trainer:
     def _publish(self, version: int, step: int) -> None:
         timed = self._metrics.timed("update_weights")
         with timed, self.run.publish_weights(version, label=f"step-{step}") as update:
-            self.links.mailbox.publish(self._weights, version)
+            self.links.mailbox.publish(self.replica.weights, version)
             update.record(bytes=self.links.mailbox.size_bytes)
         self.counts.publications += 1
 
@@ -198,7 +176,7 @@ class Trainer:
     def _log(self, step: int, batch: list[ScoredGroup]) -> None:
         tokens = sum(len(sample.tokens) + PROMPT_TOKENS for scored in batch for sample in scored.group.samples)
         reward = fmean(reward for scored in batch for reward in scored.rewards)
-        self._metrics.log(step, tokens, 1 + self.options.samplers, {"critic/rewards/mean": reward})
+        self._metrics.log(step, tokens, self.options.trainers + self.options.samplers, {"critic/rewards/mean": reward})
 
     def _evaluate(self, step: int) -> None:
         if not self.options.eval_every or step % self.options.eval_every:
@@ -206,7 +184,9 @@ class Trainer:
         random_source = random.Random(self.options.seed)
         targets = [draw_target(random_source) for _ in range(EVALUATION_PROMPTS)]
         with self._metrics.timed("testing"), self.run.evaluation():
-            responses = answer_greedily(self.model, self.options.shape, [prompt_of(target) for target in targets])
+            responses = answer_greedily(
+                self.replica.model, self.options.shape, [prompt_of(target) for target in targets]
+            )
         self.counts.evaluation_rewards.append(fmean(map(reward_of, targets, responses)))
 
     def _checkpoint(self, step: int) -> None:
@@ -215,7 +195,7 @@ class Trainer:
         folder = self.options.checkpoint_dir or self.options.run_dir / "checkpoints"
         folder.mkdir(parents=True, exist_ok=True)
         with self._metrics.timed("save_checkpoint"), self.run.checkpoint():
-            torch.save(self.model.state_dict(), folder / f"step-{step}.pt")
+            torch.save(self.replica.model.state_dict(), folder / f"step-{step}.pt")
 
 
 class Progress:

@@ -13,10 +13,10 @@ from examples.pipeline_rl.options import Options, trace_config
 from examples.pipeline_rl.task import PROMPT_TOKENS
 
 
-def run_trainer(options: Options, links: Links) -> None:
-    """The trainer process; tells everyone to stop when it is done."""
+def run_lead(options: Options, links: Links, index: int) -> None:
+    """The trainer process that has the queue; tells everyone to stop when it is done."""
     _settle(options, links, index=None)
-    with _start_run(options, links, "trainer", "trainer") as run:
+    with _start_run(options, links, "trainer", options.trainer_ids[index]) as run:
         try:
             with run.startup():
                 from examples.pipeline_rl.trainer import train_to_the_end
@@ -25,10 +25,19 @@ def run_trainer(options: Options, links: Links) -> None:
             links.stop.set()
 
 
+def run_peer(options: Options, links: Links, index: int) -> None:
+    """Any other trainer process; ends when the lead does."""
+    _settle(options, links, index=None)
+    with _start_run(options, links, "trainer", options.trainer_ids[index]) as run:
+        with run.startup():
+            from examples.pipeline_rl.ranks import follow_to_the_end
+        links.result.send(follow_to_the_end(options, links, index, run))
+
+
 def run_sampler(options: Options, links: Links, index: int) -> None:
     """A sampler process; ends when told to stop."""
     _settle(options, links, index)
-    with _start_run(options, links, "sampler", f"sampler-{index}") as run:
+    with _start_run(options, links, "sampler", options.sampler_ids[index]) as run:
         with run.startup():
             from examples.pipeline_rl.sampler import sample_until_stopped
         links.result.send(sample_until_stopped(options, links, index, run))

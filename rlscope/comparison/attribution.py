@@ -14,7 +14,7 @@ from typing import Final, Literal
 import polars as pl
 
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun, PromisedAction
+from rlscope.comparison.facts import ComparedRun, PromisedAction, one_sided_settings
 from rlscope.comparison.statistics import Difference, Series, difference
 from rlscope.errors import ImpossibleChangeError
 from rlscope.model.forecast.actions import ActionWhat
@@ -186,7 +186,7 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
     for role in before.devices.keys() & after.devices.keys():
         found[f"{role} device"] = (before.devices[role], after.devices[role])
     if before.settings is not None and after.settings is not None:
-        for name in sorted(before.settings.keys() | after.settings.keys()):
+        for name in sorted((before.settings.keys() | after.settings.keys()) - one_sided_settings(before, after)):
             if name not in _UNIMPORTANT:
                 found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
     return tuple(
@@ -290,14 +290,15 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
 
     None unless as many GPUs train about as many tokens a step, and the difference is significant and 5% or more.
     """
-    tables = (before.table, after.table)
-    if tables[0] is None or tables[1] is None or before.layout.trainer_gpus != after.layout.trainer_gpus:
+    tables = [table for table in (before.table, after.table) if table is not None]
+    if len(tables) < 2 or before.layout.trainer_gpus != after.layout.trainer_gpus:
         return None
     if before.layout.colocated_gpus != after.layout.colocated_gpus:
         return None
-    sides = [Series(table.processed_tokens.astype(float), table.train_gpu_s) for table in tables if table is not None]
-    per_step = [float(table.processed_tokens.mean()) for table in tables if table is not None]
-    if min(per_step) <= 0 or max(per_step) / min(per_step) > _ALIKE_RATIO:
+    counts = [(each.processed_tokens, each.train_gpu_s) for each in tables]
+    sides = [Series(tokens.astype(float), gpu_s) for tokens, gpu_s in counts if tokens is not None]
+    per_step = [float(tokens.mean()) for tokens, _ in counts if tokens is not None]
+    if len(sides) < 2 or min(per_step) <= 0 or max(per_step) / min(per_step) > _ALIKE_RATIO:
         return None
     speed = difference(sides[0], sides[1], "ratio")
     if speed.change is None or not speed.is_significant or abs(speed.change) < _SPEED_RATIO:

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Final
 
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.facts import ComparedRun, one_sided_settings
 
 _LENGTH_RATIO: Final = 0.05
 """Response lengths that differ by less change the rate by less than the smallest gain that is worth a restart."""
@@ -21,6 +21,8 @@ class Kind(StrEnum):
     """A run is a document, so only totals are compared."""
     NO_WINDOW = "no_window"
     """A run has no steady stretch."""
+    COUNTS_PROMPTS = "counts_prompts"
+    """Trained tokens are those that the trainer counted, prompts included."""
     OTHER_MODEL = "other_model"
     OTHER_DEVICE = "other_device"
     OTHER_GPUS = "other_gpus"
@@ -34,6 +36,8 @@ class Kind(StrEnum):
     """The steady stretches cover different training steps."""
     SEVERAL_CHANGES = "several_changes"
     SETTINGS_UNKNOWN = "settings_unknown"
+    SETTINGS_PARTLY_KNOWN = "settings_partly_known"
+    """A run was read from a log that is silent about settings that the other has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,8 @@ def _missing(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
             yield Confounder(Kind.NO_STEPS, run.name)
         elif run.table is None:
             yield Confounder(Kind.NO_WINDOW, run.name)
+    if before.counts_prompts and after.counts_prompts:
+        yield Confounder(Kind.COUNTS_PROMPTS, "tokens")
 
 
 def _model(before: ComparedRun, after: ComparedRun) -> Iterator[Confounder]:
@@ -127,3 +133,6 @@ def _settings(before: ComparedRun, after: ComparedRun, settings: int) -> Iterato
         yield Confounder(Kind.SETTINGS_UNKNOWN, " and ".join(unknown))
     elif settings > 1:
         yield Confounder(Kind.SEVERAL_CHANGES, str(settings))
+    one_sided = one_sided_settings(before, after)
+    if one_sided:
+        yield Confounder(Kind.SETTINGS_PARTLY_KNOWN, str(len(one_sided)))

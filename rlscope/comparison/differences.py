@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -174,7 +174,7 @@ def _measures(run: ComparedRun, basis: Basis, rate_basis: Basis) -> dict[Quantit
         "tokens_per_s": run.steady_tokens_per_s if rate_basis == "steady" else totals.tokens_per_s,
         "tokens_per_gpu_s": time.tokens / (time.total_ns / 1e9) if time.total_ns and time.tokens else None,
         "step_s": time.length_ns / 1e9 / time.steps if time.steps else None,
-        "samples_per_step": run.samples_trained / run.steps if run.steps else None,
+        "samples_per_step": run.samples_trained / run.steps if run.steps and run.samples_trained else None,
         "response_tokens": run.tokens_trained / run.samples_trained if run.samples_trained else None,
         "staleness_mean": totals.staleness_mean,
         "staleness_p95": totals.staleness_p95,
@@ -189,13 +189,17 @@ def _measures(run: ComparedRun, basis: Basis, rate_basis: Basis) -> dict[Quantit
 def _series(run: ComparedRun) -> dict[Quantity, Series | float | None]:
     table = run.table
     assert table is not None
-    tokens, samples, ones = table.response_tokens.astype(float), table.samples.astype(float), np.ones(table.step.size)
+    ones = np.ones(table.step.size)
+    tokens, samples = (
+        None if counts is None else counts.astype(float) for counts in (table.trained_tokens, table.samples)
+    )
+    is_length_known = tokens is not None and samples is not None and not run.counts_prompts
     found: dict[Quantity, Series | float | None] = {
-        "tokens_per_s": Series(tokens, table.period_s),
-        "tokens_per_gpu_s": Series(tokens, table.period_s * max(1, run.layout.gpus)),
+        "tokens_per_s": None if tokens is None else Series(tokens, table.period_s),
+        "tokens_per_gpu_s": None if tokens is None else Series(tokens, table.period_s * max(1, run.layout.gpus)),
         "step_s": Series(table.period_s, ones),
-        "samples_per_step": Series(samples, ones),
-        "response_tokens": Series(tokens, samples),
+        "samples_per_step": None if samples is None else Series(samples, ones),
+        "response_tokens": Series(tokens, samples) if is_length_known else None,  # type: ignore[arg-type]
     }
     if table.known_tokens.sum():
         known = table.known_tokens
@@ -252,8 +256,9 @@ def _reached(curve: pl.DataFrame, along: str, where: float, column: str) -> Seri
 def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterable[Breakdown]:
     times = tuple(_stretch(run, basis)[1] for run in (before, after))
     tables = (before, after) if basis == "steady" else None
-    if basis == "steady" and all(run.table is not None and run.table.samples.sum() for run in (before, after)):
-        yield _of_rate(before, after)
+    known = [each for each in map(_factors, (before, after)) if each is not None and basis == "steady"]
+    if len(known) == 2:
+        yield _of_rate(before, after, known)
     if all(each.steps and _trainers(each) for each in times):
         yield _of_states("step_s", times, tables)
     if all(each.tokens for each in times):
@@ -262,8 +267,8 @@ def _breakdowns(before: ComparedRun, after: ComparedRun, basis: Basis) -> Iterab
         if role in times[1].gpus and all(each.of_role(role) for each in times):
             yield _of_states("role_share", times, tables, role)
     yield from _of_staleness(before, after, basis)
-    if basis == "steady":
-        yield _of_tokens(before, after)
+    if len(known) == 2:
+        yield _of_tokens(*known)
 
 
 def _trainers(time: GpuTime) -> int:
@@ -318,7 +323,7 @@ def _state_series(name: BreakdownName, key: StateKey, run: ComparedRun, role: st
     if name == "step_s":
         return Series(spent / _trainers(run.steady), np.ones(table.step.size))
     if name == "gpu_s_per_1k_tokens":
-        return Series(spent * 1000.0, table.response_tokens.astype(float))
+        return None if table.trained_tokens is None else Series(spent * 1000.0, table.trained_tokens.astype(float))
     return Series(spent, table.period_s * run.steady.gpus[role or ""])
 
 
@@ -357,14 +362,27 @@ def _closing(name: BreakdownName, role: str | None, sides: Sequence[Mapping[str,
     return Breakdown(name, role, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), tuple(parts))
 
 
-def _of_tokens(before: ComparedRun, after: ComparedRun) -> Breakdown:
+class _Factors(NamedTuple):
+    """Sums over the steady steps of a run."""
+
+    steps: int
+    samples: int
+    tokens: int
+
+
+def _factors(run: ComparedRun) -> _Factors | None:
+    """None where samples or their response tokens are not known: a token count with prompts is no length."""
+    table = run.table
+    if table is None or run.counts_prompts or table.samples is None or table.trained_tokens is None:
+        return None
+    return _Factors(table.step.size, int(table.samples.sum()), int(table.trained_tokens.sum()))
+
+
+def _of_tokens(before: _Factors, after: _Factors) -> Breakdown:
     """Trained tokens of a step are samples by tokens of a sample; each part is taken at the mean of the other."""
-    factors: list[tuple[Fraction, Fraction]] = []
-    for run in (before, after):
-        assert run.table is not None
-        samples, tokens = int(run.table.samples.sum()), int(run.table.response_tokens.sum())
-        factors.append((Fraction(samples, run.table.step.size), Fraction(tokens, max(1, samples))))
-    (batch, length), (later_batch, later_length) = factors
+    (batch, length), (later_batch, later_length) = (
+        (Fraction(each.samples, each.steps), Fraction(each.tokens, each.samples)) for each in (before, after)
+    )
     batch_change = (later_batch - batch) * (length + later_length) / 2
     length_change = (later_length - length) * (batch + later_batch) / 2
     ends = (batch * length, later_batch * later_length)
@@ -375,17 +393,16 @@ def _of_tokens(before: ComparedRun, after: ComparedRun) -> Breakdown:
     return Breakdown("tokens_per_step", None, float(ends[0]), float(ends[1]), float(ends[1] - ends[0]), parts)
 
 
-def _of_rate(before: ComparedRun, after: ComparedRun) -> Breakdown:
+def _of_rate(before: ComparedRun, after: ComparedRun, factors: Sequence[_Factors]) -> Breakdown:
     """The logarithm of the rate is that of the batch, plus that of the length, less that of the step period."""
     sides: list[dict[str, float]] = []
-    for run in (before, after):
+    for run, each in zip((before, after), factors, strict=True):
         assert run.table is not None
-        samples, tokens = float(run.table.samples.sum()), float(run.table.response_tokens.sum())
         sides.append(
             {
-                "samples_per_step": samples / run.table.step.size,
-                "response_tokens": tokens / samples if samples else 1.0,
-                "step_s": float(run.table.period_s.sum()) / run.table.step.size,
+                "samples_per_step": each.samples / each.steps,
+                "response_tokens": each.tokens / each.samples,
+                "step_s": float(run.table.period_s.sum()) / each.steps,
             }
         )
     signs = {"samples_per_step": 1.0, "response_tokens": 1.0, "step_s": -1.0}

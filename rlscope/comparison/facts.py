@@ -19,6 +19,7 @@ from rlscope.model.forecast.actions import Action, ActionWhat
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.forecast.result import ModelResult
 from rlscope.model.system import Layout
+from rlscope.trace.imported import Imported
 
 TRAINING_ROLES: Final = ("trainer", "colocated")
 NOT_RUNNING: Final = "not_running"
@@ -64,8 +65,10 @@ class StepTable:
 
     step: Counts
     period_s: Reals
-    samples: Counts
-    response_tokens: Counts
+    samples: Counts | None
+    """None where the files of the run do not say."""
+    trained_tokens: Counts | None
+    """Response tokens, or with their prompts where `ComparedRun.counts_prompts`; None where no file says."""
     state_gpu_s: Mapping[StateKey, Reals]
     """GPU-seconds that each state took between the ends of two steps."""
     staleness: Reals
@@ -77,8 +80,8 @@ class StepTable:
     """Trained tokens of known staleness."""
     train_gpu_s: Reals
     """Training passes, GPU-seconds."""
-    processed_tokens: Counts
-    """Prompt and response tokens trained on."""
+    processed_tokens: Counts | None
+    """Prompt and response tokens trained on; None where no file says."""
 
 
 class PromisedAction(NamedTuple):
@@ -166,6 +169,10 @@ class ComparedRun:
     """The answer of response_lengths."""
     drifts: bool = False
     """Whether response lengths drifted within its steady stretch."""
+    counts_prompts: bool = False
+    """Whether its trained tokens are those that the trainer counts, prompts included: no delivery was recorded."""
+    imported: Imported | None = None
+    """Where an imported run comes from; None for one that hooks recorded, and for a document."""
     model: ModelResult | None = None
     facts: RunFacts | None = None
 
@@ -202,6 +209,8 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         drifts=model is not None and model.length_drift is not None and model.length_drift.drifts,
         model=model,
         facts=facts,
+        counts_prompts=analysis.throughput.counted_tokens is not None,
+        imported=analysis.data_quality.imported,
     )
     table = None if window is None else _table(analysis, Interval(window.start_ns, window.end_ns))
     return whole if table is None else _with_steps(whole, analysis, table)
@@ -230,6 +239,37 @@ def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, obj
     return flat
 
 
+def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str]:
+    """Entries of one run's config that the other, read from a log, is silent about: unknown there, not unset."""
+    if before.settings is None or after.settings is None:
+        return frozenset()
+    unknown: set[str] = set()
+    for run, other in ((before.settings, after), (after.settings, before)):
+        if other.imported is not None and other.settings is not None:
+            unknown |= {name for name in run.keys() - other.settings.keys() if run[name] is not None}
+    return frozenset(unknown)
+
+
+def counting_prompts(run: ComparedRun) -> ComparedRun:
+    """The run with prompts counted among its trained tokens, as far as it is known how many: to compare it with one
+    whose files say no other number. Its totals are not known so, and become None."""
+    if run.counts_prompts:
+        return run
+    whole = replace(run, counts_prompts=True, tokens_trained=0, whole=replace(run.whole, tokens=0))
+    whole = replace(whole, steady_tokens_per_s=None, whole_totals=replace(run.whole_totals, tokens_per_s=None))
+    if run.table is None or run.steady is None:
+        return whole
+    tokens = _sum(run.table.processed_tokens)
+    rate = tokens / (run.steady.length_ns / 1e9) if tokens else None
+    return replace(
+        whole,
+        table=replace(run.table, trained_tokens=run.table.processed_tokens),
+        steady=replace(run.steady, tokens=tokens),
+        steady_tokens_per_s=rate,
+        steady_totals=None if run.steady_totals is None else replace(run.steady_totals, tokens_per_s=rate),
+    )
+
+
 def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
     """The two halves of a run's steady stretch, as if they were two runs. Raises ValueError without one."""
     if run.table is None or run.steady is None:
@@ -242,24 +282,26 @@ def halves(run: ComparedRun) -> tuple[ComparedRun, ComparedRun]:
 
 
 def _part_of(table: StepTable, time: GpuTime, cut: slice) -> dict[str, object]:
+    columns = {name: getattr(table, name) for name in StepTable.__slots__ if name != "state_gpu_s"}
     part = StepTable(
-        **{name: getattr(table, name)[cut] for name in StepTable.__slots__ if name != "state_gpu_s"},
+        **{name: None if column is None else column[cut] for name, column in columns.items()},  # type: ignore[arg-type]
         state_gpu_s={key: values[cut] for key, values in table.state_gpu_s.items()},
     )
     length_ns = round(float(part.period_s.sum()) * 1e9)
     states = {key: round(float(values.sum()) * 1e9) for key, values in part.state_gpu_s.items()}
-    tokens = int(part.response_tokens.sum())
+    tokens = _sum(part.trained_tokens)
+    tokens_per_s = tokens / float(part.period_s.sum()) if tokens else None
     known = float(part.known_tokens.sum())
     return {
         "table": part,
         "steady": GpuTime(_closed(states, time.gpus, length_ns), time.gpus, length_ns, tokens, part.step.size),
-        "steady_tokens_per_s": tokens / float(part.period_s.sum()),
+        "steady_tokens_per_s": tokens_per_s,
         "first_step": int(part.step[0]),
         "last_step": int(part.step[-1]),
         "update_s": np.zeros(0),
         "dropped_ratio": None,
         "steady_totals": Totals(
-            tokens / float(part.period_s.sum()),
+            tokens_per_s,
             float(part.staleness.sum()) / known if known else None,
             None,
             float(part.in_flight.sum()) / known if known else None,
@@ -299,14 +341,15 @@ def _gpus(run: RunFacts) -> dict[str, int]:
 
 
 def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
-    """The steps that lie wholly in the stretch; None where none does, or none says what it trained."""
+    """The steps that lie wholly in the stretch; None where none does."""
     window = analysis.run.window
     assert window is not None
     steps = analysis.answers["training_steps"].filter(
         pl.col("step").is_between(window.first_step, window.last_step), pl.col("period_s").is_not_null()
     )
-    if steps.is_empty() or not steps["response_tokens"].sum() or steps["period_s"].sum() <= 0:
+    if steps.is_empty() or steps["period_s"].sum() <= 0:
         return None
+    counts_prompts = analysis.throughput.counted_tokens is not None
     ends_ns = np.concatenate([[stretch.start_ns], steps["end_ns"].to_numpy()])
     ages = _by_step(analysis.answers.get("token_staleness"), steps["step"])
     train = steps.select("step").join(
@@ -315,13 +358,22 @@ def _table(analysis: AnalysisResult, stretch: Interval) -> StepTable | None:
     return StepTable(
         step=steps["step"].to_numpy(),
         period_s=steps["period_s"].to_numpy(),
-        samples=steps["samples"].to_numpy(),
-        response_tokens=steps["response_tokens"].to_numpy(),
+        samples=_known(steps["samples"]),
+        trained_tokens=_known(steps["tokens" if counts_prompts else "response_tokens"]),
         state_gpu_s=_state_gpu_s(analysis.answers["ledger_timeline"], ends_ns),
         **{name: ages[name].to_numpy() for name in ("staleness", "in_flight", "in_queue", "known_tokens")},
         train_gpu_s=train["train_gpu_s"].fill_null(0.0).to_numpy(),
-        processed_tokens=steps["tokens"].to_numpy(),
+        processed_tokens=_known(steps["tokens"]),
     )
+
+
+def _known(column: pl.Series) -> Counts | None:
+    """None where a step is without a number, and where every one is 0: nothing was recorded."""
+    return column.to_numpy() if not column.null_count() and column.sum() else None
+
+
+def _sum(column: Counts | None) -> int:
+    return 0 if column is None else int(column.sum())
 
 
 def _by_step(ages: pl.DataFrame | None, steps: pl.Series) -> pl.DataFrame:
@@ -365,7 +417,7 @@ def _steady_time(analysis: AnalysisResult, table: StepTable) -> GpuTime:
     assert window is not None
     length_ns = window.end_ns - window.start_ns
     states = {key: round(float(seconds.sum()) * 1e9) for key, seconds in table.state_gpu_s.items()}
-    tokens = int(table.response_tokens.sum())
+    tokens = _sum(table.trained_tokens)
     return GpuTime(_closed(states, gpus, length_ns), gpus, length_ns, tokens, table.step.size)
 
 

@@ -259,12 +259,12 @@ def entry_of(analysis: AnalysisResult, path: str) -> RunEntry:
     hours = None
     if run.tokens_trained:
         hours = analysis.ledger.total_gpu_s / _SECONDS_PER_HOUR / (run.tokens_trained / _MILLION)
-    price = run.gpu_hour_price
+    price, imported = run.gpu_hour_price, analysis.data_quality.imported
     running = run.settings.get("max_running_per_engine")
     return RunEntry(
         path=path,
         run_id=run.run_id,
-        started_ns=run.started_ns,
+        started_ns=run.started_ns if imported is None or imported.is_dated else None,
         duration_s=run.duration_s,
         framework=framework if isinstance(framework, str) else None,
         trainer_gpus=run.trainer_gpus,

@@ -9,7 +9,7 @@ from rlscope.comparison.attribution import Attribution, attribute
 from rlscope.comparison.confounders import Confounder, confounders_of
 from rlscope.comparison.differences import Differences, differences_of
 from rlscope.comparison.document import read_document
-from rlscope.comparison.facts import ComparedRun, run_of
+from rlscope.comparison.facts import ComparedRun, counting_prompts, run_of
 from rlscope.errors import AnalysisError
 from rlscope.pipeline import analyze
 
@@ -43,15 +43,20 @@ def compare_runs(baseline: ComparedRun, others: Sequence[ComparedRun]) -> Compar
 
 
 def _pair(baseline: ComparedRun, other: ComparedRun) -> Pair:
+    if baseline.counts_prompts != other.counts_prompts:
+        baseline, other = counting_prompts(baseline), counting_prompts(other)
     found = differences_of(baseline, other)
     attribution = attribute(baseline, other, found)
     settings = sum(each.kind == "setting" for each in attribution.causes)
     return Pair(other, found, attribution, confounders_of(baseline, other, found, settings))
 
 
-def read_runs(sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None]) -> tuple[ComparedRun, ...]:
+def read_runs(
+    sources: Sequence[Path | AnalysisResult], progress: Callable[[str], None], paths: Sequence[Path] = ()
+) -> tuple[ComparedRun, ...]:
     """Read folders of runs, JSON documents of analyses, and analyses, each with a name of its own.
 
+    paths: what each source was given as, where it says more than the source: the log that a folder was imported from.
     Raises AnalysisError for fewer than two, RunFolderError or AnalysisError for one that cannot be read.
     """
     if len(sources) < 2:
@@ -61,7 +66,7 @@ def read_runs(sources: Sequence[Path | AnalysisResult], progress: Callable[[str]
             expected="a baseline and one run or more to compare with it",
             next_step="Name them in this order: `rlscope compare BASELINE RUN`.",
         )
-    return named([_read(source, progress) for source in sources], sources)
+    return named([_read(source, progress) for source in sources], paths or sources)
 
 
 def _read(source: Path | AnalysisResult, progress: Callable[[str], None]) -> ComparedRun:

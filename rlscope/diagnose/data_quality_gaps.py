@@ -5,8 +5,8 @@ unattributed time.
 Evidence: their counts, and the share of GPU-seconds that is unattributed.
 Threshold: any skipped file, dropped or missing row, or 10% unattributed, as much as the verdict tolerates on one side.
 Critical from 25% unattributed, because the verdict can then be about the wrong cause.
-Remedy: read the list of gaps under data quality; add hooks for the phases that are missing; increase the recorder's
-buffers.
+Remedy: read the list of gaps under data quality; add the hooks, files or flags that `rlscope doctor` names; increase
+the recorder's buffers.
 Limits: in a run that is still being written, workers have no end yet. They are listed but do not trigger the rule.
 """
 
@@ -56,7 +56,7 @@ RULE = FindingRule(
         "twice: {missing_rows}. Without an end: {workers_without_end}. "
         "Unattributed: {unattributed_share_ratio} of GPU time.",
     ),
-    remedy="Read every number with these gaps in mind; data quality lists each of them. Wrap unattributed phases in "
-    "an activity.",
+    remedy="Read every number with these gaps in mind; data quality lists each of them, and `rlscope doctor` says what "
+    "would close them: a hook, a file or a flag.",
     find=find,
 )

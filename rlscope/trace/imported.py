@@ -68,6 +68,11 @@ class Imported:
     """Why what the files hold is no ground for a verdict; empty where it is one."""
 
     @property
+    def is_dated(self) -> bool:
+        """Whether it is known when the run was: its times are wall-clock times of a known zone."""
+        return self.clock == "wall"
+
+    @property
     def refusal(self) -> str | None:
         """Why there is no verdict, in one clause; None where nothing speaks against one."""
         short = [worker for worker, ratio in self.coverage.items() if ratio < COMPLETE_RATIO]

@@ -40,10 +40,18 @@
     return begun.get(chart);
   }
 
-  // A chart that was drawn while it was folded has no width until the window says that widths may have changed.
-  function shown() {
-    charts.filter(isShown).forEach(once);
-    window.dispatchEvent(new Event("resize"));
+  // A chart that was drawn while it was folded has no width until the window says that widths may have changed. Every
+  // chart listens: many folds that open at once, as for print, are told of once, and tables of numbers not at all.
+  let told = false;
+  function shown(event) {
+    const holdsNone = event.type === "toggle" && event.target.querySelector(".chart") === null;
+    if (told || holdsNone) return;
+    told = true;
+    window.requestAnimationFrame(function () {
+      told = false;
+      charts.filter(isShown).forEach(once);
+      window.dispatchEvent(new Event("resize"));
+    });
   }
 
   function next() {

@@ -158,7 +158,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
 
 
 def _about(run: RunFacts, imported: Imported | None) -> tuple[str, ...]:
-    has_dates = imported is None or imported.clock == "wall"
+    has_dates = imported is None or imported.is_dated
     return (
         *((fmt.instant(run.started_ns),) if has_dates else ()),
         *((source_words(imported),) if imported is not None else ()),

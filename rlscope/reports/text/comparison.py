@@ -15,6 +15,7 @@ from rlscope.comparison.facts import ComparedRun
 from rlscope.comparison.runs import Compared, Pair
 from rlscope.comparison.statistics import Difference, Interval
 from rlscope.reports.text.actions import gain_words
+from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import order_of, role_order, state_label, state_of
 
 Write = Callable[[float | None], str]
@@ -131,7 +132,7 @@ def _about(run: ComparedRun) -> str:
     layout = run.layout
     sides = ((layout.trainer_gpus, "train"), (layout.sampler_gpus, "sample"), (layout.colocated_gpus, "colocated"))
     parts = [
-        fmt.instant(run.started_ns),
+        start_words(run.started_ns, run.imported),
         fmt.counted(layout.gpus, "GPU", "GPUs") + ": " + ", ".join(f"{gpus} {does}" for gpus, does in sides if gpus),
     ]
     if layout.running_per_engine is not None:
@@ -286,6 +287,10 @@ def caution(each: Confounder, letter: str) -> str:
             return f"{each.about}: from its JSON document, which has totals of the whole run and no interval."
         case Kind.NO_WINDOW:
             return f"{each.about} has no steady stretch: whole runs are compared, with start-up, and nothing is tested."
+        case Kind.COUNTS_PROMPTS:
+            return (
+                "Trained tokens are those that the trainers counted, prompts included: longer prompts raise the rate."
+            )
         case Kind.OTHER_MODEL:
             return f"Another model: {each.about} is {ends}."
         case Kind.OTHER_DEVICE:
@@ -308,6 +313,8 @@ def caution(each: Confounder, letter: str) -> str:
             return f"{each.about} things were set otherwise: what each of them did was not measured."
         case Kind.SETTINGS_UNKNOWN:
             return f"The settings of {each.about} are unknown: a JSON document does not hold them."
+        case Kind.SETTINGS_PARTLY_KNOWN:
+            return f"{each.about} settings are not compared: the log of one run does not say them."
 
 
 def _stretch(baseline: ComparedRun, pair: Pair, letter: str) -> str:

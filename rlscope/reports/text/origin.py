@@ -39,8 +39,7 @@ def source_words(imported: Imported) -> str:
 
 def start_words(started_ns: int, imported: Imported | None) -> str:
     """When a run started; that this is not known, for one whose files have no times."""
-    is_dated = imported is None or imported.clock == "wall"
-    return fmt.instant(started_ns) if is_dated else "at an unknown date"
+    return fmt.instant(started_ns) if imported is None or imported.is_dated else "at an unknown date"
 
 
 def origin_lines(imported: Imported | None) -> list[str]:

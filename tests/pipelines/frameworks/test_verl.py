@@ -84,7 +84,7 @@ def test_token_staleness_is_what_the_tokens_themselves_say(recorded):
     assert tokens is not None
     assert dict(tokens.histogram) == counted
     assert recorded.analysis.staleness.version_source_tokens == {"segment": counted.total()}
-    assert recorded.analysis.answers["sample_staleness"]["mixed_samples"].sum() > 0
+    assert any(len(row["versions"]) > 1 for row in recorded.rows("samples")), "no sample holds two policy versions"
 
 
 def test_generated_tokens_and_their_versions_are_the_server_s_own_count(recorded):

@@ -12,9 +12,11 @@ from tests.reports.page.test_browser import CONTRASTS
 from tests.reports.timeline_fixture import timeline_analysis
 
 SAMPLES = Path(__file__).parents[3] / "sample_traces"
-NAMES = ("vllm_trl", "made")
+NAMES = ("vllm_trl", "synchronous", "made")
 OPEN_PX = {1280: 5_000, 390: 8_000}
 """The most that a page may be high before anything is unfolded, by its width."""
+A4_PX = 703
+"""Width of a sheet between margins of 12 mm."""
 pytestmark = pytest.mark.browser
 
 LABELS = """() => {
@@ -150,6 +152,29 @@ def test_print_shows_what_is_folded_and_leaves_it_folded(drawn):
     assert page.locator("details.fold:not([open])").count() == 0
     page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
     assert page.locator("details.fold[open]").count() == 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_on_a_sheet_nothing_is_cut_and_charts_keep_the_size_of_their_words(drawn, name):
+    page = drawn(name)
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": A4_PX, "height": 1000})
+    # Measured before the event has ended: a sheet is laid out at once, and does not wait.
+    narrow = page.evaluate("""() => {
+        window.dispatchEvent(new Event('beforeprint'));
+        return [...document.querySelectorAll('.chart')].filter(chart => chart.checkVisibility())
+            .filter(chart => chart.clientWidth > 1.2 * chart.querySelector('svg').getAttribute('width'))
+            .map(chart => chart.closest('figure').id);
+    }""")
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= A4_PX
+    assert (
+        page.evaluate("""() => [...document.querySelectorAll('main table, main .chart')]
+        .filter(each => each.checkVisibility() && each.scrollWidth > each.parentElement.clientWidth + 1)
+        .map(each => each.parentElement.outerHTML.slice(0, 90))""")
+        == []
+    )
+    page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
+    assert narrow == []
 
 
 def test_the_keyboard_switches_the_bars_to_the_whole_run_and_back(drawn):

@@ -1,0 +1,86 @@
+"""Runs that were read from logs: compared step by step, with what the logs do not say left out instead of invented."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rlscope
+from rlscope.comparison.attribution import setting_changes
+from rlscope.comparison.confounders import Kind, confounders_of
+from rlscope.comparison.differences import differences_of
+from rlscope.comparison.facts import ComparedRun, counting_prompts, one_sided_settings
+from rlscope.comparison.runs import compare_runs
+from rlscope.reports.text.comparison import runs_in_words
+from rlscope.trace.imported import Imported
+from tests.comparison.made_runs import made_run
+
+LOG = Path(__file__).parents[2] / "sample_traces" / "imported" / "verl_console.log"
+FROM_A_LOG = Imported(framework="verl", era=None, carriers=("console",), files=(), clock="relative")
+EVEN = [2.0] * 20
+
+
+def imported(**more: object) -> ComparedRun:
+    return replace(made_run(periods_s=EVEN, **more), imported=FROM_A_LOG)  # type: ignore[arg-type]
+
+
+def without(run: ComparedRun, *columns: str) -> ComparedRun:
+    assert run.table is not None
+    return replace(run, table=replace(run.table, **dict.fromkeys(columns)))
+
+
+def test_two_logs_are_compared_by_their_steps_under_their_own_names(tmp_path: Path) -> None:
+    other = shutil.copy(LOG, tmp_path / "tuesday.log")
+    compared = rlscope.compare(LOG, other).result
+    (pair,) = compared.pairs
+    assert [run.name for run in compared.runs] == ["verl_console", "tuesday"]
+    assert pair.differences.basis == "steady"
+    rate = pair.differences.row("tokens_per_s")
+    assert rate.change == 0.0 and rate.interval is not None and not rate.is_significant
+    assert [each.kind for each in pair.confounders] == [Kind.COUNTS_PROMPTS]
+    assert all("at an unknown date" in each.about for each in runs_in_words(compared))
+
+
+def test_a_count_with_prompts_is_compared_with_the_same_count_of_the_other_run() -> None:
+    """A trained 1,000 response tokens a step and 1,500 with prompts; B says only the latter, of the same steps."""
+    with_responses, with_prompts = made_run(periods_s=EVEN), made_run(periods_s=EVEN, tokens=[1500] * 20)
+    assert with_responses.table is not None
+    with_responses = replace(with_responses, table=replace(with_responses.table, processed_tokens=np.full(20, 1500)))
+    with_prompts = replace(with_prompts, counts_prompts=True)
+    (pair,) = compare_runs(with_responses, [with_prompts]).pairs
+    rate = pair.differences.row("tokens_per_s")
+    assert (rate.before, rate.after, rate.change) == (750.0, 750.0, 0.0)
+    assert [each.kind for each in pair.confounders] == [Kind.COUNTS_PROMPTS]
+
+
+def test_a_count_with_prompts_says_nothing_of_response_lengths() -> None:
+    run = replace(made_run(periods_s=EVEN), counts_prompts=True)
+    found = differences_of(run, run)
+    assert found.row("response_tokens").before is None
+    assert found.breakdown("tokens_per_step") is None and found.breakdown("rate") is None
+
+
+def test_a_run_that_never_counted_its_tokens_has_no_rate_beside_one_with_prompts() -> None:
+    unknown = counting_prompts(without(made_run(periods_s=EVEN), "processed_tokens"))
+    assert unknown.steady_tokens_per_s is None and unknown.whole_totals.tokens_per_s is None
+
+
+@pytest.mark.parametrize("column", ["samples", "trained_tokens"])
+def test_steps_without_samples_or_tokens_still_compare_their_periods(column: str) -> None:
+    silent = without(made_run(periods_s=[1.0] * 20), column)
+    found = differences_of(made_run(periods_s=EVEN), silent)
+    assert found.row("step_s").change == pytest.approx(-0.5)
+    assert found.row("samples_per_step" if column == "samples" else "tokens_per_s").after is None
+
+
+def test_what_a_log_does_not_say_is_unknown_and_what_a_config_lacks_is_unset() -> None:
+    hooked = made_run(periods_s=EVEN, settings={"samples_per_step": 64, "max_staleness": 4, "queue_capacity": None})
+    log = imported(settings={"samples_per_step": 32})
+    bare = made_run(periods_s=EVEN, settings={"samples_per_step": 32})
+    assert one_sided_settings(hooked, log) == one_sided_settings(log, hooked) == {"max_staleness"}
+    assert [each.name for each in setting_changes(hooked, log)] == ["samples_per_step"]
+    assert [each.name for each in setting_changes(hooked, bare)] == ["max_staleness", "samples_per_step"]
+    kinds = [each.kind for each in confounders_of(hooked, log, differences_of(hooked, log), 1)]
+    assert kinds == [Kind.SETTINGS_PARTLY_KNOWN]

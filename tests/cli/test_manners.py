@@ -2,17 +2,20 @@
 
 import io
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import rlscope
 from rlscope.alerts.config import one_off
 from rlscope.cli import app, main
-from rlscope.cli.app import checked_output, print_or_write
+from rlscope.cli.app import checked_output, print_or_write, progress_on
 from rlscope.errors import OutputError, QueryError
 from rlscope.text_out import encoded_for, readable_on
 from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
@@ -294,3 +297,28 @@ def test_every_command_prints_on_a_terminal_of_ascii_and_of_latin_1(
     ascii_only = execute("ascii", *given)
     assert ascii_only.isascii() and len(ascii_only) > 20
     assert "\N{REPLACEMENT CHARACTER}" not in execute("latin-1", *given).decode("latin-1")
+
+
+def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do() -> None:
+    program = "import sys, rlscope.cli; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "typer" in loaded
+    assert not {"duckdb", "polars", "pyarrow", "numpy", "scipy", "altair", "vl_convert", "pydantic"} & set(loaded)
+
+
+def test_a_summary_without_a_page_loads_no_charts() -> None:
+    modules = "rlscope.pipeline, rlscope.analysis.advise, rlscope.reports.terminal.card"
+    program = f"import sys, {modules}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "duckdb" in loaded and not {"altair", "vl_convert", "jinja2"} & set(loaded)
+
+
+def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only() -> None:
+    shown = {}
+    for name, settings in {"terminal": {"force_terminal": True}, "file": {}, "quiet": {"quiet": True}}.items():
+        notes = Console(file=io.StringIO(), width=80, color_system=None, **settings)
+        with progress_on(notes) as say:
+            say("fitting the model")
+        shown[name] = notes.file.getvalue()
+    assert "fitting the model 0:00:00" in shown["terminal"]
+    assert (shown["file"], shown["quiet"]) == ("", "")

@@ -39,18 +39,23 @@ def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS)
             expected="none: only the questions of `rlscope queries` have arguments",
             next_step="Write the values into the SQL.",
         )
-    if isinstance(given, str):
-        return given
-    name = "standard input" if given == STDIN else given
     try:
-        return (sys.stdin.buffer.read() if given == STDIN else given.read_bytes()).decode("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return _read(given)
+    except (OSError, UnicodeError) as error:
+        names = {STDIN: "standard input"}
         raise QueryError.of(
-            name,
+            "the SELECT of the command line" if isinstance(given, str) else names.get(given, given),
             found=f"what is not readable as text ({error})",
             expected="a SELECT as UTF-8 text",
             next_step="Save it as UTF-8.",
         ) from error
+
+
+def _read(given: str | Path) -> str:
+    if isinstance(given, str):
+        # Python reads arguments by the locale: in one of ASCII, what is beyond it is still in them, as bytes.
+        return given.encode("utf-8", "surrogateescape").decode("utf-8")
+    return (sys.stdin.buffer.read() if given == STDIN else given.read_bytes()).decode("utf-8")
 
 
 def is_sql(text: str) -> bool:

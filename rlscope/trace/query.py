@@ -184,6 +184,7 @@ def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame
     Raises QueryError for anything else, for SQL that DuckDB refuses, and for one that passes its limits.
     """
     try:
+        sql.encode("utf-8")
         connection = run.locked.open(limits)
         return limited(connection, lambda: _own_answer(connection, sql, limits), limits)
     except duckdb.OutOfMemoryException as error:

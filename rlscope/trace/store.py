@@ -1,7 +1,8 @@
 """Opens a run folder as one DuckDB connection with the tables of the contract, and lists what was left out.
 
 Nothing else opens files or connections. The tables are views over the Parquet files that were in the folder when it was
-opened, so a run that is still being written can be analysed. `workers` has one row per worker file.
+opened, so a run that is still being written can be analysed; small ones are read into memory once. `workers` has one
+row per worker file.
 """
 
 import tempfile

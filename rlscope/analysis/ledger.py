@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from rlscope.analysis.result import Ledger, LedgerState
+from rlscope.analysis.result import Ledger, LedgerState, UnrecordedTime
 
 if TYPE_CHECKING:
     from rlscope.model.forecast.gap import BatchEfficiency
@@ -22,6 +22,8 @@ GENERATING: Final = (*ENGINE_STATES, "generating")
 BUSY_STATES: Final = (*ENGINE_STATES[:-1], "train", "logprobs", "generating", "eval", "reward")
 """States in which the hooks say that the GPU works."""
 
+UNRECORDED_RATIO: Final = 0.05
+"""Of the run: a worker that is missing for less started or ended a little later than the others."""
 IDLE_STATES: Final = ("waiting_for_samples", "waiting_for_staleness_cap", "waiting", "no_requests")
 """States in which a worker is idle because it waits for something."""
 
@@ -36,7 +38,24 @@ def close_ledger(rows: pl.DataFrame, extents: pl.DataFrame, agreement: pl.DataFr
     total_gpu_ns = _sum(owners, (pl.col("end_ns") - pl.col("start_ns")) * pl.col("gpu_count"))
     if _sum(rows, pl.col("state_ns") * pl.col("gpu_count")) != total_gpu_ns:
         raise RuntimeError(f"the ledger does not close on {total_gpu_ns} GPU-nanoseconds")
-    return Ledger(total_gpu_ns=total_gpu_ns, states=_states(rows, _idle_ratios(agreement, extents)))
+    states = _states(rows, _idle_ratios(agreement, extents))
+    return Ledger(total_gpu_ns=total_gpu_ns, states=states, unrecorded=_unrecorded(owners))
+
+
+def _unrecorded(owners: pl.DataFrame) -> tuple[UnrecordedTime, ...]:
+    """Of the run, as long as any worker with GPUs was there."""
+    if owners.is_empty():
+        return ()
+    first, last = pl.col("start_ns").min(), pl.col("end_ns").max()
+    missing = owners.select(
+        "worker_id",
+        before_s=(pl.col("start_ns") - first) / 1e9,
+        after_s=(last - pl.col("end_ns")) / 1e9,
+        gpu_s=(pl.col("start_ns") - first + last - pl.col("end_ns")) * pl.col("gpu_count") / 1e9,
+        run_s=(last - first) / 1e9,
+    ).filter(pl.col("run_s") > 0, pl.col("before_s") + pl.col("after_s") >= UNRECORDED_RATIO * pl.col("run_s"))
+    ordered = missing.sort(["gpu_s", "worker_id"], descending=[True, False]).drop("run_s")
+    return tuple(UnrecordedTime(**row) for row in ordered.iter_rows(named=True))
 
 
 def ledger_timeline(rows: pl.DataFrame) -> pl.DataFrame:

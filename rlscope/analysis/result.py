@@ -218,12 +218,25 @@ class LedgerState:
 
 
 @dataclass(frozen=True, slots=True)
+class UnrecordedTime:
+    """A part of the run in which a worker that has GPUs was not recorded: before its start and after its end."""
+
+    worker_id: str
+    before_s: float
+    after_s: float
+    gpu_s: float
+    """GPU-seconds of both; in no state, and not in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """Every GPU-second of every worker in exactly one state; the states' sum is total_gpu_ns to the nanosecond."""
 
     total_gpu_ns: int
     states: tuple[LedgerState, ...]
     """Ordered by role, then by gpu_ns, largest first."""
+    unrecorded: tuple[UnrecordedTime, ...] = ()
+    """Workers that were not recorded for 5% of the run or more, the longest first."""
 
     @property
     def total_gpu_s(self) -> float:

@@ -214,6 +214,19 @@ class LedgerStateJson(Document):
     """The same in GPU-nanoseconds, exactly."""
 
 
+class UnrecordedTimeJson(Document):
+    """A part of the run in which a worker was not recorded."""
+
+    worker_id: str
+    """The worker."""
+    before_s: float
+    """Seconds of the run before its start."""
+    after_s: float
+    """Seconds of the run after its end."""
+    gpu_s: float
+    """GPU-seconds of both, which are in no state."""
+
+
 class LedgerJson(Document):
     """Every GPU-second of every worker, in exactly one state."""
 
@@ -223,6 +236,8 @@ class LedgerJson(Document):
     """The same in GPU-nanoseconds: exactly the sum of all states."""
     states: tuple[LedgerStateJson, ...]
     """GPU time by role and state, in each role the longest first."""
+    unrecorded: tuple[UnrecordedTimeJson, ...]
+    """Workers with GPUs that were not recorded for 5% of the run or more, the longest first."""
 
 
 class StalenessCountJson(Document):
@@ -467,7 +482,12 @@ def _ledger(ledger: Ledger) -> LedgerJson:
         )
         for state in ledger.states
     )
-    return LedgerJson(total_gpu_s=ledger.total_gpu_s, total_gpu_ns=ledger.total_gpu_ns, states=states)
+    return LedgerJson(
+        total_gpu_s=ledger.total_gpu_s,
+        total_gpu_ns=ledger.total_gpu_ns,
+        states=states,
+        unrecorded=tuple(UnrecordedTimeJson.read(each) for each in ledger.unrecorded),
+    )
 
 
 def _staleness(staleness: Staleness) -> StalenessJson:

@@ -11,7 +11,7 @@ from rlscope.reports.charts import ledger
 from rlscope.reports.charts.timeline import update_moments
 from rlscope.reports.page.figure import Drawn, Figure, drawn_frame
 from rlscope.reports.text.brief import dropped_of
-from rlscope.reports.text.states import UNDERFILLED, State, role_order, state_label, state_of
+from rlscope.reports.text.states import UNDERFILLED, State, role_order, state_label, state_of, unrecorded_sentence
 
 
 class LedgerRow(NamedTuple):
@@ -41,6 +41,8 @@ class LedgerSection(NamedTuple):
     total: Drawn
     roles: list[LedgerRole]
     gpu_time: str
+    unrecorded: str
+    """Which workers were not recorded all the time; empty if none."""
     has_gpu_idle: bool
     gpu_use: Drawn | None
     """None if no GPU was read."""
@@ -53,6 +55,7 @@ def ledger_section(analysis: AnalysisResult) -> LedgerSection:
         total=_total(analysis),
         roles=_roles(analysis.ledger.states),
         gpu_time=fmt.gpu_time(analysis.ledger.total_gpu_s),
+        unrecorded=unrecorded_sentence(analysis.ledger),
         has_gpu_idle=any(state.gpu_idle_ratio is not None for state in analysis.ledger.states),
         gpu_use=_gpu_use(analysis),
         timelines=_timelines(analysis),

@@ -25,7 +25,7 @@ from rlscope.reports.text.brief import brief_of, no_gaps
 from rlscope.reports.text.causes import verdict_label
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.rules import TITLE, fired_rules
-from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of
+from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of, unrecorded_sentence
 
 _WIDTH_MAX = 120
 _BAR_EIGHTHS = "▏▎▍▌▋▊▉█"
@@ -136,7 +136,9 @@ def _ledger(analysis: AnalysisResult, width: int) -> RenderableType:
     tables = [_role([s for s in ledger.states if s.role == role], role, width, has_idle) for role in roles]
     total = fmt.gpu_time(ledger.total_gpu_s)
     key = "█ work  ▒ waiting  ░ other"
-    return Group(*tables, Text(f"{key}\nTotal {total}; every GPU-second is in exactly one state.", style="dim"))
+    closing = f"{key}\nTotal {total}; every GPU-second is in exactly one state."
+    missing = unrecorded_sentence(ledger)
+    return Group(*tables, Text(f"{closing} {missing}".rstrip(), style="dim"))
 
 
 def _role(states: Sequence[LedgerState], role: str, width: int, has_idle: bool) -> Table:

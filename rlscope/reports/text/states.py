@@ -7,7 +7,14 @@ blindness, and every chart has its numbers as a table.
 
 from typing import Final, Literal, NamedTuple
 
+from rlscope import format as fmt
+from rlscope.analysis.result import Ledger, UnrecordedTime
+
 Kind = Literal["work", "wait", "weights", "housekeeping", "unknown"]
+
+
+_MOST_NAMED: Final = 3
+"""Workers that a sentence names; the JSON has them all."""
 
 
 class State(NamedTuple):
@@ -103,3 +110,20 @@ def role_order(role: str) -> tuple[int, str]:
     """Sort key of a role: trainers first."""
     order = ("trainer", "sampler", "colocated", "controller")
     return (order.index(role) if role in order else len(order), role)
+
+
+def unrecorded_sentence(ledger: Ledger) -> str:
+    """Which workers the ledger lacks for a part of the run, as a sentence; empty where it lacks none."""
+    if not ledger.unrecorded:
+        return ""
+    named = [_unrecorded(each) for each in ledger.unrecorded[:_MOST_NAMED]]
+    others = len(ledger.unrecorded) - len(named)
+    more = [fmt.counted(others, "other worker", "other workers")] if others else []
+    total = fmt.gpu_time(sum(each.gpu_s for each in ledger.unrecorded))
+    return f"Not in the total: {total} of the run in which a worker was not recorded ({'; '.join([*named, *more])})."
+
+
+def _unrecorded(worker: UnrecordedTime) -> str:
+    began = f"began {fmt.duration(worker.before_s)} after the first" if worker.before_s > 0 else ""
+    ended = f"ended {fmt.duration(worker.after_s)} before the last" if worker.after_s > 0 else ""
+    return f"{worker.worker_id} {' and '.join(filter(None, (began, ended)))}"

@@ -184,7 +184,7 @@ class Comparison:
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write the page, one file that loads nothing, and return its path. Raises OutputError."""
         from rlscope.reports.page.comparison import render_comparison
-        from rlscope.trace.adhoc import write_file
+        from rlscope.text_out import write_file
 
         return write_file(Path(path), render_comparison(self.result).encode())
 
@@ -194,7 +194,7 @@ class Comparison:
         Raises OutputError, and RlscopeError where no font is installed.
         """
         from rlscope.reports.page.comparison import comparison_png
-        from rlscope.trace.adhoc import write_file
+        from rlscope.text_out import write_file
 
         return write_file(Path(path), comparison_png(self.result))
 
@@ -236,7 +236,7 @@ class RunList:
     def to_html(self, path: str | PathLike[str]) -> Path:
         """Write the list as a page, one file that loads nothing, and return its path. Raises OutputError."""
         from rlscope.reports.page.history import render_list
-        from rlscope.trace.adhoc import write_file
+        from rlscope.text_out import write_file
 
         return write_file(Path(path), render_list(self.entries, self._folder).encode())
 

@@ -298,7 +298,7 @@ class Analysis:
     def to_html(self, path: Folder) -> Path:
         """Write the page, one file that loads nothing, and return its path. Raises OutputError."""
         from rlscope.reports.page.html import render
-        from rlscope.trace.adhoc import write_file
+        from rlscope.text_out import write_file
 
         return write_file(Path(path), render(self.result).encode())
 
@@ -308,7 +308,7 @@ class Analysis:
         Raises OutputError, and RlscopeError where no font is installed.
         """
         from rlscope.reports.page.png import as_png
-        from rlscope.trace.adhoc import write_file
+        from rlscope.text_out import write_file
 
         return write_file(Path(path), as_png(self.result))
 

@@ -4,9 +4,16 @@ Names come from runs, rules and frameworks, and anybody may have written them. W
 escape sequences, marks that turn the direction of writing, halves of surrogate pairs and noncharacters, becomes U+FFFD.
 """
 
+import codecs
+import io
 import json
+import os
 import re
-from typing import Any, Final
+import secrets
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+from rlscope.errors import OutputError
 
 _REPLACEMENT: Final = "\N{REPLACEMENT CHARACTER}"
 _UNSAFE: Final = re.compile(
@@ -19,6 +26,41 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t")
 """What a spreadsheet takes a cell for a formula by."""
 _MARKUP: Final = re.compile(r"([\\`*_\[\]|~#])")
 _ZERO_WIDTH_SPACE: Final = "\u200b"
+_READABLE: Final = "rlscope.readable"
+"""The name of the codec error handler that writes what a terminal lacks."""
+_STAND_INS: Final = str.maketrans(
+    {
+        **dict.fromkeys("█▉▊▋", "#"),
+        **dict.fromkeys("▌▍▎▏", "|"),
+        **dict.fromkeys("─━═╌┄", "-"),
+        **dict.fromkeys("│┃║", "|"),
+        **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼╔╗╚╝┏┓┗┛┡┩╇╞╡╪", "+"),
+        **dict.fromkeys("–—−‐‑", "-"),
+        **dict.fromkeys("“”„", '"'),
+        **dict.fromkeys("‘’", "'"),
+        **dict.fromkeys("•▪◆●", "*"),
+        "▒": "=",
+        "░": ".",
+        "·": "-",
+        "→": "->",
+        "←": "<-",
+        "×": "x",
+        "±": "+/-",
+        "≈": "~",
+        "≤": "<=",
+        "≥": ">=",
+        "…": "...",
+        "µ": "u",
+        "μ": "u",
+        "°": "o",
+        "✓": "+",
+        "✗": "-",
+        "\xa0": " ",
+        "\u202f": " ",
+        _ZERO_WIDTH_SPACE: "",
+    }
+)
+"""Of what bars, boxes and tables are made of, one character for one, so that they stay aligned."""
 
 
 def one_line(text: str) -> str:
@@ -94,3 +136,75 @@ def cleaned(value: Any) -> Any:  # noqa: ANN401  # whatever JSON can hold
 def as_bytes(text: str) -> bytes:
     """UTF-8, whatever the text holds."""
     return text.encode("utf-8", "replace")
+
+
+def readable_on(*streams: TextIO) -> None:
+    """Make streams of a narrow encoding, such as ASCII or Latin-1, write a stand-in for what they cannot hold."""
+    codecs.register_error(_READABLE, _stand_in)
+    for stream in streams:
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_READABLE)
+
+
+def _stand_in(error: UnicodeError) -> tuple[str, int]:
+    """What is written in place of the characters that cannot be encoded, and where to go on: a codec error handler."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_STAND_INS)
+    # Braille is what a spinner turns; anything else is a name, of which every character counts.
+    shown = "".join(char if char.isascii() else "." if "\u2800" <= char <= "\u28ff" else "?" for char in text)
+    return shown, error.end
+
+
+def encoded_for(stream: TextIO, text: str) -> bytes:
+    """Text for people as this stream's terminal or pipe reads it; UTF-8 where the stream does not say."""
+    codecs.register_error(_READABLE, _stand_in)
+    return text.encode(getattr(stream, "encoding", None) or "utf-8", _READABLE)
+
+
+def check_output(path: Path) -> Path:
+    """The path, where a file can be written there. Raises OutputError.
+
+    For what takes a while: a wrong folder is an error before the work, not after it.
+    """
+    parent = path.parent
+    if path.is_dir():
+        raise _cannot_write(path, "a folder", "the name of a file")
+    if not parent.is_dir():
+        raise _cannot_write(path, f"no folder {for_terminal(str(parent))}", "a file in a folder that exists")
+    # A file is replaced by another one, which its folder must permit; a device or a pipe is written to.
+    is_special = path.exists() and not path.is_file()
+    if not os.access(path if is_special else parent, os.W_OK):
+        raise _cannot_write(path, "no permission to write there", "a file that can be written")
+    return path
+
+
+def write_file(path: Path, content: bytes) -> Path:
+    """Write a file and return its path. Raises OutputError where that is not possible.
+
+    It is written beside its name and takes its place whole: a link of that name is replaced, not followed. Only a
+    device or a pipe is written to.
+    """
+    try:
+        if path.exists() and not path.is_file() and not path.is_dir():
+            path.write_bytes(content)
+        else:
+            _put(path, content)
+    except OSError as error:
+        raise _cannot_write(path, error.strerror or str(error), "a file that can be written") from error
+    return path
+
+
+def _put(path: Path, content: bytes) -> None:
+    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("xb") as file:
+            file.write(content)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _cannot_write(path: Path, found: str, expected: str) -> OutputError:
+    return OutputError.of(path, found=found, expected=expected, next_step="Name another one.")

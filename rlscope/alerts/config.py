@@ -3,6 +3,7 @@
 A mistake is an error that names the file and the line, and the nearest known name.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -42,6 +43,7 @@ RULE_FILE: Final = FileKind(
     advice={"receivers": "docs/watch.md shows receivers."},
 )
 _SQL_MIN_EVIDENCE: Final = 1
+_COMPARISON: Final = re.compile(r"([<>])")
 # The residual of the prediction may be above 1 and below 0.
 _SHARES: Final = {metric.name for metric in METRICS if metric.unit == "ratio"} - {RESIDUAL}
 _SHARE: Final = "0 to 1, because the metric is a ratio: 30% is 0.3"
@@ -181,7 +183,7 @@ def one_off(text: str) -> Rule:
 
     It needs no minimum of evidence: a question about one run in one line deserves an answer.
     """
-    words = text.split()
+    words = _COMPARISON.sub(r" \1 ", text).split()
     place = f"--fail-if {text!r}"
     if "baseline" in words:
         raise RuleError.of(

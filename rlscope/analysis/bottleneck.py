@@ -14,13 +14,13 @@ run, or from the end of its first step to the end of its last.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import polars as pl
 
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import GENERATING, IDLE_STATES
-from rlscope.analysis.result import Bottleneck, Loss, RunFacts, SteadyWindow, Verdict
+from rlscope.analysis.result import Bottleneck, Loss, SteadyWindow, Verdict
 
 if TYPE_CHECKING:
     from rlscope.model.forecast.actions import Cause, Ranking
@@ -44,8 +44,22 @@ _HELD_BACK: Final = ("backpressure", "barrier", "requests")
 _UPDATING: Final = ("publishing_weights", "transferring_weights", "applying_weights")
 
 
+class Recorded(Protocol):
+    """What a verdict needs to know of a run beside its GPU time."""
+
+    @property
+    def n_gpus(self) -> int:
+        """GPUs of all workers."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Training steps recorded."""
+        ...
+
+
 def judge(
-    run: RunFacts,
+    run: Recorded,
     timeline: pl.DataFrame,
     bucket_ns: int,
     interval: Interval,
@@ -205,7 +219,7 @@ def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
     return f"{share} ({gpu_s:.3g} of {side_gpu_s:.3g} GPU-seconds) is in no recorded state"
 
 
-def _unknown_reason(run: RunFacts, inside: pl.DataFrame) -> str | None:
+def _unknown_reason(run: Recorded, inside: pl.DataFrame) -> str | None:
     if run.n_gpus == 0:
         return "no worker owns a GPU, so there are no GPU-seconds to judge"
     missing = [side for side in _SIDES if not _side_gpu_s(inside, side)]

@@ -30,7 +30,7 @@ from rlscope.cli import (
 )
 from rlscope.cli.app import app
 from rlscope.errors import ArgumentError, RlscopeError, RuleError
-from rlscope.text_out import for_terminal
+from rlscope.text_out import for_terminal, readable_on
 
 __all__ = ["COMMANDS", "app", "main"]
 
@@ -63,6 +63,7 @@ def main() -> None:
     SIGTERM ends it as Ctrl-C does, with its temporary files removed.
     """
     before = signal.signal(signal.SIGTERM, _end)
+    readable_on(sys.stdout, sys.stderr)
     try:
         app()
     except RlscopeError as error:

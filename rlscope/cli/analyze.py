@@ -21,11 +21,11 @@ from rlscope.cli.app import (
     UtcOffset,
     With,
     Year,
+    checked_output,
     note_written,
     print_or_write,
     progress_on,
 )
-from rlscope.importers.options import import_options
 
 
 class CardFormat(StrEnum):
@@ -38,7 +38,20 @@ class CardFormat(StrEnum):
 
 Page = Annotated[
     Path | None,
-    typer.Option("-o", "--output", show_default="PATH/report.html, ./report.html for a file", help="The HTML report."),
+    typer.Option(
+        "-o",
+        "--output",
+        show_default="PATH/report.html, ./report.html for a file",
+        callback=checked_output,
+        help="The HTML report.",
+    ),
+]
+NoPage = Annotated[bool, typer.Option("--no-page", help="Write no HTML report, which takes longer than the summary.")]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "-q", "--quiet", help="Print errors only: no summary, no progress, no names of files. Files are still written."
+    ),
 ]
 Card = Annotated[
     CardFormat, typer.Option("--format", help="What to print: the summary, Markdown for a pull request, or JSON.")
@@ -70,46 +83,77 @@ def analyze(
     utc_offset: UtcOffset = None,
     year: Year = None,
     gpu_owner: GpuOwner = None,
+    no_page: NoPage = False,
+    quiet: Quiet = False,
 ) -> None:
     """Print where the GPU time went and what to change; write the HTML report.
 
     PATH is a run folder, or what a run without hooks left: a console log, a .wandb file or its folder, TensorBoard
     events, JSON lines, a CSV export. docs/importers.md lists what each framework writes.
     """
-    from rlscope.reports.terminal.card import print_card
+    from rlscope.importers.options import import_options
 
-    if json_to == STDOUT and card_format is not CardFormat.TEXT:
-        raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
+    _refuse_contradictions(output, json_to, card_format, no_page, quiet)
     options = import_options(
         framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()
     )
-    notes = Console(stderr=True)
+    notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
         analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options)
-        progress("drawing the page")
-        page = analysis.to_html(output or analysis.page_path)
     if json_to is not None:
         print_or_write(json_to, analysis.to_json())
-    if card_format is CardFormat.TEXT:
-        print_card(analysis.result, notes if json_to == STDOUT else Console())
-    else:
+    if not quiet:
+        _print(analysis, card_format, notes if json_to == STDOUT else Console())
+    if not no_page:
+        # Last, because it takes longest, and because it may fail where the summary does not.
+        with progress_on(notes, "drawing the page"):
+            page = analysis.to_html(output or analysis.page_path)
+        note_written(notes, page)
+
+
+def _refuse_contradictions(
+    output: Path | None, json_to: str | None, card_format: CardFormat, no_page: bool, quiet: bool
+) -> None:
+    if json_to == STDOUT and card_format is not CardFormat.TEXT:
+        raise typer.BadParameter("--json - and --format both print to stdout: give one of them")
+    if quiet and card_format is not CardFormat.TEXT:
+        raise typer.BadParameter("--quiet prints nothing, and --format says what to print: give one of them")
+    if no_page and output is not None:
+        raise typer.BadParameter("--no-page writes no report, and --output says where to: give one of them")
+
+
+def _print(analysis: rlscope.Analysis, card_format: CardFormat, console: Console) -> None:
+    if card_format is not CardFormat.TEXT:
         print_or_write(STDOUT, analysis.to_markdown() if card_format is CardFormat.MARKDOWN else analysis.to_json())
-    note_written(notes, page)
+        return
+    from rlscope.reports.terminal.card import print_card
+
+    print_card(analysis.result, console)
 
 
 def report(
     path: RunPath,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", show_default="PATH/report.html, or none with --png", help="The HTML report."),
+        typer.Option(
+            "-o",
+            "--output",
+            show_default="PATH/report.html, or none with --png",
+            callback=checked_output,
+            help="The HTML report.",
+        ),
     ] = None,
     png: Annotated[
-        Path | None, typer.Option("--png", metavar="FILE", help="Write the first screen as a PNG for a slide.")
+        Path | None,
+        typer.Option(
+            "--png", metavar="FILE", callback=checked_output, help="Write the first screen as a PNG for a slide."
+        ),
     ] = None,
     also: Also = None,
+    quiet: Quiet = False,
 ) -> None:
     """Write the HTML report, a PNG of its first screen, or both."""
-    notes = Console(stderr=True)
+    notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
         written = rlscope.report(path, output, png=png, also=also or (), progress=progress)
     for each in written:

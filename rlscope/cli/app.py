@@ -4,13 +4,25 @@ import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import typer
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from rlscope.text_out import as_bytes, for_terminal
-from rlscope.trace.adhoc import write_file
+from rlscope.text_out import as_bytes, check_output, encoded_for, for_terminal, write_file
+
+_Target = TypeVar("_Target", Path, str)
+STDOUT: Final = "-"
+STDIN: Final = "-"
+
+
+def checked_output(target: _Target | None) -> _Target | None:
+    """The target of an option, where a file can be written there: it is refused before the work. Raises OutputError."""
+    if target is not None and str(target) != STDOUT:
+        check_output(Path(target))
+    return target
+
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -72,9 +84,11 @@ EngineLog = Annotated[
     typer.Option("--engine-log", metavar="PATTERN", help="Logs of the inference engines, one per file. Repeatable."),
 ]
 JsonTo = Annotated[
-    str | None, typer.Option("--json", metavar="FILE|-", help="Also write the result as JSON; - is stdout.")
+    str | None,
+    typer.Option(
+        "--json", metavar="FILE|-", callback=checked_output, help="Also write the result as JSON; - is stdout."
+    ),
 ]
-STDOUT: Final = "-"
 
 
 @app.callback(invoke_without_command=True)
@@ -88,19 +102,32 @@ def root(version: Annotated[bool, typer.Option("--version", help="Print the vers
 
 
 @contextmanager
-def progress_on(notes: Console) -> Generator[Callable[[str], None]]:
-    """Shows what is being done, on a terminal."""
-    with notes.status("opening the run") as status:
-        yield status.update
+def progress_on(notes: Console, first: str = "opening the run") -> Generator[Callable[[str], None]]:
+    """Shows what is being done and for how long, on a terminal: what is slow is what stands there."""
+    if notes.quiet or not notes.is_terminal:
+        yield lambda _: None
+        return
+    spinner = SpinnerColumn("line" if notes.options.ascii_only else "dots")
+    with Progress(spinner, TextColumn("{task.description}"), TimeElapsedColumn(), console=notes, transient=True) as bar:
+        task = bar.add_task(first, total=None)
+
+        def say(doing: str) -> None:
+            bar.reset(task, description=for_terminal(doing))
+
+        yield say
 
 
-def print_or_write(target: str, text: str) -> None:
-    """Text that ends without a newline, to stdout where the target is a dash. Raises OutputError."""
+def print_or_write(target: str, text: str, *, is_data: bool = False) -> None:
+    """Text that ends without a newline, to stdout where the target is a dash. Raises OutputError.
+
+    is_data: a format that says its own encoding, which is UTF-8 whatever the terminal's is.
+    """
+    line = text + "\n"
     if target == STDOUT:
-        sys.stdout.buffer.write(as_bytes(text + "\n"))
+        sys.stdout.buffer.write(as_bytes(line) if is_data else encoded_for(sys.stdout, line))
         sys.stdout.buffer.flush()
     else:
-        write_file(Path(target), as_bytes(text + "\n"))
+        write_file(Path(target), as_bytes(line))
 
 
 def note_written(notes: Console, path: Path) -> None:

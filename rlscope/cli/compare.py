@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, JsonTo, note_written, print_or_write, progress_on
+from rlscope.cli.app import STDOUT, JsonTo, checked_output, note_written, print_or_write, progress_on
 
 
 class ComparisonFormat(StrEnum):
@@ -26,9 +26,14 @@ def compare(
     ],
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="The runs to compare, in the same forms.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", show_default="none", help="The HTML page with paired charts.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", show_default="none", callback=checked_output, help="The HTML page with paired charts."
+        ),
     ] = None,
-    png: Annotated[Path | None, typer.Option("--png", metavar="FILE", help="A PNG of the first pair.")] = None,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="FILE", callback=checked_output, help="A PNG of the first pair.")
+    ] = None,
     json_to: JsonTo = None,
     comparison_format: Annotated[
         ComparisonFormat,
@@ -43,15 +48,23 @@ def compare(
     notes = Console(stderr=True)
     with progress_on(notes) as progress:
         comparison = rlscope.compare(baseline, *runs, progress=progress)
-        progress("drawing")
-        written = [comparison.to_html(output)] if output is not None else []
-        written += [comparison.to_png(png)] if png is not None else []
     if json_to is not None:
         print_or_write(json_to, comparison.to_json())
     if comparison_format is ComparisonFormat.TEXT:
         print_comparison(comparison.result, notes if json_to == STDOUT else Console())
     else:
         is_json = comparison_format is ComparisonFormat.JSON
-        print(comparison.to_json() if is_json else comparison.to_markdown())
-    for path in written:
-        note_written(notes, path)
+        print_or_write(STDOUT, comparison.to_json() if is_json else comparison.to_markdown())
+    _draw(comparison, output, png, notes)
+
+
+def _draw(comparison: rlscope.Comparison, page: Path | None, png: Path | None, notes: Console) -> None:
+    """Last, because it takes longest."""
+    if page is not None:
+        with progress_on(notes, "drawing the page"):
+            comparison.to_html(page)
+        note_written(notes, page)
+    if png is not None:
+        with progress_on(notes, "drawing the picture"):
+            comparison.to_png(png)
+        note_written(notes, png)

@@ -8,8 +8,6 @@ from rich.padding import Padding
 
 import rlscope
 from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, RunPath, UtcOffset, With, Year, progress_on
-from rlscope.importers.options import import_options
-from rlscope.importers.recognise import also_recognised
 
 
 def doctor(
@@ -24,6 +22,8 @@ def doctor(
     gpu_owner: GpuOwner = None,
 ) -> None:
     """Say what is there of a run, what each missing piece would add, and the line, flag or file that brings it."""
+    from rlscope.importers.options import import_options
+
     options = import_options(
         framework, gpus, gpus_per_engine, utc_offset, year, gpu_owner or (), with_files or (), engine_log or ()
     )
@@ -40,6 +40,8 @@ def doctor(
 
 
 def _print_neighbours(out: Console, path: Path, given: set[Path]) -> None:
+    from rlscope.importers.recognise import also_recognised
+
     others = also_recognised(path, given)
     if others:
         out.print("\n[bold]Beside it[/], perhaps of the same run:", highlight=False)

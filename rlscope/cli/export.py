@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import RunFolder, note_written, progress_on
+from rlscope.cli.app import RunFolder, checked_output, note_written, progress_on
 
 MAX_MB = 500
 """The default of `rlscope.exports.perfetto`, for the help."""
@@ -16,7 +16,13 @@ MAX_MB = 500
 def export(
     run_dir: RunFolder,
     perfetto: Annotated[
-        Path, typer.Option("--perfetto", metavar="FILE", help="Write a Perfetto trace; open it at ui.perfetto.dev.")
+        Path,
+        typer.Option(
+            "--perfetto",
+            metavar="FILE",
+            callback=checked_output,
+            help="Write a Perfetto trace; open it at ui.perfetto.dev.",
+        ),
     ],
     from_s: Annotated[
         float | None, typer.Option("--from", metavar="S", help="Start, in seconds since the run started.")

@@ -8,8 +8,6 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from rlscope.cli.app import As, EngineLog, GpuOwner, Gpus, GpusPerEngine, UtcOffset, Year, note_written
-from rlscope.importers.join import import_run
-from rlscope.importers.options import import_options
 
 
 def import_(
@@ -26,6 +24,9 @@ def import_(
     gpu_owner: GpuOwner = None,
 ) -> None:
     """Write a run folder from the logs and metrics that a framework left; every command takes it."""
+    from rlscope.importers.join import import_run
+    from rlscope.importers.options import import_options
+
     if len(paths) < 2:
         raise typer.BadParameter("give the file or folder to import, then the run folder to write")
     first, *others, run_dir = paths

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import STDOUT, JsonTo, print_or_write
+from rlscope.cli.app import STDOUT, JsonTo, print_or_write, progress_on
 from rlscope.errors import ArgumentError
 
 
@@ -30,7 +30,7 @@ def plan(
 ) -> None:
     """Recommend the layout to start a run with, from its model, GPUs, lengths and batch."""
     from rlscope.planning.schema import EXAMPLE
-    from rlscope.reports.terminal.model import print_plan
+    from rlscope.reports.terminal.predictions import print_plan
 
     if example == (plan_toml is not None):
         raise typer.BadParameter("give a PLAN.toml, or --example to print one")
@@ -39,7 +39,7 @@ def plan(
         return
     notes = Console(stderr=True)
     try:
-        with notes.status("sweeping the layouts"):
+        with progress_on(notes, "sweeping the layouts"):
             answer = rlscope.plan(plan_toml, max_staleness, layout=layout, running=running)
     except ArgumentError as error:
         raise typer.BadParameter(str(error)) from error

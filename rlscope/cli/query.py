@@ -1,46 +1,71 @@
 """`rlscope query` and `rlscope queries`: one question, or ad-hoc SQL."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 import rlscope
-from rlscope.cli.app import RunFolder
-from rlscope.trace.adhoc import TableFormat, parse_arguments, read_sql, write_table
-from rlscope.trace.questions import questions
+from rlscope.cli.app import STDIN, RunFolder, checked_output
+
+
+class TableFormat(StrEnum):
+    """How a table is written."""
+
+    TEXT = "text"
+    CSV = "csv"
+    JSON = "json"
+    PARQUET = "parquet"
+
+
+def _there(file: Path | None) -> Path | None:
+    if file is not None and str(file) != STDIN and not file.is_file():
+        raise typer.BadParameter(f"no file {str(file)!r}")
+    return file
 
 
 def query(
     run_dir: RunFolder,
-    name: Annotated[str | None, typer.Argument(help="A question; `rlscope queries` lists them.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME|SQL", help="A question; `rlscope queries` lists them. Or one SELECT, quoted."),
+    ] = None,
     file: Annotated[
         Path | None,
-        typer.Option("-f", "--file", exists=True, dir_okay=False, help="A file with one SELECT instead."),
+        typer.Option("-f", "--file", metavar="FILE|-", callback=_there, help="A file with one SELECT; - is stdin."),
     ] = None,
     table_format: Annotated[TableFormat, typer.Option("--format", help="Output format.")] = TableFormat.TEXT,
-    output: Annotated[Path | None, typer.Option("-o", "--output", show_default="stdout", help="Output file.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", show_default="stdout", callback=checked_output, help="Output file."),
+    ] = None,
     timeout_s: Annotated[
-        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long the SELECT of -f may run.")
+        float, typer.Option("--timeout", min=0.1, metavar="SECONDS", help="How long your SELECT may run.")
     ] = 60.0,
     memory_mb: Annotated[
-        int, typer.Option("--max-memory-mb", min=50, help="How much memory the SELECT of -f may take.")
+        int, typer.Option("--max-memory-mb", min=50, help="How much memory your SELECT may take.")
     ] = 1000,
     arguments: Annotated[
         list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="An argument of the question. Repeatable.")
     ] = None,
 ) -> None:
     """Print the answer to one question, or to ad-hoc SQL, over the tables of a run."""
+    from rlscope.trace.adhoc import is_sql, own_sql, parse_arguments, write_table
+
     if (name is None) == (file is None):
-        raise typer.BadParameter("give the NAME of a question, or -f with a file of SQL")
+        raise typer.BadParameter("give the NAME of a question, a SELECT in quotes, or -f with a file of SQL")
     given = parse_arguments(arguments or [])
-    sql = None if file is None else read_sql(file, given)
+    typed = name if name is not None and is_sql(name) else file
+    sql = None if typed is None else own_sql(typed, given)
     with rlscope.open(run_dir) as run:
         frame = run.query(name or "", **given) if sql is None else run.sql(sql, time_s=timeout_s, memory_mb=memory_mb)
-    write_table(frame, table_format, output)
+    write_table(frame, table_format.value, output)
 
 
 def queries() -> None:
     """List all questions, each with what it answers."""
+    from rlscope.trace.questions import questions
+
     for question in questions().values():
         print(f"{question.name:26} {question.question}")

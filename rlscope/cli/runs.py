@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import rlscope
-from rlscope.cli.app import note_written, progress_on
+from rlscope.cli.app import STDOUT, checked_output, note_written, print_or_write, progress_on
 
 
 class ListFormat(StrEnum):
@@ -32,15 +32,18 @@ def list_(
         ),
     ] = None,
     list_format: Annotated[ListFormat, typer.Option("--format", help="What to print.")] = ListFormat.TEXT,
-    output: Annotated[Path | None, typer.Option("-o", "--output", show_default="none", help="An HTML page.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", show_default="none", callback=checked_output, help="An HTML page."),
+    ] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Analyse every run again.")] = False,
 ) -> None:
     """List the runs below a folder: date, layout, rate, bottleneck, staleness, cost and alerts."""
     notes = Console(stderr=True)
-    with progress_on(notes) as progress:
+    with progress_on(notes, "looking for runs") as progress:
         runs = rlscope.list_runs(
             folder, sort=sort, reverse=reverse, filters=filters or (), cache=not no_cache, progress=progress
         )
-    print(runs.to_text(list_format.value))
+    print_or_write(STDOUT, runs.to_text(list_format.value), is_data=list_format is ListFormat.CSV)
     if output is not None:
         note_written(notes, runs.to_html(output))

@@ -31,7 +31,10 @@ def watch(
     interval: Annotated[str, typer.Option("--interval", help="How often to look, as 5s or 1m.")] = "5s",
     fail_on: FailOnOption = FailOn.CRITICAL,
     plain: Annotated[
-        bool, typer.Option("--plain", help="Print lines instead of a live screen, even on a terminal.")
+        bool,
+        typer.Option(
+            "--plain", help="Print a line at each look instead of a screen; without a terminal, one line a minute."
+        ),
     ] = False,
 ) -> None:
     """Follow a run while it is written: show its state and send alerts as rules fire.
@@ -52,7 +55,7 @@ def watch(
     def note(text: str) -> None:
         notes.print(for_terminal(f"rlscope: {text}"))
 
-    with _interruptions() as count, _display(plain or not sys.stdout.isatty()) as show:
+    with _interruptions() as count, _display(plain) as show:
         outcome = watch_run(run_dir, rules, state, interval_s, show, count, note)
     if outcome.untold:
         note(f"{outcome.untold} {'alert' if outcome.untold == 1 else 'alerts'} could not be delivered")
@@ -74,12 +77,12 @@ def _interruptions() -> Generator[Callable[[], int]]:
 
 
 @contextmanager
-def _display(as_lines: bool) -> Generator[Show]:
+def _display(plain: bool) -> Generator[Show]:
     """What shows a look: lines, or a screen that is drawn anew."""
-    if as_lines:
+    if plain or not sys.stdout.isatty():
         from rlscope.reports.text.watch import Lines
 
-        yield Lines(lambda line: print(line, flush=True)).show
+        yield Lines(lambda line: print(line, flush=True), each_look=plain).show
         return
     from rlscope.reports.terminal.watch import screen
 

@@ -56,7 +56,7 @@ def what_if(
     json_to: JsonTo = None,
 ) -> None:
     """Predict the run with something changed, and list what it is most sensitive to."""
-    from rlscope.reports.terminal.model import print_what_if
+    from rlscope.reports.terminal.predictions import print_what_if
 
     notes = Console(stderr=True)
     try:

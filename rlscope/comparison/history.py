@@ -205,7 +205,7 @@ def _entry(run: Path, path: str, *, use_cache: bool) -> RunEntry:
 
 
 def cache_folder() -> Path:
-    """Where entries are kept."""
+    """Where entries are kept; other things that can be made again have their place beside it."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     return base / "rlscope" / "runs"

@@ -8,16 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from weakref import finalize
 
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
-from rlscope.importers.importer import Progress
-from rlscope.importers.recognise import Recognised, recognise
-from rlscope.importers.steps import tells_samplers, tells_trainer
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
 from rlscope.trace.remote import fetch_run, is_remote, shown_address
+
+if TYPE_CHECKING:
+    # The importers are slow to import, and a run folder needs none of them.
+    from rlscope.importers.importer import Progress
+    from rlscope.importers.recognise import Recognised
 
 NO_OPTIONS: Final = ImportOptions()
 RELATIVE_ORIGIN_NS: Final = 946_684_800 * 10**9
@@ -47,7 +49,7 @@ def no_words(_words: str) -> None:
     """Progress in words that is not shown."""
 
 
-def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> Progress:
+def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
     """Progress in words, such as "reading run.log: 40%"."""
     total = sum(path.stat().st_size for path in paths if path.is_file())
     read, shown, name = 0, -1, paths[0].name
@@ -92,12 +94,15 @@ def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str
 
 
 def import_run(
-    path: Path, folder: Path, options: ImportOptions = NO_OPTIONS, progress: Progress = no_progress
+    path: Path, folder: Path, options: ImportOptions = NO_OPTIONS, progress: "Progress" = no_progress
 ) -> Imported:
     """Import a log or metrics file, with what the options add to it, into an empty folder.
 
     Raises ImportFileError for a file that no importer knows or that holds no step, OutputError.
     """
+    from rlscope.importers.recognise import recognise
+    from rlscope.importers.steps import tells_samplers
+
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise OutputError.of(
             folder, found="something already there", expected="a new or an empty folder", next_step="Name another."
@@ -128,8 +133,10 @@ def import_run(
     return target.finish(first.importer.name, ", ".join(eras) or None)
 
 
-def _refuse_same_steps(files: Sequence[Recognised]) -> None:
+def _refuse_same_steps(files: "Sequence[Recognised]") -> None:
     """Two logs of one trainer would count each of its steps twice."""
+    from rlscope.importers.steps import tells_trainer
+
     same = [each.source.path for each in files if not each.importer.is_companion and tells_trainer(each.source)]
     if len(same) > 1:
         raise ImportFileError.of(
@@ -140,8 +147,10 @@ def _refuse_same_steps(files: Sequence[Recognised]) -> None:
         )
 
 
-def _joined(path: Path, framework: str | None) -> Recognised:
+def _joined(path: Path, framework: str | None) -> "Recognised":
     """What a further file is: of the same framework where it could be several things."""
+    from rlscope.importers.recognise import recognise
+
     try:
         return recognise(path)
     except ImportFileError:
@@ -150,8 +159,10 @@ def _joined(path: Path, framework: str | None) -> Recognised:
         return recognise(path, framework)
 
 
-def _rank(each: Recognised) -> int:
+def _rank(each: "Recognised") -> int:
     """The trainer's metrics first, then other files, then what only adds to them."""
+    from rlscope.importers.steps import tells_trainer
+
     if each.importer.is_companion:
         return 2
     return 0 if tells_trainer(each.source) else 1

@@ -1,21 +1,22 @@
-"""One question to an open run by name, the file of ad-hoc SQL, and a table as text, CSV, JSON or Parquet."""
+"""One question to an open run by name, ad-hoc SQL of a file, and a table as text, CSV, JSON or Parquet."""
 
-import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import polars as pl
 
-from rlscope.errors import OutputError, QueryError
-from rlscope.text_out import as_bytes, escaped_json, for_csv, one_line
+from rlscope.errors import QueryError
+from rlscope.text_out import as_bytes, encoded_for, escaped_json, for_csv, one_line, write_file
 from rlscope.trace.query import Argument, ask, standard_arguments
 from rlscope.trace.questions import Question, find_question, questions
 from rlscope.trace.store import OpenRun
 
 NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
+TableFormat = Literal["text", "csv", "json", "parquet"]
+"""How a table is written."""
+STDIN: Final = Path("-")
 _AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bins"})
 """Lengths and counts, which questions divide by."""
 
@@ -29,24 +30,37 @@ def answer(run: OpenRun, name: str, arguments: Mapping[str, Argument] = NO_ARGUM
     return ask(run, name, standard_arguments(run) | dict(arguments))
 
 
-def read_sql(file: Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> str:
-    """The text of a file of SQL, which takes no arguments. Raises QueryError."""
+def own_sql(given: str | Path, arguments: Mapping[str, Argument] = NO_ARGUMENTS) -> str:
+    """SQL as it was typed, or of a file, `-` being standard input. It takes no arguments. Raises QueryError."""
     if arguments:
         raise QueryError.of(
-            "--arg with -f",
+            "--arg with SQL" if isinstance(given, str) else "--arg with -f",
             found="arguments " + ", ".join(arguments),
             expected="none: only the questions of `rlscope queries` have arguments",
-            next_step="Write the values into the file.",
+            next_step="Write the values into the SQL.",
         )
     try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        return _read(given)
+    except (OSError, UnicodeError) as error:
+        names = {STDIN: "standard input"}
         raise QueryError.of(
-            file,
+            "the SELECT of the command line" if isinstance(given, str) else names.get(given, given),
             found=f"what is not readable as text ({error})",
             expected="a SELECT as UTF-8 text",
-            next_step="Save the file as UTF-8.",
+            next_step="Save it as UTF-8.",
         ) from error
+
+
+def _read(given: str | Path) -> str:
+    if isinstance(given, str):
+        # Python reads arguments by the locale: in one of ASCII, what is beyond it is still in them, as bytes.
+        return given.encode("utf-8", "surrogateescape").decode("utf-8")
+    return (sys.stdin.buffer.read() if given == STDIN else given.read_bytes()).decode("utf-8")
+
+
+def is_sql(text: str) -> bool:
+    """Whether it is SQL and not the name of a question, which has no blanks."""
+    return len(text.split()) > 1
 
 
 def parse_arguments(pairs: Sequence[str]) -> dict[str, Argument]:
@@ -99,66 +113,27 @@ def _typed(value: str) -> Argument:
         return value
 
 
-class TableFormat(StrEnum):
-    """How a table is written."""
-
-    TEXT = "text"
-    CSV = "csv"
-    JSON = "json"
-    PARQUET = "parquet"
-
-
 def write_table(frame: pl.DataFrame, table_format: TableFormat, output: Path | None) -> None:
     """Write the whole frame; stdout when output is None. Raises OutputError."""
     content = _encoded(frame, table_format)
     if output is not None:
         write_file(output, content)
         return
-    sys.stdout.buffer.write(content)
+    # A table for people is in the encoding of the terminal; data is always in that of its format.
+    is_text = table_format == "text"
+    sys.stdout.buffer.write(encoded_for(sys.stdout, content.decode("utf-8")) if is_text else content)
     sys.stdout.buffer.flush()
-
-
-def write_file(path: Path, content: bytes) -> Path:
-    """Write a file and return its path. Raises OutputError where that is not possible.
-
-    It is written beside its name and takes its place whole: a link of that name is replaced, not followed. Only a
-    device or a pipe is written to.
-    """
-    try:
-        if path.exists() and not path.is_file() and not path.is_dir():
-            path.write_bytes(content)
-        else:
-            _put(path, content)
-    except OSError as error:
-        raise OutputError.of(
-            path,
-            found=error.strerror or str(error),
-            expected="a file that can be written",
-            next_step="Name another one.",
-        ) from error
-    return path
-
-
-def _put(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(content)
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def _encoded(frame: pl.DataFrame, table_format: TableFormat) -> bytes:
     match table_format:
-        case TableFormat.TEXT:
+        case "text":
             return as_bytes(_text(_safe(frame, one_line)))
-        case TableFormat.CSV:
+        case "csv":
             return as_bytes(_safe(_flat(frame), for_csv).write_csv())
-        case TableFormat.JSON:
+        case "json":
             return as_bytes(escaped_json(frame.write_json()) + "\n")
-        case TableFormat.PARQUET:
+        case "parquet":
             from io import BytesIO
 
             buffer = BytesIO()

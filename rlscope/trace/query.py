@@ -32,6 +32,10 @@ _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
 _OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
 """A question that DuckDB refuses before it reads a row; what it says later is about the rows."""
 _PYTHON_TYPES: Final[Mapping[str, type]] = {"BIGINT": int, "BOOLEAN": bool, "DOUBLE": float, "VARCHAR": str}
+_CHECK: Final = "EXPLAIN "
+"""Put before a SELECT, it says what is wrong with it, and runs nothing."""
+_SHOWN_SQL: Final = 60
+"""Characters of a statement in a message."""
 _ONLY_READS: Final = "EXPLAIN FROM query($sql)"
 """Refused for a SELECT whose WITH clause writes (DuckDB allows COPY there): inside query() it must not."""
 _NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
@@ -180,6 +184,7 @@ def ask_own(run: OpenRun, sql: str, limits: SqlLimits = _LIMITS) -> pl.DataFrame
     Raises QueryError for anything else, for SQL that DuckDB refuses, and for one that passes its limits.
     """
     try:
+        sql.encode("utf-8")
         connection = run.locked.open(limits)
         return limited(connection, lambda: _own_answer(connection, sql, limits), limits)
     except duckdb.OutOfMemoryException as error:
@@ -194,13 +199,16 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
     kinds = _statement_kinds(connection, selected)
     if kinds != [StatementType.SELECT]:
         raise QueryError.of(
-            "ad-hoc SQL",
+            f"ad-hoc SQL {_shortened(sql)!r}",
             found=", ".join(kind.name for kind in kinds) or "nothing",
             expected="one SELECT",
             next_step="`rlscope queries` lists the questions there are; their files show the tables.",
         )
-    connection.execute("EXPLAIN " + selected)
-    connection.execute(_ONLY_READS, {"sql": selected})
+    try:
+        connection.execute(_CHECK + selected)
+        connection.execute(_ONLY_READS, {"sql": selected})
+    except duckdb.Error as error:
+        raise QueryError(f"SQL error: {_as_typed(str(error), sql[: len(sql) - len(selected)])}") from error
     reader = connection.sql(sql).to_arrow_reader(_ROWS_OF_A_BATCH)
     batches: list[pa.RecordBatch] = []
     held_bytes = 0
@@ -212,6 +220,21 @@ def _own_answer(connection: DuckDBPyConnection, sql: str, limits: SqlLimits) -> 
                 raise too_large(limits)
     answer = pl.from_arrow(pa.Table.from_batches(batches, reader.schema))
     return answer if isinstance(answer, pl.DataFrame) else answer.to_frame()
+
+
+def _as_typed(message: str, typed: str) -> str:
+    """DuckDB's message with the line that it quotes as the user typed it; typed is what stood before the SELECT."""
+    before, quoted, after = message.partition(f"LINE 1: {_CHECK}")
+    if not quoted or "\n" in typed:
+        return message
+    line, newline, mark = after.partition("\n")
+    moved = mark[len(_CHECK) - len(typed) :] if len(typed) <= len(_CHECK) else " " * (len(typed) - len(_CHECK)) + mark
+    return f"{before}LINE 1: {typed}{line}{newline}{moved}"
+
+
+def _shortened(sql: str) -> str:
+    line = " ".join(sql.split())
+    return line if len(line) <= _SHOWN_SQL else f"{line[:_SHOWN_SQL]}..."
 
 
 def _statement_kinds(connection: DuckDBPyConnection, sql: str) -> list[StatementType]:

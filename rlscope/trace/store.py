@@ -1,7 +1,8 @@
 """Opens a run folder as one DuckDB connection with the tables of the contract, and lists what was left out.
 
 Nothing else opens files or connections. The tables are views over the Parquet files that were in the folder when it was
-opened, so a run that is still being written can be analysed. `workers` has one row per worker file.
+opened, so a run that is still being written can be analysed; small ones are read into memory once. `workers` has one
+row per worker file.
 """
 
 import tempfile
@@ -49,6 +50,10 @@ MEMORY_LIMIT: Final = "1200MB"
 LEAST_SPILL_BYTES: Final = 2 * 10**9
 SPILL_RATIO: Final = 40
 """What DuckDB may write to temporary files, as a multiple of the stored bytes: rows unpack to several times those."""
+SMALL_ROWS: Final = 100_000
+"""Rows of a table that is kept in memory instead of being read from its files by each question."""
+SMALL_BYTES: Final = 4 * 10**6
+"""Its most bytes on disk."""
 
 WORKERS: Final = pa.schema(
     [
@@ -261,7 +266,7 @@ class _Rows(NamedTuple):
     counts: dict[str, int]
     gaps: dict[str, tuple[str, ...]]
     kept: tuple[str, ...]
-    """Tables that are no views: what was stored twice was taken out of them."""
+    """Tables that are no views: small ones, and those out of which was taken what was stored twice."""
 
 
 def _create_tables(
@@ -286,6 +291,7 @@ def _create_tables(
             checked = check_rows(_contract_rows(stored, empty, files), table, files, window, table in unsure)
             if checked.is_distinct:
                 checked.rows.create(table)
+            if checked.is_distinct or _is_kept(checked.rows, table, files):
                 result = result._replace(kept=(*result.kept, table))
             else:
                 checked.rows.create_view(table)
@@ -335,6 +341,20 @@ def _correct_clocks(
         return correct_tables(connection, workers, found, kept)
     except duckdb.Error as error:
         raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+
+
+def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
+    """Keep a small table in memory; a view of it would be read from its files and cast anew by each question.
+
+    False where it is not small, or cannot be read or held: the question that needs it says so.
+    """
+    if files.rows > SMALL_ROWS or sum(file.footer.bytes for file in files.files) > SMALL_BYTES:
+        return False
+    try:
+        rows.create(table)
+    except duckdb.Error:
+        return False
+    return True
 
 
 def _contract_rows(stored: DuckDBPyRelation, empty: DuckDBPyRelation, files: TableFiles) -> DuckDBPyRelation:

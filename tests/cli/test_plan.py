@@ -16,7 +16,7 @@ from rlscope.model.forecast.plan import PlanResult
 from rlscope.planning.build import plan_ahead
 from rlscope.planning.schema import EXAMPLE, PlanFile
 from rlscope.reports.documents.plan import plan_document
-from rlscope.reports.terminal.model import print_plan
+from rlscope.reports.terminal.predictions import print_plan
 from rlscope.reports.text.plan import assumption_lines, why
 from tests.planning.small_plan import SMALL_PLAN
 

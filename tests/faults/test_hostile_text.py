@@ -15,7 +15,7 @@ import rlscope
 from rlscope.errors import RlscopeError
 from rlscope.reports.page.html import render
 from rlscope.text_out import as_json, for_csv, for_github, for_markdown, for_terminal, for_xml, one_line
-from rlscope.trace.adhoc import TableFormat, write_table
+from rlscope.trace.adhoc import write_table
 from tests.faults.mutations import HOSTILE_TEXTS
 from tests.trace_folder import activity, delivery_row, engine_row, queue_row, sample_row, train_row, worker, write_run
 
@@ -166,7 +166,7 @@ def test_a_cell_that_a_spreadsheet_would_run_is_text(tmp_path: Path) -> None:
     import polars as pl
 
     frame = pl.DataFrame({"=1+1": ["=HYPERLINK(1)", "+1", "-1", "@x", "plain"], "number": [-1, 2, 3, 4, 5]})
-    write_table(frame, TableFormat.CSV, tmp_path / "out.csv")
+    write_table(frame, "csv", tmp_path / "out.csv")
     rows = list(csv.reader(io.StringIO((tmp_path / "out.csv").read_text())))
     assert rows[0] == ["'=1+1", "number"]
     assert [row[0] for row in rows[1:]] == ["'=HYPERLINK(1)", "'+1", "'-1", "'@x", "plain"]
@@ -174,7 +174,7 @@ def test_a_cell_that_a_spreadsheet_would_run_is_text(tmp_path: Path) -> None:
 
 
 def test_a_link_of_the_reports_name_is_replaced_and_not_followed(tmp_path: Path) -> None:
-    from rlscope.trace.adhoc import write_file
+    from rlscope.text_out import write_file
 
     target = tmp_path / "precious"
     target.write_text("keep me")

@@ -422,3 +422,23 @@ def test_nothing_is_written_into_the_run_folder(tmp_path: Path) -> None:
     before = sorted(path for path in tmp_path.rglob("*"))
     analyze(tmp_path)
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("most_rows", "kept"), [(2, {"train_steps"}), (1, set())])
+def test_a_small_table_is_kept_in_memory_and_gives_the_same_answers(
+    most_rows: int, kept: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rlscope.trace.store.SMALL_ROWS", most_rows)
+    folder = write_run(
+        tmp_path,
+        [worker("t0", "trainer", 0, 10 * SECOND)],
+        train_steps=[train_row("t0", step * SECOND, step * SECOND + 1, step) for step in (1, 2)],
+    )
+    with open_run(folder) as run:
+        tables = {name for (name,) in run.connection.execute("SELECT table_name FROM duckdb_tables()").fetchall()}
+        assert tables & set(TABLES) == kept
+        assert ask_own(run, "SELECT step FROM train_steps ORDER BY step")["step"].to_list() == [1, 2]
+        assert ask(run, "training_steps")["step"].to_list() == [1, 2]
+    monkeypatch.setattr("rlscope.trace.store.SMALL_BYTES", 1)
+    with open_run(folder) as run:
+        assert ask(run, "training_steps")["step"].to_list() == [1, 2]

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import polars as pl
 
@@ -10,7 +10,9 @@ from rlscope.alerts.buckets import Family
 from rlscope.alerts.live.workers import LiveWorkers
 from rlscope.alerts.metrics import BY_NAME
 from rlscope.alerts.series import Timeline
-from rlscope.analysis.result import Alert, TokenStaleness
+from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
+from rlscope.analysis.interval import Interval
+from rlscope.analysis.result import Alert, TokenStaleness, Verdict
 from rlscope.analysis.staleness import weighted_quantile
 
 
@@ -42,6 +44,11 @@ class LiveFacts:
     steps: int
     """Optimizer steps so far, of the trainer that recorded the most."""
     last_step_end_ns: int | None
+    """Of the latest step in the files."""
+    newest_ns: int | None
+    """The end of the newest row of any worker, to which ages are measured: files are written seconds apart."""
+    verdict: Verdict | None
+    """What limits the run, without the model; None before the first tick."""
     sides: tuple[SideState, ...]
     running_per_engine: float | None
     waiting_requests: float | None
@@ -76,18 +83,30 @@ SILENT_NS: Final = 15_000_000_000
 """Seven missed flushes at the usual interval of two seconds."""
 
 
-SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tokens", "steps"})
+_TEXTS: Final = dict.fromkeys(("role", "state", "reason"), pl.String)
+_NO_STATES: Final = pl.DataFrame(schema={**_TEXTS, "bucket_start_ns": pl.Int64, "gpu_s": pl.Float64})
+SHOWN: Final[frozenset[Family]] = frozenset({"states", "engines", "queues", "tokens", "steps", "outcomes"})
 """The families of rows that the facts need."""
 
 
-def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: int, now_ns: int) -> LiveFacts:
+class Steps(NamedTuple):
+    """The optimizer steps of the trainer that recorded the most."""
+
+    number: int
+    last_end_ns: int | None
+
+
+def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: Steps, now_ns: int) -> LiveFacts:
     """The facts of a timeline that covers the last SHOWN_NS, or all of a shorter run."""
+    sides = _sides(timeline, workers)
     return LiveFacts(
         run_id=run_id,
         started_ns=timeline.start_ns,
-        steps=steps,
-        last_step_end_ns=timeline.step_ends_ns[-1] if timeline.step_ends_ns else None,
-        sides=_sides(timeline, workers),
+        steps=steps.number,
+        last_step_end_ns=steps.last_end_ns,
+        newest_ns=max(workers.last_row_ns.values(), default=None),
+        verdict=_verdict(timeline, sum(side.gpu_count for side in sides), steps.number),
+        sides=sides,
         running_per_engine=_value(timeline, "running.per_engine"),
         waiting_requests=_value(timeline, "waiting.requests"),
         kv_used_ratio=_value(timeline, "kv.used_ratio"),
@@ -96,6 +115,26 @@ def facts_of(run_id: str, timeline: Timeline, workers: LiveWorkers, steps: int, 
         trained_tokens_per_s=_value(timeline, "throughput.trained_tokens_per_s"),
         silent_workers=_silent(workers, now_ns),
     )
+
+
+class _Recorded(NamedTuple):
+    n_gpus: int
+    steps: int
+
+
+def _verdict(timeline: Timeline, n_gpus: int, steps: int) -> Verdict | None:
+    """The verdict over these buckets, from the end of the first step on."""
+    if not timeline.buckets:
+        return None
+    ticks = timeline.ticks
+    first_ns, end_ns = (ticks.at_ns(timeline.first_bucket + place) for place in (0, timeline.buckets))
+    interval = Interval(max([first_ns, *timeline.step_ends_ns[:1]]), end_ns)
+    rows = timeline.rows("states")
+    states = _NO_STATES if rows.is_empty() else rows.with_columns(gpu_s=pl.col("gpu_ns") / 1e9)
+    outcomes = timeline.rows("outcomes")
+    dropped = 0.0 if outcomes.is_empty() else dropped_ratio(outcomes)
+    losses = measure_losses(states, ticks.interval_ns, interval, dropped)
+    return judge(_Recorded(n_gpus, steps), states, ticks.interval_ns, interval, losses)
 
 
 def _value(timeline: Timeline, metric: str) -> float | None:

@@ -104,6 +104,8 @@ class LiveFiles:
         self._window: Window | None = None
         self.last_ns: dict[str, int] = {}
         """The end of each worker's latest row."""
+        self.step_end_ns: int | None = None
+        """The end of the latest train step."""
         self.stored_rows = 0
         self.skipped: list[str] = []
         """Files that stayed unreadable, each with the reason."""
@@ -254,6 +256,8 @@ class LiveFiles:
             self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
             return None
         first_ns, last_ns = moments
+        if table == "train_steps":
+            self.step_end_ns = max(last_ns, self.step_end_ns or last_ns)
         if table in _TELL_ENDS:
             self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
         numbers = FileNumbers(worker_id, piece.first, piece.last)

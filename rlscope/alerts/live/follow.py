@@ -18,7 +18,7 @@ from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns
-from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, facts_of
+from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, Steps, facts_of
 from rlscope.alerts.live.files import LiveFiles, NewFile
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
 from rlscope.alerts.live.workers import LiveWorkers
@@ -235,7 +235,8 @@ class LiveRun:
         if ticks is not None:
             shown = max(1, SHOWN_NS // ticks.interval_ns)
             timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
-            facts = facts_of(manifest.run_id, timeline, workers, self._files.most_rows("train_steps"), now_ns)
+            steps = Steps(self._files.most_rows("train_steps"), self._files.step_end_ns)
+            facts = facts_of(manifest.run_id, timeline, workers, steps, now_ns)
         faulty = (f"skipped {file.path}: {file.why}" for file in self._faulty)
         ended = workers.has_ended(now_ns, self._grace_ns) and (
             workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)

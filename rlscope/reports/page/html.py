@@ -9,7 +9,9 @@ and the charts of the page are there by name.
 import base64
 import hashlib
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cache, partial
 from importlib import metadata
@@ -20,6 +22,8 @@ from markupsafe import Markup
 
 from rlscope import format as fmt
 from rlscope.analysis.result import AnalysisResult
+from rlscope.comparison.history import cache_folder
+from rlscope.errors import OutputError
 from rlscope.reports.charts.encoding import Chart, shown_from_s, standalone
 from rlscope.reports.page.figure import WIDTH_PX, Drawn, still
 from rlscope.reports.page.templating import CHART_CONFIG, asset, filled
@@ -32,6 +36,7 @@ from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import Brief, Fact, brief_of
 from rlscope.reports.text.origin import start_words
 from rlscope.reports.text.states import STATES, State
+from rlscope.text_out import write_file
 
 PAGE_MAX_BYTES: Final = 3_000_000
 
@@ -259,10 +264,26 @@ def page_scripts(names: tuple[str, ...] = SCRIPTS) -> tuple[Markup, ...]:
 
     Line ends are normalised, because a parser does that before hashing.
     """
-    # The stub has the argument without its default.
-    bundle = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
-    texts = (bundle, *(asset(name) for name in names))
+    texts = (_bundle(), *(asset(name) for name in names))
     return tuple(Markup(text.replace("\r\n", "\n").replace("\r", "\n")) for text in texts)
+
+
+def _bundle() -> str:
+    """The libraries as one script. Bundling them takes a second, so it is kept in the user's cache, by its version.
+
+    What is kept is taken only if it is whole, and if it belongs to this user: it becomes part of every page.
+    """
+    kept = cache_folder().with_name(f"vega-{metadata.version('vl-convert-python')}.js")
+    with suppress(OSError, ValueError):
+        digest, newline, known = kept.read_bytes().decode().partition("\n")
+        if newline and digest == f"// {_hash(known)}" and kept.stat().st_uid == os.getuid():
+            return known
+    # The stub has the argument without its default.
+    made: str = vl_convert.javascript_bundle()  # pyright: ignore[reportCallIssue]
+    with suppress(OSError, OutputError):
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_file(kept, f"// {_hash(made)}\n{made}".encode())
+    return made
 
 
 def _hash(script: str) -> str:

@@ -22,6 +22,7 @@ from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import COLUMNS
 from rlscope.reports.text.actions import TITLE as ACTIONS_TITLE
 from rlscope.reports.text.brief import brief_of, no_gaps
+from rlscope.reports.text.causes import verdict_label
 from rlscope.reports.text.origin import counted_words
 from rlscope.reports.text.rules import TITLE, fired_rules
 from rlscope.reports.text.states import UNDERFILLED, Kind, role_order, state_label, state_of, unrecorded_sentence
@@ -81,7 +82,7 @@ def _verdict(analysis: AnalysisResult) -> Panel:
         fmt.counted(run.steps, "step", "steps"),
     )
     body.add_row("Run", plain(" · ".join(about)))
-    label = verdict_words.verdict_label(analysis.verdict.bottleneck)
+    label = verdict_label(analysis.verdict.bottleneck)
     return Panel(
         body,
         title=Text(f" {label} ", style="bold"),

@@ -18,7 +18,7 @@ from rlscope.analysis.result import AnalysisResult, LedgerState, Loss, RunFacts
 from rlscope.model.forecast.actions import Action
 from rlscope.model.forecast.holdout import Compared
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import advice
+from rlscope.reports.text import advice, causes
 from rlscope.reports.text import model as model_words
 from rlscope.reports.text import verdict as verdict_words
 from rlscope.reports.text.actions import ActionRow
@@ -133,7 +133,7 @@ def brief_of(analysis: AnalysisResult) -> Brief:
     return Brief(
         run_id=run.run_id,
         about=" · ".join(_about(run, analysis.data_quality.imported)),
-        label=verdict_words.verdict_label(analysis.verdict.bottleneck),
+        label=causes.verdict_label(analysis.verdict.bottleneck),
         alarm=verdict_words.alarm(analysis),
         headline=verdict_words.headline(analysis),
         is_unknown=analysis.verdict.bottleneck == "unknown",
@@ -265,9 +265,9 @@ def _causes(analysis: AnalysisResult) -> list[Cause]:
 
 def _cause(loss: Loss, run: RunFacts) -> Cause:
     return Cause(
-        verdict_words.cause_words(loss),
+        causes.cause_words(loss.cause),
         fmt.gpu_time(loss.gpu_s),
-        f"{fmt.percent(loss.side_share_ratio)} of {verdict_words.side_words(loss)}",
+        f"{fmt.percent(loss.side_share_ratio)} of {causes.side_words(loss.cause)}",
         _money(loss.gpu_s, run),
     )
 

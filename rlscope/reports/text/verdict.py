@@ -2,92 +2,18 @@
 
 import math
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from rlscope import format as fmt
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
 from rlscope.model.forecast.actions import Action, Ranking
 from rlscope.model.forecast.result import ModelResult
-from rlscope.reports.text import actions, advice, findings
+from rlscope.reports.text import actions, advice, causes, findings
 from rlscope.reports.text.origin import next_data, origin_lines
-
-
-class _Words(NamedTuple):
-    label: str
-    headline: str
-    """{share}: the lost share of that side's GPU time."""
-    plain_headline: str
-    """The headline if hardly any GPU time was recorded as lost: a side can be slow without anybody waiting for it."""
-    cause: str
-    """The cause of the loss as a noun phrase."""
-    side: str
-    """The GPU time that the loss is a share of."""
-
 
 # Smaller losses are not listed beside the largest.
 _LEAST_NAMED_RATIO: Final = 0.005
-# Smaller losses make no headline.
-_LEAST_HEADLINE_RATIO: Final = 0.05
-
-_WORDS: Final[Mapping[Bottleneck, _Words]] = {
-    "samplers": _Words(
-        label="Samplers",
-        headline="Trainers wait for samples {share} of the time",
-        plain_headline="Sampling sets the pace of the run",
-        cause="waits for samples",
-        side="trainer GPU time",
-    ),
-    "trainers": _Words(
-        label="Trainers",
-        headline="Samplers lose {share} of their time to waits and dropped samples",
-        plain_headline="Training sets the pace of the run",
-        cause="sampler waits and dropped samples",
-        side="sampler GPU time",
-    ),
-    "lockstep": _Words(
-        label="Lockstep",
-        headline="Sampling and training alternate: waits take {share} of the GPU time",
-        plain_headline="Sampling and training alternate",
-        cause="waits of each side while the other works",
-        side="all GPU time",
-    ),
-    "staleness_cap": _Words(
-        label="Staleness cap",
-        headline="Waits for the staleness cap take {share} of all GPU time",
-        plain_headline="A limit on samples in flight sets the pace of the run",
-        cause="waits for the staleness cap",
-        side="all GPU time",
-    ),
-    "weight_updates": _Words(
-        label="Weight updates",
-        headline="Weight updates take {share} of the GPU time",
-        plain_headline="Weight updates are the largest loss",
-        cause="weight updates",
-        side="all GPU time",
-    ),
-    "environment": _Words(
-        label="Environment",
-        headline="Waiting for the environment takes {share} of the GPU time",
-        plain_headline="Waiting for the environment is the largest loss",
-        cause="waits for the environment",
-        side="all GPU time",
-    ),
-    "balanced": _Words(
-        label="Balanced",
-        headline="No single change that rlscope models brings 5%",
-        plain_headline="Neither side loses more than 10% of its time",
-        cause="no bottleneck",
-        side="GPU time",
-    ),
-    "unknown": _Words(
-        label="No verdict",
-        headline="Not enough data for a verdict",
-        plain_headline="Not enough data for a verdict",
-        cause="unknown causes",
-        side="GPU time",
-    ),
-}
 _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     "samplers": "Speed up sampling: move GPUs from trainers to samplers, or make each engine faster.",
     "trainers": "Make the training step faster, or move GPUs from samplers to trainers.",
@@ -125,23 +51,10 @@ _ALARMS: Final[Mapping[str, str]] = {
 """Findings that make the run's results invalid, and why."""
 
 
-def verdict_label(bottleneck: Bottleneck) -> str:
-    """The verdict as a title."""
-    label = _WORDS[bottleneck].label
-    return label if bottleneck in ("balanced", "unknown") else f"Bottleneck: {label.lower()}"
-
-
 def headline(analysis: AnalysisResult) -> str:
     """The verdict as one short sentence, without a full stop."""
-    verdict = analysis.verdict
-    words, loss = _WORDS[verdict.bottleneck], _main_loss(analysis)
-    if verdict.bottleneck == "balanced":
-        text = words.headline if ranking_of(analysis) else words.plain_headline
-    elif loss is None or loss.side_share_ratio < _LEAST_HEADLINE_RATIO:
-        text = words.plain_headline
-    else:
-        text = words.headline.format(share=fmt.percent(loss.side_share_ratio))
-    tied = [_WORDS[cause].cause for cause in verdict.tied_with]
+    text = causes.headline(analysis.verdict, is_ranked=ranking_of(analysis) is not None)
+    tied = [causes.cause_words(cause) for cause in analysis.verdict.tied_with]
     return f"{text}; removing {' or '.join(tied)} would bring about as much" if tied else text
 
 
@@ -160,10 +73,9 @@ def why(analysis: AnalysisResult) -> str:
     if not losses:
         return f"{stretch(analysis)}, no GPU time was lost to a known cause.{_pace(analysis)}"
     first, *rest = losses
-    words = _WORDS[first.cause]
     text = (
-        f"{stretch(analysis)}, {words.cause} cost {fmt.gpu_time(first.gpu_s)}, "
-        f"{fmt.percent(first.side_share_ratio)} of {words.side}."
+        f"{stretch(analysis)}, {causes.cause_words(first.cause)} cost {fmt.gpu_time(first.gpu_s)}, "
+        f"{fmt.percent(first.side_share_ratio)} of {causes.side_words(first.cause)}."
     )
     others = [_briefly(loss) for loss in rest if loss.side_share_ratio >= _LEAST_NAMED_RATIO]
     return f"{text}{_pace(analysis)} Also lost: {'; '.join(others)}." if others else text + _pace(analysis)
@@ -199,21 +111,11 @@ def margin(analysis: AnalysisResult) -> str:
     rest = [loss for loss in losses if loss.cause != verdict.cause]
     if first is None or not rest:
         return ""
-    second, following = rest[0], _WORDS[rest[0].cause].cause
+    second, following = rest[0], causes.cause_words(rest[0].cause)
     if first.gain_ratio is not None and second.gain_ratio is not None:
         gains = [actions.gain_words(loss.gain_ratio) for loss in (first, second) if loss.gain_ratio is not None]
         return f"Without this bottleneck: {gains[0]} throughput. Without the next cause, {following}: {gains[1]}."
     return f"It cost {fmt.gpu_time(first.gpu_s)}; the next cause, {following}, {fmt.gpu_time(second.gpu_s)}."
-
-
-def cause_words(loss: Loss) -> str:
-    """The cause of a loss, as a noun phrase."""
-    return _WORDS[loss.cause].cause
-
-
-def side_words(loss: Loss) -> str:
-    """The GPU time that the loss is a share of."""
-    return _WORDS[loss.cause].side
 
 
 def alarm(analysis: AnalysisResult) -> str | None:
@@ -246,7 +148,7 @@ def _aside(analysis: AnalysisResult, first: Action) -> str:
     verdict = analysis.verdict
     if verdict.cause is None or first.cause == verdict.cause or first.cause in verdict.tied_with:
         return ""
-    ranking, cause = ranking_of(analysis), _WORDS[verdict.cause].cause
+    ranking, cause = ranking_of(analysis), causes.cause_words(verdict.cause)
     listed = () if ranking is None else ranking.actions
     if any(each.kind != "fix" and each.cause == verdict.cause for each in listed):
         return f"What can be set against {cause} brings less, or is less sure or staler."
@@ -371,14 +273,9 @@ def _sampled_sentence(engine: SampledEngine) -> str:
     )
 
 
-def _main_loss(analysis: AnalysisResult) -> Loss | None:
-    verdict = analysis.verdict
-    return next((loss for loss in verdict.losses if loss.cause == verdict.bottleneck), None)
-
-
 def _briefly(loss: Loss) -> str:
     share = fmt.percent(loss.side_share_ratio)
-    return f"{_WORDS[loss.cause].cause}, {fmt.gpu_time(loss.gpu_s)} ({share} of {_WORDS[loss.cause].side})"
+    return f"{causes.cause_words(loss.cause)}, {fmt.gpu_time(loss.gpu_s)} ({share} of {causes.side_words(loss.cause)})"
 
 
 def stretch(analysis: AnalysisResult) -> str:

@@ -9,6 +9,7 @@ from rlscope.alerts.live.facts import LiveFacts, SideState
 from rlscope.alerts.live.watch import Look
 from rlscope.analysis.result import Alert
 from rlscope.format import printable
+from rlscope.reports.text import causes
 from rlscope.reports.text.states import role_order, state_label
 
 # Often enough to see progress, rarely enough for a log kept for days.
@@ -23,12 +24,14 @@ def fact_rows(facts: LiveFacts, now_ns: int) -> list[tuple[str, str]]:
     if staleness is not None:
         ages = f"mean {fmt.significant(staleness.mean)}, p95 {staleness.p95}, max {fmt.versions(staleness.max)}"
     return [
-        ("steps", _steps(facts, now_ns)),
+        ("verdict", _verdict(facts)),
+        ("steps", _steps(facts)),
         ("trained", fmt.tokens_per_second(facts.trained_tokens_per_s)),
         ("staleness", ages),
         ("batch", _batch(facts)),
         ("KV cache", fmt.percent(facts.kv_used_ratio)),
         ("queue", _of(facts.queue_depth_samples, "samples")),
+        ("newest data", _newest(facts, now_ns)),
     ]
 
 
@@ -77,10 +80,11 @@ def state_words(look: Look) -> str:
 
 
 class Lines:
-    """Prints what changed since the last poll, and a status line once a minute."""
+    """Prints what changed since the last poll, and a status line once a minute, or at each poll."""
 
-    def __init__(self, write: Callable[[str], None]) -> None:
+    def __init__(self, write: Callable[[str], None], *, each_look: bool = False) -> None:
         self._write = write
+        self._status_every_ns = 0 if each_look else _STATUS_EVERY_NS
         self._status_ns: int | None = None
         self._state = ""
         self._firing: frozenset[str] = frozenset()
@@ -95,7 +99,9 @@ class Lines:
             say.line(state)
         self._show_alerts(look, say)
         self._show_troubles(look, say)
-        if look.view.facts is not None and (self._status_ns is None or now_ns - self._status_ns >= _STATUS_EVERY_NS):
+        if look.view.facts is not None and (
+            self._status_ns is None or now_ns - self._status_ns >= self._status_every_ns
+        ):
             self._status_ns = now_ns
             say.line(_status(look.view.facts, moment_ns(look)))
 
@@ -146,11 +152,31 @@ def _status(facts: LiveFacts, now_ns: int) -> str:
     return "; ".join([*rows, *(side_words(side) for side in sides_of(facts))])
 
 
-def _steps(facts: LiveFacts, now_ns: int) -> str:
+def _verdict(facts: LiveFacts) -> str:
+    """What limits the run now, over the stretch that the facts cover."""
+    verdict = facts.verdict
+    if verdict is None:
+        return fmt.NO_DATA
+    words = causes.headline(verdict, is_ranked=False)
+    if verdict.unknown_reason is not None:
+        return f"{words}: {verdict.unknown_reason}"
+    lasting = fmt.duration((verdict.end_ns - verdict.start_ns) / 1e9)
+    return f"{causes.verdict_label(verdict.bottleneck)}. {words}, over the last {lasting}"
+
+
+def _steps(facts: LiveFacts) -> str:
+    """How many, and how far the last one lies behind the newest row: now would count the time between two flushes."""
     steps = fmt.count(facts.steps)
-    if facts.last_step_end_ns is None:
+    if facts.last_step_end_ns is None or facts.newest_ns is None:
         return steps
-    return f"{steps}, the last {fmt.duration(max(0, now_ns - facts.last_step_end_ns) / 1e9)} ago"
+    behind_s = max(0, facts.newest_ns - facts.last_step_end_ns) / 1e9
+    return f"{steps}, the last ended {fmt.duration(behind_s)} before the newest data"
+
+
+def _newest(facts: LiveFacts, now_ns: int) -> str:
+    if facts.newest_ns is None:
+        return "none"
+    return f"{fmt.duration(max(0, now_ns - facts.newest_ns) / 1e9)} ago"
 
 
 def _batch(facts: LiveFacts) -> str:

@@ -11,7 +11,7 @@ from rlscope.alerts.live.facts import LiveFacts, LiveView, SideState, SilentWork
 from rlscope.alerts.live.state_file import StateFile, WatchState, read_state, write_state
 from rlscope.alerts.live.watch import Look, Outcome, Watch
 from rlscope.alerts.notify.couriers import Couriers
-from rlscope.analysis.result import Alert, TokenStaleness
+from rlscope.analysis.result import Alert, Loss, TokenStaleness, Verdict
 from rlscope.errors import RlscopeError
 from tests.alerts.notify.conftest import Listener, listening
 from tests.alerts.notify.given import NOON_NS, S, alert, receiver
@@ -42,6 +42,8 @@ def facts(**changes: Any) -> LiveFacts:
         "started_ns": NOON_NS,
         "steps": 120,
         "last_step_end_ns": NOON_NS - 4 * S,
+        "newest_ns": NOON_NS - 1 * S,
+        "verdict": Verdict("samplers", (Loss("samplers", 38.0, 0.38),), None, NOON_NS - 90 * S, NOON_NS, ()),
         "sides": (
             SideState("sampler", 2, 2, {"decoding": 0.75, "no_requests": 0.25}),
             SideState("trainer", 1, 4, {"train": 0.62, "waiting_for_samples": 0.38}),
@@ -417,7 +419,15 @@ def test_without_an_earlier_watch_there_is_no_state(tmp_path: Path) -> None:
 
 SILENT = facts(silent_workers=(SilentWorker("sampler-1", 75.0),))
 NO_FACTS = {"running_per_engine": None, "waiting_requests": None, "kv_used_ratio": None, "staleness": None}
-EMPTY = facts(sides=(), queue_depth_samples=None, trained_tokens_per_s=None, last_step_end_ns=None, **NO_FACTS)
+EMPTY = facts(
+    sides=(),
+    queue_depth_samples=None,
+    trained_tokens_per_s=None,
+    last_step_end_ns=None,
+    verdict=None,
+    newest_ns=None,
+    **NO_FACTS,
+)
 
 
 def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = ()) -> list[str]:
@@ -432,8 +442,10 @@ def lines(*views: LiveView, troubles: Sequence[tuple[str, ...]] = ()) -> list[st
 
 def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None:
     status = (
-        "steps 120, the last {ago} ago; trained 5.3k tokens/s; staleness mean 1.25, p95 4, max 6 versions; "
-        "batch 41.5 running, 3 waiting per engine; KV cache 50.0%; queue 12 samples; "
+        "verdict Bottleneck: samplers. Trainers wait for samples 38.0% of the time, over the last 1 min 30 s; "
+        "steps 120, the last ended 3 s before the newest data; trained 5.3k tokens/s; "
+        "staleness mean 1.25, p95 4, max 6 versions; batch 41.5 running, 3 waiting per engine; KV cache 50.0%; "
+        "queue 12 samples; newest data {ago} ago; "
         "1 trainer, 4 GPUs: training 62.0%, waiting for samples 38.0%; "
         "2 samplers, 2 GPUs: decoding 75.0%, no requests 25.0%"
     )
@@ -449,7 +461,7 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
     ) == [
         "00 UTC waiting for the run to start",
         "01 UTC run monday",
-        "01 UTC " + status.format(ago="5 s"),
+        "01 UTC " + status.format(ago="2 s"),
         "02 UTC FIRING warning silent: silent since long (for 4 s, cost 90 GPU-s)",
         "02 UTC note: no data from sampler-1 for 1 min 15 s",
         "03 UTC note: 3 files are damaged",
@@ -458,15 +470,39 @@ def test_lines_say_what_changed_and_once_a_minute_where_the_run_stands() -> None
         "04 UTC resolved warning silent: silent since long (for 6 s)",
         "2026-01-01 12:01:00 UTC cleared: receiver a: down",
         "2026-01-01 12:01:01 UTC run monday has ended",
-        "2026-01-01 12:01:01 UTC " + status.format(ago="1 min 5 s"),
+        "2026-01-01 12:01:01 UTC " + status.format(ago="1 min 2 s"),
     ]
+
+
+def test_lines_can_say_at_each_look_where_the_run_stands() -> None:
+    from rlscope.reports.text.watch import Lines
+
+    written: list[str] = []
+    shown = Lines(written.append, each_look=True)
+    for seconds in (0, 5, 10):
+        shown.show(Look(view(seconds=seconds), (), 0))
+    assert ["newest data" in line for line in written] == [False, True, True, True]
+
+
+def test_the_age_of_the_last_step_does_not_grow_while_no_file_arrives() -> None:
+    ages = [
+        line.partition(" before the newest data")[0][-3:] for line in lines(view(), view(seconds=61)) if ";" in line
+    ]
+    assert ages == ["3 s", "3 s"]
+
+
+def test_a_verdict_that_is_not_known_says_why() -> None:
+    unknown = Verdict("unknown", (), "2 train steps were recorded", NOON_NS, NOON_NS + S, ())
+    (line,) = [line for line in lines(view(facts=facts(verdict=unknown))) if ";" in line]
+    assert "verdict Not enough data for a verdict: 2 train steps were recorded; steps" in line
 
 
 def test_what_is_not_known_is_said_and_control_characters_stay_out() -> None:
     assert lines(view(facts=replace(EMPTY, run_id="mon\x1b[2J\nday"), problems=("a\rb",))) == [
         "00 UTC run mon�[2J�day",
         "00 UTC note: a�b",
-        "00 UTC steps 120; trained no data; staleness no data; batch no data; KV cache no data; queue no data",
+        "00 UTC verdict no data; steps 120; trained no data; staleness no data; batch no data; KV cache no data; "
+        "queue no data; newest data none",
     ]
 
 

@@ -2,6 +2,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -230,3 +231,20 @@ def test_nan_is_left_out_of_the_charts():
     page = Page(render(type(analysis)(**{f: getattr(analysis, f) for f in analysis.__slots__ if f != "answers"},
                                       answers={**analysis.answers, "throughput": broken})))  # fmt: skip
     assert not re.search(r"\bNaN\b", json.dumps(page.specs))
+
+
+def test_the_libraries_are_bundled_once_and_taken_from_the_cache_only_whole_and_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(html_module.vl_convert, "javascript_bundle", lambda: made.append("") or "vega()\r\n")
+    assert [html_module._bundle(), html_module._bundle()] == ["vega()\r\n", "vega()\r\n"]
+    (kept,) = (tmp_path / "rlscope").iterdir()
+    assert (len(made), kept.name[:5]) == (1, "vega-")
+    kept.write_bytes(kept.read_bytes()[:-3])
+    assert html_module._bundle() == "vega()\r\n" and len(made) == 2
+    monkeypatch.setattr("os.getuid", lambda: -1)
+    assert html_module._bundle() == "vega()\r\n" and len(made) == 3
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/no")
+    assert html_module._bundle() == "vega()\r\n" and len(made) == 4

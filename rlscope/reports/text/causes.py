@@ -1,0 +1,109 @@
+"""The causes that a verdict names, in words. Loads nothing of the model: `rlscope watch` shows them too."""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from rlscope import format as fmt
+from rlscope.analysis.result import Bottleneck, Verdict
+
+
+class _Words(NamedTuple):
+    label: str
+    headline: str
+    """{share}: the lost share of that side's GPU time."""
+    plain_headline: str
+    """The headline if hardly any GPU time was recorded as lost: a side can be slow without anybody waiting for it."""
+    cause: str
+    """The cause of the loss as a noun phrase."""
+    side: str
+    """The GPU time that the loss is a share of."""
+
+
+# Smaller losses make no headline.
+_LEAST_HEADLINE_RATIO: Final = 0.05
+
+_WORDS: Final[Mapping[Bottleneck, _Words]] = {
+    "samplers": _Words(
+        label="Samplers",
+        headline="Trainers wait for samples {share} of the time",
+        plain_headline="Sampling sets the pace of the run",
+        cause="waits for samples",
+        side="trainer GPU time",
+    ),
+    "trainers": _Words(
+        label="Trainers",
+        headline="Samplers lose {share} of their time to waits and dropped samples",
+        plain_headline="Training sets the pace of the run",
+        cause="sampler waits and dropped samples",
+        side="sampler GPU time",
+    ),
+    "lockstep": _Words(
+        label="Lockstep",
+        headline="Sampling and training alternate: waits take {share} of the GPU time",
+        plain_headline="Sampling and training alternate",
+        cause="waits of each side while the other works",
+        side="all GPU time",
+    ),
+    "staleness_cap": _Words(
+        label="Staleness cap",
+        headline="Waits for the staleness cap take {share} of all GPU time",
+        plain_headline="A limit on samples in flight sets the pace of the run",
+        cause="waits for the staleness cap",
+        side="all GPU time",
+    ),
+    "weight_updates": _Words(
+        label="Weight updates",
+        headline="Weight updates take {share} of the GPU time",
+        plain_headline="Weight updates are the largest loss",
+        cause="weight updates",
+        side="all GPU time",
+    ),
+    "environment": _Words(
+        label="Environment",
+        headline="Waiting for the environment takes {share} of the GPU time",
+        plain_headline="Waiting for the environment is the largest loss",
+        cause="waits for the environment",
+        side="all GPU time",
+    ),
+    "balanced": _Words(
+        label="Balanced",
+        headline="No single change that rlscope models brings 5%",
+        plain_headline="Neither side loses more than 10% of its time",
+        cause="no bottleneck",
+        side="GPU time",
+    ),
+    "unknown": _Words(
+        label="No verdict",
+        headline="Not enough data for a verdict",
+        plain_headline="Not enough data for a verdict",
+        cause="unknown causes",
+        side="GPU time",
+    ),
+}
+
+
+def verdict_label(bottleneck: Bottleneck) -> str:
+    """The verdict as a title."""
+    label = _WORDS[bottleneck].label
+    return label if bottleneck in ("balanced", "unknown") else f"Bottleneck: {label.lower()}"
+
+
+def headline(verdict: Verdict, *, is_ranked: bool) -> str:
+    """The verdict as one short sentence; is_ranked: whether it was read from the model's ranking of causes."""
+    words = _WORDS[verdict.bottleneck]
+    loss = next((loss for loss in verdict.losses if loss.cause == verdict.bottleneck), None)
+    if verdict.bottleneck == "balanced":
+        return words.headline if is_ranked else words.plain_headline
+    if loss is None or loss.side_share_ratio < _LEAST_HEADLINE_RATIO:
+        return words.plain_headline
+    return words.headline.format(share=fmt.percent(loss.side_share_ratio))
+
+
+def cause_words(cause: Bottleneck) -> str:
+    """The cause of a loss, as a noun phrase."""
+    return _WORDS[cause].cause
+
+
+def side_words(cause: Bottleneck) -> str:
+    """The GPU time that the loss is a share of."""
+    return _WORDS[cause].side

@@ -1,0 +1,333 @@
+"""What a command does beside its answer: it refuses early, suits scripts, and prints on any terminal."""
+
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import rlscope
+from rlscope.alerts.config import one_off
+from rlscope.cli import app, main
+from rlscope.cli.app import checked_output, print_or_write, progress_on
+from rlscope.errors import OutputError, QueryError
+from rlscope.text_out import encoded_for, readable_on
+from tests.trace_folder import activity, delivery_row, engine_row, sample_row, train_row, worker, write_run
+
+SECOND = 10**9
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(
+        tmp_path_factory.mktemp("runs") / "a run",
+        [worker("e0", "sampler", 0, 10 * SECOND), worker("t0", "trainer", 0, 10 * SECOND)],
+        samples=[sample_row("a", "e0", [(0, 0, 4)])],
+        deliveries=[delivery_row("a", "t0", step=1, consumer_version=1)],
+        engine_steps=[engine_row("e0", 0, SECOND)],
+        train_steps=[train_row("t0", 2 * SECOND, 4 * SECOND, 1)],
+        activities=[activity("t0", 0, 2 * SECOND, "wait", "samples")],
+    )
+
+
+class Known(NamedTuple):
+    """An analysis that takes no time, of which drawing the page is watched."""
+
+    drawn: list[Path]
+    analysis: rlscope.Analysis
+
+
+@pytest.fixture(scope="module")
+def analysis(run_dir: Path) -> rlscope.Analysis:
+    return rlscope.analyze(run_dir)
+
+
+@pytest.fixture
+def known(analysis: rlscope.Analysis, monkeypatch: pytest.MonkeyPatch) -> Known:
+    drawn: list[Path] = []
+
+    def to_html(_self: rlscope.Analysis, path: Path) -> Path:
+        drawn.append(path)
+        if path.name == "report.html" and path.is_dir():
+            raise OutputError.of(path, found="a folder", expected="the name of a file", next_step="Name another one.")
+        return path
+
+    monkeypatch.setattr(rlscope, "analyze", lambda *_: analysis)
+    monkeypatch.setattr(rlscope.Analysis, "to_html", to_html)
+    return Known(drawn, analysis)
+
+
+@pytest.fixture
+def nothing_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise AssertionError("the work began before the outputs were checked")
+
+    for name in ("analyze", "report", "compare", "what_if", "plan", "check", "list_runs", "export_perfetto", "open"):
+        monkeypatch.setattr(rlscope, name, fail)
+
+
+def invoke(*arguments: str | Path, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(each) for each in arguments], catch_exceptions=False, input=stdin)
+
+
+OUTPUTS = [
+    ("analyze", "{run}", "-o"),
+    ("analyze", "{run}", "--json"),
+    ("report", "{run}", "-o"),
+    ("report", "{run}", "--png"),
+    ("compare", "{run}", "{run}", "-o"),
+    ("compare", "{run}", "{run}", "--png"),
+    ("compare", "{run}", "{run}", "--json"),
+    ("what-if", "{run}", "--max-running", "8", "--json"),
+    ("plan", "plan.toml", "--json"),
+    ("list", "{run}", "-o"),
+    ("check", "{run}", "-o"),
+    ("query", "{run}", "ledger", "-o"),
+    ("export", "{run}", "--perfetto"),
+]
+
+
+@pytest.mark.usefixtures("nothing_is_computed")
+@pytest.mark.parametrize("arguments", OUTPUTS, ids=lambda arguments: f"{arguments[0]} {arguments[-1]}")
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+    arguments: tuple[str, ...], run_dir: Path, tmp_path: Path
+) -> None:
+    given = [each.format(run=run_dir) for each in arguments]
+    with pytest.raises(OutputError, match=r"x\.html: found no folder .*gone; expected a file in a folder that exists"):
+        invoke(*given, tmp_path / "gone" / "x.html")
+    with pytest.raises(OutputError, match="found a folder; expected the name of a file"):
+        invoke(*given, tmp_path)
+
+
+def test_a_folder_that_takes_no_files_is_refused_and_a_device_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert checked_output(tmp_path / "x.html") == tmp_path / "x.html"
+    assert (checked_output(Path("/dev/null")), checked_output("-"), checked_output(None)) == (
+        Path("/dev/null"),
+        "-",
+        None,
+    )
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(OutputError, match="no permission to write there"):
+        checked_output(tmp_path / "x.html")
+
+
+def test_the_summary_is_printed_before_the_page_is_drawn_and_also_if_that_fails(known: Known, run_dir: Path) -> None:
+    (run_dir / "report.html").mkdir()
+    result = CliRunner().invoke(app, ["analyze", str(run_dir)])
+    (run_dir / "report.html").rmdir()
+    assert isinstance(result.exception, OutputError)
+    assert known.drawn == [run_dir / "report.html"]
+    assert "No verdict" in result.stdout and "wrote" not in result.stderr
+
+
+def test_without_a_page_there_is_the_summary_and_no_file(known: Known, run_dir: Path) -> None:
+    result = invoke("analyze", run_dir, "--no-page")
+    assert (result.exit_code, known.drawn, result.stderr) == (0, [], "")
+    assert "No verdict" in result.stdout
+
+
+def test_quiet_prints_nothing_and_writes_what_is_asked_for(known: Known, run_dir: Path, tmp_path: Path) -> None:
+    result = invoke("analyze", run_dir, "-q", "-o", tmp_path / "p.html", "--json", tmp_path / "a.json")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "")
+    assert known.drawn == [tmp_path / "p.html"]
+    assert json.loads((tmp_path / "a.json").read_text())["run"]["run_id"]
+    printed = invoke("analyze", run_dir, "--quiet", "--no-page", "--json", "-")
+    assert json.loads(printed.stdout)["run"]["run_id"] and printed.stderr == ""
+
+
+@pytest.mark.usefixtures("nothing_is_computed")
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (("--no-page", "-o", "p.html"), "--no-page writes no report"),
+        (("--quiet", "--format", "markdown"), "--quiet prints nothing"),
+        (("--json", "-", "--format", "json"), "both print to stdout"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ...], why: str, run_dir: Path) -> None:
+    result = invoke("analyze", run_dir, *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert why in " ".join(result.stderr.replace("│", " ").split())
+
+
+def test_the_help_says_what_no_page_and_quiet_leave_out() -> None:
+    words = " ".join(invoke("analyze", "--help").stdout.replace("│", " ").split())
+    assert "Write no HTML report" in words
+    assert "Print errors only: no summary, no progress, no names of files. Files are still written." in words
+
+
+COUNTED = "| n |\n|---|\n| 1 |\n"
+
+
+def test_a_select_can_be_typed_as_the_argument_or_come_from_standard_input(run_dir: Path, tmp_path: Path) -> None:
+    sql = "SELECT count(*) AS n FROM samples"
+    (tmp_path / "own.sql").write_text(sql)
+    assert invoke("query", run_dir, sql).stdout == COUNTED
+    assert invoke("query", run_dir, "-f", "-", stdin=sql).stdout == COUNTED
+    assert invoke("query", run_dir, "-f", tmp_path / "own.sql").stdout == COUNTED
+
+
+def test_what_is_neither_a_question_nor_a_select_is_named_as_it_was_typed(run_dir: Path) -> None:
+    with pytest.raises(QueryError, match="Did you mean 'worker_states'"):
+        invoke("query", run_dir, "worker_state")
+    with pytest.raises(QueryError, match="ad-hoc SQL 'DROP TABLE workers': found DROP; expected one SELECT"):
+        invoke("query", run_dir, "DROP  TABLE\nworkers")
+    with pytest.raises(QueryError, match="--arg with SQL: found arguments a; expected none"):
+        invoke("query", run_dir, "SELECT 1", "--arg", "a=1")
+    with pytest.raises(QueryError, match="standard input: found what is not readable as text"):
+        CliRunner().invoke(app, ["query", str(run_dir), "-f", "-"], input=b"\xff", catch_exceptions=False)
+
+
+def test_a_select_beyond_ascii_is_read_whatever_the_locale_and_what_is_no_text_is_refused(run_dir: Path) -> None:
+    as_ascii_reads_it = "SELECT 'ü' AS name".encode().decode("ascii", "surrogateescape")
+    assert json.loads(invoke("query", run_dir, as_ascii_reads_it, "--format", "json").stdout) == [{"name": "ü"}]
+    with pytest.raises(QueryError, match="the SELECT of the command line: found what is not readable as text"):
+        invoke("query", run_dir, "SELECT '\udcff'")
+    with rlscope.open(run_dir) as run, pytest.raises(QueryError, match="SQL error: 'utf-8' codec can't encode"):
+        run.sql("SELECT '\ud800'")
+
+
+@pytest.mark.parametrize(
+    ("sql", "quoted"),
+    [
+        ("SELECT nope FROM workers", "LINE 1: SELECT nope FROM workers\n               ^^^^"),
+        ("EXPLAIN SELECT nope FROM workers", "LINE 1: EXPLAIN SELECT nope FROM workers\n                       ^^^^"),
+        ("explain analyze SELECT nope FROM workers", "LINE 1: explain analyze SELECT nope FROM workers\n" + " " * 31),
+        ("SELECT 1 FRM workers", "LINE 1: SELECT 1 FRM workers\n" + " " * 21 + "^^^^^^^"),
+        ("SELECT worker_id\nFROM workers\nWHERE nope", "LINE 3: WHERE nope\n              ^^^^"),
+    ],
+)
+def test_an_error_of_sql_quotes_the_line_as_it_was_typed(sql: str, quoted: str, run_dir: Path) -> None:
+    with rlscope.open(run_dir) as run, pytest.raises(QueryError) as caught:
+        run.sql(sql)
+    assert quoted in str(caught.value)
+    mark = str(caught.value).splitlines()[-1]
+    line = str(caught.value).splitlines()[-2]
+    assert line[mark.index("^") : mark.rindex("^") + 1] in ("nope", "workers")
+
+
+@pytest.mark.parametrize("text", ["idle.trainer_ratio > 0.3", "idle.trainer_ratio>0.3", " idle.trainer_ratio >0.3 "])
+def test_a_rule_of_the_command_line_needs_no_blanks(text: str) -> None:
+    rule = one_off(text)
+    assert (rule.metric, rule.direction, rule.threshold) == ("idle.trainer_ratio", "above", 0.3)
+
+
+def narrow(encoding: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True)
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("ascii", b'##=. 50.0% - 2x +/-1 <= 3 -> "a" ... ????'),
+        ("latin-1", b'##=. 50.0% \xb7 2\xd7 \xb11 <= 3 -> "a" ... \xfc???'),
+        ("utf-8", "█▉▒░ 50.0% · 2× ±1 ≤ 3 → “a” … ü模型?".encode()),
+    ],
+)
+def test_what_a_terminal_cannot_show_has_a_stand_in(encoding: str, shown: bytes) -> None:
+    text = "█▉▒░ 50.0% · 2× ±1 ≤ 3 → “a” … ü模型\ud800"
+    stream = narrow(encoding)
+    readable_on(stream)
+    stream.write(text)
+    assert stream.buffer.getvalue() == shown  # type: ignore[attr-defined]
+    assert encoded_for(stream, text) == shown
+
+
+def test_text_on_stdout_is_in_its_encoding_and_data_in_that_of_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = narrow("ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    print_or_write("-", "5 × ü")
+    print_or_write("-", "<a>ü</a>", is_data=True)
+    assert stream.buffer.getvalue() == b"5 x ?\n" + "<a>ü</a>\n".encode()  # type: ignore[attr-defined]
+
+
+EVERY = [
+    ("analyze", "{run}", "--no-page"),
+    ("analyze", "{run}", "--no-page", "--format", "markdown"),
+    ("doctor", "{run}"),
+    ("compare", "{tmp}/a.json", "{tmp}/a.json"),
+    ("list", "{runs}", "--no-cache"),
+    ("check", "{run}"),
+    ("watch", "{run}", "--plain", "--state", "{tmp}/state.json"),
+    ("rules",),
+    ("query", "{run}", "SELECT 'ü→' AS name"),
+    ("queries",),
+    ("plan", "{tmp}/plan.toml"),
+    ("analyze", "{tmp}/gone→"),
+    ("--help",),
+    ("analyze", "--help"),
+]
+
+
+@pytest.fixture
+def execute(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., bytes]]:
+    """The whole of a command on a terminal of an encoding: what it wrote."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def written(encoding: str, *arguments: str) -> bytes:
+        out, err = narrow(encoding), narrow(encoding)
+        monkeypatch.setattr("sys.stdout", out)
+        monkeypatch.setattr("sys.stderr", err)
+        monkeypatch.setattr("sys.argv", ["rlscope", *arguments])
+        with pytest.raises(SystemExit) as left:
+            main()
+        text: Any = (out.buffer, err.buffer)
+        assert left.value.code in (0, 1, None), text[1].getvalue()
+        return b"".join(each.getvalue() for each in text)
+
+    yield written
+
+
+@pytest.mark.parametrize("arguments", EVERY, ids=lambda arguments: " ".join(arguments[:1]))
+def test_every_command_prints_on_a_terminal_of_ascii_and_of_latin_1(
+    arguments: tuple[str, ...],
+    run_dir: Path,
+    tmp_path: Path,
+    execute: Callable[..., bytes],
+    analysis: rlscope.Analysis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from rlscope.planning.schema import EXAMPLE
+
+    (tmp_path / "plan.toml").write_text(EXAMPLE.read_text(encoding="utf-8"), encoding="utf-8")
+    (tmp_path / "a.json").write_text(analysis.to_json())
+    places = {"run": str(run_dir), "runs": str(run_dir.parent), "tmp": str(tmp_path)}
+    given = [each.format(**places) for each in arguments]
+    if given[0] == "analyze" and str(run_dir) in given:
+        monkeypatch.setattr(rlscope, "analyze", lambda *_: analysis)
+    ascii_only = execute("ascii", *given)
+    assert ascii_only.isascii() and len(ascii_only) > 20
+    assert "\N{REPLACEMENT CHARACTER}" not in execute("latin-1", *given).decode("latin-1")
+
+
+def test_the_command_loads_nothing_heavy_before_it_knows_what_it_is_to_do() -> None:
+    program = "import sys, rlscope.cli; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "typer" in loaded
+    assert not {"duckdb", "polars", "pyarrow", "numpy", "scipy", "altair", "vl_convert", "pydantic"} & set(loaded)
+
+
+def test_a_summary_without_a_page_loads_no_charts() -> None:
+    modules = "rlscope.pipeline, rlscope.analysis.advise, rlscope.reports.terminal.card"
+    program = f"import sys, {modules}; print(*{{name.split('.')[0] for name in sys.modules}})"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "duckdb" in loaded and not {"altair", "vl_convert", "jinja2"} & set(loaded)
+
+
+def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only() -> None:
+    shown = {}
+    for name, settings in {"terminal": {"force_terminal": True}, "file": {}, "quiet": {"quiet": True}}.items():
+        notes = Console(file=io.StringIO(), width=80, color_system=None, **settings)
+        with progress_on(notes) as say:
+            say("fitting the model")
+        shown[name] = notes.file.getvalue()
+    assert "fitting the model 0:00:00" in shown["terminal"]
+    assert (shown["file"], shown["quiet"]) == ("", "")

@@ -75,7 +75,7 @@ def null_line(name: str, pair: Pair) -> str:
     found = significant(pair)
     assert rate.change is not None and table is not None
     interval = "no interval" if rate.interval is None else f"{rate.interval.low:+6.1%} to {rate.interval.high:+6.1%}"
-    series = table.response_tokens - float(rate.after or 0) * table.period_s
+    series = table.trained_tokens - float(rate.after or 0) * table.period_s
     block = (
         f"{table.step.size:3} steps, block {block_steps(series)}, autocorrelation {autocorrelation_time(series):.1f}"
     )

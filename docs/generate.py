@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from rlscope_otel.schema import FORMAT_VERSION, KEYS, STAMP_KEYS, TABLES
+from rlscope_otel.schema import FORMAT_VERSION, KEYS, MERGED_KEYS, STAMP_KEYS, TABLES
 
 from rlscope.alerts.config import rules_schema
 from rlscope.alerts.metrics import METRICS
@@ -27,6 +27,7 @@ from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
 from rlscope.trace.config import entry_kind, run_config_schema
 from rlscope.trace.questions import questions
+from rlscope.trace.segments import SEGMENTS_KEY
 
 DOCS = Path(__file__).parent
 GENERATED = "<!-- Made by docs/generate.py. Edit the code that it reads instead. -->\n\n"
@@ -53,7 +54,20 @@ def trace_format_page() -> str:
         "A worker file states in `written`, by table, exactly what the worker wrote: `rows`, `last_file` (files are\n",
         "numbered from 1 on) and `checksum`, the CRC-32 of the files in order (`chained_checksum`). A file states\n",
         "in its metadata where it belongs (" + ", ".join(f"`{key}`" for key in STAMP_KEYS) + "), and\n",
-        "each of its pages has a checksum. `docs/security.md` says what an analysis makes of them.\n",
+        "each of its pages has a checksum. `docs/security.md` says what an analysis makes of them.\n\n",
+        "A recorder merges its files: `<table>/<worker_id>-<first>_<last>.parquet` holds the rows of the files with\n",
+        "these numbers, in their order, and says so in its metadata\n(",
+        ", ".join(f"`{key}`" for key in MERGED_KEYS),
+        "). The worker file has its CRC-32 in `merged`, from before the file has its name. The files that it was\n",
+        "merged from are removed later, or never when the process is killed: **a reader leaves out every file whose\n",
+        "range of numbers lies inside that of another file of the same run, table and worker**. What a file says in\n",
+        "its metadata goes before its name. `checksum` of the worker file is that of the files as they were flushed;\n",
+        "`joined_checksum` computes it from merged ones.\n\n",
+        "`rlscope compact` writes `<table>/compacted.<crc32>.parquet`, named by the CRC-32 of its bytes: rows of\n",
+        f"many workers. Its metadata (`{SEGMENTS_KEY}`) lists its segments in the order of the rows, as a JSON list\n",
+        "of [run, worker, first number, last number, files, checksum, rows, first time, last time]. The checksum is\n",
+        "the `chained_checksum` of those files from 0 on. **A reader leaves out every file whose numbers lie inside\n",
+        "those of a segment of the same run and worker**, and a compacted file of which every segment does.\n",
     ]
     for table, columns in TABLES.items():
         lines.append(f"\n## {table}\n\n| column | type | unit | meaning |\n|---|---|---|---|\n")

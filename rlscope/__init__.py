@@ -18,6 +18,7 @@
     rlscope.list_runs("runs", sort="tokens_per_s").frame()
     rlscope.report("runs/monday", "report.html")
     rlscope.push("runs/monday", "tensorboard", folder="logs/monday")
+    rlscope.compact("runs/monday", verify=True).files_after
     rlscope.export_perfetto("runs/monday", "monday.pftrace", from_s=600, to_s=900)
 
 Every error that a user can cause is an RlscopeError. Names are imported when they are first used: `import rlscope` is
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
         WhatIfAnswer,
         analyze,
         check,
+        compact,
         compare,
         doctor,
         export_perfetto,
@@ -61,6 +63,7 @@ __all__ = [
     "WhatIfAnswer",
     "analyze",
     "check",
+    "compact",
     "compare",
     "doctor",
     "export_perfetto",

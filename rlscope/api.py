@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.result import ModelResult, NoModelResult
     from rlscope.reports.page.html import Charts
     from rlscope.reports.text.doctor import Piece
+    from rlscope.trace.compaction import Compaction
     from rlscope.trace.query import Argument
 
 Folder: TypeAlias = str | PathLike[str]
@@ -522,6 +523,21 @@ def export_perfetto(path: Folder, output: Folder, **part: "Unpack[Part]") -> "Pe
 
     folder = _folder(path)
     return perfetto.export_perfetto(folder.path, Path(output), **part)
+
+
+def compact(
+    path: Folder, out: Folder | None = None, *, verify: bool = False, progress: Progress | None = None
+) -> "Compaction":
+    """Merge the many small files of the run in a folder into a few large ones, in place or into a new folder.
+
+    What an analysis says stays the same. verify: read every compacted file again and compare its rows before anything
+    is removed. progress: called with what is being done. Raises RunFolderError for a folder that is not a run,
+    OutputError for one that cannot be written, UnreadableDataError where rows differ, and RlscopeError while another
+    compaction works on the run.
+    """
+    from rlscope.trace.compaction import compact_run, say_nothing
+
+    return compact_run(Path(path), None if out is None else Path(out), verify=verify, say=progress or say_nothing)
 
 
 def push(

@@ -8,6 +8,11 @@ wanted=" $* "
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
+# One file a table instead of one for each flush of each worker.
+compact() {
+    "${PYTHON:-python3}" -c 'from rlscope.cli import main; main()' compact "$1" --verify
+}
+
 record() {
     local name=$1
     shift
@@ -15,6 +20,7 @@ record() {
     echo "== $name: $*"
     "${PYTHON:-python3}" -m examples.pipeline_rl "$scratch/$name" --flush-interval-s 5 --log-every 20 "$@"
     rm -rf "$scratch/$name/checkpoints" "sample_traces/$name"
+    compact "$scratch/$name"
     mv "$scratch/$name" "sample_traces/$name"
 }
 
@@ -24,6 +30,8 @@ record starved_trainer_after --steps 120 --samplers 2 --slots 32 --slow-sampler 
 record capped_staleness --steps 120 --batch 32 --slow-sampler 1.6 --staleness-policy publication_waits --max-staleness 1
 record overproduction --steps 60 --slow-trainer 4 --queue-capacity 512 --max-staleness 2
 record synchronous --steps 80 --slots 64 --synchronous
+record fleet --steps 100 --trainers 4 --samplers 6 --slow 8 --no-pin --slots 16 --slow-sampler 2 --slow-sampler-id sampler-3 \
+    --batch 96 --queue-capacity 192
 
 record_vllm() {
     local name=$1 python=${VLLM_PYTHON:-.venv-vllm/bin/python}
@@ -36,6 +44,7 @@ record_vllm() {
     echo "== $name: $*"
     "$python" -m "$1" "$scratch/$name" --flush-interval-s 5 "${@:2}"
     rm -rf "$scratch/$name/vllm_serve.log" "sample_traces/$name"
+    compact "$scratch/$name"
     mv "$scratch/$name" "sample_traces/$name"
 }
 

@@ -38,8 +38,10 @@ SLOW: Final = (
     "tests/test_recording.py",
     "instrumentation/tests/integrations/test_scrape.py",
     "instrumentation/tests/test_endings.py",
+    "instrumentation/tests/test_faults.py",
     "instrumentation/tests/test_flush.py",
     "instrumentation/tests/test_imports.py",
+    "instrumentation/tests/test_merging.py",
 )
 """Folders and modules that `make check` leaves to `make test`: they take more than four fifths of its time."""
 

@@ -70,8 +70,8 @@ def modules_after(program: str, *arguments: str | Path) -> set[str]:
 def test_the_public_names_are_these() -> None:
     names = [
         "Analysis", "CheckReport", "Comparison", "PlanAnswer", "RlscopeError", "Run", "RunList", "WhatIfAnswer",
-        "analyze", "check", "compare", "doctor", "export_perfetto", "list_runs", "open", "plan", "push", "report",
-        "what_if",
+        "analyze", "check", "compact", "compare", "doctor", "export_perfetto", "list_runs", "open", "plan", "push",
+        "report", "what_if",
     ]  # fmt: skip
     assert rlscope.__all__ == names == dir(rlscope)
     for name in names:
@@ -90,7 +90,15 @@ def test_a_name_that_is_none_is_an_attribute_error() -> None:
 
 
 def test_every_parameter_of_a_public_function_is_typed_and_every_error_is_told() -> None:
-    for function in (rlscope.open, rlscope.analyze, rlscope.what_if, rlscope.plan, rlscope.check, rlscope.report):
+    for function in (
+        rlscope.open,
+        rlscope.analyze,
+        rlscope.what_if,
+        rlscope.plan,
+        rlscope.check,
+        rlscope.report,
+        rlscope.compact,
+    ):
         signature = inspect.signature(function)
         assert all(each.annotation is not inspect.Parameter.empty for each in signature.parameters.values())
         assert signature.return_annotation is not inspect.Signature.empty

@@ -174,6 +174,7 @@ def test_no_token_of_trl_and_vllm_is_older_than_trl_logged_of_its_sample_and_one
 def test_the_trace_is_small_enough_to_keep(trace: Path) -> None:
     files = [path for path in trace.rglob("*") if path.is_file() and path.name != "report.html"]
     assert sum(path.stat().st_size for path in files) < 1_000_000
+    assert len(files) <= 12
 
 
 @every_trace

@@ -1,7 +1,8 @@
 """When to write: at every interval, when a buffer is nearly full, on request, and at the end.
 
 One daemon thread does all writing, so the host's threads do no I/O. Requests go through a `SimpleQueue`, whose `put`
-may be called from a signal handler that interrupted another `put`.
+may be called from a signal handler that interrupted another `put`. Between two writes it works aside in slices, at most
+a fifth of the time.
 """
 
 import threading
@@ -11,6 +12,9 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from rlscope_otel.faults import Faults
+
+# Rest for each second of work aside: the host's threads need the interpreter too.
+_REST = 4.0
 
 
 class _Order(NamedTuple):
@@ -23,8 +27,16 @@ class _Order(NamedTuple):
 class FlushThread:
     """Calls `write(last)` until stopped; `write` returns whether everything reached the disk."""
 
-    def __init__(self, write: Callable[[bool], bool], interval_s: float, faults: Faults) -> None:
+    def __init__(
+        self,
+        write: Callable[[bool], bool],
+        interval_s: float,
+        faults: Faults,
+        aside: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """aside: a slice of other work, of some milliseconds; returns whether there is more of it now."""
         self._write = write
+        self._aside = aside
         self._interval_s = interval_s
         self._faults = faults
         self._orders: SimpleQueue[_Order] = SimpleQueue()
@@ -78,10 +90,27 @@ class FlushThread:
                 return
 
     def _next_order(self, due_s: float) -> _Order | None:
+        """What was asked for; None when it is time to write. Works aside until then."""
+        rest_s = self._work_aside()
+        while True:
+            now_s = time.monotonic()
+            left_s = max(0.0, due_s - now_s)
+            try:
+                return self._orders.get(timeout=left_s if rest_s is None else min(left_s, rest_s))
+            except Empty:
+                if time.monotonic() >= due_s:
+                    return None
+            rest_s = self._work_aside()
+
+    def _work_aside(self) -> float | None:
+        """How long to rest after a slice of other work, in seconds; None when there is no more."""
+        began_s = time.monotonic()
         try:
-            return self._orders.get(timeout=max(0.0, due_s - time.monotonic()))
-        except Empty:
+            has_more = self._aside()
+        except Exception as error:  # The thread must outlive whatever it ran into.
+            self._faults.note("merge", error)
             return None
+        return _REST * (time.monotonic() - began_s) if has_more else None
 
     def _write_safely(self, last: bool) -> bool:
         try:

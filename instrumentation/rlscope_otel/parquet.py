@@ -5,7 +5,7 @@ It does not decide when to write (`writer.py`) nor what the columns are (`schema
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to this module and `schema.py`.
+# pyarrow ships no types; it is confined to this module, `merged_file.py` and `schema.py`.
 
 import os
 import zlib
@@ -90,22 +90,28 @@ def write_table(table: pa.Table, path: Path, stamp: Stamp | None = None) -> int:
 
 
 def _write(table: pa.Table, path: Path, stamp: Stamp | None) -> None:
-    leaves = list(_leaves(table.schema))
+    with open_writer(path, table.schema, stamp) as writer:
+        writer.write_table(table)
+
+
+def open_writer(target: Path | pa.NativeFile, arrow_schema: pa.Schema, stamp: Stamp | None) -> pq.ParquetWriter:
+    """A writer of one file with the encodings of the format."""
+    leaves = list(_leaves(arrow_schema))
     texts = [leaf for leaf, leaf_type in leaves if pa.types.is_string(leaf_type)]
     integers = [leaf for leaf, leaf_type in leaves if pa.types.is_integer(leaf_type)]
-    with pq.ParquetWriter(
-        path,
-        table.schema,
+    writer = pq.ParquetWriter(
+        target,
+        arrow_schema,
         compression="zstd",
         use_dictionary=texts,  # pyright: ignore[reportArgumentType]  # a bool or a list of columns, says its page
         column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
         store_schema=False,
         write_page_checksum=True,
-    ) as writer:
-        writer.add_key_value_metadata(table.schema.metadata or {})
-        if stamp is not None:
-            writer.add_key_value_metadata({key: str(value) for key, value in stamp.items()})
-        writer.write_table(table)
+    )
+    writer.add_key_value_metadata(arrow_schema.metadata or {})
+    if stamp is not None:
+        writer.add_key_value_metadata({key: str(value) for key, value in stamp.items()})
+    return writer
 
 
 def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:

@@ -1,4 +1,4 @@
-"""The context managers of a training loop: each is one span, which ends even if the block raises.
+"""The context managers of a training loop: each is one row, which is recorded even if the block raises.
 
 The host's exceptions pass through unchanged. Errors in the hooks themselves are counted and never raised.
 """
@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self
 
-from opentelemetry.trace import Span, Tracer
-
 from rlscope_otel import conventions as c
 from rlscope_otel.faults import Faults
-from rlscope_otel.spans import start_root_span
 
 Moment = tuple[int, int, float, float]
 """Token staleness, number of tokens, and the sum and sum of squares of their importance ratio."""
@@ -23,13 +20,17 @@ trainer has weights that it has not published.
 """
 
 
+Keep = Callable[[str, int, int, Mapping[str, object]], None]
+"""Takes the name, the start, the end and the attributes of a phase that has ended; raises nothing."""
+
+
 class PhaseSource:
-    """Shared by all phases of a run; `tracer` is None if the run is inactive."""
+    """Shared by all phases of a run; `keep` is None if the run is inactive."""
 
-    __slots__ = ("faults", "now_ns", "tracer")
+    __slots__ = ("faults", "keep", "now_ns")
 
-    def __init__(self, tracer: Tracer | None, now_ns: Callable[[], int], faults: Faults) -> None:
-        self.tracer = tracer
+    def __init__(self, keep: Keep | None, now_ns: Callable[[], int], faults: Faults) -> None:
+        self.keep = keep
         self.now_ns = now_ns
         self.faults = faults
 
@@ -37,51 +38,36 @@ class PhaseSource:
 class Phase:
     """An interval of a worker's time."""
 
-    __slots__ = ("_attributes", "_name", "_source", "_span")
+    __slots__ = ("_attributes", "_name", "_source", "_start_ns")
 
     def __init__(
         self, source: PhaseSource, name: c.SpanName, values: Iterable[tuple[c.Attribute, object]] = ()
     ) -> None:
         self._source = source
         self._name = name.name
-        self._span: Span | None = None
+        self._start_ns: int | None = None
         self._attributes: dict[str, object] = {}
-        if source.tracer is not None:
+        if source.keep is not None:
             self._keep(values)
 
     def __enter__(self) -> Self:
-        tracer = self._source.tracer
-        if tracer is not None:
-            try:
-                self._span = start_root_span(tracer, self._name, self._source.now_ns(), self._attributes)
-                self._attributes = {}
-            except Exception as error:  # Nothing of ours reaches the host.
-                self._source.faults.note(self._name, error)
+        source = self._source
+        if source.keep is not None:
+            self._start_ns = source.now_ns()
         return self
 
     def __exit__(
         self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        span, self._span = self._span, None
-        if span is None:
-            return
-        try:
-            if self._attributes:
-                span.set_attributes(self._attributes)  # pyright: ignore[reportArgumentType]  # coerced in _keep
-            span.end(self._source.now_ns())
-        except Exception as failure:  # Nothing of ours reaches the host.
-            self._source.faults.note(self._name, failure)
+        start_ns, self._start_ns = self._start_ns, None
+        if start_ns is not None:
+            self.between(start_ns, self._source.now_ns())
 
     def between(self, start_ns: int, end_ns: int) -> None:
         """Record an interval in the past, instead of a `with` block: for what the host reports only afterwards."""
-        tracer = self._source.tracer
-        if tracer is None:
-            return
-        try:
-            span = start_root_span(tracer, self._name, start_ns, self._attributes)
-            span.end(end_ns)
-        except Exception as error:  # Nothing of ours reaches the host.
-            self._source.faults.note(self._name, error)
+        keep = self._source.keep
+        if keep is not None:
+            keep(self._name, start_ns, end_ns, self._attributes)
 
     def _keep(self, values: Iterable[tuple[c.Attribute, object]]) -> None:
         """Hold attribute values of the convention's types; one that cannot be converted is left out and counted."""
@@ -114,7 +100,7 @@ class TrainStep(Phase):
         tokens: int | None = None,
     ) -> None:
         """Add values to the step's row; a later value replaces an earlier one."""
-        if self._source.tracer is None:
+        if self._source.keep is None:
             return
         self._keep(
             (
@@ -168,7 +154,7 @@ class WeightUpdate(Phase):
         kv: str | None = None,
     ) -> None:
         """Add values to the update's row; a later value replaces an earlier one."""
-        if self._source.tracer is not None:
+        if self._source.keep is not None:
             self._keep(
                 (
                     (c.WEIGHTS_BYTES, bytes),

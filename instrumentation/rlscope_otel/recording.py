@@ -13,7 +13,7 @@ from rlscope_otel.flush_thread import FlushThread
 from rlscope_otel.phases import PhaseSource
 from rlscope_otel.samples import SampleSink
 from rlscope_otel.settings import Settings
-from rlscope_otel.spans import RowSpanProcessor, private_tracer
+from rlscope_otel.spans import RowSpanProcessor
 from rlscope_otel.tallies import Tallies
 from rlscope_otel.worker_file import Identity
 from rlscope_otel.writer import Writer
@@ -107,12 +107,12 @@ class Recording:
             self.buffers,
             self.clock,
             self.faults,
-            settings.limits.max_rows_per_file,
+            settings.limits,
             self._tallies,
         )
         self._writer.join(settings.run_id, settings.config)
-        self.phases.tracer = private_tracer(self.processor, self.faults)
-        self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults)
+        self.phases.keep = self.processor.phase_ended
+        self._thread = FlushThread(self._write, settings.limits.flush_interval_s, self.faults, self._merge)
         self._thread.start()
 
     def _show_metrics(self, role: str, meter_provider: MeterProvider | None) -> None:
@@ -133,13 +133,16 @@ class Recording:
         self._gpu_sampler.start()
 
     def _close(self) -> None:
-        self.phases.tracer = None
+        self.phases.keep = None
         for buffer in self.buffers.values():
             buffer.close()
 
     def _press(self) -> None:
         if self._thread is not None:
             self._thread.press()
+
+    def _merge(self) -> bool:
+        return self._writer.merge() if self._writer is not None else False
 
     def _write(self, last: bool) -> bool:
         writer = self._writer

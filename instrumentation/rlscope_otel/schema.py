@@ -8,8 +8,9 @@ A trace holds facts only. Times are BIGINT nanoseconds since the UTC epoch. No d
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownParameterType=false
 # pyright: reportUnknownArgumentType=false, reportMissingTypeStubs=false
-# pyarrow ships no types; it is confined to this module and `parquet.py`.
+# pyarrow ships no types; it is confined to this module, `parquet.py` and `merged_file.py`.
 
+import re
 import struct
 import zlib
 from typing import Final, NamedTuple
@@ -267,10 +268,57 @@ TABLES: Final[dict[str, tuple[Column, ...]]] = {
 STAMP_KEYS: Final = ("rlscope.run", "rlscope.table", "rlscope.worker", "rlscope.sequence")
 """Metadata of a file: the run, table and worker that it belongs to, and its number among their files, from 1 on."""
 
+MERGED_KEYS: Final = ("rlscope.first", "rlscope.files", "rlscope.checksum", "rlscope.parts")
+"""Metadata of a file that others were merged into, besides; `rlscope.sequence` is then the number of the last of them.
+
+The number of the first, how many files were flushed between, their `chained_checksum` from 0 on, and `LAST:ROWS` of
+each file that it was merged from, in order and separated by commas.
+"""
+
+_NUMBERS: Final = re.compile(r"(?P<worker_id>.+)-(?P<first>[0-9]{1,19})(?:_(?P<last>[0-9]{1,19}))?", re.DOTALL)
+
+
+class FileNumbers(NamedTuple):
+    """What the name of a file says: its worker, and the first and last number of the flushed files in it."""
+
+    worker_id: str
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file: `WORKER-NUMBER.parquet`, or `WORKER-FIRST_LAST.parquet` of a merged one."""
+        return f"{self.worker_id}-{self.range}.parquet"
+
+    @property
+    def range(self) -> str:
+        """`NUMBER`, or `FIRST_LAST`, of at least six digits each."""
+        return f"{self.first:06d}" if self.last == self.first else f"{self.first:06d}_{self.last:06d}"
+
+    @classmethod
+    def of(cls, stem: str) -> "FileNumbers | None":
+        """From a name without `.parquet`; None if it has not this form, or ends before it begins."""
+        found = _NUMBERS.fullmatch(stem)
+        if found is None:
+            return None
+        first = int(found["first"])
+        last = int(found["last"]) if found["last"] else first
+        return cls(found["worker_id"], first, last) if first <= last else None
+
 
 def chained_checksum(before: int, sequence: int, file_crc32: int) -> int:
     """The checksum of a table's files up to one of them, from that of the files before it; 0 before the first."""
     return zlib.crc32(struct.pack("<QI", sequence, file_crc32), before)
+
+
+def joined_checksum(before: int, after: int, files: int) -> int:
+    """The `chained_checksum` over files of which that of the first ones is known, and, from 0 on, that of the others.
+
+    files: how many the others are. Takes 12 bytes of memory for each.
+    """
+    # A CRC is affine in its start: crc(x, start) = crc(zeros, start) ^ crc(zeros, 0) ^ crc(x, 0), for equal lengths.
+    zeros = bytes(struct.calcsize("<QI") * files)
+    return zlib.crc32(zeros, before) ^ zlib.crc32(zeros) ^ after
 
 
 TIMES: Final[dict[str, tuple[str, str]]] = {

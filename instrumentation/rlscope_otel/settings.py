@@ -9,12 +9,13 @@ An empty variable counts as unset, so that a launcher can keep a child process f
 | RLSCOPE_WORKER_ID | worker_id: `<role>-<host>-<pid>` when neither is given |
 | RLSCOPE_GPU_COUNT | gpu_count |
 | RLSCOPE_GPU_INTERVAL_S | gpu_interval_s |
+| RLSCOPE_MERGE_INTERVALS_S | merge_intervals_s, as `300,10800,86400`; 0 for no merging |
 """
 
 import os
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +29,9 @@ ROLE_VARIABLE = "RLSCOPE_ROLE"
 WORKER_ID_VARIABLE = "RLSCOPE_WORKER_ID"
 GPU_COUNT_VARIABLE = "RLSCOPE_GPU_COUNT"
 GPU_INTERVAL_VARIABLE = "RLSCOPE_GPU_INTERVAL_S"
+MERGE_INTERVALS_VARIABLE = "RLSCOPE_MERGE_INTERVALS_S"
+MERGE_INTERVALS_S = (300.0, 10_800.0, 86_400.0)
+"""5 min of flushes, 3 h of such files, 24 h of those."""
 
 _Number = TypeVar("_Number", int, float)
 
@@ -43,11 +47,17 @@ class Limits:
     max_rows_per_file: int
     max_buffered_rows: int
     """Per table; bounds the memory."""
+    merge_intervals_s: tuple[float, ...] = ()
+    """How long a file waits until it is merged with those that came after it: a flush, such a file, and so on.
+
+    Without any, nothing is merged.
+    """
+    max_merged_bytes: int = 32 * 2**20
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value <= 0:
+            if not all(each > 0 for each in (value if isinstance(value, tuple) else (value,))):
                 next_step = f"Omit {field.name} to use the default."
                 raise SetupError.unknown_value(field.name, value, ["more than 0"], next_step)
 
@@ -108,6 +118,21 @@ def gpu_count_of(gpu_count: int | None, gpu_ids: tuple[str, ...], role: str) -> 
 def gpu_interval_of(gpu_interval_s: float | None) -> float | None:
     """Seconds between GPU samples; None or 0 for no sampling."""
     return (_number(GPU_INTERVAL_VARIABLE, float) if gpu_interval_s is None else gpu_interval_s) or None
+
+
+def merge_intervals_of(intervals_s: Sequence[float] | None) -> tuple[float, ...]:
+    """When files are merged; `MERGE_INTERVALS_S` unless something else is given. Empty for never."""
+    if intervals_s is not None:
+        return tuple(intervals_s)
+    text = os.environ.get(MERGE_INTERVALS_VARIABLE)
+    if not text:
+        return MERGE_INTERVALS_S
+    try:
+        given = tuple(float(each) for each in text.split(","))
+    except ValueError:
+        expected = ["numbers of seconds with commas between them"]
+        raise SetupError.unknown_value(MERGE_INTERVALS_VARIABLE, text, expected, "Set or unset it.") from None
+    return () if given == (0.0,) else given
 
 
 def _number(variable: str, kind: type[_Number]) -> _Number | None:

@@ -1,15 +1,16 @@
 """Turns spans into rows, in the same way for our context managers, plain OpenTelemetry spans and the exporter.
 
-Pure: a finished span in, a table's name and a row out.
+Pure: a finished span or phase in, a table's name and a row out.
 """
 
 import json
 import math
+import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar, cast
 
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import format_span_id, format_trace_id
+from opentelemetry.trace import SpanKind, StatusCode, format_span_id, format_trace_id
 
 from rlscope_otel import conventions as c
 from rlscope_otel import schema
@@ -40,6 +41,17 @@ def row_of(span: ReadableSpan) -> SpanRow:
         return build(span.start_time or 0, span.end_time or 0, cast(Attributes, span.attributes or {}))
     except _Unusable as problem:
         return SpanRow("spans", _other_row(span), f"span {span.name!r} kept in `spans`: {problem}")
+
+
+def row_of_phase(name: str, start_ns: int, end_ns: int, attributes: Attributes) -> SpanRow:
+    """The row of a phase that has one of our names; an unusable one goes to `spans`, with the problem."""
+    try:
+        return _BUILDERS[name](start_ns, end_ns, attributes)
+    except _Unusable as problem:
+        said = json.dumps({key: _as_json(value) for key, value in attributes.items()}, default=str)
+        ids = secrets.token_hex(16), secrets.token_hex(8), None
+        row = (*ids, name, SpanKind.INTERNAL.name, start_ns, end_ns, StatusCode.UNSET.name, said)
+        return SpanRow("spans", row, f"span {name!r} kept in `spans`: {problem}")
 
 
 def _activity_row(activity: str, start_ns: int, end_ns: int, attributes: Attributes) -> SpanRow:

@@ -1,23 +1,16 @@
-"""Coarse phases as OpenTelemetry spans: a provider of our own, and the processor that turns spans into rows.
+"""The processor that turns spans of a host's own OpenTelemetry provider into rows, and phases of the API too.
 
-The provider is private: the global one belongs to the host, and engines set it themselves. A host that wants its
-other spans in the trace adds the processor to its own provider.
+A phase becomes the row that a span under its name would, but no span is made: that would cost ten times as much, and
+the providers are the host's.
 """
 
 from collections.abc import Callable, Mapping
 
-from opentelemetry.context import Context
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, SpanLimits, SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
-from opentelemetry.trace import NoOpTracer, Span, Tracer
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 
-from rlscope_otel import conventions
 from rlscope_otel.buffers import RowBuffer
 from rlscope_otel.faults import Faults
-from rlscope_otel.span_rows import row_of
-
-_ROOT = Context()
+from rlscope_otel.span_rows import SpanRow, row_of, row_of_phase
 
 
 class RowSpanProcessor(SpanProcessor):
@@ -31,40 +24,26 @@ class RowSpanProcessor(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         """Keep the span's row; whatever goes wrong costs this row only."""
         try:
-            found = row_of(span)
-            self._buffers[found.table].add(found.row)
-            if found.problem:
-                self._faults.note("spans", found.problem)
+            self._keep(row_of(span))
         except Exception as error:  # The host ended the span: nothing of ours may reach it.
-            self._buffers["spans"].drop()
-            self._faults.note("spans", error)
+            self._lose(error)
+
+    def phase_ended(self, name: str, start_ns: int, end_ns: int, attributes: Mapping[str, object]) -> None:
+        """Keep the row of a phase; whatever goes wrong costs this row only."""
+        try:
+            self._keep(row_of_phase(name, start_ns, end_ns, attributes))
+        except Exception as error:  # The host's values may fail in any way.
+            self._lose(error)
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
         """Write what is held."""
         return self._flush(timeout_millis / 1000)
 
+    def _keep(self, found: SpanRow) -> None:
+        self._buffers[found.table].add(found.row)
+        if found.problem:
+            self._faults.note("spans", found.problem)
 
-def private_tracer(processor: SpanProcessor, faults: Faults) -> Tracer:
-    """A tracer whose spans all reach the processor and nothing else."""
-    # Limits and a sampler of our own, so that the host's OTEL_* settings cannot cut or drop our spans.
-    limits = SpanLimits(
-        max_attributes=128,
-        max_span_attributes=128,
-        max_attribute_length=SpanLimits.UNSET,
-        max_span_attribute_length=SpanLimits.UNSET,
-        max_events=0,
-        max_links=0,
-    )
-    provider = TracerProvider(
-        sampler=ALWAYS_ON, resource=Resource.get_empty(), shutdown_on_exit=False, span_limits=limits
-    )
-    provider.add_span_processor(processor)
-    tracer = provider.get_tracer(conventions.SCOPE_NAME)
-    if isinstance(tracer, NoOpTracer):
-        faults.note("spans", "OTEL_SDK_DISABLED is set: train steps, waits and weight updates are not recorded")
-    return tracer
-
-
-def start_root_span(tracer: Tracer, name: str, start_ns: int, attributes: Mapping[str, object]) -> Span:
-    """A span that never becomes the current one, and does not spend time to look up the host's current one."""
-    return tracer.start_span(name, _ROOT, attributes=attributes, start_time=start_ns)  # pyright: ignore[reportArgumentType]
+    def _lose(self, error: Exception) -> None:
+        self._buffers["spans"].drop()
+        self._faults.note("spans", error)

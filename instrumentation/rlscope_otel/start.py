@@ -31,6 +31,8 @@ def start_run(
     max_rows_per_file: int = 50_000,
     max_buffered_rows: int = 200_000,
     gpu_interval_s: float | None = None,
+    merge_intervals_s: Sequence[float] | None = None,
+    max_merged_bytes: int = 32 * 2**20,
     meter_provider: MeterProvider | None = None,
     clock: Clock | None = None,
 ) -> Run:
@@ -39,20 +41,22 @@ def start_run(
     `settings.py` lists which arguments can come from environment variables. Raises SetupError for an invalid role,
     name or number, and for a folder that holds another run. If the folder cannot be written, one warning is logged:
     the run continues, and recording starts as soon as the folder can be written.
+
+    The small files of the flushes are merged in the background: after 5 min, those again after 3 h and after 24 h
+    (`merge_intervals_s`, `()` for never), up to `max_merged_bytes` in a file.
     """
     run_clock = RunClock(clock or SystemClock())
     folder = settings.run_dir_of(run_dir)
     if folder is None:
         return Run(Recording(None, run_clock))
-    limits = settings.Limits(flush_interval_s, max_rows_per_file, max_buffered_rows)
+    intervals_s = settings.merge_intervals_of(merge_intervals_s)
+    limits = settings.Limits(flush_interval_s, max_rows_per_file, max_buffered_rows, intervals_s, max_merged_bytes)
     role = settings.role_of(role)
     ids = tuple(str(gpu_id) for gpu_id in gpu_ids)
-    gpus = settings.gpu_count_of(gpu_count, ids, role)
     device = (device_name, device_memory_bytes, kv_capacity_tokens, max_running)
-    identity = Identity(role, gpus, ids, *device, framework, framework_version)
-    name = settings.worker_id_of(worker_id, role)
-    gpu_interval_s = settings.gpu_interval_of(gpu_interval_s)
-    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, gpu_interval_s)
+    identity = Identity(role, settings.gpu_count_of(gpu_count, ids, role), ids, *device, framework, framework_version)
+    name, sampled_s = settings.worker_id_of(worker_id, role), settings.gpu_interval_of(gpu_interval_s)
+    chosen = settings.Settings(folder, name, identity, run_id, dict(config or {}), limits, sampled_s)
     run = Run(Recording(chosen, run_clock, meter_provider))
     exits.watch(run)
     return run

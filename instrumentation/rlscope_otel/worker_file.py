@@ -7,7 +7,7 @@ newcomer records as `<worker_id>.r1`, `.r2`, ...: the first one's extent, counte
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rlscope_otel import json_files, schema
@@ -58,6 +58,8 @@ class Progress:
     stopped_ns: int | None
     written: Mapping[str, Written]
     dropped: Mapping[str, int]
+    merged: Mapping[str, Mapping[str, int]] = field(default_factory=dict[str, Mapping[str, int]])
+    """By table and `FIRST_LAST`, the CRC-32 of the files that others were merged into."""
 
 
 class WorkerFile:
@@ -99,6 +101,12 @@ class WorkerFile:
             "last_flush_ns": progress.last_flush_ns,
             "clock": progress.clock._asdict(),
             "rows": {table: written.rows for table, written in progress.written.items()},
-            "written": {table: asdict(written) for table, written in progress.written.items()},
+            "written": {table: _statement(table, progress) for table in progress.written},
             "dropped": dict(progress.dropped),
         }
+
+
+def _statement(table: str, progress: Progress) -> dict[str, object]:
+    """What the file states about one table."""
+    merged = progress.merged.get(table)
+    return {**asdict(progress.written[table]), **({"merged": dict(merged)} if merged else {})}

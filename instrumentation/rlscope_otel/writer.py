@@ -12,6 +12,9 @@ from rlscope_otel.buffers import Row, RowBuffer
 from rlscope_otel.clock import RunClock
 from rlscope_otel.errors import SetupError
 from rlscope_otel.faults import Faults
+from rlscope_otel.merger import Merger
+from rlscope_otel.settings import Limits
+from rlscope_otel.stored_files import Levels
 from rlscope_otel.tallies import Tallies, Vital
 from rlscope_otel.worker_file import Identity, Progress, WorkerFile, Written
 
@@ -32,7 +35,7 @@ class Writer:
         buffers: Mapping[str, RowBuffer],
         clock: RunClock,
         faults: Faults,
-        max_rows_per_file: int,
+        limits: Limits,
         tallies: Tallies,
     ) -> None:
         self.identity = identity
@@ -42,7 +45,8 @@ class Writer:
         self._clock = clock
         self._faults = faults
         self._tallies = tallies
-        self._max_rows = max_rows_per_file
+        self._max_rows = limits.max_rows_per_file
+        self._merger = Merger(run_dir, Levels(tuple(limits.merge_intervals_s), limits.max_merged_bytes), faults)
         self._config: Mapping[str, object] = {}
         self._given_config: Mapping[str, object] = {}
         self._wanted_run_id: str | None = None
@@ -70,6 +74,8 @@ class Writer:
     def flush(self, stopped_ns: int | None = None) -> bool:
         """Write everything that is buffered; False if some of it could not be written."""
         complete = False
+        if stopped_ns is not None:
+            self._merger.cancel()
         try:
             self._enter()
             self._learn_cap()
@@ -80,7 +86,12 @@ class Writer:
         except (OSError, SetupError) as error:
             complete = False
             self._faults.note(f"cannot write {self._run_dir}", error)
+        self._settle_merges(complete, last=stopped_ns is not None)
         return complete
+
+    def merge(self) -> bool:
+        """Do a slice of the merging of files; False when there is none to do at the moment."""
+        return self._merger.step()
 
     def give_up(self) -> int:
         """Count all buffered rows as dropped; returns how many."""
@@ -89,6 +100,15 @@ class Writer:
             self._buffers[table].drop(count)
             self._buffers[table].discard(count)
         return sum(held.values())
+
+    def _settle_merges(self, complete: bool, *, last: bool) -> None:
+        if complete:
+            last_files = {table: written.last_file for table, written in self._written.items()}
+            self._merger.stated(self.run_id or "", self.worker_id, last_files)
+        else:
+            self._merger.cancel()
+        if last:
+            self._merger.end()
 
     def _enter(self) -> None:
         # The folder may be removed while it is recorded: what comes after would belong to no run.
@@ -155,6 +175,7 @@ class Writer:
                 return 0
             checksum = parquet.write_columns(table, columns, path, stamp)
         self._written[table] = self._written[table].and_file(sequence, len(columns[0]), checksum)
+        self._merger.add(table, sequence, len(columns[0]), path, checksum)
         self._tally(table, columns)
         return len(columns[0])
 
@@ -182,7 +203,7 @@ class Writer:
         sequence = self._written[table].last_file
         while True:
             sequence += 1
-            path = self._run_dir / table / f"{self.worker_id}-{sequence:06d}.parquet"
+            path = self._run_dir / table / schema.FileNumbers(self.worker_id, sequence, sequence).name
             if not path.exists():
                 return sequence, path
 
@@ -206,4 +227,5 @@ class Writer:
             stopped_ns=stopped_ns,
             written=dict(self._written),
             dropped={table: buffer.dropped for table, buffer in self._buffers.items()},
+            merged=self._merger.merged,
         )

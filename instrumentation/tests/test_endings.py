@@ -183,21 +183,30 @@ assert os.waitpid(child, 0)[1] == 0
 def test_forking_again_and_again_while_rows_come_never_hangs(start_script, rows) -> None:
     start = "run = rlscope_otel.start_run(worker_id='w0', flush_interval_s=0.005)"
     then = """
+import faulthandler
 stop = threading.Event()
 def record():
     while not stop.is_set():
         run.engine_step(1000, 1001)
-thread = threading.Thread(target=record); thread.start()
+thread = threading.Thread(target=record, daemon=True); thread.start()
 for attempt in range(8):
     child = os.fork()
     if child == 0:
+        # A child that hangs says where; one that is only slow, on a machine that does much else, may be so.
+        faulthandler.dump_traceback_later(40, exit=True)
         own = rlscope_otel.start_run(worker_id=f"child-{attempt}", flush_interval_s=3600)
         own.engine_step(attempt, attempt + 1)
-        os._exit(0 if own.stop() else 1)
-    assert os.waitpid(child, 0)[1] == 0
+        has_stopped = own.stop(60)
+        print(f"child {attempt}: {has_stopped}, {own.faults.counts}", flush=True)
+        os._exit(0 if has_stopped else 1)
+    status = os.waitpid(child, 0)[1]
+    if status:
+        sys.exit(f"child {attempt} ended with status {status}")
 stop.set(); thread.join()
 """
-    assert ended(start_script(script(start, then))) == 0
+    process = start_script(script(start, then))
+    output, errors = process.communicate(timeout=100)
+    assert (process.returncode, errors) == (0, ""), output
     children = [row["start_ns"] for row in rows("engine_steps") if row["worker_id"].startswith("child-")]
     assert sorted(children) == list(range(8))
 

@@ -164,12 +164,23 @@ def test_the_host_s_span_limits_and_sampler_do_not_cut_ours(tmp_path: Path, rows
     assert [(row["label"], row["bytes"]) for row in rows("weight_updates")] == [("a long label", 5)]
 
 
-def test_a_disabled_sdk_is_said_once_and_the_rest_is_recorded(tmp_path: Path, rows, monkeypatch, caplog) -> None:
+def test_a_disabled_sdk_takes_nothing_from_the_run(tmp_path: Path, rows, monkeypatch, caplog) -> None:
     monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     with start_run(tmp_path, "sampler", "w0") as run, run.wait("samples"):
         run.engine_step(0, 1)
-    assert (len(rows("engine_steps")), len(rows("activities"))) == (1, 0)
-    assert "OTEL_SDK_DISABLED" in caplog.text
+    assert (len(rows("engine_steps")), len(rows("activities")), caplog.text) == (1, 1, "")
+
+
+def test_a_step_whose_version_cannot_be_read_is_kept_as_a_span_and_counted(run: Run, rows) -> None:
+    with run.train_step(7, version_in="none"):  # pyright: ignore[reportArgumentType]
+        pass
+    run.flush()
+    (row,) = rows("spans")
+    assert (row["name"], row["kind"], row["status"]) == ("rlscope.train_step", "INTERNAL", "UNSET")
+    assert (len(row["trace_id"]), len(row["span_id"]), row["parent_span_id"]) == (32, 16, None)
+    assert json.loads(row["attributes"]) == {"rlscope.train.step": 7}
+    assert rows("train_steps") == []
+    assert run.faults.counts == {"rlscope.train_step rlscope.train.version_in": 1, "spans": 1}
 
 
 def test_every_attribute_belongs_to_rlscope_and_names_are_unique() -> None:

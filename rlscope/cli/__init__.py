@@ -15,6 +15,7 @@ from rich.console import Console
 from rlscope.cli import (
     analyze,
     check,
+    compact,
     compare,
     doctor,
     export,
@@ -49,6 +50,7 @@ COMMANDS: Final[tuple[Callable[..., None], ...]] = (
     query.queries,
     export.export,
     push.push,
+    compact.compact,
 )
 """In the order of the help; `what_if` is `rlscope what-if`, and `import_` is `rlscope import`."""
 for _command in COMMANDS:

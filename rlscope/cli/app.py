@@ -30,10 +30,28 @@ app = typer.Typer(
     help="Where the GPU-seconds of an asynchronous RL run went, how stale its tokens were, and what to change.",
 )
 
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).")]
+
+def _note_many_files(folder: Path) -> Path:
+    """Say on stderr what a run of very many small files will cost, before the work."""
+    from rlscope.trace.files import many_files_note
+
+    note = many_files_note(folder)
+    if note is not None:
+        Console(stderr=True).print(for_terminal(f"note: {note}"), highlight=False, soft_wrap=True, markup=False)
+    return folder
+
+
+RunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN_DIR", help="Folder of the recorded run (RLSCOPE_RUN_DIR).", callback=_note_many_files),
+]
 RunPath = Annotated[
     Path,
-    typer.Argument(metavar="PATH", help="Folder of a recorded run, or a log or metrics file of an RL framework."),
+    typer.Argument(
+        metavar="PATH",
+        help="Folder of a recorded run, here or as s3://BUCKET/RUN, or a log or metrics file of an RL framework.",
+        callback=_note_many_files,
+    ),
 ]
 Also = Annotated[
     list[Path] | None,

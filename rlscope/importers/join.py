@@ -14,6 +14,7 @@ from weakref import finalize
 from rlscope.errors import ArgumentError, ImportFileError, OutputError
 from rlscope.importers.target import ImportOptions, ImportTarget
 from rlscope.trace.imported import Imported
+from rlscope.trace.remote import fetch_run, is_remote, shown_address
 
 if TYPE_CHECKING:
     # The importers are slow to import, and a run folder needs none of them.
@@ -44,6 +45,10 @@ def no_progress(_bytes: int) -> None:
     """Progress that is not shown."""
 
 
+def no_words(_words: str) -> None:
+    """Progress in words that is not shown."""
+
+
 def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
     """Progress in words, such as "reading run.log: 40%"."""
     total = sum(path.stat().st_size for path in paths if path.is_file())
@@ -61,20 +66,23 @@ def share_read(paths: Sequence[Path], say: Callable[[str], None]) -> "Progress":
 
 
 def resolve(path: Path, options: ImportOptions | None = None, say: Callable[[str], None] | None = None) -> RunFolder:
-    """The run folder that a path means: itself, or one that a log or metrics file is imported into for the time being.
+    """The run folder that a path means: itself, or one for the time being.
 
-    Raises ImportFileError for what no importer knows, ArgumentError for options of an import with a run folder.
+    A log or metrics file is imported into that one, and a run in an object store is copied into it. Raises
+    ImportFileError for what no importer knows, ArgumentError for options of an import with a run folder, and what
+    `fetch_run` does.
     """
     asked = options is not None and options != NO_OPTIONS
-    if (path / _MANIFEST).is_file():
+    is_far = is_remote(path)
+    if is_far or (path / _MANIFEST).is_file():
         if asked:
             raise ArgumentError.of(
-                path,
+                shown_address(path) if is_far else path,
                 found="a run folder, and options for an import",
                 expected="a log or a metrics file with them",
                 next_step="Leave them out.",
             )
-        return RunFolder(path)
+        return RunFolder(fetch_run(path, say or no_words), is_temporary=True) if is_far else RunFolder(path)
     is_run_in_part = (path / "workers").is_dir() or not path.exists() or (path.is_dir() and not any(path.iterdir()))
     if is_run_in_part and not asked:
         return RunFolder(path)

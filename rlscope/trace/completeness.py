@@ -1,24 +1,29 @@
 """Holds what was read against what the recorder says it wrote: rows, files and checksums by worker and table.
 
 A worker file states them in `written`; files state in their footer to which worker, table and number they belong, and
-each of their pages has a checksum. Recorders before that state the rows alone, and other programs nothing.
+each of their pages has a checksum. Recorders before that state the rows alone, and other programs nothing. A file that
+others were merged into stands for all of their numbers.
 """
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import chained_checksum
+from rlscope_otel.schema import FileNumbers, chained_checksum, joined_checksum
 
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, is_integer, table_of
+from rlscope.trace.segments import is_as_named
 
 State = Literal["complete", "incomplete", "unknown"]
 Kind = Literal["missing", "beyond", "changed", "moved"]
 _FILES_NAMED: Final = 3
+_COUNTS: Final = ("rows", "last_file", "checksum")
+"""What a worker file states for each table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +87,12 @@ class _Stated(NamedTuple):
     rows: int
     last_file: int | None
     checksum: int | None
+    merged: Mapping[str, object] = {}
+    """The CRC-32 of each merged file, by `FIRST_LAST`."""
 
 
-class _Owner(NamedTuple):
-    worker_id: str
-    sequence: int
+_Files = dict[FileNumbers, StoredFile]
+"""Files of one worker and table by the numbers that they stand for."""
 
 
 def check_files(
@@ -111,10 +117,12 @@ class _Checker:
         self._is_verified = True
         self._is_counted = any(map(_states_rows, workers))
         self._strangers: set[str] = set()
+        self._changed: set[Path] = set()
+        """Compacted files that are not as they were written, though each page reads well."""
 
     def check(self, table: str, files: TableFiles) -> TableFiles:
         """The table without what does not belong to it."""
-        owned = self._owned(table, files)
+        owned = self._owned(table, self._without_damaged_compacted(table, files))
         kept: list[StoredFile] = []
         for worker_id in sorted({*owned, *self._workers}):
             kept += self._of_worker(table, worker_id, owned.get(worker_id, {}))
@@ -131,36 +139,67 @@ class _Checker:
         state: State = "incomplete" if differs else "unknown" if is_unknown else "complete"
         return Completeness(state, tuple(self._gaps), uncounted, self._is_verified and state == "complete")
 
-    def _owned(self, table: str, files: TableFiles) -> dict[str, dict[int, StoredFile]]:
-        """The files by worker and number: by their own word, or by their name where they have none."""
-        owned: dict[str, dict[int, StoredFile]] = {}
-        misplaced: list[tuple[StoredFile, _Owner]] = []
+    def _without_damaged_compacted(self, table: str, files: TableFiles) -> list[StoredFile]:
+        """The files without the compacted ones whose pages are damaged, or that belong to another run."""
+        left_out: set[Path] = set()
+        compacted: dict[Path, list[StoredFile]] = {}
         for file in files.files:
+            if file.segment is not None:
+                compacted.setdefault(file.path, []).append(file)
+        for path, own in compacted.items():
+            why = self._compacted_fault(own)
+            if why is not None:
+                self._skip(own[0], why, sum(file.footer.rows for file in own))
+                left_out.add(path)
+                self.unsure.add(table)
+        return [file for file in files.files if file.path not in left_out]
+
+    def _compacted_fault(self, own: Sequence[StoredFile]) -> str | None:
+        for file in own:
+            run_id, worker_id = file.segment.owner if file.segment is not None else ("", "")
+            if run_id and run_id not in self._run_ids(worker_id):
+                return f"belongs to run {run_id!r}, by its own footer"
+        try:
+            if is_as_named(own[0].path):
+                return None
+        except OSError as error:
+            return f"cannot be read: {error}"
+        why = page_fault(own[0].path)
+        self._changed |= {own[0].path} if why is None else set()
+        return None if why is None else f"damaged since it was written: {why}"
+
+    def _owned(self, table: str, files: Sequence[StoredFile]) -> dict[str, _Files]:
+        """The files by worker and number: by their own word, or by their name where they have none."""
+        owned: dict[str, _Files] = {}
+        misplaced: list[tuple[StoredFile, FileNumbers]] = []
+        for file in files:
             named, stamp = owner_of(file.path), file.footer.stamp
-            if stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
+            if file.segment is not None:
+                owned.setdefault(file.segment.numbers.worker_id, {})[file.segment.numbers] = file
+            elif stamp is not None and (stamp.table != table or stamp.run_id not in self._run_ids(stamp.worker_id)):
                 self._skip(file, f"belongs to {stamp.table} of run {stamp.run_id!r}, by its own footer")
-            elif stamp is not None and _Owner(stamp.worker_id, stamp.sequence) != named:
-                misplaced.append((file, _Owner(stamp.worker_id, stamp.sequence)))
+            elif stamp is not None and stamp.numbers != named:
+                misplaced.append((file, stamp.numbers))
             else:
-                owned.setdefault(named.worker_id, {})[named.sequence] = file
-        for file, owner in misplaced:
-            if owner.sequence in owned.get(owner.worker_id, {}):
-                self._skip(file, f"a copy of {_file_name(owner)}, by its own footer")
+                owned.setdefault(named.worker_id, {})[named] = file
+        for file, numbers in misplaced:
+            if numbers in owned.get(numbers.worker_id, {}):
+                self._skip(file, f"a copy of {numbers.name}, by its own footer")
                 continue
-            owned.setdefault(owner.worker_id, {})[owner.sequence] = file
-            detail = f"{file.path.name} was written as {_file_name(owner)}, and is read as that"
-            self._gaps.append(RowGap("moved", table, owner.worker_id, file.footer.rows, None, detail))
+            owned.setdefault(numbers.worker_id, {})[numbers] = file
+            detail = f"{file.path.name} was written as {numbers.name}, and is read as that"
+            self._gaps.append(RowGap("moved", table, numbers.worker_id, file.footer.rows, None, detail))
         return owned
 
     def _run_ids(self, worker_id: str) -> tuple[object, ...]:
         """The runs that files of a worker may belong to: folders of several nodes may have been copied into one."""
         return self._run_id, self._workers.get(worker_id, {}).get("run_id")
 
-    def _skip(self, file: StoredFile, why: str) -> None:
-        name = file.path.relative_to(self._folder).as_posix()
-        self.skipped.append(SkippedFile(name, f"{why}; its {file.footer.rows:,} rows are left out"))
+    def _skip(self, file: StoredFile, why: str, rows: int | None = None) -> None:
+        name, rows = file.path.relative_to(self._folder).as_posix(), file.footer.rows if rows is None else rows
+        self.skipped.append(SkippedFile(name, f"{why}; its {rows:,} rows are left out"))
 
-    def _of_worker(self, table: str, worker_id: str, files: dict[int, StoredFile]) -> list[StoredFile]:
+    def _of_worker(self, table: str, worker_id: str, files: _Files) -> list[StoredFile]:
         """The files of one worker that may be used."""
         stated = _stated(self._workers.get(worker_id, {}), table)
         if stated is None:
@@ -173,45 +212,46 @@ class _Checker:
         if stated.last_file is None or stated.checksum is None:
             self._is_verified = False
         else:
-            files = self._verified(table, worker_id, files, stated.last_file, stated.checksum)
+            files = self._verified(table, worker_id, files, stated)
         self._count(table, worker_id, files, stated)
         return list(files.values())
 
-    def _verified(
-        self, table: str, worker_id: str, files: dict[int, StoredFile], last_file: int, checksum: int
-    ) -> dict[int, StoredFile]:
+    def _verified(self, table: str, worker_id: str, files: _Files, stated: _Stated) -> _Files:
         """The files whose pages are as they were written."""
-        later = {number: file for number, file in files.items() if number > last_file}
-        counted = {number: file for number, file in files.items() if number <= last_file}
-        if _chain(counted) == checksum:
+        last_file = stated.last_file or 0
+        later = {numbers: file for numbers, file in files.items() if numbers.last > last_file}
+        counted = {numbers: file for numbers, file in files.items() if numbers.last <= last_file}
+        is_changed = any(file.path in self._changed for file in counted.values())
+        if not is_changed and _chain(counted, stated.merged) == stated.checksum:
             return counted | self._without_damaged(table, later)
         sound = self._without_damaged(table, counted)
-        if sound.keys() == counted.keys() and counted.keys() == set(range(1, last_file + 1)):
+        if sound.keys() == counted.keys() and not _missing(counted, last_file):
             rows = sum(file.footer.rows for file in counted.values())
             detail = f"the files of {worker_id} are not as it wrote them, by their checksum ({rows:,} rows)"
             self._gaps.append(self._gap("changed", table, worker_id, rows, counted, detail))
         self.unsure.add(table)
         return sound | self._without_damaged(table, later)
 
-    def _without_damaged(self, table: str, files: dict[int, StoredFile]) -> dict[int, StoredFile]:
-        sound: dict[int, StoredFile] = {}
-        for number, file in files.items():
-            why = page_fault(file.path)
+    def _without_damaged(self, table: str, files: _Files) -> _Files:
+        sound: _Files = {}
+        for numbers, file in files.items():
+            # The pages of compacted files have been looked at.
+            why = page_fault(file.path) if file.segment is None else None
             if why is None:
-                sound[number] = file
+                sound[numbers] = file
             else:
                 self._skip(file, f"damaged since it was written: {why}")
         return sound
 
-    def _count(self, table: str, worker_id: str, files: dict[int, StoredFile], stated: _Stated) -> None:
+    def _count(self, table: str, worker_id: str, files: _Files, stated: _Stated) -> None:
         """Compare the number of rows; a worker that was killed may have written a flush that it did not count."""
         last = stated.last_file
-        found = sum(file.footer.rows for number, file in files.items() if last is None or number <= last)
-        later = sum(file.footer.rows for number, file in files.items() if last is not None and number > last)
+        found = sum(file.footer.rows for numbers, file in files.items() if last is None or numbers.last <= last)
+        later = sum(file.footer.rows for file in files.values()) - found
         has_stopped = self._workers[worker_id].get("stopped_ns") is not None
         if found < stated.rows:
             detail = f"{worker_id} wrote {stated.rows:,} rows, and {stated.rows - found:,} of them are missing"
-            detail += _named(sorted(set(range(1, (last or max(files, default=0)) + 1)) - set(files)))
+            detail += _named(_missing(files, last or max((numbers.last for numbers in files), default=0)))
             self._gaps.append(self._gap("missing", table, worker_id, stated.rows - found, files, detail))
         beyond = (found - stated.rows if found > stated.rows else 0) + later
         if beyond:
@@ -221,7 +261,7 @@ class _Checker:
                 self._gaps.append(self._gap("beyond", table, worker_id, beyond, files, detail))
 
     def _gap(
-        self, kind: Kind, table: str, worker_id: str, rows: int, files: Mapping[int, StoredFile], detail: str
+        self, kind: Kind, table: str, worker_id: str, rows: int, files: Mapping[FileNumbers, StoredFile], detail: str
     ) -> RowGap:
         gpus = self._workers[worker_id].get("gpu_count")
         length_ns = _gap_ns(files, self._workers[worker_id], kind)
@@ -229,11 +269,9 @@ class _Checker:
         return RowGap(kind, table, worker_id, rows, gpu_s, detail)
 
 
-def owner_of(path: Path) -> _Owner:
-    """The worker and the number that a file's name says; number 0 where it says none."""
-    worker_id, _, sequence = path.stem.rpartition("-")
-    is_number = sequence.isdecimal() and len(sequence) < 20
-    return _Owner(worker_id, int(sequence)) if worker_id and is_number else _Owner(path.stem, 0)
+def owner_of(path: Path) -> FileNumbers:
+    """The worker and the numbers that a file's name says; number 0 where it says none."""
+    return FileNumbers.of(path.stem) or FileNumbers(path.stem, 0, 0)
 
 
 def page_fault(path: Path) -> str | None:
@@ -247,12 +285,25 @@ def page_fault(path: Path) -> str | None:
     return None
 
 
-def _chain(files: Mapping[int, StoredFile]) -> int | None:
-    """The checksum of files in their order; None where one cannot be read."""
+def _chain(files: _Files, merged: Mapping[str, object]) -> int | None:
+    """The checksum of flushed files in their order; None where one cannot be read, or was merged into what it is not.
+
+    merged: the CRC-32 of each merged file, as the worker states it.
+    """
     checksum = 0
     try:
-        for number in sorted(files):
-            checksum = chained_checksum(checksum, number, zlib.crc32(files[number].path.read_bytes()))
+        for numbers in sorted(files):
+            file = files[numbers]
+            if file.segment is not None:
+                checksum = joined_checksum(checksum, file.segment.checksum, file.segment.files)
+                continue
+            crc32, stamp = zlib.crc32(file.path.read_bytes()), file.footer.stamp
+            if stamp is None or stamp.merged is None:
+                checksum = chained_checksum(checksum, numbers.last, crc32)
+            elif merged.get(numbers.range) == crc32:
+                checksum = joined_checksum(checksum, stamp.merged.checksum, stamp.merged.files)
+            else:
+                return None
     except OSError:
         return None
     return checksum
@@ -267,29 +318,41 @@ def _stated(worker: Mapping[str, object], table: str) -> _Stated | None:
     written, rows = worker.get("written"), worker.get("rows")
     if isinstance(written, dict):
         own = written.get(table, {"rows": 0, "last_file": 0, "checksum": 0})
-        numbers = [own.get(name) if isinstance(own, dict) else None for name in _Stated._fields]
-        known = [number for number in numbers if is_integer(number) and number >= 0]
-        return _Stated(*known) if len(known) == len(numbers) and known[1] < 1 << 31 else None
+        own = own if isinstance(own, dict) else {}
+        known = [number for number in map(own.get, _COUNTS) if is_integer(number) and number >= 0]
+        if len(known) < len(_COUNTS) or known[1] >= 1 << 31:
+            return None
+        merged = own.get("merged")
+        return _Stated(*known[: len(_COUNTS)], merged=merged if isinstance(merged, dict) else {})
     if isinstance(rows, dict) and rows:
         count = rows.get(table, 0)
         return _Stated(count, None, None) if is_integer(count) and count >= 0 else None
     return None
 
 
-def _file_name(owner: _Owner) -> str:
-    return f"{owner.worker_id}-{owner.sequence:06d}.parquet"
+def _missing(files: Mapping[FileNumbers, StoredFile], last_file: int) -> list[tuple[int, int]]:
+    """The stretches of numbers up to the last one, each (first, last), that no file stands for."""
+    missing: list[tuple[int, int]] = []
+    expected = 1
+    for numbers in sorted(files):
+        if expected < numbers.first and expected <= last_file:
+            missing.append((expected, min(numbers.first - 1, last_file)))
+        expected = max(expected, numbers.last + 1)
+    return [*missing, (expected, last_file)] if expected <= last_file else missing
 
 
-def _named(missing: Sequence[int]) -> str:
+def _named(missing: Sequence[tuple[int, int]]) -> str:
     """The numbers of missing files in words."""
     if not missing:
         return ""
-    shown = ", ".join(f"{number:06d}" for number in missing[:_FILES_NAMED])
-    more = f" and {len(missing) - _FILES_NAMED:,} more" if len(missing) > _FILES_NAMED else ""
-    return f" ({'file' if len(missing) == 1 else 'files'} {shown}{more})"
+    count = sum(last - first + 1 for first, last in missing)
+    numbers = chain.from_iterable(range(first, last + 1) for first, last in missing)
+    shown = ", ".join(f"{number:06d}" for number in islice(numbers, _FILES_NAMED))
+    more = f" and {count - _FILES_NAMED:,} more" if count > _FILES_NAMED else ""
+    return f" ({'file' if count == 1 else 'files'} {shown}{more})"
 
 
-def _gap_ns(files: Mapping[int, StoredFile], worker: Mapping[str, object], kind: Kind) -> int | None:
+def _gap_ns(files: Mapping[FileNumbers, StoredFile], worker: Mapping[str, object], kind: Kind) -> int | None:
     """How long the stretch is in which missing rows can lie; all that the files cover for other kinds."""
     start, ends = worker.get("started_ns"), (worker.get("stopped_ns"), worker.get("last_flush_ns"))
     end = next((each for each in ends if isinstance(each, int)), None)
@@ -302,21 +365,21 @@ def _gap_ns(files: Mapping[int, StoredFile], worker: Mapping[str, object], kind:
     return sum(holes) if holes else end - start
 
 
-def _times(files: Mapping[int, StoredFile]) -> Iterator[tuple[int, int]]:
+def _times(files: Mapping[FileNumbers, StoredFile]) -> Iterator[tuple[int, int]]:
     for file in files.values():
         if file.footer.first_ns is not None and file.footer.last_ns is not None:
             yield file.footer.first_ns, file.footer.last_ns
 
 
-def _holes(files: Mapping[int, StoredFile], start: int, end: int) -> Iterator[int]:
+def _holes(files: Mapping[FileNumbers, StoredFile], start: int, end: int) -> Iterator[int]:
     """The time between the files beside each gap in the numbers; the end of the worker follows its last file."""
     before, last_number = start, 0
-    for number in sorted(files):
-        footer = files[number].footer
+    for numbers in sorted(files):
+        footer = files[numbers].footer
         if footer.first_ns is None or footer.last_ns is None:
             continue
-        if number > last_number + 1:
+        if numbers.first > last_number + 1:
             yield max(0, footer.first_ns - before)
-        before, last_number = max(before, footer.last_ns), number
+        before, last_number = max(before, footer.last_ns), numbers.last
     if end > before:
         yield end - before

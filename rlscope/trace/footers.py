@@ -3,24 +3,45 @@
 No row is read here, and nothing is opened that is no regular file.
 """
 
+import itertools
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rlscope_otel.schema import STAMP_KEYS, TABLES, TIMES, Column, arrow_schema
+from rlscope_otel.schema import MERGED_KEYS, STAMP_KEYS, TABLES, TIMES, Column, FileNumbers, arrow_schema
+
+from rlscope.trace.segments import Segment, decoded
 
 _MAGIC: Final = b"PAR1"
 _SMALLEST_PARQUET_BYTES: Final = 12
+_Names = TypeVar("_Names", tuple[str, ...], frozenset[str])
 LATEST_NS: Final = 1 << 62
 """In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 _NUMBERED: Final = ("version", "staleness")
 """Numbers inside a list that may be below 0, and of which nothing else bounds the size."""
 LONGEST_TEXT_BYTES: Final = 65_536
 """Of a name, an id or a reason. Longer ones are no names, and a few of them fill the memory."""
+
+
+_MOST_FLUSHED: Final = 10**7
+"""Files merged into one: seven months of flushes every 2 s."""
+
+
+class Merged(NamedTuple):
+    """What a merged file states about the files that were flushed in its place."""
+
+    first: int
+    """The number of the first of them."""
+    files: int
+    checksum: int
+    """`chained_checksum` over them, from 0 on."""
+    parts: tuple[tuple[int, int], ...]
+    """Of each file that it was merged from, in order: the last number in it, and its rows."""
 
 
 class Stamp(NamedTuple):
@@ -30,6 +51,13 @@ class Stamp(NamedTuple):
     table: str
     worker_id: str
     sequence: int
+    """The number of the file, or of the last of the files that were merged into it."""
+    merged: Merged | None = None
+
+    @property
+    def numbers(self) -> FileNumbers:
+        """The numbers that its name should say."""
+        return FileNumbers(self.worker_id, self.merged.first if self.merged else self.sequence, self.sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +76,8 @@ class Footer:
     last_ns: int | None
     suspects: frozenset[str]
     """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
+    segments: tuple[Segment, ...] = ()
+    """Of a compacted file, what it stands for."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
@@ -71,15 +101,22 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
     highs = [chunk.statistics for chunk in chunks if chunk.path_in_schema == last]
     timed = bool(lows) and all(each is not None and each.has_min_max for each in (*lows, *highs))
     return Footer(
-        columns=tuple(found.names),
+        columns=_shared(tuple(found.names)),
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
         is_plain=all(kinds.get(field.name) == field.type for field in arrow_schema(table)),
-        stamp=_stamp(metadata.metadata or {}),
+        stamp=stamp_of(metadata),
         first_ns=min(low.min for low in lows) if timed else None,
         last_ns=max(high.max for high in highs) if timed else None,
-        suspects=frozenset(_suspects(table, found, chunks)),
+        suspects=_shared(frozenset(_suspects(table, found, chunks))),
+        segments=decoded(metadata.metadata or {}, metadata.num_rows),
     )
+
+
+@lru_cache(maxsize=256)
+def _shared(names: _Names) -> _Names:
+    """The same names as one object: a run may have a million footers, and most of them are alike."""
+    return names
 
 
 def _chunks(metadata: pq.FileMetaData) -> Iterator[pq.ColumnChunkMetaData]:
@@ -133,11 +170,35 @@ def _is_optional(field: pa.Field) -> bool:
     return field.nullable or any(_is_optional(each) for each in inside)
 
 
-def _stamp(metadata: Mapping[bytes, bytes]) -> Stamp | None:
-    run_id, table, worker_id, sequence = (
-        metadata.get(key.encode(), b"").decode("utf-8", "replace") for key in STAMP_KEYS
-    )
-    return Stamp(run_id, table, worker_id, int(sequence)) if sequence.isdecimal() and len(sequence) < 20 else None
+def stamp_of(file: pq.FileMetaData) -> Stamp | None:
+    """What a file states about itself; None where it says nothing, or what cannot be."""
+    metadata = file.metadata or {}
+    run_id, table, worker_id, sequence = (_text(metadata, key) for key in STAMP_KEYS)
+    if not _is_number(sequence):
+        return None
+    return Stamp(run_id, table, worker_id, int(sequence), _merged(metadata, int(sequence), file.num_rows))
+
+
+def _merged(metadata: Mapping[bytes, bytes], last: int, rows: int) -> Merged | None:
+    *numbers, listed = (_text(metadata, key) for key in MERGED_KEYS)
+    pairs = [part.split(":") for part in listed.split(",")]
+    if not all(map(_is_number, numbers)) or not all(len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs):
+        return None
+    first, files, checksum = map(int, numbers)
+    parts = tuple((int(number), int(count)) for number, count in pairs)
+    ends = [first - 1, *(number for number, _ in parts)]
+    rises = all(before < after for before, after in itertools.pairwise(ends)) and ends[-1] == last
+    # Each file had a row. What follows from the number takes memory for each of them.
+    fits = 0 < files <= min(last - first + 1, rows, _MOST_FLUSHED) and checksum < 1 << 32
+    return Merged(first, files, checksum, parts) if rises and fits else None
+
+
+def _text(metadata: Mapping[bytes, bytes], key: str) -> str:
+    return metadata.get(key.encode(), b"").decode("utf-8", "replace")
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 20
 
 
 def _envelope_fault(path: Path) -> str | None:

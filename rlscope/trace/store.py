@@ -25,7 +25,6 @@ from rlscope.trace.config import RunConfig, read_config
 from rlscope.trace.files import (
     RunManifest,
     SkippedFile,
-    StoredFile,
     TableFiles,
     is_integer,
     list_table,
@@ -324,17 +323,16 @@ def _without_broken(
     sound: dict[str, TableFiles] = {}
     broken: list[SkippedFile] = []
     for table, files in tables.items():
-        good: list[StoredFile] = []
-        for file in files.files:
-            name = file.path.relative_to(folder)
+        unread: set[Path] = set()
+        for path in files.paths:
+            name = path.relative_to(folder)
             try:
                 for _ in connection.read_parquet(str(link / name)).to_arrow_reader():
                     pass
             except (duckdb.Error, OSError, pa.ArrowException) as error:
                 broken.append(SkippedFile(name.as_posix(), f"cannot be read: {error}"))
-                continue
-            good.append(file)
-        sound[table] = table_of(tuple(good))
+                unread.add(path)
+        sound[table] = table_of(tuple(file for file in files.files if file.path not in unread))
     return sound, broken
 
 

@@ -92,7 +92,7 @@ def _first_row_ns(worker_id: str, tables: Mapping[str, TableFiles], window: Wind
         for file in files.files:
             time = file.footer.first_ns
             if time is not None and window.holds(time):
-                (own if file.path.name.startswith(f"{worker_id}-") else others).append(time)
+                (own if file.numbers is not None and file.numbers.worker_id == worker_id else others).append(time)
     return min(own or others or [window.earliest_ns])
 
 

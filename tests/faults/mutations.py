@@ -95,7 +95,8 @@ def copy_file(folder: Path, rng: random.Random) -> Mutation:
     path = _any_file(folder, rng)
     worker_id = path.stem.rpartition("-")[0]
     other = rng.choice([worker_id, "somebody", *(each.stem for each in (folder / "workers").glob("*.json"))])
-    copy = path.with_name(f"{other}-{rng.choice((4, 5, 77, 999_999)):06d}.parquet")
+    numbers = rng.choice(("000004", "000005", "000077", "999999", "000001_000003", "000002_000009"))
+    copy = path.with_name(f"{other}-{numbers}.parquet")
     shutil.copy(path, copy)
     return Mutation("a file copied", (*_about(path), *_about(copy)))
 

@@ -25,17 +25,18 @@ FIGURES: Final = os.environ.get("RLSCOPE_MUTATIONS_TO")
 """A file that takes what came of them."""
 EVERY_FORMAT_OF: Final = 100
 """One in so many mutations is analysed with the model and written in every format, which takes far longer."""
-OLD_SHARE: Final = 4
-"""One in so many is done to a run of the recorder before checksums."""
+SHARES: Final = 5
+"""One in so many is done to a run with merged files, one to a compacted run, and one to a run of the recorder before
+checksums."""
 
 Tally = Counter[tuple[str, Verdict]]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[Recorder, tuple[Path, Looked]]:
-    """Both runs, and what is said of them as they are."""
+    """The runs, and what is said of them as they are."""
     found: dict[Recorder, tuple[Path, Looked]] = {}
-    for recorder in ("counting", "old"):
+    for recorder in ("counting", "merging", "compacted", "old"):
         folder = store_run(tmp_path_factory.mktemp(recorder) / "run", recorder)
         found[recorder] = folder, look(folder)
     return found
@@ -57,10 +58,10 @@ def tally() -> Iterator[Tally]:
 
 
 def recorder_of(seed: int) -> Recorder:
-    return "old" if seed % OLD_SHARE == OLD_SHARE - 1 else "counting"
+    return ("counting", "counting", "merging", "compacted", "old")[seed % SHARES]
 
 
-@pytest.mark.parametrize("recorder", ["counting", "old"])
+@pytest.mark.parametrize("recorder", ["counting", "merging", "compacted", "old"])
 def test_the_untouched_run_is_complete(runs: dict[Recorder, tuple[Path, Looked]], recorder: Recorder) -> None:
     _, looked = runs[recorder]
     assert (looked.end, looked.lines) == ("seen", ())
@@ -75,10 +76,10 @@ def test_a_mutation_changes_nothing_without_a_word(
     original, untouched = runs[recorder]
     folder = tmp_path / "run"
     shutil.copytree(original, folder)
-    mutation = mutate(folder, seed, counted=recorder == "counting")
+    mutation = mutate(folder, seed, counted=recorder != "old")
     looked = look(folder, whole=seed % EVERY_FORMAT_OF == 0)
     verdict = judge_mutation(mutation, untouched, looked)
-    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder == "counting" else {})]
+    kinds = [*KINDS, *(KINDS_THAT_CHECKSUMS_SHOW if recorder != "old" else {})]
     tally[kinds[seed % len(kinds)], verdict] += 1
     said = "\n".join(line for line in looked.lines if line not in untouched.lines)
     assert verdict not in FAULTS, f"{mutation} of {recorder}: {verdict}\n{said[-3000:]}"

@@ -147,20 +147,29 @@ class Seams:
 
     def _begin(self, watch: Watch, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         call = Call(args, kwargs, self._now_ns())
-        if watch.before is not None:
-            self._guard(watch.before, call)
+        before = watch.before
+        if before is not None:
+            try:
+                before(call)
+            except Exception as error:  # Nothing of ours reaches the host.
+                self._failed(before, error)
         return call
 
     def _see(self, watch: Watch, call: Call, item: Any) -> None:
-        if watch.each is not None:
-            self._guard(watch.each, call, item)
+        each = watch.each
+        if each is not None:
+            try:
+                each(call, item)
+            except Exception as error:  # Nothing of ours reaches the host.
+                self._failed(each, error)
 
     def _end(self, watch: Watch, call: Call) -> None:
-        if watch.after is not None:
-            self._guard(watch.after, call)
+        after = watch.after
+        if after is not None:
+            try:
+                after(call)
+            except Exception as error:  # Nothing of ours reaches the host.
+                self._failed(after, error)
 
-    def _guard(self, watcher: Callable[..., None], *arguments: object) -> None:
-        try:
-            watcher(*arguments)
-        except Exception as error:  # Nothing of ours reaches the host.
-            self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))
+    def _failed(self, watcher: Callable[..., None], error: Exception) -> None:
+        self._faults.note(f"watcher {getattr(watcher, '__qualname__', watcher)}", repr(error))

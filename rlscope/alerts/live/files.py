@@ -1,60 +1,94 @@
 """Finds the new files of a run in progress, and how far each worker has written. Reads footers, no rows.
 
 A poll costs only what is new: a worker's own file counts the rows it wrote, and the next file names are tried only if
-some are missing. A whole directory is listed if that fails, and every _LIST_EVERY polls. Seen files are stored as one
-number per worker and table, so days of files take no memory.
+some are missing. A whole directory is listed if that fails, and every _LIST_EVERY polls. Seen files are stored as
+ranges of numbers per worker and table, so days of files take no memory.
+
+Recorders merge their files, so that a file may stand for many numbers, and files vanish. Of a merged file only those
+rows are new whose numbers were not seen; it says itself how many rows each of its parts had.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import pyarrow.parquet as pq
-from rlscope_otel.schema import TABLES, TIMES
+from rlscope_otel.schema import TABLES, TIMES, FileNumbers
 
 from rlscope.trace.files import is_integer, table_fault
+from rlscope.trace.footers import stamp_of
+from rlscope.trace.segments import Segment, decoded
 from rlscope.trace.usual_times import Window, usual_window
 
 _TELL_ENDS: Final = ("engine_steps", "train_steps", "weight_updates", "activities", "samples")
 """Tables whose rows show how far a worker has progressed, as in worker_extents."""
 _LIST_EVERY: Final = 30
 """Polls between two listings of every directory, for files that no worker file counts."""
+_PIECE_ROWS: Final = 100_000
+"""A merged file of more rows is read in pieces: a watch that starts late need not hold a day at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file found for the first time."""
+    """Rows found for the first time: those of a file, or of some parts of a merged one."""
 
     path: Path
     table: str
     first_ns: int
-    """The earliest time in any of its rows."""
+    """The earliest time in any of its rows, or before that."""
     last_ns: int
+    numbers: FileNumbers
+    """What its rows were flushed as."""
+    rows: int
+    first_row: int = 0
+    """In the file at the path."""
 
 
 class _Seen:
-    """The sequence numbers seen for one worker and table: all below `below`, and those in `ahead`."""
+    """The numbers seen for one worker and table, as ranges (first, last) in order, and the rows of all of them."""
 
     def __init__(self) -> None:
-        self.below = 1
-        self.ahead: set[int] = set()
+        self.ranges: list[tuple[int, int]] = []
         self.rows = 0
 
-    def __contains__(self, sequence: int) -> bool:
-        return sequence < self.below or sequence in self.ahead
+    @property
+    def below(self) -> int:
+        """The first number, from 1 on, that was not seen."""
+        return self.ranges[0][1] + 1 if self.ranges and self.ranges[0][0] <= 1 else 1
 
-    def add(self, sequence: int) -> None:
-        self.ahead.add(sequence)
-        while self.below in self.ahead:
-            self.ahead.remove(self.below)
-            self.below += 1
+    def holds(self, first: int, last: int) -> bool:
+        """Whether all of these numbers were seen."""
+        return any(low <= first and last <= high for low, high in self.ranges)
+
+    def touches(self, first: int, last: int) -> bool:
+        """Whether any of these numbers was seen."""
+        return any(low <= last and first <= high for low, high in self.ranges)
+
+    def add(self, first: int, last: int, rows: int) -> None:
+        """These numbers were seen; rows is what is new of them."""
+        self.rows += rows
+        near = [each for each in self.ranges if each[0] <= last + 1 and first <= each[1] + 1]
+        whole = min([first, *(low for low, _ in near)]), max([last, *(high for _, high in near)])
+        self.ranges = sorted([each for each in self.ranges if each not in near] + [whole])
+
+    def remove(self, first: int, last: int, rows: int) -> None:
+        """These numbers were not seen after all."""
+        self.rows -= rows
+        below = [(low, min(high, first - 1)) for low, high in self.ranges if low < first]
+        above = [(max(low, last + 1), high) for low, high in self.ranges if high > last]
+        self.ranges = below + above
 
 
-class _Name(NamedTuple):
-    worker_id: str
-    sequence: int
+class _Piece(NamedTuple):
+    """Consecutive rows of a file."""
+
+    first: int
+    """The first number that they were flushed as."""
+    last: int
+    first_row: int
+    rows: int
 
 
 class LiveFiles:
@@ -64,6 +98,7 @@ class LiveFiles:
         self._folder = folder
         self._patience_ns = patience_ns
         self._seen: dict[tuple[str, str], _Seen] = {}
+        self._compacted_paths: set[Path] = set()
         self._looks = 0
         self._broken_since_ns: dict[Path, int] = {}
         self._window: Window | None = None
@@ -109,13 +144,11 @@ class LiveFiles:
         found: list[NewFile] = []
         while True:
             sequence = self._of(worker_id, table).below
-            path = self._folder / table / f"{worker_id}-{sequence:06d}.parquet"
+            path = self._folder / table / FileNumbers(worker_id, sequence, sequence).name
             if not path.exists():
                 return found
-            file = self._opened(path, table, _Name(worker_id, sequence), now_ns)
-            if file is not None:
-                found.append(file)
-            elif sequence == self._of(worker_id, table).below:
+            found += self._opened(path, table, FileNumbers(worker_id, sequence, sequence), now_ns)
+            if sequence == self._of(worker_id, table).below:
                 return found
 
     def _listed(self, table: str, now_ns: int) -> list[NewFile]:
@@ -124,32 +157,101 @@ class LiveFiles:
         except FileNotFoundError:
             return []
         found: list[NewFile] = []
-        for file_name in names:
-            name = _parsed(file_name)
-            if name is not None and name.sequence not in self._of(name.worker_id, table):
-                file = self._opened(self._folder / table / file_name, table, name, now_ns)
-                found += [file] if file is not None else []
+        numbered = [(FileNumbers.of(name.removesuffix(".parquet")), name) for name in names]
+        known = [(numbers, name) for numbers, name in numbered if numbers is not None]
+        # What a compacted file holds need not be looked at again.
+        for name in (name for numbers, name in numbered if numbers is None):
+            found += self._compacted(self._folder / table / name, table)
+        # A merged file before its parts, so that these need not be opened.
+        for numbers, name in sorted(known, key=lambda each: (each[0].worker_id, each[0].first, -each[0].last)):
+            if not self._of(numbers.worker_id, table).holds(numbers.first, numbers.last):
+                found += self._opened(self._folder / table / name, table, numbers, now_ns)
         return found
 
-    def _opened(self, path: Path, table: str, name: _Name, now_ns: int) -> NewFile | None:
-        """The file, marked as seen; None if it is not readable (yet) or empty."""
+    def _compacted(self, path: Path, table: str) -> list[NewFile]:
+        """What is new in a compacted file, marked as seen."""
+        if path in self._compacted_paths or table_fault(path, table) is not None:
+            return []
+        self._compacted_paths.add(path)
+        metadata = pq.read_metadata(path)
+        found: list[NewFile] = []
+        first_row = 0
+        for segment in decoded(metadata.metadata or {}, metadata.num_rows):
+            (worker_id, first, last), rows = segment.numbers, segment.rows
+            seen = self._of(worker_id, table)
+            if not seen.touches(first, last):
+                seen.add(first, last, rows)
+                self.stored_rows += rows
+                found += self._of_segment(path, table, segment, first_row)
+            elif not seen.holds(first, last):
+                self.skipped.append(f"{table}/{path.name}: {rows:,} rows of {worker_id} skipped, some were read before")
+                seen.add(first, last, 0)
+            first_row += rows
+        return found
+
+    def _of_segment(self, path: Path, table: str, segment: Segment, first_row: int) -> list[NewFile]:
+        """The rows of a segment in pieces."""
+        first_ns, last_ns, worker_id = segment.first_ns, segment.last_ns, segment.numbers.worker_id
+        is_odd = self._window is not None and not all(self._window.holds(each or 0) for each in (first_ns, last_ns))
+        if first_ns is None or last_ns is None or is_odd:
+            self.skipped.append(f"skipped {table}/{path.name}: times are missing, or far from the rest of the run")
+            return []
+        if table in _TELL_ENDS:
+            self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
+        return [
+            NewFile(
+                path, table, first_ns, last_ns, segment.numbers, min(_PIECE_ROWS, segment.rows - row), first_row + row
+            )
+            for row in range(0, segment.rows, _PIECE_ROWS)
+        ]
+
+    def forget(self, file: NewFile) -> None:
+        """The rows of a file could not be read since it was merged into another: look for them there."""
+        self._of(file.numbers.worker_id, file.table).remove(file.numbers.first, file.numbers.last, file.rows)
+        self.stored_rows -= file.rows
+
+    def _opened(self, path: Path, table: str, numbers: FileNumbers, now_ns: int) -> list[NewFile]:
+        """What is new in a file, marked as seen; nothing if it is not readable (yet) or empty."""
         fault = table_fault(path, table)
+        seen = self._of(numbers.worker_id, table)
         if fault is not None:
             since_ns = self._broken_since_ns.setdefault(path, now_ns)
             if now_ns - since_ns >= self._patience_ns:
-                self._of(name.worker_id, table).add(name.sequence)
+                seen.add(numbers.first, numbers.last, 0)
                 self.skipped.append(f"skipped {table}/{path.name}: {fault}")
                 del self._broken_since_ns[path]
-            return None
+            return []
         self._broken_since_ns.pop(path, None)
         metadata = pq.read_metadata(path)
-        seen = self._of(name.worker_id, table)
-        seen.add(name.sequence)
-        seen.rows += metadata.num_rows
-        self.stored_rows += metadata.num_rows
-        if not metadata.num_rows:
-            return None
-        moments = _moments(path, metadata, table)
+        found: list[NewFile] = []
+        for piece in self._new_pieces(path, table, numbers, metadata):
+            seen.add(piece.first, piece.last, piece.rows)
+            self.stored_rows += piece.rows
+            file = self._timed(path, table, numbers.worker_id, piece, metadata) if piece.rows else None
+            found += [file] if file is not None else []
+        seen.add(numbers.first, numbers.last, 0)
+        return found
+
+    def _new_pieces(self, path: Path, table: str, numbers: FileNumbers, metadata: pq.FileMetaData) -> list[_Piece]:
+        """The rows of a file whose numbers were not seen."""
+        seen, stamp = self._of(numbers.worker_id, table), stamp_of(metadata)
+        whole = _Piece(numbers.first, numbers.last, 0, metadata.num_rows)
+        parts = [whole]
+        if stamp is not None and stamp.merged is not None and stamp.numbers == numbers:
+            parts = _parts(numbers.first, stamp.merged.parts)
+            parts = parts if sum(part.rows for part in parts) == whole.rows else [whole]
+        # Of a part that was merged before, some rows may have been read, and nothing says which.
+        unclear = [part for part in parts if seen.touches(*part[:2]) and not seen.holds(*part[:2])]
+        if unclear:
+            rows = sum(part.rows for part in unclear)
+            self.skipped.append(f"{table}/{path.name}: {rows:,} rows skipped, some of them read before the merging")
+        return _joined([part for part in parts if not seen.touches(*part[:2])])
+
+    def _timed(
+        self, path: Path, table: str, worker_id: str, piece: _Piece, metadata: pq.FileMetaData
+    ) -> NewFile | None:
+        """A piece with the times of its rows; None where they cannot be."""
+        moments = _moments(path, metadata, table, piece)
         if moments is None or (self._window is not None and not all(map(self._window.holds, moments))):
             self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
             return None
@@ -157,29 +259,60 @@ class LiveFiles:
         if table == "train_steps":
             self.step_end_ns = max(last_ns, self.step_end_ns or last_ns)
         if table in _TELL_ENDS:
-            self.last_ns[name.worker_id] = max(last_ns, self.last_ns.get(name.worker_id, last_ns))
-        return NewFile(path, table, first_ns, last_ns)
+            self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
+        numbers = FileNumbers(worker_id, piece.first, piece.last)
+        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
 
     def _of(self, worker_id: str, table: str) -> _Seen:
         return self._seen.setdefault((table, worker_id), _Seen())
 
 
-def _parsed(file_name: str) -> _Name | None:
-    worker_id, _, sequence = file_name.removesuffix(".parquet").rpartition("-")
-    return _Name(worker_id, int(sequence)) if worker_id and sequence.isdecimal() else None
+def _parts(first: int, listed: Iterable[tuple[int, int]]) -> list[_Piece]:
+    """The parts of a merged file from the last number and the rows of each."""
+    parts: list[_Piece] = []
+    first_row = 0
+    for last, rows in listed:
+        parts.append(_Piece(first, last, first_row, rows))
+        first, first_row = last + 1, first_row + rows
+    return parts
 
 
-def _moments(path: Path, metadata: pq.FileMetaData, table: str) -> tuple[int, int] | None:
-    """The first and last time of the rows, from the footer; from the rows if the footer has no statistics.
+def _joined(parts: Sequence[_Piece]) -> list[_Piece]:
+    """Neighbouring parts as one piece, up to _PIECE_ROWS."""
+    joined: list[_Piece] = []
+    for part in parts:
+        before = joined[-1] if joined else None
+        if before is not None and before.last + 1 == part.first and before.rows + part.rows <= _PIECE_ROWS:
+            joined[-1] = before._replace(last=part.last, rows=before.rows + part.rows)
+        else:
+            joined.append(part)
+    return joined
+
+
+def row_groups(metadata: pq.FileMetaData, first_row: int, rows: int) -> tuple[list[int], int]:
+    """The row groups that hold rows of a file, and how many rows of the first of them come before."""
+    found: list[int] = []
+    start, before = 0, 0
+    for index in range(metadata.num_row_groups):
+        end = start + metadata.row_group(index).num_rows
+        if start < first_row + rows and end > first_row:
+            before = before if found else first_row - start
+            found.append(index)
+        start = end
+    return found, before
+
+
+def _moments(path: Path, metadata: pq.FileMetaData, table: str, piece: _Piece) -> tuple[int, int] | None:
+    """The first and last time in the row groups of a piece, from the footer; from the rows if that has no statistics.
 
     None where no row has one.
     """
     first, last = TIMES[table]
     names = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
-    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    groups = [metadata.row_group(index) for index in row_groups(metadata, piece.first_row, piece.rows)[0]]
     lows = [group.column(names.index(first)).statistics for group in groups]
     highs = [group.column(names.index(last)).statistics for group in groups]
-    if all(each is not None and each.has_min_max for each in (*lows, *highs)):
+    if groups and all(each is not None and each.has_min_max for each in (*lows, *highs)):
         return min(low.min for low in lows), max(high.max for high in highs)
     rows = pq.read_table(path, columns=list({first, last}))
     starts, ends = (rows[name].drop_null().to_pylist() for name in (first, last))

@@ -170,6 +170,9 @@ class LiveRun:
                 continue
             try:
                 rows = self._rows.add(file)
+            except FileNotFoundError:
+                self._files.forget(file)
+                continue
             except (OSError, pa.ArrowException) as error:
                 self._files.skipped.append(f"skipped {file.table}/{file.path.name}: {error}")
                 continue

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
-from rlscope.alerts.live.files import NewFile
+from rlscope.alerts.live.files import NewFile, row_groups
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """How late a row can arrive and still count: as long as the rows around it are kept."""
@@ -44,8 +44,8 @@ class LiveRows:
         )
 
     def add(self, file: NewFile) -> pa.Table:
-        """Read a file's rows and keep them. Raises OSError or ArrowException for a broken file."""
-        rows = _contract_rows(pq.read_table(file.path), file.table)
+        """Read a file's new rows and keep them. Raises OSError or ArrowException for a broken file."""
+        rows = _contract_rows(_stored_rows(file), file.table)
         rows, left_out = _whole(rows, file.table)
         self._left_out[file.table] = self._left_out.get(file.table, 0) + left_out
         held = self._tables.get(file.table)
@@ -83,6 +83,12 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
     """The number of rows that begin before a time, and the earliest start of all rows."""
     starts_ns = _instants(rows, TIMES[table][0])
     return int((starts_ns < before_ns).sum()), int(starts_ns.min())
+
+
+def _stored_rows(file: NewFile) -> pa.Table:
+    with pq.ParquetFile(file.path) as stored:
+        groups, before = row_groups(stored.metadata, file.first_row, file.rows)
+        return stored.read_row_groups(groups).slice(before, file.rows)
 
 
 def _contract_rows(rows: pa.Table, table: str) -> pa.Table:

@@ -1,0 +1,113 @@
+"""Does `rlscope compare` name the one thing that was changed between two recordings of a real pipeline?
+
+Each pair is two recordings of `examples/pipeline_rl` that differ by one flag, made one after the other on this machine.
+What is right is written beside each: the setting or the measured cause that must be the largest, with the direction of
+its share. Where the analysis of the first run recommended the change, what it promised stands beside what came.
+
+    python benchmarks/comparison_changes.py [--steps 100] [--keep FOLDER]
+
+Needs torch and two idle cores. Writes its figures to `benchmarks/comparison_changes.txt`.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rlscope.comparison.facts import run_of
+from rlscope.comparison.runs import Pair, compare_runs
+from rlscope.pipeline import analyze
+
+FIGURES: Final = Path(__file__).with_suffix(".txt")
+REPOSITORY: Final = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One flag, before and after; the others are the same."""
+
+    name: str
+    right: frozenset[str]
+    """Names of the cause that may be the largest: a setting, or what it changes that was measured."""
+    common: tuple[str, ...]
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
+CHANGES: Final = (
+    Change(
+        "an engine runs 32 requests, not 8", frozenset({"max_running_per_engine"}),
+        ("--samplers", "2", "--slow-sampler", "3"), ("--slots", "8"), ("--slots", "32"),
+    ),
+    Change(
+        "training twice as fast", frozenset({"training_speed"}),
+        (), ("--slow-trainer", "6"), ("--slow-trainer", "3"),
+    ),
+    Change(
+        "engines twice as fast", frozenset({"engine_speed"}),
+        (), ("--slow-sampler", "6"), ("--slow-sampler", "3"),
+    ),
+    Change(
+        "responses of at most 48 tokens, not 96", frozenset({"max_output_tokens", "response_lengths"}),
+        ("--slow-sampler", "3"), ("--response-cap", "96"), ("--response-cap", "48"),
+    ),
+)  # fmt: skip
+
+
+def recorded(folder: Path, steps: int, flags: tuple[str, ...]) -> Path:
+    """Record one run of the pipeline. Raises CalledProcessError when it fails."""
+    command = [sys.executable, "-m", "examples.pipeline_rl", str(folder), "--steps", str(steps), "--log-every", "1000"]
+    subprocess.run([*command, *flags], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def compared(change: Change, folder: Path, steps: int) -> Pair:
+    """Record both runs of a change and compare them."""
+    place = folder / change.name.replace(" ", "-").replace(",", "")
+    before, after = (
+        run_of(analyze(recorded(place / which, steps, (*change.common, *flags))), which)
+        for which, flags in (("before", change.before), ("after", change.after))
+    )
+    return compare_runs(before, [after]).pairs[0]
+
+
+def line(change: Change, pair: Pair) -> str:
+    """What came, what was named, and whether that is right."""
+    rate, largest, promise = pair.differences.row("tokens_per_s"), pair.attribution.largest, pair.attribution.promise
+    assert rate.change is not None
+    interval = "no interval" if rate.interval is None else f"{rate.interval.low:+.0%} to {rate.interval.high:+.0%}"
+    named = "nothing" if largest is None else largest.name
+    share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
+    verdict = "right" if named in change.right else "WRONG"
+    kept = ""
+    if promise is not None:
+        said = f"{promise.promised.low:+.0%} to {promise.promised.high:+.0%}"
+        what = f"action {promise.rank}" if promise.is_recommended else "the model, asked afterwards"
+        kept = f"; {what} promised {said}: {'kept' if promise.is_kept else f'missed by {promise.missed_by_ratio:+.0%}'}"
+    return f"{change.name:<40} {rate.change:+7.1%} ({interval})  {verdict}: {named}{share}{kept}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100, help="optimizer steps of each recording (default: 100)")
+    parser.add_argument("--keep", type=Path, help="where the recordings stay")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        lines = [
+            f"command: python benchmarks/comparison_changes.py --steps {given.steps}",
+            f"machine: {platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+            "",
+        ]
+        for change in CHANGES:
+            lines.append(line(change, compared(change, given.keep or Path(scratch), given.steps)))
+            print(lines[-1], flush=True)
+    FIGURES.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,422 @@
+"""Real processes whose disk, folder, clock, threads or children fail them: nothing raises, and every row is counted."""
+
+import json
+import shutil
+import signal
+import subprocess
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from rlscope_otel.schema import TABLES
+
+from rlscope.trace.completeness import Completeness, check_files
+from rlscope.trace.files import list_table, read_manifest, read_workers
+
+COMPLETE = Completeness("complete", is_verified=True)
+START = """
+import errno, os, signal, socket, sys, threading, time, rlscope_otel
+from pathlib import Path
+from rlscope_otel import exits, json_files, merged_file, merger, parquet, recorder, writer
+run_dir = Path(os.environ["RLSCOPE_RUN_DIR"])
+{before}
+run = rlscope_otel.start_run(worker_id='w0', flush_interval_s={interval}, merge_intervals_s=(0.05, 0.3))
+recorded = 0
+def record(count):
+    global recorded
+    for _ in range(count):
+        run.engine_step(recorded, recorded + 1)
+        recorded += 1
+def record_until(condition, timeout_s=20):
+    end_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end_s
+        record(5)
+        time.sleep(0.005)
+def merged_files():
+    return list((run_dir / "engine_steps").glob("[!.]*_*.parquet"))
+"""
+END = """
+run.stop()
+print(recorded, run.faults.counts, flush=True)
+"""
+
+
+def program(then: str, before: str = "", interval: float = 0.02) -> str:
+    return START.format(before=textwrap.dedent(before), interval=interval) + textwrap.dedent(then) + END
+
+
+def said(process: "subprocess.Popen[str]", returncode: int = 0) -> tuple[int, str, str]:
+    """The rows that the program recorded, the faults that it counted, and what it logged."""
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == returncode, errors
+    assert "Traceback" not in errors
+    recorded, _, faults = output.strip().rpartition("\n")[2].partition(" ")
+    return int(recorded), faults, errors
+
+
+def read_back(run_dir: Path) -> tuple[list[int], Completeness]:
+    """The first column of the engine rows as the analysis reads them, and its verdict."""
+    workers, skipped = read_workers(run_dir)
+    tables = {table: list_table(run_dir, table)[0] for table in TABLES}
+    checked = check_files(run_dir, read_manifest(run_dir).run_id, workers, tables)
+    assert (skipped, checked.skipped) == ([], [])
+    paths = checked.tables["engine_steps"].paths
+    return [start for path in paths for start in pq.read_table(path)["start_ns"].to_pylist()], checked.completeness
+
+
+def dropped(run_dir: Path, worker_id: str = "w0") -> int:
+    return json.loads((run_dir / "workers" / f"{worker_id}.json").read_text())["dropped"]["engine_steps"]
+
+
+# --- the disk
+
+FILLS = """
+record_until(merged_files)
+full.set()
+record_until(lambda: run.faults.counts)
+record(100)
+full.clear()
+assert run.flush()
+count = len(merged_files())
+record_until(lambda: len(merged_files()) > count)
+"""
+FULL = """
+full = threading.Event()
+def refusing(function):
+    def refuse(*arguments, **more):
+        if full.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return function(*arguments, **more)
+    return refuse
+"""
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "parquet._write = refusing(parquet._write)",
+        "merged_file._Sink.write = refusing(merged_file._Sink.write)",
+        "merged_file._Sink.sync = refusing(merged_file._Sink.sync)",
+        "json_files._write_part = refusing(json_files._write_part)",
+        "os.replace = refusing(os.replace)",
+    ],
+)
+def test_a_disk_that_fills_and_empties_again_costs_no_row(place: str, start_script, tmp_path: Path) -> None:
+    recorded, _, errors = said(start_script(program(FILLS, FULL + place)))
+    assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
+    assert dropped(tmp_path) == 0
+    assert errors.count("No space left on device") in (1, 2)
+    assert not [path for path in tmp_path.rglob("*.part")]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=600k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("this process may not mount a file system")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_real_disk_that_fills_and_empties_again_costs_no_row(small_disk: Path, start_script) -> None:
+    then = """
+record_until(merged_files)
+filler = run_dir.parent / "filler"
+with open(filler, "wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(1024))
+    except OSError:
+        pass
+record_until(lambda: run.faults.counts)
+record(100)
+filler.unlink()
+while not run.flush():
+    time.sleep(0.01)
+"""
+    before = f"run_dir = Path({str(small_disk)!r}) / 'run'\nos.environ['RLSCOPE_RUN_DIR'] = str(run_dir)"
+    recorded, _, _ = said(start_script(program(then, before)))
+    assert read_back(small_disk / "run") == (list(range(recorded)), COMPLETE)
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "parquet._write = stuck(parquet._write)",
+        "json_files.replace = stuck(json_files.replace)",
+        "merged_file._Sink.write = stuck(merged_file._Sink.write)",
+        "merged_file._Sink.sync = stuck(merged_file._Sink.sync)",
+        "merger.sync_folder = stuck(merger.sync_folder)",
+        "Path.unlink = stuck(Path.unlink)",
+    ],
+)
+def test_no_hook_waits_for_a_disk_that_hangs(place: str, start_script, tmp_path: Path) -> None:
+    before = """
+hangs, is_there = threading.Event(), threading.Event()
+def stuck(function):
+    def wait(*arguments, **more):
+        if threading.current_thread().name == "rlscope-flush" and not hangs.is_set():
+            is_there.set()
+            hangs.wait(50)
+        return function(*arguments, **more)
+    return wait
+"""
+    then = """
+record_until(is_there.is_set)
+for number in range(300):
+    record(10)
+    run.delivery(f"s{number}", "trained")
+    run.queue_depth("q", number)
+    with run.wait("samples"):
+        sample = run.sample(f"s{number}")
+        sample.tokens(1, 0)
+        sample.finish()
+assert not hangs.is_set()
+hangs.set()
+"""
+    recorded, faults, _ = said(start_script(program(then, before + place)))
+    assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
+    assert faults == "{}"
+
+
+# --- the folder
+
+
+def test_a_folder_that_is_renamed_keeps_what_it_has_and_the_rest_is_recorded_under_the_name(
+    start_script, tmp_path: Path
+) -> None:
+    then = """
+record_until(lambda: len(merged_files()) > 2)
+run.flush()
+os.rename(run_dir, run_dir.with_name("moved"))
+record_until(lambda: run_dir.exists() and merged_files())
+"""
+    before = "run_dir = run_dir / 'run'\nos.environ['RLSCOPE_RUN_DIR'] = str(run_dir)"
+    recorded, _, _ = said(start_script(program(then, before)))
+    first, _ = read_back(tmp_path / "moved")
+    rest, completeness = read_back(tmp_path / "run")
+    assert first + rest == list(range(recorded))
+    (gap,) = completeness.gaps
+    assert (gap.kind, gap.rows) == ("missing", len(first))
+
+
+# --- the clock
+
+
+@pytest.mark.parametrize("step_s", [-3600, 3600])
+def test_a_wall_clock_that_steps_changes_no_duration_and_the_worker_file_shows_the_step(
+    step_s: int, start_script, tmp_path: Path
+) -> None:
+    before = """
+class Stepped(rlscope_otel.clock.SystemClock):
+    by_ns = 0
+    def wall_ns(self):
+        return time.time_ns() + self.by_ns
+clock = Stepped()
+start_run = rlscope_otel.start_run
+rlscope_otel.start_run = lambda **more: start_run(clock=clock, **more)
+"""
+    then = f"""
+def waits(count):
+    for _ in range(count):
+        with run.wait("samples"):
+            pass
+    run.flush()
+waits(20)
+clock.by_ns = {step_s} * 10**9
+waits(20)
+record_until(merged_files)
+"""
+    recorded, faults, _ = said(start_script(program(then, before)))
+    assert read_back(tmp_path) == (list(range(recorded)), COMPLETE)
+    assert faults == "{}"
+    files, _ = list_table(tmp_path, "activities")
+    rows = [row for path in files.paths for row in pq.read_table(path).to_pylist()]
+    times = [time_ns for row in rows for time_ns in (row["start_ns"], row["end_ns"])]
+    assert len(rows) == 40
+    assert times == sorted(times)
+    assert times[-1] - times[0] < 3000 * 10**9
+    worker = json.loads((tmp_path / "workers" / "w0.json").read_text())
+    clock = worker["clock"]
+    drift_ns = (clock["wall_at_flush_ns"] - clock["wall_ns"]) - (clock["monotonic_at_flush_ns"] - clock["monotonic_ns"])
+    assert round(drift_ns / 1e9) == step_s
+    assert worker["started_ns"] <= worker["stopped_ns"]
+
+
+# --- processes and threads
+
+
+def test_two_hosts_that_start_one_worker_id_at_once_record_side_by_side(start_script, tmp_path: Path) -> None:
+    before = """
+socket.gethostname = lambda: {host!r}
+while time.time() < {begin_s}:
+    pass
+"""
+    started = [
+        start_script(program("record_until(merged_files)", before.format(host=host, begin_s=time.time() + 2)))
+        for host in ("host-a", "host-b")
+    ]
+    counts = sorted(said(process)[0] for process in started)
+    found, completeness = read_back(tmp_path)
+    assert (len(found), completeness) == (sum(counts), COMPLETE)
+    workers = {path.stem: json.loads(path.read_text()) for path in (tmp_path / "workers").glob("*.json")}
+    assert sorted(workers) == ["w0", "w0.r1"]
+    assert {worker["host"] for worker in workers.values()} == {"host-a", "host-b"}
+    assert sorted(worker["rows"]["engine_steps"] for worker in workers.values()) == counts
+
+
+def test_thirty_two_threads_lose_nothing_while_files_are_merged(start_script, tmp_path: Path) -> None:
+    then = """
+def steps(first):
+    for number in range(first, first + 200):
+        run.engine_step(number, number + 1)
+        with run.wait("samples"):
+            time.sleep(0.0005)
+threads = [threading.Thread(target=steps, args=(index * 200,)) for index in range(32)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+recorded = 32 * 200
+end_s = time.monotonic() + 20
+while not merged_files():
+    assert time.monotonic() < end_s
+    run.flush()
+"""
+    recorded, faults, _ = said(start_script(program(then)))
+    found, completeness = read_back(tmp_path)
+    assert (sorted(found), completeness, faults) == (list(range(recorded)), COMPLETE, "{}")
+    files, _ = list_table(tmp_path, "activities")
+    assert files.rows == recorded
+
+
+CHILD = """
+def child(number):
+    own = rlscope_otel.start_run(worker_id=f"child-{number}", flush_interval_s=0.02, merge_intervals_s=(0.05,))
+    for each in range(20):
+        own.engine_step(10**6 + each, 10**6 + each + 1)
+    return own.stop()
+"""
+
+
+def test_forks_from_several_threads_in_the_middle_of_flushes_and_merges(start_script, tmp_path: Path) -> None:
+    then = """
+def fork(number):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if child(number) else 1)
+    codes.append(os.waitpid(pid, 0)[1])
+codes = []
+record_until(merged_files)
+for attempt in range(4):
+    threads = [threading.Thread(target=fork, args=(3 * attempt + index,)) for index in range(3)]
+    for thread in threads:
+        thread.start()
+    record_until(lambda: not any(thread.is_alive() for thread in threads))
+assert codes == [0] * 12, codes
+"""
+    recorded, faults, _ = said(start_script(program(then, CHILD)))
+    found, completeness = read_back(tmp_path)
+    assert sorted(found) == sorted([*range(recorded), *([*range(10**6, 10**6 + 20)] * 12)])
+    assert (completeness, faults) == (COMPLETE, "{}")
+
+
+def test_a_process_that_is_spawned_in_the_middle_of_a_merge_records_for_itself(start_script, tmp_path: Path) -> None:
+    patch = """
+step = merged_file.MergedFile.step
+merging, spawned = threading.Event(), threading.Event()
+def slowly(self):
+    step(self)
+    merging.set()
+    spawned.wait(20)
+merged_file.MergedFile.step = slowly
+"""
+    body = """
+    import multiprocessing
+    record_until(merging.is_set)
+    process = multiprocessing.get_context("spawn").Process(target=child, args=(0,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    spawned.set()
+    record_until(merged_files)
+"""
+    start = START.format(before=CHILD + patch, interval=0.02)
+    imports, begin, rest = start.partition("run = rlscope_otel.start_run")
+    text = f"{imports}\nif __name__ == '__main__':\n" + textwrap.indent(begin + rest, "    ")
+    text += body + textwrap.indent(END, "    ")
+    recorded, faults, _ = said(start_script(text))
+    found, completeness = read_back(tmp_path)
+    assert sorted(found) == sorted([*range(recorded), *range(10**6, 10**6 + 20)])
+    assert (completeness, faults) == (COMPLETE, "{}")
+
+
+# --- the end
+
+SLOWLY = """
+write = parquet._write
+def slowly(*arguments):
+    writing.set()
+    time.sleep({seconds})
+    write(*arguments)
+writing = threading.Event()
+parquet._write = slowly
+"""
+
+
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "raise KeyboardInterrupt"])
+def test_an_interpreter_that_ends_while_a_file_is_written_ends_after_it(ending, start_script, tmp_path: Path) -> None:
+    then = f"""
+record(100)
+writing.wait(20)
+record(50)
+print(recorded, {{}}, flush=True)
+{ending}
+"""
+    process = start_script(program(then, SLOWLY.format(seconds=0.3)))
+    output, errors = process.communicate(timeout=60)
+    expected = (0, "") if "exit" in ending else (-signal.SIGINT, "KeyboardInterrupt")
+    assert (process.returncode, errors.strip().rpartition("\n")[2]) == expected
+    assert output.startswith("150 ")
+    assert read_back(tmp_path) == (list(range(150)), COMPLETE)
+
+
+def test_an_interpreter_ends_though_the_disk_hangs_and_what_it_wrote_before_is_whole(
+    start_script, tmp_path: Path
+) -> None:
+    then = """
+record(100)
+run.flush()
+parquet._write = lambda *_: hung.wait(60)
+record(50)
+recorder.Run.stop.__defaults__ = (0.3,)
+sys.exit(0)
+"""
+    process = start_script(program(then, "hung = threading.Event()", interval=3600))
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    assert read_back(tmp_path) == (list(range(100)), COMPLETE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_file_is_merged_and_another_is_written(number: int, start_script, tmp_path: Path) -> None:
+    then = """
+record_until(merged_files)
+print("ready", flush=True)
+while True:
+    record(1)
+    time.sleep(0.001)
+"""
+    process = start_script(program(then, "merged_file._SLICE_S = 0"))
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == -number
+    found, completeness = read_back(tmp_path)
+    assert (found, completeness) == (list(range(len(found))), COMPLETE)

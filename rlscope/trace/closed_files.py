@@ -1,0 +1,104 @@
+"""Which files of a run can be compacted: those that their worker will neither write, merge nor count again.
+
+A recorder that merges its own files is left to do so until it has ended. One that does not gets all but its newest
+files compacted while it records.
+"""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, cast
+
+from rlscope_otel.schema import TABLES
+
+from rlscope.trace.compacted_file import Source
+from rlscope.trace.files import is_integer
+from rlscope.trace.segments import file_crc32, is_as_named
+
+SILENT_NS: Final = 3_600 * 10**9
+"""A worker that did not stop, and has written nothing for an hour, was killed."""
+SETTLED_NS: Final = 600 * 10**9
+"""Files of a worker that still records are taken at this age: `rlscope watch` has read them by then."""
+
+
+class ClosedFiles:
+    """What the worker files state about a run's files at one moment."""
+
+    def __init__(self, workers: Iterable[Mapping[str, object]], is_imported: bool, is_copy: bool) -> None:
+        self.recording: set[str] = set()
+        """Workers that still record, of those that were asked for."""
+        self._workers = {str(worker["worker_id"]): worker for worker in workers}
+        self._is_finished = is_imported or is_copy
+        self._now_ns = time.time_ns()
+
+    def of(self, table: str, sources: Sequence[Source]) -> list[Source]:
+        """The sources that can be compacted, in the order in which they came."""
+        newest: dict[str, int] = {}
+        for source in sources:
+            for file in source.files:
+                if file.numbers is not None:
+                    newest[file.numbers.worker_id] = max(file.numbers.last, newest.get(file.numbers.worker_id, 0))
+        return [source for source in sources if self._is_closed(table, source, newest)]
+
+    def counted(self, table: str, worker_id: str) -> int | None:
+        """The number of the last file that the worker counts; a killed one may have written more. None: not known."""
+        return _whole(self._stated(table, worker_id).get("last_file"))
+
+    def fault(self, table: str, source: Source) -> str | None:
+        """Why a file is not what it says: its name and its footer disagree, or its content and its checksum."""
+        numbers, stamp = source.files[0].numbers, source.files[0].footer.stamp
+        if source.is_compacted:
+            return None if is_as_named(source.path) else "its content is not what its name says"
+        if numbers is None:
+            return "neither its name nor its footer says about which worker it is"
+        if stamp is None:
+            return None
+        if (stamp.table, numbers.name) != (table, source.path.name):
+            return f"it was written as {stamp.table}/{numbers.name}"
+        if stamp.merged is None:
+            return None
+        merged = self._stated(table, numbers.worker_id).get("merged")
+        checksums = cast("Mapping[str, object]", merged) if isinstance(merged, dict) else {}
+        is_sound = checksums.get(numbers.range) == file_crc32(source.path)
+        return None if is_sound else "its content is not what its recorder wrote"
+
+    def _is_closed(self, table: str, source: Source, newest: Mapping[str, int]) -> bool:
+        numbers = source.files[0].numbers
+        if self._is_finished or source.is_compacted or numbers is None:
+            return True
+        if not self._is_recording(numbers.worker_id, source.path):
+            return True
+        self.recording.add(numbers.worker_id)
+        if self._merges(numbers.worker_id) or not self._is_settled(source.path):
+            return False
+        counted = self.counted(table, numbers.worker_id)
+        return numbers.last < newest[numbers.worker_id] and (counted is None or numbers.last <= counted)
+
+    def _merges(self, worker_id: str) -> bool:
+        """Whether the recorder of a worker has merged files of its own: it says so once it has."""
+        return any("merged" in self._stated(table, worker_id) for table in TABLES)
+
+    def _is_recording(self, worker_id: str, path: Path) -> bool:
+        worker = self._workers.get(worker_id)
+        if worker is None:
+            # Of a worker without a file only the age of its files is known.
+            return not self._is_settled(path, SILENT_NS)
+        heard_ns = _whole(worker.get("last_flush_ns")) or _whole(worker.get("started_ns")) or 0
+        return worker.get("stopped_ns") is None and self._now_ns - heard_ns <= SILENT_NS
+
+    def _is_settled(self, path: Path, age_ns: int = SETTLED_NS) -> bool:
+        try:
+            return self._now_ns - path.stat().st_mtime_ns >= age_ns
+        except OSError:
+            return False
+
+    def _stated(self, table: str, worker_id: str) -> Mapping[str, object]:
+        """What a worker says it wrote to a table."""
+        written = self._workers.get(worker_id, {}).get("written")
+        tables = cast("Mapping[str, object]", written) if isinstance(written, dict) else {}
+        stated = tables.get(table)
+        return cast("Mapping[str, object]", stated) if isinstance(stated, dict) else {}
+
+
+def _whole(value: object) -> int | None:
+    return value if is_integer(value) else None

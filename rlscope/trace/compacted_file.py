@@ -1,0 +1,249 @@
+"""Writes one compacted file from many flushed ones, in memory that does not grow with them.
+
+A file that cannot be taken as it is (another schema, a damaged page) is refused with the reason, and nothing of it is
+written. The compacted file has a temporary name until it is published.
+"""
+
+import os
+import secrets
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rlscope_otel.schema import arrow_schema, chained_checksum
+
+from rlscope.errors import UnreadableDataError
+from rlscope.trace.completeness import page_fault
+from rlscope.trace.files import StoredFile
+from rlscope.trace.segments import SEGMENTS_KEY, Segment, compacted_name, encoded, file_crc32
+
+PART_PREFIX: Final = ".compacted."
+"""Of the name of a file that is being written. One that stays behind belongs to a compaction that was cut off."""
+_GROUP_ROWS: Final = 122_880
+"""Of a row group: what DuckDB gives to one thread at a time."""
+_BATCH_ROWS: Final = 32_768
+_WHOLE_BYTES: Final = 4 * 10**6
+"""A file of at most this size is read whole before any of it is written."""
+
+
+class Source(NamedTuple):
+    """A file to compact: one that was flushed or merged by a recorder, or an earlier compacted file."""
+
+    path: Path
+    files: tuple[StoredFile, ...]
+    """The file itself, or its segments."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return self.files[0].footer.bytes
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether it is an earlier compacted file."""
+        return self.files[0].segment is not None
+
+    @property
+    def rows(self) -> int:
+        """All its rows."""
+        return sum(file.footer.rows for file in self.files)
+
+
+class CompactedFile:
+    """A compacted file in the making."""
+
+    def __init__(self, folder: Path, table: str) -> None:
+        self.sources: list[Source] = []
+        self.rows = 0
+        self.table = table
+        folder.mkdir(parents=True, exist_ok=True)
+        self.part = folder / f"{PART_PREFIX}{secrets.token_hex(8)}.part"
+        self._schema = arrow_schema(table)
+        self._segments: list[Segment] = []
+        self._sink = pa.OSFile(str(self.part), "wb")
+        self._writer = _writer(self._sink, self._schema)
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+
+    @property
+    def bytes(self) -> int:
+        """Written so far; up to one row group more is held in memory."""
+        return self._sink.tell()
+
+    def add(self, source: Source, joins_until: int | None = None) -> str | None:
+        """Add all rows of a file, or return why that cannot be.
+
+        joins_until: the number of a file after which a new segment begins, since the worker counted up to that one.
+        Raises OSError where the compacted file cannot be written.
+        """
+        why = _why_not(source, self._schema)
+        if why is not None:
+            return why
+        try:
+            segments = _segments_of(source)
+            batches: Iterator[pa.RecordBatch] | list[pa.RecordBatch] = _batches(source.path, self._schema)
+            if source.bytes <= _WHOLE_BYTES:
+                batches = list(batches)
+            elif (damage := page_fault(source.path)) is not None:
+                return f"cannot be read: {damage}"
+        except FileNotFoundError:
+            return "it is gone; its recorder may have merged it"
+        except (OSError, ValueError, MemoryError, pa.ArrowException) as error:
+            return f"cannot be read: {error}"
+        rows = sum(map(self._hold, batches))
+        if rows != source.rows:
+            raise OSError(f"{source.path.name} changed while it was read: {rows:,} rows instead of {source.rows:,}")
+        for segment in segments:
+            self._append(segment, joins_until)
+        self.sources.append(source)
+        self.rows += rows
+        return None
+
+    def close(self) -> None:
+        """Finish the file under its temporary name, and write it through to the disk. Raises OSError."""
+        self._write_held(0)
+        self._writer.add_key_value_metadata({SEGMENTS_KEY: encoded(self._segments)})
+        self._writer.close()
+        self._sink.close()
+        _sync(self.part)
+
+    def publish(self) -> Path:
+        """Give the finished file its name. Raises OSError."""
+        path = self.part.with_name(compacted_name(file_crc32(self.part)))
+        os.replace(self.part, path)
+        _sync(path.parent)
+        return path
+
+    def discard(self) -> None:
+        """Remove what was written; after `publish` there is nothing to remove."""
+        if not self._sink.closed:
+            self._writer.close()
+            self._sink.close()
+        self.part.unlink(missing_ok=True)
+
+    def _append(self, segment: Segment, joins_until: int | None) -> None:
+        before = self._segments[-1] if self._segments else None
+        if before is not None and before.is_followed_by(segment) and before.numbers.last != joins_until:
+            self._segments[-1] = before.joined(segment)
+        else:
+            self._segments.append(segment)
+
+    def _hold(self, batch: pa.RecordBatch) -> int:
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        if self._held_rows >= _GROUP_ROWS:
+            self._write_held(_GROUP_ROWS)
+        return batch.num_rows
+
+    def _write_held(self, group_rows: int) -> None:
+        """Write the rows that are held; with group_rows, only as many whole groups as they fill."""
+        if not self._held:
+            return
+        held = pa.Table.from_batches(self._held, self._schema).combine_chunks()
+        count = held.num_rows // group_rows * group_rows if group_rows else held.num_rows
+        self._writer.write_table(held.slice(0, count), row_group_size=_GROUP_ROWS)
+        self._held = held.slice(count).to_batches()
+        self._held_rows = held.num_rows - count
+
+
+def fingerprint(table: str, paths: Iterable[Path]) -> tuple[int, int]:
+    """The number of rows in files of a table, and a checksum that the order of the rows does not change.
+
+    Raises UnreadableDataError for a file that breaks.
+    """
+    schema = arrow_schema(table)
+    batches = (batch for path in paths for batch in _batches(path, schema))
+    columns = ", ".join(f'"{name}"' for name in schema.names)
+    connection = duckdb.connect()
+    try:
+        rows = connection.from_arrow(pa.RecordBatchReader.from_batches(schema, batches))
+        count, checksum = rows.aggregate(f"count(*), coalesce(sum(hash({columns})::HUGEINT), 0)").fetchall()[0]
+    except (duckdb.Error, OSError, pa.ArrowException) as error:
+        raise UnreadableDataError(f"{table}: a file broke while it was verified: {error}") from error
+    finally:
+        connection.close()
+    return int(count), int(checksum)
+
+
+def _writer(sink: pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
+    """As the recorder writes, so that a compacted file needs no more bytes than a merged one."""
+    leaves = list(_leaves(schema))
+    writer = pq.ParquetWriter(
+        sink,
+        schema,
+        compression="zstd",
+        use_dictionary=[leaf for leaf, kind in leaves if pa.types.is_string(kind)],  # pyright: ignore[reportArgumentType]
+        column_encoding={leaf: "DELTA_BINARY_PACKED" for leaf, kind in leaves if pa.types.is_integer(kind)},
+        store_schema=False,
+        write_page_checksum=True,
+    )
+    writer.add_key_value_metadata(schema.metadata or {})
+    return writer
+
+
+def _leaves(parents: pa.Schema | pa.DataType, prefix: str = "") -> Iterator[tuple[str, pa.DataType]]:
+    """Every leaf column by the path that Parquet gives it."""
+    for field in parents:
+        if pa.types.is_list(field.type):
+            yield from _leaves(field.type.value_type, f"{prefix}{field.name}.list.element.")
+        else:
+            yield prefix + field.name, field.type
+
+
+def _why_not(source: Source, schema: pa.Schema) -> str | None:
+    """Why a file cannot be taken, by its schema: what the format does not have would be lost."""
+    try:
+        found = pq.read_schema(source.path)
+    except FileNotFoundError:
+        return "it is gone; its recorder may have merged it"
+    except (OSError, ValueError, pa.ArrowException) as error:
+        return f"cannot be read: {error}"
+    for field in found:
+        index = schema.get_field_index(field.name)
+        if index < 0:
+            return f"it has the column {field.name}, which the format does not have"
+        expected = schema.field(index)
+        if field.type != expected.type or (field.nullable and not expected.nullable):
+            return f"its column {field.name} is {field.type}, and the format's is {expected.type}"
+    return None
+
+
+def _batches(path: Path, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows with the columns of the format; one that an older recorder did not write is NULL."""
+    with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS):
+            columns = [
+                batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _segments_of(source: Source) -> list[Segment]:
+    """What a file stands for. Raises ValueError where nothing says it, or it is not as it was written."""
+    segments = [file.segment for file in source.files if file.segment is not None]
+    if segments:
+        return segments
+    (file,) = source.files
+    numbers, stamp, footer = file.numbers, file.footer.stamp, file.footer
+    if numbers is None:
+        raise ValueError("neither its name nor its footer names its worker")
+    files, checksum = 1, 0
+    if stamp is not None and stamp.merged is not None:
+        files, checksum = stamp.merged.files, stamp.merged.checksum
+    else:
+        checksum = chained_checksum(0, numbers.last, file_crc32(source.path))
+    run_id = "" if stamp is None else stamp.run_id
+    return [Segment(run_id, numbers, files, checksum, footer.rows, footer.first_ns, footer.last_ns)]
+
+
+def _sync(path: Path) -> None:
+    """Write a file, or the names in a folder, through to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

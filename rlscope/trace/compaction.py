@@ -1,0 +1,294 @@
+"""Compacts a run: many small files of a table become few large ones, with the same rows in the same order.
+
+Each compacted file is complete, and has its name, before the files that it replaces are removed; a reader that sees
+both uses the compacted one (`segments.py`). So a compaction may be killed at any moment, and the next one removes what
+it left behind.
+"""
+
+import shutil
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from filelock import FileLock, Timeout
+from rlscope_otel.schema import TABLES
+
+from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError
+from rlscope.trace.closed_files import ClosedFiles
+from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
+from rlscope.trace.files import RUN_FILE, SkippedFile, StoredFile, list_table, read_manifest, read_workers, stored_file
+from rlscope.trace.remote import is_remote, shown_address
+from rlscope.trace.segments import is_as_named, superfluous
+
+TARGET_BYTES: Final = 128 * 10**6
+"""A compacted file ends with the source at which it reaches this size. A source that has it is left as it is."""
+LOCK_NAME: Final = ".rlscope-compact.lock"
+UNFINISHED: Final = ".rlscope-compact.unfinished"
+"""In a new folder until the run in it is whole."""
+_SAY_EVERY: Final = 200
+"""Files between two words of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What came of a compaction."""
+
+    path: Path
+    """The folder of the compacted run."""
+    files_before: int
+    """Parquet files."""
+    files_after: int
+    bytes_before: int
+    bytes_after: int
+    rows: int
+    """Rows in files that were compacted now."""
+    left: tuple[SkippedFile, ...]
+    """Files that were left as they are, each with why."""
+    recording: tuple[str, ...]
+    """Workers that still record, of which files were left for that."""
+    leftovers: int
+    """Files removed that an earlier compaction had left behind."""
+    is_verified: bool
+    """Whether the rows were read again and compared before anything was removed."""
+
+
+def say_nothing(_: str) -> None:
+    """Progress that is not shown."""
+
+
+def compact_run(
+    folder: Path, out: Path | None = None, *, verify: bool = False, say: Callable[[str], None] = say_nothing
+) -> Compaction:
+    """Compact the run in a folder, there or into a new folder.
+
+    out: the new folder; None: in place. verify: read each compacted file again and compare the number of its rows, and
+    a checksum of them that their order does not change, with those of the files that it replaces. say: called with what
+    is being done. Raises RunFolderError for a folder that is no run, ArgumentError for an address in an object store,
+    OutputError for a folder that cannot be written, or that is not empty, UnreadableDataError where the comparison
+    fails, and RlscopeError while another compaction works on the run.
+    """
+    for address in filter(is_remote, (folder, out or "")):
+        raise ArgumentError.of(
+            shown_address(address),
+            found="an address in an object store",
+            expected="a folder on this machine",
+            next_step="Compact the run where it is recorded, or a copy of it, and upload that.",
+        )
+    folder = folder.resolve()
+    read_manifest(folder)
+    target = folder if out is None else out.resolve()
+    try:
+        if target != folder:
+            _prepare(folder, target)
+        with _locked(target):
+            return _Compactor(folder, target, verify, say).run()
+    except OSError as error:
+        raise OutputError.of(
+            str(error.filename or target),
+            found=error.strerror or str(error),
+            expected="a folder that can be written, with space for the compacted files",
+            next_step="No row is lost. Make room, or name another folder, and call it again.",
+        ) from error
+
+
+class _Compactor:
+    """One compaction of one run."""
+
+    def __init__(self, folder: Path, target: Path, verify: bool, say: Callable[[str], None]) -> None:
+        self._folder, self._target, self._verify, self._say = folder, target, verify, say
+        self._is_copy = target != folder
+        self._left: list[SkippedFile] = []
+        self._rows = self._leftovers = 0
+        self._closed = ClosedFiles((), False, self._is_copy)
+
+    def run(self) -> Compaction:
+        """Compact every table."""
+        before = _parquet_files(self._folder)
+        bytes_before = sum(path.stat().st_size for path in before)
+        if self._is_copy:
+            _copy_beside_tables(self._folder, self._target)
+        # Read before the files are listed, so that all that the workers count is there.
+        workers, _ = read_workers(self._target)
+        is_imported = read_manifest(self._folder).imported is not None
+        self._closed = ClosedFiles(workers, is_imported, self._is_copy)
+        for table in TABLES:
+            if (self._folder / table).is_dir():
+                self._compact_table(table)
+        if self._is_copy:
+            shutil.copy2(self._folder / RUN_FILE, self._target / RUN_FILE)
+            (self._target / UNFINISHED).unlink()
+        after = _parquet_files(self._target)
+        return Compaction(
+            path=self._target,
+            files_before=len(before),
+            files_after=len(after),
+            bytes_before=bytes_before,
+            bytes_after=sum(path.stat().st_size for path in after),
+            rows=self._rows,
+            left=tuple(self._left),
+            recording=tuple(sorted(self._closed.recording)),
+            leftovers=self._leftovers,
+            is_verified=self._verify,
+        )
+
+    def _compact_table(self, table: str) -> None:
+        self._leftovers += self._remove_leftovers(table)
+        listed, unreadable = list_table(self._folder, table)
+        self._left += unreadable
+        sources = _sources(listed.files)
+        small = [source for source in sources if source.bytes < TARGET_BYTES]
+        closed = self._closed.of(table, small)
+        # An earlier compacted file holds many workers and is replaced as a whole, so it comes before what followed it.
+        taken = sorted(closed, key=lambda source: not source.is_compacted)
+        if len(taken) > 1:
+            self._compact(table, taken)
+        else:
+            self._keep(taken)
+        self._keep(source for source in sources if source not in closed)
+        for skipped in unreadable:
+            self._copy(self._folder / skipped.path)
+        # A recorder that was killed may have left what it merged.
+        self._remove_leftovers(table)
+
+    def _compact(self, table: str, sources: Sequence[Source]) -> None:
+        """Write the sources into as few files as they fill."""
+        file: CompactedFile | None = None
+        try:
+            for index, source in enumerate(sources):
+                if index % _SAY_EVERY == 0:
+                    self._say(f"compacting {table}: {index:,} of {len(sources):,} files")
+                file = file or CompactedFile(self._target / table, table)
+                why = self._closed.fault(table, source) or self._add(file, source)
+                if why is not None:
+                    self._left.append(SkippedFile(source.path.relative_to(self._folder).as_posix(), why))
+                    self._keep([source])
+                elif file.bytes >= TARGET_BYTES:
+                    self._finish(file)
+                    file = None
+            if file is not None:
+                self._finish(file)
+        except BaseException:
+            if file is not None:
+                file.discard()
+            raise
+
+    def _add(self, file: CompactedFile, source: Source) -> str | None:
+        numbers = source.files[0].numbers
+        counted = None if numbers is None else self._closed.counted(file.table, numbers.worker_id)
+        return file.add(source, counted)
+
+    def _finish(self, file: CompactedFile) -> None:
+        """Publish the file and remove what it replaces; one source alone stays as it is."""
+        if len(file.sources) < 2:
+            file.discard()
+            self._keep(file.sources)
+            return
+        file.close()
+        if self._verify:
+            self._compare(file)
+        file.publish()
+        self._rows += file.rows
+        if not self._is_copy:
+            for source in file.sources:
+                source.path.unlink(missing_ok=True)
+
+    def _compare(self, file: CompactedFile) -> None:
+        """Raises UnreadableDataError where the rows of a finished file are not those of its sources."""
+        self._say(f"verifying {file.table}: {file.rows:,} rows")
+        expected = fingerprint(file.table, [source.path for source in file.sources])
+        found = fingerprint(file.table, [file.part])
+        if found != expected:
+            raise UnreadableDataError.of(
+                file.part,
+                found=f"{found[0]:,} rows with the checksum {found[1]:x}",
+                expected=f"{expected[0]:,} rows with the checksum {expected[1]:x}, as in the files that it replaces",
+                next_step="It is removed, and nothing else. Check the disk and the memory of this machine.",
+            )
+
+    def _keep(self, sources: Iterable[Source]) -> None:
+        """What is not compacted belongs into a copy as it is."""
+        for source in sources:
+            self._copy(source.path)
+
+    def _copy(self, path: Path) -> None:
+        if self._is_copy and path.is_file():
+            target = self._target / path.relative_to(self._folder)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+
+    def _remove_leftovers(self, table: str) -> int:
+        """Remove unfinished files, and those that a compacted file replaces; returns how many."""
+        if self._is_copy:
+            return 0
+        folder, (listing, unreadable) = self._folder / table, list_table(self._folder, table)
+        listed = listing.files
+        leftovers = set(folder.glob(f"{PART_PREFIX}*.part"))
+        compacted = {file.path for file in listed if file.segment is not None}
+        if compacted and all(map(is_as_named, compacted)):
+            known = {*(file.path for file in listed), *(self._folder / each.path for each in unreadable)}
+            others = [each for path in folder.glob("*.parquet") if path not in known for each in stored_file(path)]
+            leftovers |= superfluous([*listed, *others])
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+        return len(leftovers)
+
+
+def _sources(files: Sequence[StoredFile]) -> list[Source]:
+    """The files of a table, each with its segments, in the order of their first ones."""
+    by_path: dict[Path, list[StoredFile]] = {}
+    for file in files:
+        by_path.setdefault(file.path, []).append(file)
+    return [Source(path, tuple(own)) for path, own in by_path.items()]
+
+
+@contextmanager
+def _locked(folder: Path) -> Generator[None]:
+    lock = FileLock(folder / LOCK_NAME)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise RlscopeError.of(
+            folder,
+            found="another compaction at work",
+            expected="one at a time",
+            next_step="Wait until it is done.",
+        ) from error
+    try:
+        yield
+    finally:
+        (folder / LOCK_NAME).unlink(missing_ok=True)
+        lock.release()
+
+
+def _prepare(folder: Path, target: Path) -> None:
+    """Make an empty folder, or empty one in which an earlier compaction was cut off."""
+    if target.is_relative_to(folder) or folder.is_relative_to(target):
+        raise OutputError.of(
+            target,
+            found="a folder of the run itself, or one that the run lies in",
+            expected="a folder beside the run",
+            next_step="Name another, or leave --out away to compact in place.",
+        )
+    if (target / UNFINISHED).is_file() and not (target / RUN_FILE).exists():
+        with _locked(target):
+            shutil.rmtree(target, ignore_errors=True)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise OutputError.of(
+            target, found="something already there", expected="a new or an empty folder", next_step="Name another."
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    (target / UNFINISHED).touch()
+
+
+def _copy_beside_tables(folder: Path, target: Path) -> None:
+    """Copy the worker files, and the files that lie beside run.json; run.json itself comes last."""
+    (target / "workers").mkdir(exist_ok=True)
+    for path in (*folder.iterdir(), *(folder / "workers").glob("*.json")):
+        if path.is_file() and path.name not in (RUN_FILE, LOCK_NAME):
+            shutil.copy2(path, target / path.relative_to(folder))
+
+
+def _parquet_files(folder: Path) -> list[Path]:
+    return [path for table in TABLES for path in (folder / table).glob("*.parquet") if path.is_file()]

@@ -1,0 +1,220 @@
+"""A run in an object store, such as s3://bucket/run: its closed files are copied to this machine, and that is analysed.
+
+pyarrow has the clients (S3, Google Cloud Storage, Azure). Credentials come from where those look for them: variables of
+the environment, profiles, the role of the machine. They are never part of an address, a message or a file.
+"""
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path, PurePosixPath
+from tempfile import gettempdir, mkdtemp
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from rlscope_otel.schema import TABLES
+
+from rlscope import format as fmt
+from rlscope.errors import ArgumentError, LimitError, RlscopeError, RunFolderError
+from rlscope.trace.files import RUN_FILE
+
+if TYPE_CHECKING:
+    from pyarrow import fs
+
+LARGEST_BYTES: Final = 50 * 10**9
+"""Of the files of a run that are copied."""
+_SPARE_RATIO: Final = 1.1
+"""Free space that must be there, as a multiple of what is copied."""
+_AT_ONCE: Final = 16
+"""Files that are copied at the same time: each one waits for the store most of the time."""
+_TRIES: Final = 3
+"""Listings: between one and the copy, a recorder may have merged files."""
+_ADDRESS: Final = re.compile(r"(s3|gs|gcs|abfss?):/{1,2}(?=[^/])")
+_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID", "AZURE_STORAGE_KEY")
+_EXPECTED: Final = "the folder of a run that can be read"
+_CAUSES: Final[Mapping[str, tuple[str, str]]] = {
+    r"NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found|Not a valid bucket name": (
+        "no such bucket",
+        "Check its name, and AWS_ENDPOINT_URL if the store is not AWS.",
+    ),
+    r"ACCESS_DENIED|AccessDenied|INVALID_ACCESS_KEY|INVALID_CLIENT_TOKEN|SIGNATURE|HTTP (status|response) 40[13]": (
+        "access denied",
+        "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, of somebody who may list and read it.",
+    ),
+    r"NETWORK_CONNECTION|curlCode|Couldn't (connect|resolve)|ENDPOINT_RESOLUTION|timed? ?out": (
+        "no connection to the store",
+        "Check the network, and AWS_ENDPOINT_URL if the store is not AWS.",
+    ),
+}
+"""Of what a client says: what it means, and what to do."""
+
+
+class _Object(NamedTuple):
+    """A file in the store."""
+
+    path: str
+    name: str
+    """Where it belongs in the run folder."""
+    bytes: int
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether a path is the address of a run in an object store. A Path has one slash after the colon."""
+    return _ADDRESS.match(str(path)) is not None
+
+
+def shown_address(address: str | Path) -> str:
+    """An address as it may be printed: without parameters, and without a name or a secret before the host."""
+    url = _ADDRESS.sub(r"\1://", str(address), count=1)
+    # A secret may hold slashes and question marks; the name of a bucket holds no colon.
+    return re.sub(r"//(?:[^/:@?]*:.*|[^/@?]*)@", "//***@", url).partition("?")[0]
+
+
+def fetch_run(address: str | Path, say: Callable[[str], None] = lambda _: None) -> Path:
+    """Copy the files of a run to a new temporary folder; removing it is up to the caller.
+
+    Raises RunFolderError where there is no run, or no access to it, ArgumentError for an address that holds
+    credentials, and LimitError for a run that is too large to be copied.
+    """
+    url, shown = _ADDRESS.sub(r"\1://", str(address), count=1), shown_address(address)
+    if "***@" in shown and not url.startswith("abfs"):
+        raise ArgumentError.of(
+            shown,
+            found="credentials in the address",
+            expected="an address without them",
+            next_step="Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and replace that secret: "
+            "addresses are kept in histories and logs.",
+        )
+    folder = Path(mkdtemp(prefix="rlscope-remote-"))
+    try:
+        _copy(url, shown, folder, say)
+    except BaseException as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError | ValueError) and not isinstance(error, RlscopeError):
+            raise _explained(shown, error) from None
+        raise
+    return folder
+
+
+def _copy(url: str, shown: str, folder: Path, say: Callable[[str], None]) -> None:
+    say(f"opening {shown}")
+    store, base = _opened(url)
+    # The worker files first: what they count is then among the files that are listed after them.
+    beside = [each for each in _listed(store, base, ("", "workers")) if _is_stated(each.name)]
+    if RUN_FILE not in {each.name for each in beside}:
+        raise RunFolderError.of(
+            shown,
+            found="no run.json",
+            expected="the folder of a run, which holds run.json, workers/ and a folder per table",
+            next_step="Pass the folder that RLSCOPE_RUN_DIR named, or that it was copied to.",
+        )
+    _fetch(store, beside, folder, shown, say)
+    for _ in range(_TRIES):
+        tables = [each for each in _listed(store, base, tuple(TABLES)) if each.name.endswith(".parquet")]
+        wanted = [each for each in tables if not (folder / each.name).exists()]
+        _check_size(shown, tables)
+        if not _fetch(store, wanted, folder, shown, say):
+            return
+    raise RunFolderError.of(
+        shown,
+        found="files that vanish while they are copied",
+        expected="a run whose files stay until they are copied",
+        next_step="Try again; a recorder may have been merging its files.",
+    )
+
+
+def _is_stated(name: str) -> bool:
+    return name == RUN_FILE or (name.startswith("workers/") and name.endswith(".json"))
+
+
+def _opened(url: str) -> "tuple[fs.FileSystem, str]":
+    """The store, and the run's folder in it. Raises OSError, ValueError for another kind of address."""
+    from pyarrow import fs
+
+    parts = urlsplit(url)
+    if parts.scheme != "s3":
+        return fs.FileSystem.from_uri(url)
+    given = dict(parse_qsl(parts.query))
+    endpoint = (
+        given.get("endpoint_override") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    region = given.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region is None:
+        region = "us-east-1" if endpoint else fs.resolve_s3_region(parts.netloc)
+    options = {"endpoint_override": endpoint} if endpoint else {}
+    store = fs.S3FileSystem(region=region, connect_timeout=10.0, request_timeout=60.0, **options)
+    return store, f"{parts.netloc}{parts.path}".rstrip("/")
+
+
+def _listed(store: "fs.FileSystem", base: str, folders: Sequence[str]) -> list[_Object]:
+    """The files right in these folders of the run; of what else lies there nothing is read."""
+    from pyarrow import fs
+
+    found: list[_Object] = []
+    for folder in folders:
+        selector = fs.FileSelector(f"{base}/{folder}" if folder else base, allow_not_found=bool(folder))
+        for each in store.get_file_info(selector):
+            if each.type == fs.FileType.File and PurePosixPath(each.base_name).name == each.base_name:
+                found.append(_Object(each.path, f"{folder}/{each.base_name}".lstrip("/"), each.size or 0))
+    return found
+
+
+def _check_size(shown: str, files: Sequence[_Object]) -> None:
+    size, free = sum(each.bytes for each in files), shutil.disk_usage(gettempdir()).free
+    if size > LARGEST_BYTES or size * _SPARE_RATIO > free:
+        limit = (
+            f"at most {fmt.size(LARGEST_BYTES)}" if size > LARGEST_BYTES else f"free space for it, {fmt.size(free)} are"
+        )
+        raise LimitError.of(
+            shown,
+            found=f"{len(files):,} files of {fmt.size(size)}",
+            expected=f"{limit}, since the files are copied to this machine",
+            next_step="Set TMPDIR to a larger disk, or copy the run yourself and analyse the copy.",
+        )
+
+
+def _fetch(
+    store: "fs.FileSystem", files: Sequence[_Object], folder: Path, shown: str, say: Callable[[str], None]
+) -> list[str]:
+    """Copy files, several at once; returns the names of those that were gone. Raises OSError."""
+    total, copied, gone = sum(each.bytes for each in files), 0, list[str]()
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        waiting = {pool.submit(_fetch_one, store, each, folder): each for each in files}
+        try:
+            for done in as_completed(waiting):
+                if not done.result():
+                    gone.append(waiting[done].name)
+                copied += waiting[done].bytes
+                say(f"copying {shown}: {fmt.size(copied)} of {fmt.size(total)}")
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return gone
+
+
+def _fetch_one(store: "fs.FileSystem", file: _Object, folder: Path) -> bool:
+    target = folder / file.name
+    target.parent.mkdir(exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    try:
+        with store.open_input_stream(file.path) as source, part.open("wb") as copy:
+            shutil.copyfileobj(source, copy, 1 << 20)
+    except FileNotFoundError:
+        part.unlink(missing_ok=True)
+        return False
+    part.replace(target)
+    return True
+
+
+def _explained(shown: str, error: Exception) -> RunFolderError:
+    """What a client's message means, without what is secret in it."""
+    text = str(error)
+    for pattern, (cause, remedy) in _CAUSES.items():
+        if re.search(pattern, text):
+            return RunFolderError.of(shown, found=cause, expected=_EXPECTED, next_step=remedy)
+    for secret in filter(None, map(os.environ.get, _SECRETS)):
+        text = text.replace(secret, "***")
+    found = "nothing" if isinstance(error, FileNotFoundError) else text
+    return RunFolderError.of(shown, found=found, expected=_EXPECTED, next_step="Check the address.")

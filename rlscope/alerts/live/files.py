@@ -196,8 +196,7 @@ class LiveFiles:
         if first_ns is None or last_ns is None or is_odd:
             self.skipped.append(f"skipped {table}/{path.name}: times are missing, or far from the rest of the run")
             return []
-        if table in _TELL_ENDS:
-            self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
+        self._note_end(table, worker_id, last_ns)
         return [
             NewFile(
                 path, table, first_ns, last_ns, segment.numbers, min(_PIECE_ROWS, segment.rows - row), first_row + row
@@ -256,12 +255,16 @@ class LiveFiles:
             self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
             return None
         first_ns, last_ns = moments
+        self._note_end(table, worker_id, last_ns)
+        numbers = FileNumbers(worker_id, piece.first, piece.last)
+        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
+
+    def _note_end(self, table: str, worker_id: str, last_ns: int) -> None:
+        """Rows of a worker that end then."""
         if table == "train_steps":
             self.step_end_ns = max(last_ns, self.step_end_ns or last_ns)
         if table in _TELL_ENDS:
             self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
-        numbers = FileNumbers(worker_id, piece.first, piece.last)
-        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
 
     def _of(self, worker_id: str, table: str) -> _Seen:
         return self._seen.setdefault((table, worker_id), _Seen())

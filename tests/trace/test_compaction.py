@@ -594,6 +594,22 @@ def test_a_watch_that_begins_after_a_compaction_sees_the_same_rows_and_one_that_
     assert seen(after) == {}
 
 
+def test_a_watch_names_a_compacted_file_that_stays_unreadable_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compact_run(run)
+    monkeypatch.setattr(live_files, "_LIST_EVERY", 1)
+    (path,) = (run / "train_steps").iterdir()
+    path.write_bytes(path.read_bytes()[:-4])
+    workers, _ = read_workers(run)
+    watch = LiveFiles(run, patience_ns=10)
+    for now_ns in (0, 9):
+        watch.look(workers, now_ns)
+        assert watch.skipped == []
+    for now_ns in (10, 20, 30):
+        watch.look(workers, now_ns)
+    (why,) = watch.skipped
+    assert why.startswith(f"skipped train_steps/{path.name}: no Parquet magic bytes")
+
+
 def test_what_came_of_it_has_no_surprise(run: Path) -> None:
     done = rlscope.compact(run)
     sizes = sum((run / name).stat().st_size for name in files(run))

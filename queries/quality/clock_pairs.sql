@@ -24,15 +24,13 @@ lives AS (
 ),
 updates AS (
     SELECT phase, version, host, origin_ns, min(start_ns) AS start_ns, min(end_ns) AS end_ns
-    FROM weight_updates JOIN hosts USING (worker_id)
-    GROUP BY ALL
+    FROM weight_updates JOIN hosts USING (worker_id) GROUP BY ALL
 ),
 published AS (
+    -- each of several hosts may publish to its own engines: only the first has to precede what follows elsewhere
     SELECT version, host, origin_ns, start_ns, end_ns, version > min(version) OVER () AS is_new,
-        -- each of several hosts may publish to its own engines: only the first has to precede what follows elsewhere
         start_ns = min(start_ns) OVER (PARTITION BY version) AS is_first
-    FROM updates
-    WHERE phase = 'publish'
+    FROM updates WHERE phase = 'publish'
 ),
 sampled AS (
     SELECT list_max(list_transform(versions, lambda run: run.version)) AS version, host, min(finished_ns) AS finished_ns

@@ -64,5 +64,5 @@ def merge(
     path = path_of(folder, first, last)
     rows = pa.concat_tables(table_of(number) for number in flushed).combine_chunks()
     crc32 = write_table(rows, path, stamp_of(last, run_id) | own)
-    worker["written"][TABLE]["merged"][FileNumbers("w-1", first, last).range] = crc32
+    worker["written"][TABLE].setdefault("merged", {})[FileNumbers("w-1", first, last).range] = crc32
     return path

@@ -24,13 +24,13 @@ lives AS (
 ),
 updates AS (
     SELECT phase, version, host, origin_ns, min(start_ns) AS start_ns, min(end_ns) AS end_ns
-    FROM weight_updates JOIN hosts USING (worker_id)
-    GROUP BY ALL
+    FROM weight_updates JOIN hosts USING (worker_id) GROUP BY ALL
 ),
 published AS (
-    SELECT version, host, origin_ns, start_ns, end_ns, version > min(version) OVER () AS is_new
-    FROM updates
-    WHERE phase = 'publish'
+    -- each of several hosts may publish to its own engines: only the first has to precede what follows elsewhere
+    SELECT version, host, origin_ns, start_ns, end_ns, version > min(version) OVER () AS is_new,
+        start_ns = min(start_ns) OVER (PARTITION BY version) AS is_first
+    FROM updates WHERE phase = 'publish'
 ),
 sampled AS (
     SELECT list_max(list_transform(versions, lambda run: run.version)) AS version, host, min(finished_ns) AS finished_ns
@@ -59,14 +59,14 @@ batches AS (
 pairs AS (
     SELECT 'published_applied' AS kind, published.host AS cause_host, updates.host AS effect_host,
         published.origin_ns, published.start_ns AS cause_ns, updates.end_ns AS effect_ns
-    FROM published JOIN updates ON published.version = updates.version AND updates.phase = 'apply'
+    FROM published JOIN updates ON published.version = updates.version AND updates.phase = 'apply' AND is_first
     UNION ALL
     SELECT 'published_sampled', published.host, sampled.host, origin_ns, start_ns, finished_ns
-    FROM published JOIN sampled USING (version) WHERE is_new
+    FROM published JOIN sampled USING (version) WHERE is_new AND is_first
     UNION ALL
     SELECT 'published_trained', published.host, steps.host, published.origin_ns, published.start_ns, steps.end_ns
     -- a rank that publishes nothing may start ahead of the one that does, but ends no step without it
-    FROM published JOIN steps ON published.version = steps.version_in AND is_new
+    FROM published JOIN steps ON published.version = steps.version_in AND is_new AND is_first
     UNION ALL
     SELECT 'trained_published', steps.host, published.host, steps.origin_ns, steps.start_ns, published.end_ns
     FROM published JOIN steps ON published.version = steps.version_out AND steps.version_out <> steps.version_in

@@ -24,9 +24,12 @@ SETTLED_NS: Final = 600 * 10**9
 class ClosedFiles:
     """What the worker files state about a run's files at one moment."""
 
-    def __init__(self, workers: Iterable[Mapping[str, object]], is_imported: bool, is_copy: bool) -> None:
+    def __init__(
+        self, run_id: str, workers: Iterable[Mapping[str, object]], *, is_imported: bool = False, is_copy: bool = False
+    ) -> None:
         self.recording: set[str] = set()
         """Workers that still record, of those that were asked for."""
+        self._run_id = run_id
         self._workers = {str(worker["worker_id"]): worker for worker in workers}
         self._is_finished = is_imported or is_copy
         self._now_ns = time.time_ns()
@@ -55,6 +58,9 @@ class ClosedFiles:
             return None
         if (stamp.table, numbers.name) != (table, source.path.name):
             return f"it was written as {stamp.table}/{numbers.name}"
+        if stamp.run_id not in (self._run_id, self._workers.get(numbers.worker_id, {}).get("run_id")):
+            # A reader leaves out the whole of a compacted file with rows of another run.
+            return f"it belongs to run {stamp.run_id!r}, by its own footer"
         if stamp.merged is None:
             return None
         merged = self._stated(table, numbers.worker_id).get("merged")

@@ -101,7 +101,7 @@ class _Compactor:
         self._is_copy = target != folder
         self._left: list[SkippedFile] = []
         self._rows = self._leftovers = 0
-        self._closed = ClosedFiles((), False, self._is_copy)
+        self._closed = ClosedFiles("", ())
 
     def run(self) -> Compaction:
         """Compact every table."""
@@ -111,8 +111,9 @@ class _Compactor:
             _copy_beside_tables(self._folder, self._target)
         # Read before the files are listed, so that all that the workers count is there.
         workers, _ = read_workers(self._target)
-        is_imported = read_manifest(self._folder).imported is not None
-        self._closed = ClosedFiles(workers, is_imported, self._is_copy)
+        manifest = read_manifest(self._folder)
+        is_imported = manifest.imported is not None
+        self._closed = ClosedFiles(manifest.run_id, workers, is_imported=is_imported, is_copy=self._is_copy)
         for table in TABLES:
             if (self._folder / table).is_dir():
                 self._compact_table(table)

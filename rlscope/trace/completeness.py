@@ -6,7 +6,7 @@ others were merged into stands for all of their numbers.
 """
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from rlscope_otel.schema import FileNumbers, chained_checksum, joined_checksum
 
 from rlscope.trace.files import SkippedFile, StoredFile, TableFiles, is_integer, table_of
+from rlscope.trace.footers import Merged
 from rlscope.trace.segments import is_as_named
 
 State = Literal["complete", "incomplete", "unknown"]
@@ -219,10 +220,16 @@ class _Checker:
     def _verified(self, table: str, worker_id: str, files: _Files, stated: _Stated) -> _Files:
         """The files whose pages are as they were written."""
         last_file = stated.last_file or 0
+        newer = self._merged_since(worker_id, files, stated).keys()
+        if newer:
+            # Nobody states their checksums yet, but each of their pages has one.
+            self._is_verified = False
+            sound = self._without_damaged(table, {numbers: files[numbers] for numbers in newer})
+            files = {numbers: file for numbers, file in files.items() if numbers not in newer} | sound
         later = {numbers: file for numbers, file in files.items() if numbers.last > last_file}
         counted = {numbers: file for numbers, file in files.items() if numbers.last <= last_file}
         is_changed = any(file.path in self._changed for file in counted.values())
-        if not is_changed and _chain(counted, stated.merged) == stated.checksum:
+        if not is_changed and _chain(counted, stated.merged, newer) == stated.checksum:
             return counted | self._without_damaged(table, later)
         sound = self._without_damaged(table, counted)
         if sound.keys() == counted.keys() and not _missing(counted, last_file):
@@ -231,6 +238,16 @@ class _Checker:
             self._gaps.append(self._gap("changed", table, worker_id, rows, counted, detail))
         self.unsure.add(table)
         return sound | self._without_damaged(table, later)
+
+    def _merged_since(self, worker_id: str, files: _Files, stated: _Stated) -> dict[FileNumbers, Merged]:
+        """What a worker that still records merged after it had written its own file as that was read."""
+        stamps = {numbers: file.footer.stamp for numbers, file in files.items() if file.segment is None}
+        is_recording = self._workers[worker_id].get("stopped_ns") is None
+        return {
+            numbers: stamp.merged
+            for numbers, stamp in stamps.items()
+            if is_recording and stamp is not None and stamp.merged is not None and numbers.range not in stated.merged
+        }
 
     def _without_damaged(self, table: str, files: _Files) -> _Files:
         sound: _Files = {}
@@ -247,6 +264,8 @@ class _Checker:
         """Compare the number of rows; a worker that was killed may have written a flush that it did not count."""
         last = stated.last_file
         found = sum(file.footer.rows for numbers, file in files.items() if last is None or numbers.last <= last)
+        for numbers, merged in self._merged_since(worker_id, files, stated).items():
+            found += 0 if last is None or numbers.last <= last else _rows_until(merged, last, stated.rows - found)
         later = sum(file.footer.rows for file in files.values()) - found
         has_stopped = self._workers[worker_id].get("stopped_ns") is not None
         if found < stated.rows:
@@ -285,10 +304,18 @@ def page_fault(path: Path) -> str | None:
     return None
 
 
-def _chain(files: _Files, merged: Mapping[str, object]) -> int | None:
+def _rows_until(merged: Merged, last: int, expected: int) -> int:
+    """How many rows of a merged file were flushed in files up to a number; of a part across it, as many as expected."""
+    least = sum(rows for number, rows in merged.parts if number <= last)
+    across = next((rows for number, rows in merged.parts if number > last), 0) if merged.first <= last else 0
+    is_at_an_end = last in (number for number, _ in merged.parts)
+    return least if is_at_an_end else min(max(expected, least), least + across)
+
+
+def _chain(files: _Files, merged: Mapping[str, object], unstated: Collection[FileNumbers]) -> int | None:
     """The checksum of flushed files in their order; None where one cannot be read, or was merged into what it is not.
 
-    merged: the CRC-32 of each merged file, as the worker states it.
+    merged: the CRC-32 of each merged file, as the worker states it. unstated: those of which it states none yet.
     """
     checksum = 0
     try:
@@ -300,7 +327,7 @@ def _chain(files: _Files, merged: Mapping[str, object]) -> int | None:
             crc32, stamp = zlib.crc32(file.path.read_bytes()), file.footer.stamp
             if stamp is None or stamp.merged is None:
                 checksum = chained_checksum(checksum, numbers.last, crc32)
-            elif merged.get(numbers.range) == crc32:
+            elif numbers in unstated or merged.get(numbers.range) == crc32:
                 checksum = joined_checksum(checksum, stamp.merged.checksum, stamp.merged.files)
             else:
                 return None

@@ -77,8 +77,8 @@ def _known_times(tables: Mapping[str, TableFiles], workers: Sequence[Mapping[str
 
 
 def worker_of(file: StoredFile) -> str:
-    """The worker whose file it is, by its name."""
-    return file.path.name.rpartition("-")[0]
+    """The worker whose file or segment it is; by its name where nothing else says it."""
+    return file.path.stem if file.numbers is None else file.numbers.worker_id
 
 
 def _window(times: Sequence[int]) -> Window:

@@ -17,6 +17,7 @@ from rlscope.analysis.ledger import close_ledger, ledger_timeline
 from rlscope.analysis.run_facts import gather_facts
 from rlscope.pipeline import focused_grid
 from rlscope.trace.clocks import ONE_CLOCK
+from rlscope.trace.compaction import compact_run
 from rlscope.trace.query import ask, ask_own, standard_arguments
 from rlscope.trace.store import OpenRun, open_run
 from tests.several_hosts import NS, START_NS, Clock, MadeRun, made_run, off, put_on_hosts
@@ -248,6 +249,32 @@ def reading(own_ns: int, other_ns: int, host: str = "a") -> dict[str, Any]:
     """A round trip of 200 us, whose middle is at these times by the two clocks."""
     times = {"sent_ns": own_ns - 100_000, "received_ns": own_ns + 100_000}
     return {"host": host, **times, "heard_ns": other_ns - 10_000, "answered_ns": other_ns + 10_000}
+
+
+def test_trainers_that_publish_to_their_own_engines_one_after_the_other_move_no_clock(tmp_path: Path) -> None:
+    both, other = made_run(engines=1, steps=8), made_run(engines=1, steps=8, seed=1)
+    names = {"t0": "t1", "a": "d", "e0": "e1", "be0": "be1"}
+    both.workers += [{name: names.get(str(value), value) for name, value in each.items()} for each in other.workers]
+    for table, rows in other.tables.items():
+        late_ns = 300_000_000 if table == "weight_updates" else 0
+        for row in rows:
+            renamed = row | {"worker_id": names[row["worker_id"]]}
+            if "sample_id" in row:
+                renamed["sample_id"] = f"other {row['sample_id']}"
+            both.add(table, renamed | {name: row[name] + late_ns for name in ("start_ns", "end_ns") if name in row})
+    with open_run(both.write(tmp_path / "run", {})) as run:
+        assert (run.clocks.corrected, run.clocks.bad_pairs, run.clocks.contradiction_ns) == (set(), 0, 0)
+
+
+@pytest.mark.parametrize("by_days", [-400, 60])
+def test_a_compacted_run_with_a_host_in_another_year_is_corrected_as_before(by_days: int, tmp_path: Path) -> None:
+    folder = made_run(engines=2, steps=8).write(tmp_path / "run", {"be0": off(by_days * 86_400.0)})
+    with open_run(folder) as run:
+        expected = counted(run), latencies(run), run.gaps, run.clocks
+        assert run.clocks.corrected == {"be0"}
+    compact_run(folder)
+    with open_run(folder) as run:
+        assert (counted(run), latencies(run), run.gaps, run.clocks) == expected
 
 
 def test_clock_samples_of_a_worker_file_tighten_the_bounds(tmp_path: Path) -> None:

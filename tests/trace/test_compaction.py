@@ -375,6 +375,20 @@ def test_a_column_that_an_older_recorder_did_not_write_is_null_as_before(tmp_pat
     assert (compact_run(folder).files_after, rows_of(folder)) == (1, before)
 
 
+@pytest.mark.parametrize("worker_id", ["e0", "x9"])
+def test_a_file_of_another_run_is_left_for_it_would_cost_all_rows_compacted_with_it(worker_id: str, run: Path) -> None:
+    before = rows_of(run)
+    held = pq.read_table(run / "engine_steps" / "e0-000001.parquet").replace_schema_metadata(None)
+    path = run / "engine_steps" / f"{worker_id}-000009.parquet"
+    stamp = dict(zip(STAMP_KEYS, ("another", "engine_steps", worker_id, 9), strict=True))
+    write_table(held.cast(arrow_schema("engine_steps")), path, stamp)
+    os.utime(path, (1, 1))
+    (left,) = compact_run(run).left
+    assert (left.path, left.why) == (f"engine_steps/{path.name}", "it belongs to run 'another', by its own footer")
+    assert rows_of(run) == before
+    assert completeness(run).state == "complete"
+
+
 def test_other_content_is_named_after_a_compaction_as_before(run: Path) -> None:
     path = run / "train_steps" / "t0-000001.parquet"
     held = pq.read_table(path)
@@ -575,8 +589,25 @@ def test_a_watch_that_begins_after_a_compaction_sees_the_same_rows_and_one_that_
     assert seen(before) == {}
     assert seen(after) == rows
     assert (after.last_ns, after.stored_rows, after.skipped) == (before.last_ns, before.stored_rows, before.skipped)
+    assert after.step_end_ns == before.step_end_ns == 35
     assert all(map(after.is_complete, workers))
     assert seen(after) == {}
+
+
+def test_a_watch_names_a_compacted_file_that_stays_unreadable_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compact_run(run)
+    monkeypatch.setattr(live_files, "_LIST_EVERY", 1)
+    (path,) = (run / "train_steps").iterdir()
+    path.write_bytes(path.read_bytes()[:-4])
+    workers, _ = read_workers(run)
+    watch = LiveFiles(run, patience_ns=10)
+    for now_ns in (0, 9):
+        watch.look(workers, now_ns)
+        assert watch.skipped == []
+    for now_ns in (10, 20, 30):
+        watch.look(workers, now_ns)
+    (why,) = watch.skipped
+    assert why.startswith(f"skipped train_steps/{path.name}: no Parquet magic bytes")
 
 
 def test_what_came_of_it_has_no_surprise(run: Path) -> None:

@@ -1,6 +1,9 @@
 """Files that a recorder merged into another are counted once, whatever was there when it was killed."""
 
+import copy
 import itertools
+import zlib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rlscope_otel.schema import FileNumbers, chained_checksum, joined_checksum
+from rlscope_otel.worker_file import Written
 
 from rlscope.trace.completeness import Checked, check_files
 from rlscope.trace.files import list_table
-from tests.merged_run import TABLE, flush_all, merge, path_of
+from tests.merged_run import ROWS, TABLE, flush_all, merge, path_of
 from tests.trace_folder import write_rows
 
 
@@ -46,6 +50,57 @@ def test_whatever_parts_a_kill_leaves_beside_the_merged_file_every_row_counts_on
     assert names(found) == ["000001_000003", "000004"]
     assert times(found) == EVERY_TIME
     assert (found.completeness.state, found.completeness.is_verified, found.skipped) == ("complete", True, [])
+
+
+def read_after_flush(folder: Path, last_file: int) -> dict[str, Any]:
+    """The worker's own file as it was after one of the four flushes: a reader opens it before it lists the others."""
+    worker, written = flush_all(folder), Written()
+    for number in range(1, last_file + 1):
+        written = written.and_file(number, ROWS[number - 1], zlib.crc32(path_of(folder, number, number).read_bytes()))
+    worker["written"][TABLE] = asdict(written)
+    return worker | {"stopped_ns": None}
+
+
+@pytest.mark.parametrize("last_file", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("first", "last", "parts"), [(1, 4, None), (1, 3, None), (2, 4, None), (1, 4, [(1, 3), (4, 4)])]
+)
+def test_what_a_worker_merges_between_the_reading_of_its_file_and_of_the_others_is_no_gap(
+    first: int, last: int, parts: list[tuple[int, int]] | None, last_file: int, tmp_path: Path
+) -> None:
+    worker = read_after_flush(tmp_path, last_file)
+    merge(tmp_path, copy.deepcopy(worker), first, last, parts=parts)
+    for number in range(first, last + 1):
+        path_of(tmp_path, number, number).unlink()
+    found = checked(tmp_path, worker)
+    assert times(found) == EVERY_TIME
+    assert (found.completeness.state, found.completeness.gaps, found.skipped) == ("complete", (), [])
+    assert not found.completeness.is_verified
+
+
+def test_of_rows_merged_after_the_reading_of_the_worker_file_those_that_are_missing_are_named(tmp_path: Path) -> None:
+    worker = read_after_flush(tmp_path, 3)
+    merge(tmp_path, copy.deepcopy(worker), 2, 4)
+    for number in range(1, 5):
+        path_of(tmp_path, number, number).unlink()
+    (gap,) = checked(tmp_path, worker).completeness.gaps
+    assert (gap.kind, gap.rows) == ("missing", ROWS[0])
+    assert "(file 000001)" in gap.detail
+
+
+@pytest.mark.parametrize("last_file", [3, 4])
+def test_a_damaged_page_in_a_file_merged_after_the_reading_of_the_worker_file_is_named(
+    last_file: int, tmp_path: Path
+) -> None:
+    worker = read_after_flush(tmp_path, last_file)
+    path = merge(tmp_path, copy.deepcopy(worker), 1, 4)
+    content = bytearray(path.read_bytes())
+    content[40] ^= 1
+    path.write_bytes(content)
+    found = checked(tmp_path, worker)
+    assert found.tables[TABLE].rows == 0
+    assert [file.path for file in found.skipped] == [f"{TABLE}/{path.name}"]
+    assert [(gap.kind, gap.rows) for gap in found.completeness.gaps] == [("missing", sum(ROWS[:last_file]))]
 
 
 def test_a_merged_file_that_was_merged_again_is_left_out_too(tmp_path: Path) -> None:

@@ -101,6 +101,7 @@ class LiveFiles:
         self._compacted_paths: set[Path] = set()
         self._looks = 0
         self._broken_since_ns: dict[Path, int] = {}
+        self._given_up: set[Path] = set()
         self._window: Window | None = None
         self.last_ns: dict[str, int] = {}
         """The end of each worker's latest row."""
@@ -161,19 +162,19 @@ class LiveFiles:
         known = [(numbers, name) for numbers, name in numbered if numbers is not None]
         # What a compacted file holds need not be looked at again.
         for name in (name for numbers, name in numbered if numbers is None):
-            found += self._compacted(self._folder / table / name, table)
+            found += self._compacted(self._folder / table / name, table, now_ns)
         # A merged file before its parts, so that these need not be opened.
         for numbers, name in sorted(known, key=lambda each: (each[0].worker_id, each[0].first, -each[0].last)):
             if not self._of(numbers.worker_id, table).holds(numbers.first, numbers.last):
                 found += self._opened(self._folder / table / name, table, numbers, now_ns)
         return found
 
-    def _compacted(self, path: Path, table: str) -> list[NewFile]:
-        """What is new in a compacted file, marked as seen."""
-        if path in self._compacted_paths or table_fault(path, table) is not None:
+    def _compacted(self, path: Path, table: str, now_ns: int) -> list[NewFile]:
+        """What is new in a compacted file, marked as seen; nothing if it is not readable (yet)."""
+        metadata = None if path in self._compacted_paths else self._metadata(path, table, now_ns)
+        if metadata is None:
             return []
         self._compacted_paths.add(path)
-        metadata = pq.read_metadata(path)
         found: list[NewFile] = []
         first_row = 0
         for segment in decoded(metadata.metadata or {}, metadata.num_rows):
@@ -196,8 +197,7 @@ class LiveFiles:
         if first_ns is None or last_ns is None or is_odd:
             self.skipped.append(f"skipped {table}/{path.name}: times are missing, or far from the rest of the run")
             return []
-        if table in _TELL_ENDS:
-            self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
+        self._note_end(table, worker_id, last_ns)
         return [
             NewFile(
                 path, table, first_ns, last_ns, segment.numbers, min(_PIECE_ROWS, segment.rows - row), first_row + row
@@ -212,17 +212,11 @@ class LiveFiles:
 
     def _opened(self, path: Path, table: str, numbers: FileNumbers, now_ns: int) -> list[NewFile]:
         """What is new in a file, marked as seen; nothing if it is not readable (yet) or empty."""
-        fault = table_fault(path, table)
-        seen = self._of(numbers.worker_id, table)
-        if fault is not None:
-            since_ns = self._broken_since_ns.setdefault(path, now_ns)
-            if now_ns - since_ns >= self._patience_ns:
+        metadata, seen = self._metadata(path, table, now_ns), self._of(numbers.worker_id, table)
+        if metadata is None:
+            if path in self._given_up:
                 seen.add(numbers.first, numbers.last, 0)
-                self.skipped.append(f"skipped {table}/{path.name}: {fault}")
-                del self._broken_since_ns[path]
             return []
-        self._broken_since_ns.pop(path, None)
-        metadata = pq.read_metadata(path)
         found: list[NewFile] = []
         for piece in self._new_pieces(path, table, numbers, metadata):
             seen.add(piece.first, piece.last, piece.rows)
@@ -231,6 +225,24 @@ class LiveFiles:
             found += [file] if file is not None else []
         seen.add(numbers.first, numbers.last, 0)
         return found
+
+    def _metadata(self, path: Path, table: str, now_ns: int) -> pq.FileMetaData | None:
+        """The footer of a file; None for one that is not readable (yet), or was just merged into another."""
+        if path in self._given_up:
+            return None
+        fault = table_fault(path, table)
+        if fault is None:
+            self._broken_since_ns.pop(path, None)
+            try:
+                return pq.read_metadata(path)
+            except FileNotFoundError:
+                return None
+        since_ns = self._broken_since_ns.setdefault(path, now_ns)
+        if now_ns - since_ns >= self._patience_ns:
+            self.skipped.append(f"skipped {table}/{path.name}: {fault}")
+            self._given_up.add(path)
+            del self._broken_since_ns[path]
+        return None
 
     def _new_pieces(self, path: Path, table: str, numbers: FileNumbers, metadata: pq.FileMetaData) -> list[_Piece]:
         """The rows of a file whose numbers were not seen."""
@@ -256,12 +268,16 @@ class LiveFiles:
             self.skipped.append(f"skipped {table}/{path.name}: its times are missing, or far from the rest of the run")
             return None
         first_ns, last_ns = moments
+        self._note_end(table, worker_id, last_ns)
+        numbers = FileNumbers(worker_id, piece.first, piece.last)
+        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
+
+    def _note_end(self, table: str, worker_id: str, last_ns: int) -> None:
+        """Rows of a worker that end then."""
         if table == "train_steps":
             self.step_end_ns = max(last_ns, self.step_end_ns or last_ns)
         if table in _TELL_ENDS:
             self.last_ns[worker_id] = max(last_ns, self.last_ns.get(worker_id, last_ns))
-        numbers = FileNumbers(worker_id, piece.first, piece.last)
-        return NewFile(path, table, first_ns, last_ns, numbers, piece.rows, piece.first_row)
 
     def _of(self, worker_id: str, table: str) -> _Seen:
         return self._seen.setdefault((table, worker_id), _Seen())

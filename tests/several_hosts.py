@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tests.trace_folder import (
@@ -133,14 +134,17 @@ def put_on_hosts(
         clock = clocks.get(document["host"], right)
         (folder / "workers" / path.name).write_text(json.dumps(_by_clock(document, WORKER_TIMES, clock)))
     for path in source.glob("*/*.parquet"):
-        host = hosts[path.name.rpartition("-")[0]]
-        table = pq.read_table(path)
-        for index, name in enumerate(table.column_names):
-            owner = queue_host if name == "queued_ns" else host if name in TIMES else None
-            if owner is not None:
-                clock = clocks.get(owner, right)
-                times = [None if time is None else clock(time) for time in table[name].to_pylist()]
-                table = table.set_column(index, table.schema.field(index), pa.array(times, pa.int64()))
-        (folder / path.parent.name).mkdir(exist_ok=True)
-        pq.write_table(table, folder / path.parent.name / path.name)
+        stored = pq.read_table(path).replace_schema_metadata(None)
+        # A compacted file holds several workers.
+        for worker_id in stored["worker_id"].unique().to_pylist():
+            table = stored.filter(pc.equal(stored["worker_id"], worker_id))
+            for index, name in enumerate(table.column_names):
+                owner = queue_host if name == "queued_ns" else hosts[worker_id] if name in TIMES else None
+                if owner is not None:
+                    clock = clocks.get(owner, right)
+                    times = [None if time is None else clock(time) for time in table[name].to_pylist()]
+                    table = table.set_column(index, table.schema.field(index), pa.array(times, pa.int64()))
+            target = folder / path.parent.name
+            target.mkdir(exist_ok=True)
+            pq.write_table(table, target / f"{worker_id}-{len(list(target.iterdir())) + 1:06d}.parquet")
     return folder

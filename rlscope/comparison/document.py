@@ -44,6 +44,7 @@ class _Run(_Part):
 class _Throughput(_Part):
     achieved_tokens_per_s: float | None
     steady_tokens_per_s: float | None
+    counted_tokens: int | None = None
 
 
 class _State(_Part):
@@ -163,6 +164,7 @@ def _compared(document: _Document) -> ComparedRun:
         promised=tuple(_promised(rank, each) for rank, each in enumerate(document.actions, start=1)),
         settings=None,
         devices={},
+        counts_prompts=document.throughput.counted_tokens is not None,
     )
 
 

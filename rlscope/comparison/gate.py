@@ -109,7 +109,8 @@ def _of_document(run: ComparedRun) -> dict[str, float]:
     """The metrics that a document holds, over the whole run: it does not know the warm-up."""
     totals = run.whole_totals
     known: dict[str, float | None] = {
-        STEADY: run.steady_tokens_per_s,
+        # Rules know response tokens alone.
+        STEADY: None if run.counts_prompts else run.steady_tokens_per_s,
         "staleness.tokens.mean": totals.staleness_mean,
         "staleness.tokens.p95": totals.staleness_p95,
     }

@@ -248,6 +248,18 @@ def test_a_file_that_is_no_such_document_is_refused_with_its_first_fault(
     assert "rlscope analyze RUN_DIR --json FILE" in str(refused.value)
 
 
+def test_a_document_of_a_run_whose_tokens_include_prompts_says_so(before: rlscope.Analysis, tmp_path: Path) -> None:
+    document = json.loads(before.to_json())
+    document["throughput"]["counted_tokens"] = 37_980
+    (tmp_path / "counted.json").write_text(json.dumps(document))
+    (tmp_path / "plain.json").write_text(before.to_json())
+    compared = rlscope.compare(tmp_path / "counted.json", tmp_path / "plain.json").result
+    assert compared.baseline.counts_prompts
+    rate = compared.pairs[0].differences.row("tokens_per_s")
+    assert rate.before is not None and rate.after is None
+    assert "counts_prompts" in [each.kind for each in compared.pairs[0].confounders]
+
+
 def test_a_document_with_later_keys_is_understood(before: rlscope.Analysis, tmp_path: Path) -> None:
     document = json.loads(before.to_json())
     document["run"]["later"] = document["later"] = {"key": 1}

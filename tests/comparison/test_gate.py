@@ -129,6 +129,15 @@ def test_a_document_is_a_baseline_for_what_it_holds(before: rlscope.Analysis, tm
     assert report.outcomes[0].rule.threshold == pytest.approx(0.95 * (before.throughput.steady_tokens_per_s or 0))
 
 
+def test_a_rate_with_prompts_is_no_baseline_for_one_without(before: rlscope.Analysis, tmp_path: Path) -> None:
+    document = json.loads(before.to_json())
+    document["throughput"]["counted_tokens"] = 37_980
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    rules = ["throughput.steady_tokens_per_s < 0.95 * baseline"]
+    report = rlscope.check(FAST, fail_if=rules, baseline=tmp_path / "a.json")
+    assert "has no value of throughput.steady_tokens_per_s" in report.to_text("text")
+
+
 def test_plain_rules_and_those_of_a_baseline_are_taken_together() -> None:
     report = rlscope.check(SLOW, fail_if=["queue.depth > 100000", f"{RATE} < baseline"], baseline=FAST)
     assert [outcome.rule.name for outcome in report.outcomes] == ["queue.depth > 100000", f"{RATE} < baseline"]

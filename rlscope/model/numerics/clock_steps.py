@@ -99,9 +99,35 @@ def without_isolated(edges: Edges) -> tuple[Edges, int]:
     bad edges, those go that lie far below all of their neighbours.
     """
     found, is_settled = _without_cycles(edges)
+    if not is_settled:
+        found, is_settled = _without_cycles(found.only(~_refuted(found)))
     if not is_settled and (far := _far_below(found)).any():
         found, _ = _without_cycles(found.only(~far))
     return found, len(edges.cause) - len(found.cause)
+
+
+def _refuted(edges: Edges) -> Flags:
+    """The edges of pairs of clocks with few others, which nothing beside them judges, that contradict all the rest.
+
+    None where the rest contradicts itself by more than a drift, or does not bound both clocks.
+    """
+    refuted = np.zeros(len(edges.cause), bool)
+    _, places, counts = np.unique(edges.cause * edges.count + edges.effect, return_inverse=True, return_counts=True)
+    is_judged = counts[places] > _LEAST_SUPPORT
+    rest, _ = _without_cycles(edges.only(is_judged))
+    drifted_s = MOST_DRIFT_RATIO * float(np.ptp(edges.time_s))
+    for slack_s in (0.0, drifted_s):
+        cause, effect, gap_s = rest.tightest(rest.gap_s + slack_s)
+        if not is_consistent(edges.count, cause, effect, gap_s):
+            continue
+        for clock in np.unique(edges.cause[~is_judged]):
+            own = np.flatnonzero(~is_judged & (edges.cause == clock))
+            bounds = bounds_of(edges.count, cause, effect, gap_s, np.array([clock]))
+            if bounds is not None:
+                low_s, high_s = bounds.low_s[edges.effect[own]], bounds.high_s[edges.effect[own]]
+                refuted[own] = np.isfinite(high_s) & (edges.gap_s[own] + slack_s < low_s - 1e-9)
+        break
+    return refuted
 
 
 def _without_cycles(edges: Edges) -> tuple[Edges, bool]:

@@ -156,6 +156,25 @@ def test_a_few_bad_rows_are_left_out_and_counted():
         assert worst_error_ns(estimate, own, clocks[0], 80) <= spread_ns(estimate) + 100
 
 
+def test_a_lone_bad_pair_of_clocks_that_a_third_one_joins_is_left_out():
+    for drift in (0.0, 2e-4):
+        clocks = [{}, {"offset_s": 5.0, "drift": drift}, {"offset_s": -2.0}]
+        given = star(clocks, 600.0)
+        expected = estimate_clocks(given, 3, 0).clocks
+        cause_ns, effect_ns = int(clock(300.0, **clocks[1])), int(clock(300.04, **clocks[2]))
+        for late_s, bad_pairs in ((0, 0), (100, 1), (3600, 1)):
+            for lone in ((1, 2, cause_ns + late_s * NS, effect_ns), (1, 2, cause_ns, effect_ns - late_s * NS)):
+                found = estimate_clocks(Pairs(*map(np.append, given, lone)), 3, 0)
+                assert (found.bad_pairs, found.contradiction_ns) == (bad_pairs, 0)
+                if bad_pairs:
+                    assert found.clocks == expected
+
+
+def test_lone_pairs_of_a_clock_that_nothing_else_joins_are_kept():
+    found = estimate_clocks(pairs((0, 1, 100, 90), (1, 0, 200, 230)), 2, 0)
+    assert (found.bad_pairs, found.clocks[1].is_off, found.clocks[1].is_bounded) == (0, True, True)
+
+
 def check_step(by_s: float, stepped: int, hosts: int) -> None:
     clocks: list[dict[str, Any]] = [{} for _ in range(hosts)]
     clocks[stepped] = {"step": (40.0, by_s)}

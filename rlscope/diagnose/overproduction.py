@@ -4,8 +4,8 @@ Symptom: samples are dropped as stale, or samplers are idle because the queue is
 Evidence: generated tokens that were dropped as stale or abandoned, priced at the samplers' GPU-seconds per generated
 token; the samplers' GPU-seconds without requests because of backpressure.
 Threshold: 10% of the samplers' GPU-seconds, one GPU in ten; critical from 30%.
-Remedy: fewer sampler GPUs or more trainer GPUs; a smaller queue or a limit on samples in flight, so that samples are
-fresh when they are trained on.
+Remedy: a smaller queue or a limit on samples in flight, fewer publications or a higher cap, so that samples are fresh
+enough when they are trained on; where trainers never wait for samples, fewer sampler GPUs or more trainer GPUs.
 Limits: samples filtered for their reward (all equal in a group) are not overproduction and are not counted.
 """
 
@@ -65,8 +65,9 @@ RULE = FindingRule(
         "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens), and samplers "
         "were blocked by a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
     ),
-    remedy="Samplers produce more than trainers consume: make the training step faster, admit fewer samples so that "
-    "fewer become stale, or, if the recommended layout agrees, move GPUs from samplers to trainers.",
+    remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers never "
+    "wait for samples, make the training step faster or, if the recommended layout agrees, move GPUs from samplers to "
+    "trainers.",
     find=find,
     towards="fewer_samples",
     besides="A smaller queue, or a limit on samples in flight, makes fewer samples stale, and costs no throughput "

@@ -65,9 +65,9 @@ RULE = FindingRule(
         "{dropped_tokens} were generated and dropped ({dropped_share_ratio} of all generated tokens), and samplers "
         "were blocked by a full queue for {backpressure_gpu_s} ({backpressure_share_ratio} of their GPU time).",
     ),
-    remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers never "
-    "wait for samples, make the training step faster or, if the recommended layout agrees, move GPUs from samplers to "
-    "trainers.",
+    remedy="Let fewer samples go stale: admit fewer, publish less often, or raise the staleness cap. Where trainers "
+    "never wait for samples, make the training step faster or, if the recommended layout agrees, move GPUs from "
+    "samplers to trainers.",
     find=find,
     towards="fewer_samples",
     besides="A smaller queue, or a limit on samples in flight, makes fewer samples stale, and costs no throughput "

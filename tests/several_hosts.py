@@ -137,7 +137,7 @@ def put_on_hosts(
         stored = pq.read_table(path).replace_schema_metadata(None)
         # A compacted file holds several workers.
         for worker_id in stored["worker_id"].unique().to_pylist():
-            table = stored.filter(pc.equal(stored["worker_id"], worker_id))
+            table = stored.filter(pc.field("worker_id") == worker_id)
             for index, name in enumerate(table.column_names):
                 owner = queue_host if name == "queued_ns" else hosts[worker_id] if name in TIMES else None
                 if owner is not None:

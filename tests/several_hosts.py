@@ -132,19 +132,24 @@ def put_on_hosts(
         document = json.loads(path.read_text())
         document["host"] = hosts[document["worker_id"]]
         clock = clocks.get(document["host"], right)
+        # Its rows come in other files than it counted.
+        document.pop("written", None)
         (folder / "workers" / path.name).write_text(json.dumps(_by_clock(document, WORKER_TIMES, clock)))
-    for path in source.glob("*/*.parquet"):
-        stored = pq.read_table(path).replace_schema_metadata(None)
-        # A compacted file holds several workers.
-        for worker_id in stored["worker_id"].unique().to_pylist():
-            table = stored.filter(pc.field("worker_id") == worker_id)
-            for index, name in enumerate(table.column_names):
-                owner = queue_host if name == "queued_ns" else hosts[worker_id] if name in TIMES else None
-                if owner is not None:
-                    clock = clocks.get(owner, right)
-                    times = [None if time is None else clock(time) for time in table[name].to_pylist()]
-                    table = table.set_column(index, table.schema.field(index), pa.array(times, pa.int64()))
-            target = folder / path.parent.name
-            target.mkdir(exist_ok=True)
-            pq.write_table(table, target / f"{worker_id}-{len(list(target.iterdir())) + 1:06d}.parquet")
+    for stored in sorted({path.parent for path in source.glob("*/*.parquet")}):
+        (folder / stored.name).mkdir(exist_ok=True)
+        rows = pa.concat_tables([pq.read_table(path) for path in sorted(stored.glob("*.parquet"))])
+        for name in rows["worker_id"].unique().to_pylist():
+            own = rows.filter(pc.equal(rows["worker_id"], name)).replace_schema_metadata(None)
+            shifted = _rows_by_clock(own, clocks, hosts[name], queue_host)
+            pq.write_table(shifted, folder / stored.name / f"{name}-000001.parquet")
     return folder
+
+
+def _rows_by_clock(rows: pa.Table, clocks: Mapping[str, Clock], host: str, queue_host: str) -> pa.Table:
+    for index, name in enumerate(rows.column_names):
+        owner = queue_host if name == "queued_ns" else host if name in TIMES else None
+        if owner is not None:
+            clock = clocks.get(owner, right)
+            times = [None if time is None else clock(time) for time in rows[name].to_pylist()]
+            rows = rows.set_column(index, rows.schema.field(index), pa.array(times, pa.int64()))
+    return rows

@@ -50,7 +50,10 @@ NoPage = Annotated[bool, typer.Option("--no-page", help="Write no HTML report, w
 Quiet = Annotated[
     bool,
     typer.Option(
-        "-q", "--quiet", help="Print errors only: no summary, no progress, no names of files. Files are still written."
+        "-q",
+        "--quiet",
+        is_eager=True,
+        help="Print errors only: no summary, no progress, no names of files. Files are still written.",
     ),
 ]
 Card = Annotated[

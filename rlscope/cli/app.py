@@ -31,8 +31,10 @@ app = typer.Typer(
 )
 
 
-def _note_many_files(folder: Path) -> Path:
-    """Say on stderr what a run of very many small files will cost, before the work."""
+def _note_many_files(context: typer.Context, folder: Path) -> Path:
+    """Say on stderr what a run of very many small files will cost, before the work; not to who wants errors only."""
+    if context.params.get("quiet"):
+        return folder
     from rlscope.trace.files import many_files_note
 
     note = many_files_note(folder)

@@ -17,7 +17,7 @@ NO_ARGUMENTS: Final[Mapping[str, Argument]] = {}
 TableFormat = Literal["text", "csv", "json", "parquet"]
 """How a table is written."""
 STDIN: Final = Path("-")
-_AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "bins"})
+_AT_LEAST_1: Final = frozenset({"bucket_ns", "cell_ns", "cells_per_bucket", "cells", "bins"})
 """Lengths and counts, which questions divide by."""
 
 

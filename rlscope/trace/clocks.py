@@ -25,7 +25,7 @@ from rlscope.trace.questions import find_question
 PAIRS: Final = "clock_pairs"
 RECORDED: Final = "recorded_"
 """What the names of corrected tables begin with as they were recorded."""
-_CELLS: Final = 64
+CELLS: Final = 64
 _QUEUE_KINDS: Final = ("finished_queued", "queued_taken")
 _WORKER_TIMES: Final = ("started_ns", "stopped_ns", "last_flush_ns")
 _TIMES: Final = ("submitted_ns", "started_ns", "finished_ns", "taken_ns", "start_ns", "end_ns", "time_ns")
@@ -97,7 +97,7 @@ def estimate_run_clocks(connection: DuckDBPyConnection, workers: Sequence[Mappin
     if len(names) < 2:
         return Found(ONE_CLOCK, _TAKERS)
     sql = find_question(PAIRS).sql
-    rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": _CELLS}).pl())
+    rows = interruptible(connection, lambda: connection.sql(sql, params={"cells": CELLS}).pl())
     reference = _reference(workers, names)
     places = {name: index for index, name in enumerate(names)}
     direct = _joined(_pairs(rows.filter(~pl.col("kind").is_in(_QUEUE_KINDS)), places), _readings(workers, places))

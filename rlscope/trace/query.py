@@ -15,6 +15,7 @@ import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, StatementType
 
 from rlscope.errors import LimitError, QueryError, UnreadableDataError
+from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
 from rlscope.trace.store import KeptAnswers, OpenRun
@@ -71,6 +72,8 @@ class Grid:
     """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
     most_versions: int = 400
     idle_after_ns: int = IDLE_AFTER_NS
+    cells: int = CELLS
+    """Of clocks that are compared."""
 
 
 def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:

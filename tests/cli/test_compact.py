@@ -60,6 +60,11 @@ def test_a_run_of_many_files_is_told_the_cost_and_the_remedy_before_the_work(
     assert "files: opening" not in invoke("compact", run).stderr
 
 
+def test_who_wants_errors_only_is_not_told_of_many_files(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_MANY_FILES", 4)
+    assert "files: opening" not in invoke("analyze", run, "--no-page", "--quiet").stderr
+
+
 def test_what_704_000_files_cost_is_said_in_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Entry:
         name = "e0-000001.parquet"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rlscope import format as fmt
+from rlscope.analysis.bottleneck import dropped_ratio
 from rlscope.analysis.data_quality import ClockOffset, SampledEngine
 from rlscope.analysis.result import AnalysisResult, Bottleneck, Loss
 from rlscope.model.forecast.actions import Action, Ranking
@@ -28,6 +29,17 @@ _WITHOUT_MODEL: Final[Mapping[Bottleneck, str]] = {
     ),
 }
 """The next step where no ranking of actions says what brings how much."""
+_BOTH_SIDES: Final = (
+    "Move no GPUs yet: samplers and trainers lose about as much. Find in the timelines what each waits for, and "
+    "remove it."
+)
+_DROPPED: Final = (
+    "Move no GPUs yet: trainers wait while samples are dropped as stale or abandoned. Publish less often, raise the "
+    "cap, or keep fewer samples in flight."
+)
+"""The same where both sides lose, for which moving GPUs from one to the other is no remedy."""
+_DROPPED_RATIO: Final = 0.05
+"""Of the tokens that left the queue: from there on, dropping is what costs the samplers."""
 _RECORD: Final[Mapping[str, str]] = {
     "samplers": (
         'Record what the samplers wait for and analyse again: put `with run.wait("backpressure"):` around `queue.put`, '
@@ -133,7 +145,7 @@ def next_step(analysis: AnalysisResult) -> str:
     if analysis.verdict.unrecorded_side is not None:
         return _RECORD[analysis.verdict.unrecorded_side]
     if ranking_of(analysis) is None or analysis.verdict.bottleneck == "unknown":
-        return _WITHOUT_MODEL[analysis.verdict.bottleneck]
+        return _without_ranking(analysis)
     first = first_action(analysis)
     if first is None:
         if analysis.verdict.cause is not None:
@@ -141,6 +153,16 @@ def next_step(analysis: AnalysisResult) -> str:
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
     parts = [f"{actions.what_to_do(first)}: {actions.effect(first)}.", _aside(analysis, first), _kept(analysis, first)]
     return " ".join(part for part in parts if part)
+
+
+def _without_ranking(analysis: AnalysisResult) -> str:
+    """What to do about the cause where nothing says what it brings."""
+    verdict = analysis.verdict
+    if not {"samplers", "trainers"} <= {verdict.bottleneck, *verdict.tied_with}:
+        return _WITHOUT_MODEL[verdict.bottleneck]
+    outcomes = analysis.answers.get("judged_outcomes")
+    drops = outcomes is not None and dropped_ratio(outcomes) >= _DROPPED_RATIO
+    return _DROPPED if drops else _BOTH_SIDES
 
 
 def _aside(analysis: AnalysisResult, first: Action) -> str:

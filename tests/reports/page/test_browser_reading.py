@@ -124,6 +124,22 @@ def test_text_stands_out_from_its_ground_in_both_schemes_and_unfolded_too(drawn,
     assert page.evaluate(CONTRASTS) == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_no_violation_on_the_whole_page(browser, files, scheme):
+    axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js")
+    # The page's own policy allows no other script.
+    context = browser.new_context(bypass_csp=True, viewport={"width": 1280, "height": 800}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto((files / "made.html").as_uri())
+    page.wait_for_selector("html[data-charts=all]", state="attached")
+    page.evaluate("() => document.querySelectorAll('details.fold').forEach(each => { each.open = true; })")
+    page.add_script_tag(path=axe)
+    found = page.evaluate("() => axe.run(document, { resultTypes: ['violations', 'passes'] })")
+    context.close()
+    assert [(each["id"], each["impact"], each["nodes"][0]["html"]) for each in found["violations"]] == []
+    assert len(found["passes"]) > 20
+
+
 def test_a_link_and_an_address_open_what_they_lead_into(drawn):
     page = drawn("made")
     page.locator("nav a[href='#glossary']").click()

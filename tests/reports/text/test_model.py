@@ -2,6 +2,7 @@ import typing
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
 
 from rlscope import format as fmt
@@ -112,6 +113,20 @@ def test_a_layout_to_change_to_or_to_try_comes_with_its_gain_and_odds(reason):
 
 def test_the_next_step_without_a_model_may_move_gpus():
     assert "move GPUs from trainers to samplers" in verdict_words.next_step(full_analysis())
+
+
+@pytest.mark.parametrize(("dropped", "words"), [(50, "publish less often"), (49, "what each waits for")])
+@pytest.mark.parametrize("sides", [("samplers", "trainers"), ("trainers", "samplers")])
+def test_where_both_sides_lose_as_much_and_no_model_says_why_no_gpu_is_moved(sides, dropped, words):
+    full = full_analysis()
+    outcomes = pl.DataFrame({"outcome": ["trained", "dropped_stale"], "tokens": [1000 - dropped, dropped]})
+    analysis = replace(
+        full,
+        verdict=replace(full.verdict, bottleneck=sides[0], tied_with=sides[1:]),
+        answers={**full.answers, "judged_outcomes": outcomes},
+    )
+    step = verdict_words.next_step(analysis)
+    assert step.startswith("Move no GPUs yet") and words in step.lower()
 
 
 def test_the_next_step_is_the_first_action_of_the_ranking_with_its_gain():

@@ -225,7 +225,9 @@ class _Compactor:
             return 0
         folder, (listing, unreadable) = self._folder / table, list_table(self._folder, table)
         listed = listing.files
-        leftovers = set(folder.glob(f"{PART_PREFIX}*.part"))
+        parts = folder.glob(f"{PART_PREFIX}*.part")
+        # What ends otherwise is being written by a worker of such a name.
+        leftovers = {path for path in parts if not path.name.endswith(".parquet.part")}
         compacted = {file.path for file in listed if file.segment is not None}
         if compacted and all(map(is_as_named, compacted)):
             known = {*(file.path for file in listed), *(self._folder / each.path for each in unreadable)}

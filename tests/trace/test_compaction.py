@@ -380,7 +380,7 @@ def test_a_file_of_another_run_is_left_for_it_would_cost_all_rows_compacted_with
     before = rows_of(run)
     held = pq.read_table(run / "engine_steps" / "e0-000001.parquet").replace_schema_metadata(None)
     path = run / "engine_steps" / f"{worker_id}-000009.parquet"
-    stamp = dict(zip(STAMP_KEYS, ("another", "engine_steps", worker_id, 9), strict=True))
+    stamp: dict[str, Any] = dict(zip(STAMP_KEYS, ("another", "engine_steps", worker_id, 9), strict=True))
     write_table(held.cast(arrow_schema("engine_steps")), path, stamp)
     os.utime(path, (1, 1))
     (left,) = compact_run(run).left
@@ -592,6 +592,12 @@ def test_a_watch_that_begins_after_a_compaction_sees_the_same_rows_and_one_that_
     assert after.step_end_ns == before.step_end_ns == 35
     assert all(map(after.is_complete, workers))
     assert seen(after) == {}
+
+
+def test_what_a_worker_of_any_name_writes_meanwhile_is_no_leftover(run: Path) -> None:
+    part = run / "engine_steps" / ".compacted.e0-000001.parquet.part"
+    part.write_bytes(b"being written")
+    assert (compact_run(run).leftovers, part.exists()) == (0, True)
 
 
 def test_a_watch_names_a_compacted_file_that_stays_unreadable_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def test_a_few_bad_rows_are_left_out_and_counted():
 
 def test_a_lone_bad_pair_of_clocks_that_a_third_one_joins_is_left_out():
     for drift in (0.0, 2e-4):
-        clocks = [{}, {"offset_s": 5.0, "drift": drift}, {"offset_s": -2.0}]
+        clocks: list[dict[str, Any]] = [{}, {"offset_s": 5.0, "drift": drift}, {"offset_s": -2.0}]
         given = star(clocks, 600.0)
         expected = estimate_clocks(given, 3, 0).clocks
         cause_ns, effect_ns = int(clock(300.0, **clocks[1])), int(clock(300.04, **clocks[2]))

@@ -3,13 +3,17 @@
 -- in   gpu_samples, worker_extents, activities, train_steps, weight_updates, engine_steps
 -- arg  origin_ns       BIGINT   start of the run, UTC epoch
 -- arg  end_ns          BIGINT   end of the run, UTC epoch
+-- arg  gpu_lag_ns      BIGINT   how long before its period a reading may still look back, ns
 -- out  worker_id       VARCHAR  worker
 -- out  state           VARCHAR  the ledger's state; the passes of an engine are one state, engine_rows
--- out  readings        BIGINT   GPU readings that lie entirely in the state
+-- out  readings        BIGINT   GPU readings that lie entirely in the state, with the time that they look back
 -- out  read_s          DOUBLE   time that they cover, seconds
 -- out  busy_ratio      DOUBLE   share of that time in which a kernel ran, 0..1; NULL if not read
 -- out  sm_active_ratio DOUBLE   mean share of SMs with a resident warp, 0..1; NULL if not read
 -- grain: one row per worker and state with a reading
+--
+-- The driver renews its counters up to a second late: on an H100, readings of the first 0.2 s of a state were those of
+-- the state before.
 WITH pieces AS (
     SELECT worker_id, start_ns, end_ns, if(is_engine, 'engine_rows', state) AS state
     FROM innermost_pieces($origin_ns, greatest(1, $end_ns - $origin_ns), true, 'gpu_samples')
@@ -37,7 +41,7 @@ readings AS (
 placed AS (
     SELECT readings.worker_id, state, from_ns, to_ns, busy_ratio, sm_active_ratio
     FROM readings
-    ASOF JOIN stretches ON readings.worker_id = stretches.worker_id AND from_ns >= stretches.start_ns
+    ASOF JOIN stretches ON readings.worker_id = stretches.worker_id AND from_ns - $gpu_lag_ns >= stretches.start_ns
     WHERE from_ns < to_ns AND to_ns <= stretches.end_ns
 )
 SELECT

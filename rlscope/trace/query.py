@@ -72,6 +72,8 @@ class Grid:
     """Of a picture over time that has a mark for each column and row: with `bins` rows under 5,000 marks."""
     most_versions: int = 400
     idle_after_ns: int = IDLE_AFTER_NS
+    gpu_lag_ns: int = 10**9
+    """NVML's longest period between two of its own readings, which those of a worker may repeat."""
     cells: int = CELLS
     """Of clocks that are compared."""
 

@@ -7,7 +7,7 @@ Threshold: 30% idle; critical from 60%. Launch gaps and host work between kernel
 Remedy: look for host work inside the phase (tokenizing, data loading, Python between passes), or record it as its own
 phase.
 Limits: a driver's utilization counts any kernel, including a polling one. A busy GPU therefore proves little; an idle
-one proves much. It is renewed up to a second late, so a reading counts only where the state has held for a second before
+one proves much. It is renewed up to a second late: a reading counts only where the state has held for a second before
 its period: states of less than a second are not compared.
 """
 

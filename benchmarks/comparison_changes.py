@@ -84,6 +84,8 @@ def line(change: Change, pair: Pair) -> str:
     named = "nothing" if largest is None else largest.name
     share = "" if largest is None or largest.share_ratio is None else f", {largest.share_ratio:.0%} of the change"
     verdict = "right" if named in change.right else "WRONG"
+    if largest is None and not rate.is_significant:
+        verdict = "no significant change, and none is claimed"
     kept = ""
     if promise is not None:
         said = f"{promise.promised.low:+.0%} to {promise.promised.high:+.0%}"

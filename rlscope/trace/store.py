@@ -187,11 +187,16 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
 
 @contextmanager
 def open_rows(
-    folder: Path, manifest: RunManifest, workers: Sequence[Mapping[str, object]], rows: Mapping[str, pa.Table]
+    folder: Path,
+    manifest: RunManifest,
+    workers: Sequence[Mapping[str, object]],
+    rows: Mapping[str, pa.Table],
+    found: Found | None = None,
 ) -> Generator[OpenRun]:
     """Open rows that are held in memory as if they were the whole run; a table that is not given is empty.
 
-    workers are the documents of their files, rows in the contract's schema. Nothing of the folder is read.
+    workers are the documents of their files, rows in the contract's schema. found: clocks by which the rows are
+    corrected, while the workers are right already. Nothing of the folder is read.
     """
     documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
@@ -200,9 +205,10 @@ def open_rows(
             held = rows.get(table, arrow_schema(table).empty_table())
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(_workers_table(documents)).create_view("workers")
+        kept = () if found is None else correct_tables(connection, documents, found, (), workers_too=False)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        with closing(LockedConnection(connection, {}, (EXTENTS,), macros_sql)) as locked:
+        with closing(LockedConnection(connection, {}, (EXTENTS, *kept), macros_sql)) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,

@@ -1,5 +1,6 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
@@ -21,6 +22,8 @@ _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 _MOST_CHUNKS: Final = 64
 _MANY_ROWS: Final = 10_000
 """Of a file: reading its columns side by side costs more than it saves below that."""
+Ahead = Mapping[str, int]
+_NOT_AHEAD: Final[Ahead] = {}
 
 
 class LiveRows:
@@ -57,20 +60,31 @@ class LiveRows:
             self._first_rows.setdefault(rows["worker_id"][0].as_py(), rows.slice(0, 1))
         return rows
 
-    def prune(self, now_ns: int) -> None:
-        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""
+    def prune(self, now_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> None:
+        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch.
+
+        ahead_ns: by worker, how far a clock that is off is ahead.
+        """
         for table, rows in self._joined().items():
             kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
-            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns)
+            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns, ahead_ns)
 
-    def since(self, from_ns: int) -> tuple[dict[str, pa.Table], int]:
-        """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them."""
+    @property
+    def all(self) -> dict[str, pa.Table]:
+        """Every row in memory, by table."""
+        return dict(self._joined())
+
+    def since(self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> tuple[dict[str, pa.Table], int]:
+        """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them.
+
+        ahead_ns: as for `prune`.
+        """
         tables = dict(self._joined())
         for table in ("engine_steps", "activities"):
             if table in tables:
-                tables[table] = _from(tables[table], "end_ns", from_ns)
-        reaching = [_from(tables[table], "end_ns", from_ns) for table in _SPANS if table in tables]
-        starts_ns = [int(_instants(rows, "start_ns").min()) for rows in reaching if rows.num_rows]
+                tables[table] = _from(tables[table], "end_ns", from_ns, ahead_ns)
+        reaching = [_from(tables[table], "end_ns", from_ns, ahead_ns) for table in _SPANS if table in tables]
+        starts_ns = [int(_instants(rows, "start_ns", ahead_ns).min()) for rows in reaching if rows.num_rows]
         if self._first_rows:
             engines = tables.get("engine_steps", arrow_schema("engine_steps").empty_table())
             tables["engine_steps"] = pa.concat_tables([*self._marks(engines), engines])
@@ -134,12 +148,17 @@ def _whole(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
     return whole, rows.num_rows - whole.num_rows
 
 
-def _from(rows: pa.Table, column: str, from_ns: int) -> pa.Table:
-    return rows.filter(pa.array(_instants(rows, column) >= from_ns))
+def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:
+    return rows.filter(pa.array(_instants(rows, column, ahead_ns) >= from_ns))
 
 
-def _instants(rows: pa.Table, column: str) -> NDArray[np.int64]:
-    return rows[column].to_numpy()
+def _instants(rows: pa.Table, column: str, ahead_ns: Ahead = _NOT_AHEAD) -> NDArray[np.int64]:
+    instants = rows[column].to_numpy()
+    if not ahead_ns or not len(instants):
+        return instants
+    workers = rows["worker_id"].combine_chunks().dictionary_encode()
+    ahead = np.array([ahead_ns.get(name, 0) for name in workers.dictionary.to_pylist()], np.int64)
+    return instants - ahead[workers.indices.to_numpy()]
 
 
 def _chunks(rows: pa.Table) -> int:

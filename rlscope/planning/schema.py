@@ -108,7 +108,7 @@ class Model:
     kv_heads: _Count | None = None
     head_dim: _Count | None = None
     hidden_size: _Count | None = None
-    experts: Annotated[int, Field(strict=True, ge=2), _WHOLE] | None = None
+    experts: Annotated[int, Field(strict=True, ge=2, le=100_000), _WHOLE] | None = None
     experts_per_token: _Count | None = None
     kv_latent_dim: _Count | None = None
     bytes_per_weight: _Bytes = 2.0
@@ -168,7 +168,7 @@ class Weights:
 class Limits:
     """Limits on staleness, concurrency and memory."""
 
-    max_staleness: Annotated[int, Field(strict=True, ge=0), _WHOLE] | None = None
+    max_staleness: Annotated[int, Field(strict=True, ge=0, le=1_000_000), _WHOLE] | None = None
     staleness_kept: Keeping = "by_layout"
     max_running: _Count = 512
     queue_capacity_samples: _Count | None = None

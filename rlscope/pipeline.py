@@ -23,7 +23,7 @@ from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_
 from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
-from rlscope.errors import UnreadableDataError
+from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace.query import Grid, ask, make_grid
 from rlscope.trace.store import OpenRun, open_run
 
@@ -205,11 +205,21 @@ def _residual_ratio(run: OpenRun) -> float | None:
 
 
 def _read(folder: Path | str, use: Callable[[OpenRun], _Read], progress: Progress = say_nothing) -> _Read:
-    """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first."""
+    """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first.
+
+    Raises VanishedFileError where files of a run in progress are merged each time that they are read.
+    """
     try:
-        with open_run(Path(folder)) as run:
-            return use(run)
+        return _opened_once(folder, use)
+    except VanishedFileError:
+        progress("a file was merged into another while it was read: listing them again")
+        return _opened_once(folder, use)
     except UnreadableDataError:
         progress("a file is damaged: reading every file to find which")
         with open_run(Path(folder), read_all=True) as run:
             return use(run)
+
+
+def _opened_once(folder: Path | str, use: Callable[[OpenRun], _Read]) -> _Read:
+    with open_run(Path(folder)) as run:
+        return use(run)

@@ -148,7 +148,7 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
             next_step="Data quality lists times and counts that cannot be; without those it fits.",
         ) from error
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(run.folder, error) from error
 
 
 def ask_in_pages(
@@ -169,7 +169,7 @@ def ask_in_pages(
     except _OUR_BUGS:
         raise
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(run.folder, error) from error
 
 
 def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:

@@ -246,7 +246,7 @@ def _connected(folder: Path, stored_bytes: int) -> Generator[tuple[DuckDBPyConne
 
 
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
-    return sum(path.stat().st_size for files in tables.values() for path in files.paths)
+    return sum({file.path: file.footer.bytes for files in tables.values() for file in files.files}.values())
 
 
 def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:
@@ -302,7 +302,7 @@ def _create_tables(
             else:
                 checked.rows.create_view(table)
         except duckdb.Error as error:
-            raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
+            raise UnreadableDataError.while_reading(folder, error) from error
         result.counts[table] -= checked.left_out
         result.gaps[table] = checked.gaps
     return result
@@ -332,7 +332,7 @@ def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[M
     try:
         return estimate_run_clocks(connection, workers)
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 def _correct_clocks(
@@ -346,7 +346,7 @@ def _correct_clocks(
     try:
         return correct_tables(connection, workers, found, kept)
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
@@ -397,7 +397,7 @@ def _create_macros(connection: DuckDBPyConnection, folder: Path) -> None:
     try:
         connection.sql(find_question(EXTENTS).sql).create(EXTENTS)
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
     connection.execute(macros_sql())
 
 

@@ -25,7 +25,6 @@ DeliveryError becomes a line of the watch. Every other exception is a bug of our
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-
 _NO_FILE: Final = ("No such file or directory", "No files found that match")
 """What DuckDB says of a file that is gone."""
 

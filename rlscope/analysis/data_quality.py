@@ -16,7 +16,6 @@ from rlscope.trace.files import SkippedFile
 from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import OpenRun
 
-
 _NEARLY: Final = 0.85
 """Of the most drift that is looked for: an estimate stays below what it cannot pass."""
 _STEPS_OF_A_DRIFT: Final = 3

@@ -27,7 +27,6 @@ from rlscope.cli.app import (
     progress_on,
 )
 
-
 INCOMPLETE = 3
 """The exit code of an analysis that was to be of every row, and is not; as of `check`."""
 

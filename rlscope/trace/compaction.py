@@ -158,7 +158,7 @@ class _Compactor:
             self._folder / table,
             found=f"files that vanished while they were copied, {_ATTEMPTS} times",
             expected="files that stay until they are copied",
-            next_step="Its recorder merges them. Nothing of the run was changed: call it again, or when the run has ended.",
+            next_step="Its recorder merges them. Nothing of the run was changed: call it again once the run has ended.",
         )
 
     def _attempt(self, table: str) -> None:

@@ -135,7 +135,7 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
             "mean_tokens = 1800",
             "mean_tokens = {median = 1800, sd = 1}",
             14,
-            "expected a number at least 0.001 and at most 1,000,000,000, or a table { median = a number at least 0.001 and",
+            "at least 0.001 and at most 1,000,000,000, or a table { median = a number at least 0.001 and",
         ),
         (
             "mean_tokens = 1800",

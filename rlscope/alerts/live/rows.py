@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
 from rlscope.alerts.live.files import NewFile, row_groups
+from rlscope.trace.row_checks import possible_rows
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """How late a row can arrive and still count: as long as the rows around it are kept."""
@@ -20,6 +21,8 @@ _JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "que
 _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 """The tables that the ledger is computed from."""
 _MOST_CHUNKS: Final = 64
+_LACKS: Final = "lack a value that the format requires"
+_CANNOT_BE: Final = "have a value that cannot be"
 _MANY_ROWS: Final = 10_000
 """Of a file: reading its columns side by side costs more than it saves below that."""
 Ahead = Mapping[str, int]
@@ -33,7 +36,7 @@ class LiveRows:
         self._tables: dict[str, pa.Table] = {}
         self._added: dict[str, list[pa.Table]] = {}
         """Rows that are not in their table yet: joining a table for each file would copy it for each."""
-        self._left_out: dict[str, int] = {}
+        self._left_out: dict[tuple[str, str], int] = {}
         self._first_rows: dict[str, pa.Table] = {}
         """One engine row of each worker: having any decides how its updates are counted."""
 
@@ -43,18 +46,16 @@ class LiveRows:
         return sum(rows.num_rows for rows in self._joined().values())
 
     def left_out(self) -> tuple[str, ...]:
-        """One sentence for each table of which rows were left out."""
+        """One sentence for each table and reason for which rows were left out."""
         return tuple(
-            f"{table}: {rows:,} rows lack a value that the format requires; they are left out"
-            for table, rows in self._left_out.items()
-            if rows
+            f"{table}: {rows:,} rows {fault}; they are left out" for (table, fault), rows in self._left_out.items()
         )
 
     def add(self, file: NewFile) -> pa.Table:
         """Read a file's new rows and keep them. Raises OSError or ArrowException for a broken file."""
         rows = _contract_rows(_stored_rows(file), file.table)
         rows, left_out = _whole(rows, file.table)
-        self._left_out[file.table] = self._left_out.get(file.table, 0) + left_out
+        self._count_left_out(file.table, _LACKS, left_out)
         self._added.setdefault(file.table, []).append(rows)
         if file.table == "engine_steps" and rows.num_rows:
             self._first_rows.setdefault(rows["worker_id"][0].as_py(), rows.slice(0, 1))
@@ -94,10 +95,16 @@ class LiveRows:
         """The tables, with all that was added."""
         for table, added in self._added.items():
             held = [self._tables[table]] if table in self._tables else []
-            rows = pa.concat_tables([*held, *added])
+            possible, left_out = possible_rows(pa.concat_tables(added), table)
+            self._count_left_out(table, _CANNOT_BE, left_out)
+            rows = pa.concat_tables([*held, possible])
             self._tables[table] = rows.combine_chunks() if _chunks(rows) > _MOST_CHUNKS else rows
         self._added.clear()
         return self._tables
+
+    def _count_left_out(self, table: str, fault: str, rows: int) -> None:
+        if rows:
+            self._left_out[table, fault] = self._left_out.get((table, fault), 0) + rows
 
     def _marks(self, engines: pa.Table) -> list[pa.Table]:
         here = set(engines["worker_id"].unique().to_pylist())

@@ -380,7 +380,10 @@ def analysis_document(analysis: AnalysisResult) -> AnalysisDocument:
         eta=time_to_finish_json(model),
         sensitivity=None if isinstance(model, NoModelResult) else sensitivities_json(model.sensitivities),
         model=model_json(model),
-        findings=tuple(_finding(finding, verdict_words.actions_of(analysis)) for finding in analysis.findings),
+        findings=tuple(
+            _finding(finding, verdict_words.actions_of(analysis), analysis.run.settings.get("framework"))
+            for finding in analysis.findings
+        ),
         alerts=tuple(AlertJson.read(alert) for alert in analysis.alerts),
         data_quality=DataQualityJson.read(analysis.data_quality),
     )
@@ -520,13 +523,13 @@ def _token_staleness(tokens: TokenStaleness) -> TokenStalenessJson:
     )
 
 
-def _finding(finding: Finding, ranked: Sequence[Action]) -> FindingJson:
+def _finding(finding: Finding, ranked: Sequence[Action], framework: object) -> FindingJson:
     return FindingJson(
         rule=finding.rule,
         severity=finding.severity,
         title=findings.title(finding),
         sentence=findings.sentence(finding),
-        remedy=findings.remedy(finding, ranked),
+        remedy=findings.remedy(finding, ranked, framework),
         cost_gpu_s=finding.cost_gpu_s,
         evidence=finding.evidence,
         start_ns=finding.start_ns,

@@ -8,12 +8,14 @@ bar rewrites its line with `\r`, which ends a line here too.
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from rlscope.importers.importer import Progress, Source
-from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, read_lines, row_of
+from rlscope.importers.lines import tallied_lines
+from rlscope.importers.rows import Carrier, MetricRow, Tally, parsed_json, row_of
 
 _COLOURS: Final = re.compile(rb"\x1b\[[0-9;]*[A-Za-z]")
 _PREFIX: Final = re.compile(r"^(?:\([A-Za-z_][^()]{0,200}\) ?)+")
@@ -29,8 +31,13 @@ _BINARY: Final = b"\x00"
 
 
 def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
+    return printed_rows(((raw, None) for raw in tallied_lines(path, tally, progress)), tally)
+
+
+def printed_rows(lines: Iterable[tuple[bytes, int | None]], tally: Tally) -> Iterator[MetricRow]:
+    """The rows that the lines of a console print; each line with the time at which it was printed, if that is known."""
     config, is_head = _PrintedConfig(tally), True
-    for raw in read_lines(path, tally, progress):
+    for raw, time_ns in lines:
         text = _COLOURS.sub(b"", raw).decode("utf-8", errors="replace").rstrip()
         found = _STEP_LINE.search(text) if "step:" in text else None
         if found is not None:
@@ -38,7 +45,7 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             tally.bad_lines += not values
             is_head = False
             if values:
-                yield MetricRow(None, int(found[1]), values)
+                yield MetricRow(time_ns, int(found[1]), values)
             continue
         prefix = _PREFIX.match(text)
         body = text[prefix.end() :] if prefix else text
@@ -49,7 +56,7 @@ def _rows(path: Path, tally: Tally, progress: Progress) -> Iterator[MetricRow]:
             value = literal(body)
             row = row_of(value) if isinstance(value, dict) else None
             if row is not None:
-                yield row
+                yield row if row.time_ns is not None else replace(row, time_ns=time_ns)
 
 
 def literal(text: str) -> object:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlscope.errors import ImportFileError
+from rlscope.importers.console import CONSOLE
 from rlscope.importers.importer import open_source
 from rlscope.importers.join import import_run
 from rlscope.importers.lines import split_lines
@@ -274,3 +275,35 @@ def test_lines_are_those_of_the_whole_text_wherever_it_is_cut(chunks: list[str],
     text = "".join(chunks).replace("\r", "\n")
     expected = [line.encode() if len(line) <= longest else None for line in text.split("\n") if line]
     assert list(split_lines((each.encode() for each in chunks), longest)) == expected
+
+
+AREAL_LOG = """\
+20260301-10:00:02.100 StatsLogger INFO: Epoch 1/1 Step 1/3 Train step 1/3 done.
+20260301-10:00:02.101 StatsLogger INFO: Stats (1/1):
+20260301-10:00:02.102 StatsLogger INFO:
+╒═════════════════════════════╤════════════╤══════════════════════╤════════════╕
+│ timeperf/rollout            │ 1.0000e+00 │ timeperf/train_step  │ 2.0000e+00 │
+├─────────────────────────────┼────────────┼──────────────────────┼────────────┤
+│ grpo_actor/update/grad_norm │        nan │                      │            │
+╘═════════════════════════════╧════════════╧══════════════════════╧════════════╛
+\x1b[1;38;2;180;140;80m[AReaL]\x1b[0m 20260301-10:00:05.100 StatsLogger INFO: Epoch 1/1 Step 2/3 Train step 2/3 done.
+(AReaL) │ timeperf/rollout            │ 5.0000e-01 │ timeperf/train_step  │ 2.5000e+00 │
+an unrelated line
+20260301-10:00:08.100 StatsLogger INFO: Epoch 1/1 Step 3/3 Train step 3/3 done.
+"""
+
+
+def test_the_tables_that_areal_prints_are_the_metrics_of_their_steps(tmp_path: Path) -> None:
+    log = tmp_path / "main.log"
+    log.write_text("│ timeperf/rollout │ 9.0000e+00 │ of no step\n" + AREAL_LOG)
+    rows = list(CONSOLE.rows(log, Tally(), lambda _bytes: None))
+    assert [(row.time_ns, row.step) for row in rows] == [(None, 1), (None, 2)]
+    assert rows[1].values == {"timeperf/rollout": 0.5, "timeperf/train_step": 2.5}
+    assert rows[0].values.keys() == {"timeperf/rollout", "timeperf/train_step", "grpo_actor/update/grad_norm"}
+    import_run(log, tmp_path / "run")
+    found = seconds(
+        tmp_path / "run",
+        "SELECT coalesce(reason, activity), sum(end_ns - start_ns) / 1e9 FROM activities GROUP BY ALL "
+        "UNION ALL SELECT 'train', sum(end_ns - start_ns) / 1e9 FROM train_steps",
+    )
+    assert (found["samples"], found["train"]) == (1.5, 4.5)

@@ -18,20 +18,27 @@ _RULES: Final = {rule.name: rule for rule in RULES}
 
 
 class _Knobs(NamedTuple):
-    """Settings of a framework that make samples arrive faster; None: not known."""
+    """Settings of a framework that its remedies are about; None: not known."""
 
     running: str | None
     """Requests that an engine runs at once."""
     ahead: str | None
     """How far the samplers run ahead of training."""
     sampler_gpus: str | None
+    publish_every: str | None = None
+    """Steps of one weight update."""
 
 
 _KNOBS: Final[Mapping[str, _Knobs]] = {
     "verl": _Knobs(
-        "actor_rollout_ref.rollout.max_num_seqs", "async_training.staleness_threshold", "rollout.n_gpus_per_node"
+        "actor_rollout_ref.rollout.max_num_seqs",
+        "async_training.staleness_threshold",
+        "rollout.n_gpus_per_node",
+        "async_training.trigger_parameter_sync_step",
     ),
-    "trl": _Knobs("--max-num-seqs of the vLLM server", "max_staleness and max_inflight_tasks", None),
+    "trl": _Knobs(
+        "--max-num-seqs of the vLLM server", "max_staleness and max_inflight_tasks", None, "weight_sync_steps"
+    ),
     "prime-rl": _Knobs(None, "orchestrator.max_off_policy_steps", None),
     "skyrl": _Knobs(
         None,
@@ -43,9 +50,13 @@ _KNOBS: Final[Mapping[str, _Knobs]] = {
     "open-instruct": _Knobs(None, "--async_steps", "--vllm_num_engines"),
     "areal": _Knobs(None, "rollout.max_head_offpolicyness and rollout.max_concurrent_rollouts", None),
     "roll": _Knobs(None, "async_generation_ratio", None),
-    "pipelinerl": _Knobs("actor.llm_max_rollouts", "finetune.max_lag", "world.actor_fraction"),
-    "slime": _Knobs("--sglang-server-concurrency", None, "--rollout-num-gpus"),
-    "miles": _Knobs("--sglang-server-concurrency", "--max-weight-staleness", "--rollout-num-gpus"),
+    "pipelinerl": _Knobs(
+        "actor.llm_max_rollouts", "finetune.max_lag", "world.actor_fraction", "weight_update_interval"
+    ),
+    "slime": _Knobs("--sglang-server-concurrency", None, "--rollout-num-gpus", "--update-weights-interval"),
+    "miles": _Knobs(
+        "--sglang-server-concurrency", "--max-weight-staleness", "--rollout-num-gpus", "--update-weights-interval"
+    ),
 }
 """By what the name of the framework begins with."""
 
@@ -97,16 +108,20 @@ def _settings_sentence(rule: FindingRule, framework: object) -> str:
     """The settings of the framework that the remedy is about; empty where none is known."""
     name = str(framework or "").lower()
     found = next((start for start in _KNOBS if name.startswith(start)), None)
-    if found is None or rule.name != "starved_trainer":
+    if found is None:
         return ""
     known = _KNOBS[found]
-    parts = {
-        "requests per engine": known.running,
-        "how far samplers run ahead": known.ahead,
-        "sampler GPUs": known.sampler_gpus,
+    by_rule: Mapping[str, Mapping[str, str | None]] = {
+        "starved_trainer": {
+            "requests per engine": known.running,
+            "how far samplers run ahead": known.ahead,
+            "sampler GPUs": known.sampler_gpus,
+        },
+        "weight_update_cost": {"steps per weight update": known.publish_every},
     }
+    parts = by_rule.get(rule.name, {})
     words = "; ".join(f"{setting} ({what})" for what, setting in parts.items() if setting is not None)
-    return f"In {found}: {words}."
+    return f"In {found}: {words}." if words else ""
 
 
 def _lower(words: str) -> str:

@@ -237,6 +237,17 @@ def test_a_starved_trainer_is_told_the_settings_of_its_framework(framework, name
     assert told.startswith(f"{starved.remedy} In {framework.lower()}: ") and named in told
 
 
+@pytest.mark.parametrize(
+    ("framework", "named"),
+    [("verl", "async_training.trigger_parameter_sync_step"), ("slime", "--update-weights-interval"), ("roll", None)],
+)
+def test_expensive_weight_updates_name_the_setting_of_their_framework(framework, named):
+    (updates,) = [rule for rule in RULES if rule.name == "weight_update_cost"]
+    told = findings.remedy(found(updates), (), framework)
+    words = f" In {framework}: {named} (steps per weight update)." if named else ""
+    assert told == f"{updates.remedy}{words} {updates.besides}".rstrip()
+
+
 @pytest.mark.parametrize("framework", [None, "torch", 7])
 def test_an_unknown_framework_adds_nothing_to_a_remedy(framework):
     for rule in RULES:

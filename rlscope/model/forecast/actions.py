@@ -7,6 +7,7 @@ cause, and the advice, which names the first action, are read from one ranking. 
 they cost, and learning per token.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, get_args
@@ -83,6 +84,8 @@ _FORM_ERROR: Final = 0.05
 """Log deviation of what a change or a removal brings when every parameter is known: that of the closed forms, in
 today's rate and in the other, of which half is in common."""
 _SEED: Final = 4
+_LOOSENS_CAP: Final = frozenset({"staleness_cap", "publish_every"})
+"""What lets samples grow older in optimizer steps than the cap did."""
 _LIMIT_FACTOR: Final = 2
 """A limit is moved by a doubling: by less it may bind again at once."""
 _CAP_STEPS: Final = (1, 2, 4)
@@ -376,11 +379,17 @@ class _Bench:
         yield self._fix("trainer_speed", "trainers", 1.0, _with_faster_trainers, _FASTER)
 
     def _evened(self, keeping_up: float) -> Action | None:
-        """Every engine as fast as the median one: in a simulation each has its own speed, elsewhere all share one."""
-        if self._calibration.engine_slowness is None:
+        """Every engine as fast as the others: in a simulation each has its own speed, elsewhere all share one.
+
+        The curve is that of all engines together, which the slow ones hold back.
+        """
+        slowness = self._calibration.engine_slowness
+        if slowness is None:
             return self._fix("slow_engines", "samplers", None, lambda each: with_forward_speed(each, keeping_up))
-        solved = self._solve(lambda system: system, evened=True)
-        return None if solved is None else self._action("fix", "slow_engines", "samplers", (None, None), solved)
+        solved = self._solve(lambda system: with_forward_speed(system, 1.0 / slowness[-1]), evened=True)
+        if solved is None:
+            return None
+        return self._action("fix", "slow_engines", "samplers", (None, None), solved, within=(0.0, np.inf))
 
     def _limits(self) -> Iterator[Action | None]:
         if self._calibration.synchronous:
@@ -483,8 +492,22 @@ class _Bench:
             gains=gains,
             staleness=staleness,
             grade=self._today.grade,
-            is_staler=kind == "change" and not self._grounds.affords(staleness),
+            is_staler=kind == "change" and not self._affords(what, setting, staleness),
         )
+
+    def _affords(
+        self,
+        what: ActionWhat,
+        setting: tuple[Layout | float | None, Layout | float | None],
+        staleness: StalenessForecast | None,
+    ) -> bool:
+        """Whether samples stay fresh enough. A version that more steps make is as much staler than today's are."""
+        grounds, (before, after) = self._grounds, setting
+        if what in _LOOSENS_CAP:
+            grounds = replace(grounds, capped=False)
+        if what == "publish_every" and isinstance(before, float) and isinstance(after, float) and staleness:
+            staleness = replace(staleness, sample_p95=math.ceil(staleness.sample_p95 * after / before))
+        return grounds.affords(staleness)
 
     def _solve(
         self, change: Callable[[System], System], *, evened: bool = False

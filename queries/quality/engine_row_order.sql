@@ -4,6 +4,8 @@
 -- out  rows           BIGINT   rows examined
 -- out  rows_disjoint  BOOLEAN  true if no two rows of an engine can overlap; false if some do or it is unknown
 -- grain: one row
+-- partition: worker
+-- merge: sum rows; all rows_disjoint
 --
 -- This holds in any read order: if neighbours never overlap and every worker's rows are contiguous, no two rows of a
 -- worker overlap.

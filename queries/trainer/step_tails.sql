@@ -9,6 +9,7 @@
 -- out  tail_s            DOUBLE  time between the two, seconds
 -- out  max_tail_ratio    DOUBLE  longest over mean response length; NULL without tokens
 -- grain: one row per step
+-- partition: driver
 SELECT
     step,
     count(*) AS samples,

@@ -26,6 +26,12 @@ NOT_RUNNING: Final = "not_running"
 """GPU time of the stretch in which no worker of the role was there."""
 _ROUNDING_NS: Final = 100_000
 """A stretch is a whole number of buckets to some microseconds: less than this is rounding, not a missing worker."""
+_MODEL: Final = "model."
+_SIZES: Final = frozenset({"model.parameters", "model.active_parameters"})
+"""A pass takes at most in proportion to them. A table of positions, or an output layer, adds a few per cent."""
+_SIZE_RATIO: Final = 1.05
+"""Of two sizes that are taken as one: two runs on one machine differ by as much in what a pass takes."""
+_SHAPE: Final = ("model.layers", "model.kv_heads", "model.head_dim")
 
 
 class StateKey(NamedTuple):
@@ -248,6 +254,38 @@ def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str
         if other.imported is not None and other.settings is not None:
             unknown |= {name for name in run.keys() - other.settings.keys() if run[name] is not None}
     return frozenset(unknown)
+
+
+def network_changes(before: ComparedRun, after: ComparedRun) -> dict[str, tuple[object, object]]:
+    """Entries of config.model that both runs state and that differ; sizes within 5% are of one network."""
+    if before.settings is None or after.settings is None:
+        return {}
+    return {
+        name: (before.settings[name], after.settings[name])
+        for name in sorted(before.settings.keys() & after.settings.keys())
+        if name.startswith(_MODEL)
+        and before.settings[name] != after.settings[name]
+        and not is_same_size(name, before.settings[name], after.settings[name])
+    }
+
+
+def is_same_size(name: str, before: object, after: object) -> bool:
+    """Whether an entry of the config is the size of a network, and both values are within 5%."""
+    if name not in _SIZES or not isinstance(before, int | float) or not isinstance(after, int | float):
+        return False
+    return min(before, after) > 0 and max(before, after) <= _SIZE_RATIO * min(before, after)
+
+
+def takes_as_long(before: ComparedRun, after: ComparedRun) -> bool:
+    """Whether a pass of both networks does the same work, as far as both say: another checkpoint of one network does.
+
+    Another name alone is another network, unless both state the number of parameters or the whole shape.
+    """
+    changes = network_changes(before, after)
+    if changes.keys() - {"model.name"}:
+        return False
+    both = (before.settings or {}).keys() & (after.settings or {}).keys()
+    return not changes or "model.parameters" in both or both.issuperset(_SHAPE)
 
 
 def counting_prompts(run: ComparedRun) -> ComparedRun:

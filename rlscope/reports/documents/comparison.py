@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import ConfigDict
 
 from rlscope.analysis.result import Bottleneck
-from rlscope.comparison.attribution import Attribution, CauseKind, Promise
+from rlscope.comparison.attribution import Attribution, CauseKind, Promise, Unpriced
 from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import Basis, BreakdownName, Differences, Learned, Part, Quantity
 from rlscope.comparison.facts import ComparedRun
@@ -165,6 +165,10 @@ class CauseJson(Document):
     """Gain of trained tokens per second with this change alone, modelled; null where the model cannot be asked."""
     share_ratio: Figure
     """Share of the logarithm of the measured change, modelled; null where no significant change is to be shared."""
+    unpriced_because: Unpriced | None
+    """Why the model gives it no share: other_network, the model is of another one; no_model, A has none; not_modelled,
+    the model has no such input; cannot_run, by the model the run could not run so; too_many, only the first few are
+    asked about; not_together, the run could not run with all causes at once. Null where it has a share to give."""
 
 
 class PromiseJson(Document):

@@ -18,7 +18,7 @@ import numpy as np
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
 from rlscope.model.decode.measurements import Grade
-from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, StalenessForecast, rates_of
+from rlscope.model.forecast.layouts import Forecast, Forecasts, Spread, StalenessForecast, rates_of_each
 from rlscope.model.numerics.changepoints import Drift
 from rlscope.model.system import Layout, System
 from rlscope.model.training.step_time import at_pace_of
@@ -258,7 +258,7 @@ def _uncertainties(calibration: Calibration, layout: Layout) -> tuple[GainUncert
 
 
 def _drawn_gains(calibration: Calibration, other: Layout, systems: Sequence[System]) -> Reals:
-    rates = np.array([rates_of(calibration, system, (calibration.layout, other)) for system in systems])
+    rates = rates_of_each(calibration, systems, (calibration.layout, other))
     return rates[:, 1] / rates[:, 0] - 1.0
 
 

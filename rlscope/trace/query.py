@@ -28,6 +28,11 @@ MOST_BUCKETS: Final = 4096
 """Buckets of a run of which only a short stretch is judged."""
 _CELLS_PER_BUCKET: Final = 16
 """Finer cells than buckets, so that most of them hold no edge of a span and the ledger can take them whole."""
+_MANY_PIECES: Final = 2_000_000
+"""Pieces of engine rows that may overlap, cut at the cells, above which cells are as long as buckets."""
+_MOST_PIECES: Final = 10_000_000
+"""Those above which a run is refused, if its engines' rows last this many times as long as its engines ran."""
+_MOST_DEPTH: Final = 16
 _EXPLAIN: Final = re.compile(r"\s*EXPLAIN\s+(?:ANALYZE\s+)?", re.IGNORECASE)
 """What may stand before a SELECT. DuckDB runs what it explains with ANALYZE, so that must be a SELECT too."""
 _OUR_BUGS: Final = (duckdb.BinderException, duckdb.CatalogException, duckdb.ParserException)
@@ -90,17 +95,33 @@ def make_grid(run: OpenRun, from_ns: int, to_ns: int) -> Grid:
     buckets = max(1, round(stretch_ns * BUCKETS / max(1, end_ns - start_ns)))
     cell_ns = max(1, -(-stretch_ns // (buckets * _CELLS_PER_BUCKET)))
     bucket_ns = cell_ns * _CELLS_PER_BUCKET
-    order = ask(run, "engine_row_order")
+    order = ask(run, "engine_row_order").row(0, named=True)
+    cells_per_bucket = _CELLS_PER_BUCKET
+    if not order["rows_disjoint"] and order["row_ns"] > _MANY_PIECES * cell_ns:
+        _refuse_deep_rows(run, order["row_ns"], bucket_ns, extents)
+        cells_per_bucket = 1
     return Grid(
         origin_ns=from_ns - max(0, -(-(from_ns - start_ns) // bucket_ns)) * bucket_ns,
         end_ns=end_ns,
         from_ns=from_ns,
         to_ns=to_ns,
         bucket_ns=bucket_ns,
-        cell_ns=cell_ns,
-        cells_per_bucket=_CELLS_PER_BUCKET,
-        rows_disjoint=bool(order["rows_disjoint"][0]),
+        cell_ns=bucket_ns // cells_per_bucket,
+        cells_per_bucket=cells_per_bucket,
+        rows_disjoint=bool(order["rows_disjoint"]),
     )
+
+
+def _refuse_deep_rows(run: OpenRun, row_ns: float, bucket_ns: int, extents: pl.DataFrame) -> None:
+    """Raise LimitError where engine rows overlap so often that the ledger would not end."""
+    ran_ns = float((extents["end_ns"] - extents["start_ns"]).sum())
+    if row_ns > _MOST_PIECES * bucket_ns and row_ns > _MOST_DEPTH * ran_ns:
+        raise LimitError.of(
+            run.folder / "engine_steps",
+            found=f"engine rows that last {row_ns / max(1.0, ran_ns):,.0f} times as long as all workers ran",
+            expected=f"rows of an engine that follow each other, or overlap {_MOST_DEPTH} at a time",
+            next_step="Give each engine a worker id of its own, and record each pass once.",
+        )
 
 
 def standard_arguments(run: OpenRun) -> dict[str, Argument]:

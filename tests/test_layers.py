@@ -18,7 +18,7 @@ MODULES = [*ANALYSIS, *CAPTURE]
 LAYERS = (
     {"errors", "format", "input_file", "text_out"},
     {"trace", "model"},
-    {"analysis", "importers"},
+    {"analysis", "importers", "cluster"},
     {"diagnose", "planning"},
     {"alerts"},
     {"pipeline", "comparison"},
@@ -39,6 +39,7 @@ CONFINED = {
     "google": {"exports"},
     "wandb": {"exports"},
     "mlflow": {"exports"},
+    "ray": {"cluster.py"},
     "tensorboardX": {"exports"},
 }
 

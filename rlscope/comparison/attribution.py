@@ -15,7 +15,15 @@ from typing import Final, Literal
 import polars as pl
 
 from rlscope.comparison.differences import Differences
-from rlscope.comparison.facts import ComparedRun, PromisedAction, is_same_size, one_sided_settings, takes_as_long
+from rlscope.comparison.facts import (
+    ComparedRun,
+    PromisedAction,
+    Setting,
+    is_same_size,
+    one_sided_settings,
+    plain,
+    takes_as_long,
+)
 from rlscope.comparison.lengths import (
     CAP,
     CapChange,
@@ -68,8 +76,6 @@ _SETTING_OF: Final[Mapping[ActionWhat, str]] = {
     "queue_capacity": "queue_capacity_samples",
 }
 """Entries of the config by the action that changes them."""
-
-Setting = int | float | str | bool | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class Attribution:
 
     changes: tuple[SettingChange, ...]
     settings_known: bool
-    """Whether both runs show their settings; a document does not."""
+    """Whether both runs show their settings; a document of an earlier version does not."""
     causes: tuple[Cause, ...]
     """What contributes most first; those that the model cannot be asked about last."""
     together_ratio: float | None
@@ -245,12 +251,10 @@ def setting_changes(before: ComparedRun, after: ComparedRun) -> tuple[SettingCha
             if name not in _UNIMPORTANT:
                 found.setdefault(name, (before.settings.get(name), after.settings.get(name)))
     return tuple(
-        SettingChange(name, _plain(pair[0]), _plain(pair[1])) for name, pair in found.items() if pair[0] != pair[1]
+        SettingChange(name, own, other)
+        for name, (own, other) in ((name, (plain(pair[0]), plain(pair[1]))) for name, pair in found.items())
+        if own != other
     )
-
-
-def _plain(value: object) -> Setting:
-    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)

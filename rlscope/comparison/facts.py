@@ -4,6 +4,7 @@ A document holds totals and no steps, so what it contributes has no interval. GP
 that every breakdown closes. Nothing is compared here.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
@@ -28,10 +29,14 @@ _ROUNDING_NS: Final = 100_000
 """A stretch is a whole number of buckets to some microseconds: less than this is rounding, not a missing worker."""
 _MODEL: Final = "model."
 _SIZES: Final = frozenset({"model.parameters", "model.active_parameters"})
-"""A pass takes at most in proportion to them. A table of positions, or an output layer, adds a few per cent."""
+"""A pass takes at most in proportion to them. A table of positions, or an output layer, adds a few percent."""
 _SIZE_RATIO: Final = 1.05
 """Of two sizes that are taken as one: two runs on one machine differ by as much in what a pass takes."""
 _SHAPE: Final = ("model.layers", "model.kv_heads", "model.head_dim")
+
+
+Setting = int | float | str | bool | None
+"""A value of the config."""
 
 
 class StateKey(NamedTuple):
@@ -155,7 +160,7 @@ class ComparedRun:
     """(staleness, trained tokens), over the whole run."""
     promised: tuple[PromisedAction, ...]
     settings: Mapping[str, object] | None
-    """The run's config, nested entries by dotted names; None: a document does not hold it."""
+    """The run's config, nested entries by dotted names; None: a document that was written before it held them."""
     devices: Mapping[str, str]
     """GPU models by role, as far as recorded."""
     table: StepTable | None = None
@@ -208,7 +213,7 @@ def run_of(analysis: AnalysisResult, name: str | None = None) -> ComparedRun:
         staleness_tokens=() if tokens is None else tokens.histogram,
         promised=() if model is None else _promised(model.ranking.actions),
         settings=flattened(facts.settings),
-        devices=_devices(answers.get("worker_devices")),
+        devices=devices_of(answers.get("worker_devices")),
         passes=answers.get("pass_latency"),
         learning=answers.get("learning"),
         lengths=answers.get("response_lengths"),
@@ -243,6 +248,13 @@ def flattened(settings: Mapping[str, object], before: str = "") -> dict[str, obj
         else:
             flat[f"{before}{key}"] = value
     return flat
+
+
+def plain(value: object) -> Setting:
+    """A value of the config as documents hold it: what is neither a finite number, text nor null becomes text."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value if value is None or isinstance(value, int | float | str | bool) else str(value)
 
 
 def one_sided_settings(before: ComparedRun, after: ComparedRun) -> frozenset[str]:
@@ -507,7 +519,8 @@ def _dropped_ratio(outcomes: pl.DataFrame | None) -> float | None:
     return tokens.get("dropped_stale", 0) / sum(tokens.values())
 
 
-def _devices(workers: pl.DataFrame | None) -> dict[str, str]:
+def devices_of(workers: pl.DataFrame | None) -> dict[str, str]:
+    """GPU models by role, from the answer of worker_devices."""
     if workers is None:
         return {}
     named = workers.filter((pl.col("gpu_count") > 0) & pl.col("device_name").is_not_null())

@@ -5,22 +5,23 @@ is computed once for a run.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
 import duckdb
 import polars as pl
 import pyarrow as pa
-from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, StatementType
+from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation, StatementType
 
 from rlscope.errors import LimitError, QueryError, UnreadableDataError
 from rlscope.trace.clocks import CELLS
 from rlscope.trace.execution import SqlLimits, interruptible, limited, too_large
 from rlscope.trace.questions import Question, find_question, questions
-from rlscope.trace.store import KeptAnswers, OpenRun
-
-Argument = int | float | str | bool
+from rlscope.trace.shares import Argument, Split, merge_answers
+from rlscope.trace.store import KeptAnswers, OpenRun, OpenShare
 
 BUCKETS: Final = 240
 """Buckets of a timeline: as many as a page can show."""
@@ -136,19 +137,33 @@ def ask(run: OpenRun, name: str, arguments: Mapping[str, Argument] = _NO_ARGUMEN
     Raises QueryError for an unknown question or a missing argument, UnreadableDataError when a file breaks under it.
     """
     question = find_question(name)
-    try:
+    with _named_errors(run.folder):
         return interruptible(run.connection, lambda: _answered(run, question, arguments))
+
+
+def ask_share(share: OpenShare, name: str, arguments: Mapping[str, Argument]) -> pa.Table:
+    """The answer of a share to a question of its partition, for `merge_answers`. Raises what `ask` raises."""
+    question = find_question(name)
+    with _named_errors(share.folder):
+        keep_inputs(share.connection, question, arguments, share.kept_answers)
+        return _rows(share.connection, question, arguments, share.kept_answers).to_arrow_table()
+
+
+@contextmanager
+def _named_errors(folder: Path) -> Generator[None]:
+    try:
+        yield
     except _OUR_BUGS:
         raise
     except duckdb.OutOfMemoryException as error:
         raise LimitError.of(
-            run.folder,
+            folder,
             found=f"rows that need more memory or temporary disk space than the limits: {error}",
             expected="a run of which each question fits into them",
             next_step="Data quality lists times and counts that cannot be; without those it fits.",
         ) from error
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
 
 
 def ask_in_pages(
@@ -160,7 +175,7 @@ def ask_in_pages(
     """
     question = find_question(name)
     try:
-        _keep(run.connection, question, arguments, run.kept_answers)
+        _keep(run.connection, question, arguments, run.kept_answers, run.split)
         answer = run.connection.table(name)
         ((rows,),) = answer.aggregate("count(*)").fetchall()
         row = ColumnExpression("rowid")
@@ -173,34 +188,57 @@ def ask_in_pages(
 
 
 def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:
-    keep_inputs(run.connection, question, arguments, run.kept_answers)
-    if run.kept_answers.get(question.name) == _given(question, arguments):
-        return run.connection.table(question.name).pl()
-    return run.connection.sql(question.sql, params=_needed(question, arguments)).pl()
+    if run.split is not None and question.merge is not None:
+        _keep(run.connection, question, arguments, run.kept_answers, run.split)
+    else:
+        keep_inputs(run.connection, question, arguments, run.kept_answers, run.split)
+    return _rows(run.connection, question, arguments, run.kept_answers).pl()
+
+
+def _rows(
+    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
+) -> DuckDBPyRelation:
+    if kept.get(question.name) == _given(question, arguments):
+        return connection.table(question.name)
+    return connection.sql(question.sql, params=_needed(question, arguments))
 
 
 def keep_inputs(
-    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
+    connection: DuckDBPyConnection,
+    question: Question,
+    arguments: Mapping[str, Argument],
+    kept: KeptAnswers,
+    split: Split | None = None,
 ) -> None:
     """Answer the questions that this one stands on, and keep each answer as a table of its name.
 
-    An answer that is kept serves again only for the arguments that it was given with.
+    An answer that is kept serves again only for the arguments that it was given with. split: what answers in shares.
     """
     for needed in _inputs(question):
-        _keep(connection, needed, arguments, kept)
+        _keep(connection, needed, arguments, kept, split)
 
 
 def _keep(
-    connection: DuckDBPyConnection, question: Question, arguments: Mapping[str, Argument], kept: KeptAnswers
+    connection: DuckDBPyConnection,
+    question: Question,
+    arguments: Mapping[str, Argument],
+    kept: KeptAnswers,
+    split: Split | None,
 ) -> None:
     """Answer a question and keep the answer as a table of its name, unless it is kept already."""
     given = _given(question, arguments)
     if kept.get(question.name) == given:
         return
-    keep_inputs(connection, question, arguments, kept)
+    in_shares = split is not None and question.merge is not None
+    if not in_shares:
+        keep_inputs(connection, question, arguments, kept, split)
     if kept.pop(question.name, None) is not None:
         connection.execute(f"DROP TABLE {question.name}")  # a file's name; identifiers cannot be parameters
-    connection.sql(question.sql, params=_needed(question, arguments)).create(question.name)
+    if split is not None and in_shares:
+        _needed(question, arguments)
+        merge_answers(connection, question, split.answers(question, arguments))
+    else:
+        connection.sql(question.sql, params=_needed(question, arguments)).create(question.name)
     kept[question.name] = given
 
 

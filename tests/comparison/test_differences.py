@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rlscope
+from rlscope.comparison.attribution import setting_changes
 from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import differences_of
 from rlscope.comparison.facts import ComparedRun, GpuTime, StateKey, halves, run_of
@@ -237,13 +238,32 @@ def test_a_document_contributes_totals_and_says_so(
     (found,) = compared.pairs
     rate = found.differences.row("tokens_per_s")
     assert rate.before == before.throughput.steady_tokens_per_s and rate.interval is None
-    assert {each.kind for each in found.confounders} >= {Kind.NO_STEPS, Kind.SETTINGS_UNKNOWN}
-    # The layout and the promise are in the document.
+    assert Kind.NO_STEPS in {each.kind for each in found.confounders}
+    # Layout, settings and the promise are in the document.
     assert [each.name for each in found.attribution.changes] == ["max_running_per_engine"]
     assert found.attribution.promise is not None and found.attribution.promise.is_recommended
     whole = found.differences.breakdown("gpu_s_per_1k_tokens")
     assert whole is not None
     assert whole.before == pytest.approx(before.ledger.total_gpu_s * 1000 / before.run.tokens_trained)
+
+
+def test_a_document_holds_the_settings_and_one_of_an_earlier_version_says_that_it_does_not(
+    before: rlscope.Analysis, tmp_path: Path
+) -> None:
+    document = json.loads(before.to_json())
+    assert document["run"]["settings"]["max_running_per_engine"] == 8
+    (tmp_path / "now.json").write_text(before.to_json())
+    document["run"]["settings"] |= {"lr": 0.1, "tags": "['a', 'b']", "limit": "inf"}
+    (tmp_path / "other.json").write_text(json.dumps(document))
+    (found,) = rlscope.compare(tmp_path / "now.json", tmp_path / "other.json").pairs
+    assert {each.name for each in found.attribution.changes} == {"lr", "tags", "limit"}
+    # What a run holds as a list, or beyond all numbers, is what its document holds as text.
+    listed = made_run(periods_s=EVEN, settings={"tags": ["a", "b"], "limit": math.inf})
+    assert setting_changes(listed, made_run(periods_s=EVEN, settings={"tags": "['a', 'b']", "limit": "inf"})) == ()
+    del document["run"]["settings"], document["run"]["devices"]
+    (tmp_path / "earlier.json").write_text(json.dumps(document))
+    (found,) = rlscope.compare(tmp_path / "earlier.json", before).pairs
+    assert Kind.SETTINGS_UNKNOWN in {each.kind for each in found.confounders}
 
 
 @pytest.mark.parametrize(

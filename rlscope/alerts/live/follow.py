@@ -29,7 +29,7 @@ from rlscope.analysis.result import Alert
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
-from rlscope.trace.files import RunManifest, SkippedFile, read_manifest, read_workers
+from rlscope.trace.files import KnownWorkers, RunManifest, SkippedFile, read_manifest, read_workers
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
 
@@ -53,6 +53,7 @@ class LiveRun:
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
         self._files = LiveFiles(folder, grace_ns)
         self._rows = LiveRows()
+        self._known_workers: KnownWorkers = {}
         self._families = SHOWN | set(families_of(rules))
         asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
@@ -113,7 +114,7 @@ class LiveRun:
         except RunFolderError as error:
             return LiveView(now_ns, None, (), None, False, (str(error),))
         # Worker files first, so that the rows they count are in files that exist by now.
-        documents, self._faulty = read_workers(self._folder)
+        documents, self._faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, documents)
         documents, self._odd_times = with_usual_times(documents, {}, window)
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)

@@ -1,6 +1,6 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
-from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -19,6 +19,8 @@ _JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "que
 _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 """The tables that the ledger is computed from."""
 _MOST_CHUNKS: Final = 64
+_MANY_ROWS: Final = 10_000
+"""Of a file: reading its columns side by side costs more than it saves below that."""
 
 
 class LiveRows:
@@ -26,6 +28,8 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
+        self._added: dict[str, list[pa.Table]] = {}
+        """Rows that are not in their table yet: joining a table for each file would copy it for each."""
         self._left_out: dict[str, int] = {}
         self._first_rows: dict[str, pa.Table] = {}
         """One engine row of each worker: having any decides how its updates are counted."""
@@ -33,7 +37,7 @@ class LiveRows:
     @property
     def count(self) -> int:
         """The number of rows in memory."""
-        return sum(rows.num_rows for rows in self._tables.values())
+        return sum(rows.num_rows for rows in self._joined().values())
 
     def left_out(self) -> tuple[str, ...]:
         """One sentence for each table of which rows were left out."""
@@ -48,22 +52,20 @@ class LiveRows:
         rows = _contract_rows(_stored_rows(file), file.table)
         rows, left_out = _whole(rows, file.table)
         self._left_out[file.table] = self._left_out.get(file.table, 0) + left_out
-        held = self._tables.get(file.table)
-        joined = rows if held is None else pa.concat_tables([held, rows])
-        self._tables[file.table] = joined.combine_chunks() if _chunks(joined) > _MOST_CHUNKS else joined
+        self._added.setdefault(file.table, []).append(rows)
         if file.table == "engine_steps" and rows.num_rows:
             self._first_rows.setdefault(rows["worker_id"][0].as_py(), rows.slice(0, 1))
         return rows
 
     def prune(self, now_ns: int) -> None:
         """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""
-        for table, rows in self._tables.items():
+        for table, rows in self._joined().items():
             kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
             self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns)
 
     def since(self, from_ns: int) -> tuple[dict[str, pa.Table], int]:
         """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them."""
-        tables = dict(self._tables)
+        tables = dict(self._joined())
         for table in ("engine_steps", "activities"):
             if table in tables:
                 tables[table] = _from(tables[table], "end_ns", from_ns)
@@ -73,6 +75,15 @@ class LiveRows:
             engines = tables.get("engine_steps", arrow_schema("engine_steps").empty_table())
             tables["engine_steps"] = pa.concat_tables([*self._marks(engines), engines])
         return tables, min([from_ns, *starts_ns])
+
+    def _joined(self) -> dict[str, pa.Table]:
+        """The tables, with all that was added."""
+        for table, added in self._added.items():
+            held = [self._tables[table]] if table in self._tables else []
+            rows = pa.concat_tables([*held, *added])
+            self._tables[table] = rows.combine_chunks() if _chunks(rows) > _MOST_CHUNKS else rows
+        self._added.clear()
+        return self._tables
 
     def _marks(self, engines: pa.Table) -> list[pa.Table]:
         here = set(engines["worker_id"].unique().to_pylist())
@@ -88,19 +99,29 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
 def _stored_rows(file: NewFile) -> pa.Table:
     with pq.ParquetFile(file.path) as stored:
         groups, before = row_groups(stored.metadata, file.first_row, file.rows)
-        return stored.read_row_groups(groups).slice(before, file.rows)
+        return stored.read_row_groups(groups, use_threads=stored.metadata.num_rows > _MANY_ROWS).slice(
+            before, file.rows
+        )
 
 
 def _contract_rows(rows: pa.Table, table: str) -> pa.Table:
+    contract = _contract(table)
+    if rows.column_names == contract.names and rows.schema.types == contract.types:
+        return pa.table(rows.columns, schema=contract)
     columns: list[pa.ChunkedArray] = []
-    schema: Mapping[str, pa.DataType] = {field.name: field.type for field in arrow_schema(table)}
-    for name, kind in schema.items():
+    for name, kind in zip(contract.names, contract.types, strict=True):
         if name not in rows.column_names:
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, kind)]))
         else:
             found = rows[name]
             columns.append(found if found.type == kind else found.cast(kind))
-    return pa.table(dict(zip(schema, columns, strict=True)))
+    return pa.table(columns, schema=contract)
+
+
+@cache
+def _contract(table: str) -> pa.Schema:
+    """Every value may be NULL in a file: `_whole` leaves those out that must not."""
+    return pa.schema([field.with_nullable(True).remove_metadata() for field in arrow_schema(table)])
 
 
 def _whole(rows: pa.Table, table: str) -> tuple[pa.Table, int]:

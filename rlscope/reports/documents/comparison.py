@@ -3,7 +3,7 @@
 `change` is B over A less 1 where `scale` is "ratio", and B less A in the quantity's unit where it is "absolute".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from pydantic import ConfigDict
@@ -12,7 +12,7 @@ from rlscope.analysis.result import Bottleneck
 from rlscope.comparison.attribution import Attribution, CauseKind, Promise, Unpriced
 from rlscope.comparison.confounders import Kind
 from rlscope.comparison.differences import Basis, BreakdownName, Differences, Learned, Part, Quantity
-from rlscope.comparison.facts import ComparedRun
+from rlscope.comparison.facts import ComparedRun, plain
 from rlscope.comparison.runs import Compared, Pair
 from rlscope.comparison.statistics import Difference, Scale
 from rlscope.model.forecast.actions import ActionWhat
@@ -52,6 +52,10 @@ class ComparedRunJson(Document):
     """Trained response tokens per second over that stretch."""
     bottleneck: Bottleneck
     """What limits the run, by its own analysis."""
+    settings: Mapping[str, str | int | float | bool | None] | None
+    """Its config: nested entries by dotted names, lists as text; null for a document that does not hold it."""
+    devices: Mapping[str, str]
+    """GPU models by role, as far as recorded."""
 
 
 class DifferenceJson(Document):
@@ -275,6 +279,8 @@ def _run(run: ComparedRun, index: int) -> ComparedRunJson:
         last_step=run.last_step,
         steady_tokens_per_s=run.steady_tokens_per_s,
         bottleneck=run.bottleneck,
+        settings=None if run.settings is None else {name: plain(value) for name, value in run.settings.items()},
+        devices=run.devices,
     )
 
 

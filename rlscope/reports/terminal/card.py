@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rlscope import format as fmt
-from rlscope.analysis.result import AnalysisResult, Finding, LedgerState
+from rlscope.analysis.result import AnalysisResult, Finding, LedgerState, RunFacts
 from rlscope.format import bulleted, plain
 from rlscope.model.forecast.actions import Action
 from rlscope.reports.terminal.model import model_sections
@@ -253,15 +253,16 @@ def _findings(analysis: AnalysisResult) -> RenderableType:
     if not analysis.findings:
         return Text(verdict_words.no_findings(analysis))
     ranked = verdict_words.actions_of(analysis)
-    return Group(*(_finding(finding, ranked) for finding in analysis.findings))
+    return Group(*(_finding(finding, ranked, analysis.run) for finding in analysis.findings))
 
 
-def _finding(finding: Finding, ranked: Sequence[Action]) -> RenderableType:
+def _finding(finding: Finding, ranked: Sequence[Action], run: RunFacts) -> RenderableType:
     head = Text(f"{finding.severity:<9}", style=_SEVERITY_STYLES[finding.severity])
     head.append_text(plain(findings.title(finding))).stylize("bold", 9)
     if finding.cost_gpu_s is not None:
         head.append(f"  {fmt.gpu_time(finding.cost_gpu_s)}", style="not bold")
-    words = Group(plain(findings.sentence(finding)), bulleted("→", findings.remedy(finding, ranked)), Text(""))
+    remedy = findings.remedy(finding, ranked, run.settings.get("framework"))
+    words = Group(plain(findings.sentence(finding)), bulleted("→", remedy), Text(""))
     return Group(head, Padding(words, (0, 0, 0, 9)))
 
 

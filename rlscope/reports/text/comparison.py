@@ -247,7 +247,9 @@ def causes_sentence(pair: Pair, letter: str) -> str:
     found, rate = pair.attribution, pair.differences.row("tokens_per_s")
     if not found.causes:
         if not found.settings_known:
-            return "What was changed is unknown: a JSON document does not hold the run's settings."
+            return (
+                "What was changed is unknown: a JSON document of an earlier version does not hold the run's settings."
+            )
         return "Nothing that was recorded was set otherwise."
     priced = [each for each in found.causes if each.log_ratio is not None]
     if not rate.is_significant or rate.change is None:
@@ -346,7 +348,9 @@ def caution(each: Confounder, letter: str) -> str:
         case Kind.SEVERAL_CHANGES:
             return f"{each.about} things were set otherwise: what each of them did was not measured."
         case Kind.SETTINGS_UNKNOWN:
-            return f"The settings of {each.about} are unknown: a JSON document does not hold them."
+            return (
+                f"The settings of {each.about} are unknown: a JSON document of an earlier version does not hold them."
+            )
         case Kind.SETTINGS_PARTLY_KNOWN:
             return f"{each.about} settings are not compared: the log of one run does not say them."
 

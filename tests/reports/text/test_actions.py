@@ -221,6 +221,28 @@ def test_without_a_ranked_action_a_finding_has_its_own_remedy(rule):
     assert findings.remedy(found(rule), ()) == own_remedy(rule)
 
 
+@pytest.mark.parametrize(
+    ("framework", "named"),
+    [
+        ("verl", "async_training.staleness_threshold (how far samplers run ahead)"),
+        ("slime", "--rollout-num-gpus (sampler GPUs)"),
+        ("nemo-rl", "grpo.async_grpo.max_trajectory_age_steps"),
+        ("open-instruct", "--async_steps"),
+        ("PipelineRL", "actor.llm_max_rollouts (requests per engine)"),
+    ],
+)
+def test_a_starved_trainer_is_told_the_settings_of_its_framework(framework, named):
+    (starved,) = [rule for rule in RULES if rule.name == "starved_trainer"]
+    told = findings.remedy(found(starved), (), framework)
+    assert told.startswith(f"{starved.remedy} In {framework.lower()}: ") and named in told
+
+
+@pytest.mark.parametrize("framework", [None, "torch", 7])
+def test_an_unknown_framework_adds_nothing_to_a_remedy(framework):
+    for rule in RULES:
+        assert findings.remedy(found(rule), (), framework) == own_remedy(rule)
+
+
 def test_each_finding_says_where_its_remedy_takes_the_run():
     assert {rule.name: rule.towards for rule in RULES} == {
         "weights_not_applied": None,

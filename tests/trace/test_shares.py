@@ -1,0 +1,182 @@
+"""What shares of a run answer, merged, is what the whole run answers, to the last bit."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from rlscope_otel.schema import TABLES
+
+from rlscope.cluster import in_one_process
+from rlscope.errors import UnreadableDataError
+from rlscope.trace.files import list_table, read_workers
+from rlscope.trace.query import ask, standard_arguments
+from rlscope.trace.questions import SAMPLE, WORKER, find_question, questions
+from rlscope.trace.shares import Lost, Share, merge_answers, merged_sql, plan_shares
+from rlscope.trace.store import Divide, OpenRun, open_empty, open_run
+from tests.scattered_run import scattered_run
+from tests.several_hosts import made_run, off
+from tests.trace.recorded import record
+from tests.trace_folder import engine_row, sample_row, worker, write_rows, write_run
+
+UNORDERED = ("delivered_samples",)
+"""Questions whose header says that their rows are in no order."""
+
+
+def all_answers(run: OpenRun) -> dict[str, pl.DataFrame]:
+    arguments = standard_arguments(run)
+    return {name: ask(run, name, arguments) for name in questions()}
+
+
+def answers_of(folder: Path, divide: Divide | None) -> dict[str, pl.DataFrame]:
+    with open_run(folder, divide=divide) as run:
+        assert (run.split is None) == (divide is None)
+        return all_answers(run)
+
+
+def assert_equal_bits(one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.DataFrame]) -> None:
+    for name, frame in one.items():
+        first, second = (each.sort(each.columns) if name in UNORDERED else each for each in (frame, other[name]))
+        assert first.schema == second.schema, name
+        assert first.equals(second), name
+
+
+@pytest.mark.parametrize(("seed", "shares"), [(0, 3), (2, 1)])
+def test_every_question_has_the_same_answer_in_shares_as_in_one_piece(tmp_path: Path, seed: int, shares: int) -> None:
+    folder = scattered_run(tmp_path / "run", seed)
+    whole = answers_of(folder, None)
+    assert {name for name, frame in whole.items() if frame.is_empty()} == set()
+    assert_equal_bits(whole, answers_of(folder, in_one_process(shares, shares)))
+
+
+def test_more_shares_than_workers_and_samples_change_no_answer(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run", samples=4)
+    assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(50, 6)))
+
+
+def test_clocks_are_corrected_in_shares_as_in_one_piece(tmp_path: Path) -> None:
+    folder = made_run().write(tmp_path / "run", {"be1": off(5.0)})
+    with open_run(folder) as run:
+        assert run.clocks.corrected == {"be1"}
+    assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(3, 3)))
+
+
+def test_shares_of_workers_are_about_equal_in_rows_and_hold_every_worker_once(tmp_path: Path) -> None:
+    workers = [worker(f"e{number}", "sampler", gpu_count=number) for number in range(4)]
+    rows = {"e0": 5, "e1": 1, "e2": 2, "e3": 3}
+    steps = [engine_row(name, place, place + 1) for name, count in rows.items() for place in range(count)]
+    folder = write_run(tmp_path / "run", workers, engine_steps=steps)
+    tables = {table: list_table(folder, table)[0] for table in TABLES}
+    by_worker = [share for share in plan_shares(read_workers(folder)[0], tables, 2, 3) if share.partition == WORKER]
+    assert [share.workers for share in by_worker] == [("e0", "e1"), ("e2", "e3")]
+    assert [share.gpu_ns for share in by_worker] == [100, 500]
+    assert [len(share.files("engine_steps", tables["engine_steps"])) for share in by_worker] == [2, 2]
+
+
+def test_a_row_that_names_a_worker_of_another_share_than_its_file_is_in_that_worker_s_share(tmp_path: Path) -> None:
+    workers = [worker("e0", "sampler"), worker("e1", "sampler")]
+    folder = write_run(tmp_path / "run", workers, engine_steps=[engine_row("e0", 0, 1), engine_row("e1", 1, 2)])
+    (folder / "engine_steps" / "e1-000001.parquet").rename(folder / "engine_steps" / "e0-000002.parquet")
+    assert_equal_bits(answers_of(folder, None), answers_of(folder, in_one_process(2, 1)))
+
+
+def test_a_share_that_is_lost_leaves_its_workers_unattributed_and_is_named(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    lost = Lost(Share(WORKER, 1, 2, ("e0", "t1"), gpu_ns=7200 * 10**9), "its process was killed")
+    with open_run(folder, divide=in_one_process(2, 2), lost=[lost]) as run:
+        ledger = ask(run, "ledger", standard_arguments(run))
+        of_lost = ledger.filter(pl.col("worker_id").is_in(["e0", "t1"]))
+        assert of_lost["state"].unique().to_list() == ["unattributed"]
+        assert len(ledger.filter(~pl.col("worker_id").is_in(["e0", "t1"]))["state"].unique()) > 5
+        assert run.gaps[-1] == (
+            "share 2 of 2 by worker failed 3 times (its process was killed): all rows of e0, t1 are left out; "
+            "2 GPU-h of them are unattributed"
+        )
+        assert set(ask(run, "sample_totals")["worker_id"]) == {"e1", "e2"}
+        in_shares = all_answers(run)
+    with open_run(folder, lost=[lost]) as run:
+        assert_equal_bits(all_answers(run), in_shares)
+
+
+def test_a_part_of_the_samples_that_is_lost_is_missing_everywhere_and_named(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    with open_run(folder) as run:
+        every = ask(run, "sample_totals")["sample_id"]
+    lost = [Lost(Share(SAMPLE, 1, 4), "its process was killed")]
+    with open_run(folder, divide=in_one_process(2, 4), lost=lost) as run:
+        remaining = ask(run, "sample_totals")["sample_id"]
+        assert 0 < len(remaining) < len(every)
+        assert run.gaps[-1].endswith("(its process was killed): one of 4 equal parts of the samples is left out")
+        in_shares = all_answers(run)
+    with open_run(folder, lost=lost) as run:
+        assert_equal_bits(all_answers(run), in_shares)
+
+
+def test_a_file_that_breaks_in_a_share_is_reported_as_it_is_in_one_piece(tmp_path: Path) -> None:
+    folder = scattered_run(tmp_path / "run")
+    path = folder / "activities" / "e0-000001.parquet"
+    damaged = bytearray(path.read_bytes())
+    damaged[8:60] = b"\xff" * 52
+    path.write_bytes(damaged)
+    with pytest.raises(UnreadableDataError, match="a file broke"), open_run(folder, divide=in_one_process(2, 2)) as run:
+        all_answers(run)
+    whole, divided = (open_run(folder, read_all=True, divide=each) for each in (None, in_one_process(2, 2)))
+    with whole as one, divided as other:
+        assert [file.path for file in other.skipped_files] == ["activities/e0-000001.parquet"]
+        assert_equal_bits(all_answers(one), all_answers(other))
+
+
+def test_a_sample_that_two_workers_stored_is_counted_once_so_the_run_is_not_divided(tmp_path: Path) -> None:
+    folder, row = tmp_path / "run", sample_row("s0", "e0", [(0, 0, 9)])
+    record(folder, "e0", "sampler", {"samples": [[row]]})
+    # Nobody counts the rows of a worker without a worker file.
+    write_rows(folder, "samples", "gone", [{**row, "worker_id": "gone"}])
+    with open_run(folder, divide=in_one_process(2, 2)) as run:
+        assert "samples: 1 rows are stored twice; they are counted once" in run.gaps
+        assert run.split is None
+
+
+def merged(name: str, *shares: list[dict[str, object]]) -> list[dict[str, object]]:
+    question, connection = find_question(name), open_empty()
+    merge_answers(connection, question, [pa.Table.from_pylist(rows) for rows in shares])
+    return connection.table(name).pl().rows(named=True)
+
+
+def test_sums_keep_what_no_share_recorded_and_add_what_some_did() -> None:
+    counts = {"prefill_tokens": 1, "prompt_tokens": 2, "segments": 3}
+    doubled = {"prefill_tokens": 2, "prompt_tokens": 4, "segments": 6}
+    assert merged("preemptions", [{"preemptions": 4, **counts}], [{"preemptions": None, **counts}]) == [
+        {"preemptions": 4, **doubled}
+    ]
+    none = pa.scalar(None, pa.int64())
+    assert merged("preemptions", [{"preemptions": none.as_py(), **counts}], [{"preemptions": None, **counts}]) == [
+        {"preemptions": None, **doubled}
+    ]
+
+
+def test_rows_are_one_where_their_keys_agree_and_in_the_question_s_order() -> None:
+    first = [{"step": 2, "staleness": 0, "samples": 1}, {"step": 2, "staleness": 1, "samples": 1}]
+    second = [{"step": 1, "staleness": 5, "samples": 7}, {"step": 2, "staleness": 1, "samples": 10}]
+    assert merged("oldest_staleness", first, second) == [
+        {"step": 1, "staleness": 5, "samples": 7},
+        {"step": 2, "staleness": 0, "samples": 1},
+        {"step": 2, "staleness": 1, "samples": 11},
+    ]
+
+
+@pytest.mark.parametrize(("one", "other", "both"), [(True, True, True), (True, False, False)])
+def test_rows_are_disjoint_where_those_of_every_share_are(one: bool, other: bool, both: bool) -> None:
+    rows = [[{"rows": 2, "rows_disjoint": each}] for each in (one, other)]
+    assert merged("engine_row_order", *rows) == [{"rows": 4, "rows_disjoint": both}]
+
+
+@pytest.mark.parametrize("name", [name for name, question in questions().items() if question.merge is not None])
+def test_the_merged_answer_has_the_columns_and_types_of_the_header(name: str) -> None:
+    question, connection = find_question(name), open_empty()
+    columns = ", ".join(f"NULL::{column.type} AS {column.name}" for column in question.outputs)
+    connection.execute(f"CREATE TABLE answers AS SELECT {columns}")
+    answer = connection.sql(merged_sql(question, "answers"))
+    assert list(zip(answer.columns, map(str, answer.types), strict=True)) == [
+        (column.name, column.type) for column in question.outputs
+    ]

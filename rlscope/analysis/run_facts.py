@@ -116,7 +116,7 @@ def window_reason(window: SteadyWindow | None, steps: int) -> str:
     """Why the window is what it is, or why `steps` steps have none."""
     if window is not None:
         count = window.last_step - window.first_step + 1
-        return f"the last {count} of {steps} steps in a row over which the step period keeps one level"
+        return f"the latest stretch with a stable step time: {count} of {steps} steps"
     if steps > LEAST_STEPS_TO_SETTLE:
         return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
     return f"{steps} steps are too few: a level needs {LEAST_STEPS_TO_SETTLE} step periods to tell it from noise"

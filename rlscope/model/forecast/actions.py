@@ -189,7 +189,9 @@ def rank_actions(
         return Ranking()
     bench = _Bench(calibration, forecasts.today, grounds, settings)
     layouts = tuple(_layout_actions(calibration, forecasts, recommendation))
-    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s) for each in (*layouts, *bench.actions(observed))]
+    every = (*layouts, *bench.actions(observed))
+    has_cap = calibration.system.admission.max_staleness is not None
+    actions = [_against_the_cap(each, observed, grounds.lost_gpu_s, has_cap=has_cap) for each in every]
     if calibration.synchronous and all(each.is_staler for each in layouts):
         actions.append(bench.overlapped())
     removed = _measured(bench.removals(), observed, grounds.lost_gpu_s)
@@ -208,10 +210,17 @@ def _within_removal(action: Action, removed: Mapping[Cause, Reals]) -> Action:
     return replace(action, kind=kind, gains=gains, gain_ratio=Spread.of(gains), worthwhile_probability=likely)
 
 
-def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float]) -> Action:
+def _against_the_cap(action: Action, observed: Observed, lost_gpu_s: Mapping[str, float], *, has_cap: bool) -> Action:
     """What makes samples faster makes them fresher too: where the trainers wait for the staleness cap and never for
-    samples, it is the cap that it is against (own reasoning).
+    samples, it is the cap that it is against. So are rarer publications that bring more than all updates cost: a cap in
+    versions then spans more steps (own reasoning).
     """
+    if action.what == "publish_every" and has_cap:
+        sampler_gpus = observed.engines * observed.gpus_per_engine
+        all_gpu_s = (observed.trainer_gpus + sampler_gpus) * observed.seconds
+        updates_ratio = lost_gpu_s.get("weight_updates", 0.0) / all_gpu_s
+        relaxes = action.gain_ratio.median * (1.0 - updates_ratio) > 2.0 * updates_ratio
+        return replace(action, cause="staleness_cap") if relaxes else action
     trainer_gpu_s, capped_gpu_s = observed.trainer_gpus * observed.seconds, lost_gpu_s.get("staleness_cap", 0.0)
     never_waits = lost_gpu_s.get("samplers", trainer_gpu_s) < _NO_WAIT_RATIO * trainer_gpu_s
     if action.cause != "samplers" or not never_waits or capped_gpu_s < _NO_WAIT_RATIO * trainer_gpu_s:

@@ -61,7 +61,7 @@ class FindingRule:
     find: Callable[[Evidence], Finding | None]
     """The finding, or None if the run does not have it."""
     counts: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Instead of a sentence: by name of the evidence what is said of it, with {} for the value, where it is not 0."""
+    """Instead of a sentence: by name of the evidence its words, with {} for the value; left out where it is 0."""
     towards: Towards | None = None
     """Where the remedy takes the run; None where it neither makes samples nor uses them up."""
     besides: str = ""

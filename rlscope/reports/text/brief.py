@@ -330,12 +330,12 @@ def _achieved(analysis: AnalysisResult) -> Fact:
 def _agreement(compared: Compared) -> str:
     """Whether a measured value agrees with its prediction, or by how much it is off, as the end of a sentence."""
     off = compared.residual_ratio
-    if compared.agrees:
-        said = model_words.agreement(compared)
-        return ", in agreement" if said == "as predicted" else f"; measured is {said}"
+    if compared.agrees and (off is None or model_words.agreement(compared) == "as predicted"):
+        return ", in agreement"
     if off is None:
         return ", not in agreement"
-    return f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
+    said = f"; measured is {fmt.percent(abs(off))} {'higher' if off > 0 else 'lower'}"
+    return f"{said}, within the uncertainty" if compared.agrees else said
 
 
 def no_gaps(quality: DataQuality) -> str:

@@ -50,7 +50,7 @@ _WORDS: Final[Mapping[Bottleneck, _Words]] = {
         label="Staleness cap",
         headline="Waits for the staleness cap take {share} of all GPU time",
         plain_headline="A limit on samples in flight sets the pace of the run",
-        cause="waits for the staleness cap",
+        cause="the staleness cap",
         side="all GPU time",
     ),
     "weight_updates": _Words(

@@ -158,7 +158,7 @@ def next_step(analysis: AnalysisResult) -> str:
         if analysis.verdict.cause is not None:
             return "Keep the layout: no single setting, nor a side 10% faster, brings 5% against this."
         return f"Keep the layout: nothing brings 5%. {_WITHOUT_MODEL['balanced']}"
-    parts = [_with_effect(analysis, first), _aside(analysis, first), _kept(analysis, first), _in_turns(analysis)]
+    parts = [_with_effect(analysis, first), _aside(analysis, first), _kept(analysis, first), _colocated(analysis)]
     return " ".join(part for part in parts if part)
 
 
@@ -174,8 +174,8 @@ def cap_of(analysis: AnalysisResult) -> int | None:
     return model.model_config.admission.max_staleness if isinstance(model, ModelResult) else None
 
 
-def _in_turns(analysis: AnalysisResult) -> str:
-    """That sampling and training in turns on all GPUs may be faster, where it would by as much as a change is worth."""
+def _colocated(analysis: AnalysisResult) -> str:
+    """That a colocated synchronous run may be faster, where it would be by as much as a change is worth."""
     model = analysis.model
     if not isinstance(model, ModelResult) or model.synchronous_tokens_per_s is None or model.calibration.synchronous:
         return ""
@@ -183,7 +183,7 @@ def _in_turns(analysis: AnalysisResult) -> str:
     if model.synchronous_tokens_per_s < (1.0 + WORTHWHILE_RATIO) * today:
         return ""
     gain = fmt.signed_percent(model.synchronous_tokens_per_s / today - 1.0)
-    return f"Sampling and training in turns on all GPUs is modelled at {gain}, if changing over costs nothing."
+    return f"A colocated synchronous run is modelled at {gain} throughput, if changing over costs nothing."
 
 
 def _without_ranking(analysis: AnalysisResult) -> str:

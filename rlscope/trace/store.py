@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, cast
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 from duckdb import ColumnExpression, ConstantExpression, DuckDBPyConnection, DuckDBPyRelation
 from rlscope_otel.schema import TABLES, arrow_schema
@@ -257,7 +258,7 @@ def open_rows(
     config, _ = read_config(manifest.config)
     with _connected(folder, sum(held.nbytes for held in rows.values())) as (connection, scratch):
         for table in TABLES:
-            held = rows.get(table, arrow_schema(table).empty_table())
+            held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(_workers_table(documents)).create_view("workers")
         _create_macros(connection, folder)
@@ -281,8 +282,8 @@ def open_empty() -> DuckDBPyConnection:
     """A connection with the contract's tables, all empty: what the queries' headers are checked against."""
     connection = duckdb.connect()
     for table in TABLES:
-        connection.from_arrow(arrow_schema(table).empty_table()).create_view(table)
-    connection.from_arrow(WORKERS.empty_table()).create_view("workers")
+        connection.from_arrow(pa.Table.from_batches([], arrow_schema(table))).create_view(table)
+    connection.from_arrow(pa.Table.from_batches([], WORKERS)).create_view("workers")
     _create_macros(connection, Path("queries"))
     return connection
 
@@ -344,7 +345,7 @@ def _create_tables(
     """Every table by its name, without rows that cannot be or are lost; of a share, with its rows alone."""
     result = _Rows({}, {}, ())
     for table, files in tables.items():
-        empty = connection.from_arrow(arrow_schema(table).empty_table())
+        empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
         if not files.paths:
             empty.create_view(table)
@@ -492,7 +493,9 @@ def _lock_down(connection: DuckDBPyConnection, scratch: Path, folder: Path) -> N
 
 def _workers_table(documents: list[dict[str, object]]) -> pa.Table:
     rows = [{field.name: _typed(document.get(field.name), field.type) for field in WORKERS} for document in documents]
-    return pa.Table.from_pylist(rows, schema=WORKERS)
+    # Not by pyarrow, which would import pandas to convert them.
+    empty = cast("pl.DataFrame", pl.from_arrow(pa.Table.from_batches([], WORKERS)))
+    return pl.DataFrame(rows, schema=empty.schema).to_arrow()
 
 
 def _typed(value: object, kind: pa.DataType) -> object:

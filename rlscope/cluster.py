@@ -4,7 +4,6 @@ Processes on the nodes open shares of the run, each on one thread, and answer by
 asked merges the answers. A process that ends is replaced, and its share asked again, on another node if there is one.
 """
 
-import importlib
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -213,8 +212,7 @@ class OnRay(Split):
 
 
 def _node_of_process(_holder: ShareHolder) -> str:
-    ray = importlib.import_module("ray")
-    return str(ray.get_runtime_context().get_node_id())
+    return str(_import_ray().get_runtime_context().get_node_id())
 
 
 def _refused(found: str, expected: str) -> RlscopeError:
@@ -262,7 +260,9 @@ def on_ray(address: str | None, progress: Progress) -> Divide | None:
 
 def _import_ray() -> Any:
     try:
-        return importlib.import_module("ray")
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray  # pyright: ignore[reportUnknownVariableType]
     except ImportError as error:
         raise RlscopeError.of(
             "--ray", found="no ray", expected="Ray installed", next_step="pip install 'rlscope[ray]'"

@@ -177,8 +177,8 @@ def check(
 ) -> RuleReport:
     """Evaluate alert rules over the whole run in a folder; the model is asked only where a rule needs it.
 
-    fail_on_finding: also look for findings, and the lowest severity of one that fails. divide: that of `open_run`. Raises RunFolderError for a
-    folder that is not a run, RuleError for a rule's SELECT that is refused.
+    fail_on_finding: also look for findings, and the lowest severity of one that fails. divide: that of `open_run`.
+    Raises RunFolderError for a folder that is not a run, RuleError for a rule's SELECT that is refused.
     """
     asks_model = any(rule.metric == RESIDUAL for rule in rules.rules)
 

@@ -13,7 +13,7 @@ import pytest
 import rlscope
 from rlscope import cluster, pipeline
 from rlscope.trace.query import ask, standard_arguments
-from rlscope.trace.questions import SAMPLE, WORKER, questions
+from rlscope.trace.questions import WORKER, questions
 from rlscope.trace.shares import Argument, Share
 from rlscope.trace.store import Divide, open_run
 from tests.scattered_run import scattered_run
@@ -131,17 +131,27 @@ def test_an_address_without_a_cluster_is_refused(tmp_path: Path) -> None:
         pass
 
 
+def end_node(nodes: Any, split: cluster.OnRay) -> None:
+    """End the second node without warning, and wait until the process on it is gone."""
+    (second,) = nodes.worker_nodes
+    (process,) = [each for each in split.processes if each.node == second.node_id]
+    nodes.remove_node(second, allow_graceful=False)
+    with pytest.raises(ray.exceptions.RayActorError):
+        while True:
+            ray.get(process.holder.about.remote(), timeout=60)
+
+
 def test_a_node_that_is_lost_half_way_changes_no_answer(two_nodes: Any, tmp_path: Path) -> None:
     folder = scattered_run(tmp_path / "run")
-    said = list[str]()
-
-    def lose_one_half_way(doing: str) -> None:
-        said.append(doing)
-        if len(said) == len(MERGED):
-            two_nodes.remove_node(two_nodes.worker_nodes and next(iter(two_nodes.worker_nodes)), allow_graceful=False)
-
-    divided = merged_answers(folder, on_nodes(two_nodes, lose_one_half_way))
-    assert any(each.endswith("is tried again: its process ended") for each in said)
+    said, divided = list[str](), dict[str, pl.DataFrame]()
+    with open_run(folder, divide=on_nodes(two_nodes, said.append)) as run:
+        assert isinstance(run.split, cluster.OnRay)
+        arguments = standard_arguments(run)
+        for place, name in enumerate(MERGED):
+            if place == len(MERGED) // 2:
+                end_node(two_nodes, run.split)
+            divided[name] = ask(run, name, arguments)
+    assert [each for each in said if each.endswith("is tried again: its process ended")]
+    divided |= {"delivered_samples": divided["delivered_samples"].sort(pl.all())}
     whole = merged_answers(folder, None)
     assert all(frame.equals(divided[name]) for name, frame in whole.items())
-    assert {question.partition for question in questions().values()} >= {WORKER, SAMPLE}

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from rlscope import format as fmt
 from rlscope.errors import RlscopeError
+from rlscope.trace.files import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import WORKER, Question, macros_sql, questions
 from rlscope.trace.shares import ATTEMPTS, Argument, Lost, LostShareError, Share, Split, plan_shares
@@ -44,6 +45,10 @@ class ShareHolder:
     def about(self) -> dict[str, str]:
         """The versions of what computes the answers here."""
         return versions()
+
+    def sees_run(self) -> bool:
+        """Whether the run's folder is there, under the path that it has where the questions come from."""
+        return (self._stored.folder / RUN_FILE).is_file()
 
     def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | RlscopeError:
         """The answer of a share to a question, or the error that says why it has none."""
@@ -219,8 +224,8 @@ class OnRay(Split):
     def _greeted(self, holder: Any) -> Process:
         exceptions = self._ray.exceptions
         try:
-            calls = [holder.about.remote(), holder.__ray_call__.remote(_node_of_process)]
-            theirs, node = self._ray.get(calls, timeout=_STARTS_WITHIN_S)
+            calls = [holder.about.remote(), holder.sees_run.remote(), holder.__ray_call__.remote(_node_of_process)]
+            theirs, sees_run, node = self._ray.get(calls, timeout=_STARTS_WITHIN_S)
         except exceptions.GetTimeoutError as error:
             raise _refused(f"no process that starts within {_STARTS_WITHIN_S} s", "a CPU for each process") from error
         except exceptions.RayError as error:
@@ -228,6 +233,13 @@ class OnRay(Split):
             raise _refused(f"a node on which rlscope does not start ({why})", "rlscope on every node") from error
         if theirs != versions():
             raise _refused(f"{_listed(theirs)} on node {node}", _listed(versions()))
+        if not sees_run:
+            raise RlscopeError.of(
+                "--ray",
+                found=f"no such run folder on node {node}",
+                expected="a run folder that every node can read under the same path",
+                next_step="Copy the run to a shared file system, or leave --ray out.",
+            )
         return Process(holder, node)
 
     def _strategies(self, count: int) -> Iterator[Any]:

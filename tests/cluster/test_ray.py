@@ -110,8 +110,8 @@ def test_a_share_that_ends_its_process_every_time_is_left_out_and_named(
     result = pipeline.analyze(scattered_run(tmp_path / "run"), divide=on_nodes(two_nodes))
     (gap,) = [gap for gap in result.data_quality.gaps if "by worker failed 3 times" in gap]
     assert "e0" in gap and "are unattributed" in gap
-    states = result.answers["ledger_timeline"]
-    assert not states.is_empty()
+    assert result.data_quality.completeness.state == "incomplete"
+    assert "rows_missing" in {alert.rule for alert in result.alerts}
     extents = result.answers["worker_extents"].filter(pl.col("worker_id") == "e0")
     assert extents["has_rows"].to_list() == [False]
 
@@ -120,6 +120,20 @@ def test_other_versions_on_a_node_are_refused(two_nodes: Any, tmp_path: Path, mo
     folder = write_run(tmp_path / "run", [worker("e0", "sampler")])
     monkeypatch.setattr(cluster, "versions", lambda: {"rlscope": "0.0.1", "duckdb": "1.0.0"})
     expected = r"--ray: found rlscope [0-9.]+, duckdb .* on node \w+; expected rlscope 0.0.1, duckdb 1.0.0"
+    with pytest.raises(rlscope.RlscopeError, match=expected), open_run(folder, divide=on_nodes(two_nodes)):
+        pass
+
+
+def test_a_run_that_a_node_cannot_read_is_refused(
+    two_nodes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Elsewhere(cluster.ShareHolder):
+        def sees_run(self) -> bool:
+            return False
+
+    monkeypatch.setattr(cluster, "ShareHolder", Elsewhere)
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler")])
+    expected = r"found no such run folder on node \w+; expected a run folder that every node can read"
     with pytest.raises(rlscope.RlscopeError, match=expected), open_run(folder, divide=on_nodes(two_nodes)):
         pass
 

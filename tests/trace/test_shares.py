@@ -5,12 +5,14 @@ from pathlib import Path
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from rlscope_otel.schema import TABLES
 
 from rlscope.cluster import in_one_process
 from rlscope.errors import UnreadableDataError
-from rlscope.trace.files import list_table, read_workers
+from rlscope.trace import files
+from rlscope.trace.files import list_table, read_workers, small_run_note
 from rlscope.trace.query import ask, standard_arguments
 from rlscope.trace.questions import SAMPLE, WORKER, find_question, questions
 from rlscope.trace.shares import Lost, Share, merge_answers, merged_sql, plan_shares
@@ -40,6 +42,10 @@ def assert_equal_bits(one: Mapping[str, pl.DataFrame], other: Mapping[str, pl.Da
         first, second = (each.sort(each.columns) if name in UNORDERED else each for each in (frame, other[name]))
         assert first.schema == second.schema, name
         assert first.equals(second), name
+
+
+def rows_of(folder: Path, table: str, worker_id: str = "*") -> int:
+    return sum(pq.read_metadata(path).num_rows for path in (folder / table).glob(f"{worker_id}-*.parquet"))
 
 
 @pytest.mark.parametrize(("seed", "shares"), [(0, 3), (2, 1)])
@@ -94,6 +100,11 @@ def test_a_share_that_is_lost_leaves_its_workers_unattributed_and_is_named(tmp_p
             "2 GPU-h of them are unattributed"
         )
         assert set(ask(run, "sample_totals")["worker_id"]) == {"e1", "e2"}
+        assert run.completeness.state == "incomplete"
+        steps = next(gap for gap in run.completeness.gaps if gap.table == "engine_steps")
+        assert (steps.kind, steps.worker_id, steps.gpu_s) == ("missing", "e0, t1", 7200.0)
+        assert steps.rows == rows_of(folder, "engine_steps", "e0")
+        assert run.row_counts["engine_steps"] == rows_of(folder, "engine_steps") - steps.rows
         in_shares = all_answers(run)
     with open_run(folder, lost=[lost]) as run:
         assert_equal_bits(all_answers(run), in_shares)
@@ -135,6 +146,19 @@ def test_a_sample_that_two_workers_stored_is_counted_once_so_the_run_is_not_divi
     with open_run(folder, divide=in_one_process(2, 2)) as run:
         assert "samples: 1 rows are stored twice; they are counted once" in run.gaps
         assert run.split is None
+
+
+def test_a_run_of_few_bytes_is_said_to_be_faster_in_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_run(tmp_path / "run", [worker("e0", "sampler")], engine_steps=[engine_row("e0", 0, 1)])
+    note = small_run_note(folder)
+    assert note is not None and "below about 1 GB, or 100 million rows, one process is faster than a cluster" in note
+    stored = (folder / "engine_steps" / "e0-000001.parquet").stat().st_size
+    monkeypatch.setattr(files, "_LEAST_BYTES_TO_DIVIDE", stored + 1)
+    assert small_run_note(folder) is not None
+    monkeypatch.setattr(files, "_LEAST_BYTES_TO_DIVIDE", stored)
+    assert small_run_note(folder) is None
 
 
 def merged(name: str, *shares: list[dict[str, object]]) -> list[dict[str, object]]:

@@ -4,7 +4,8 @@ Processes on the nodes open shares of the run, each on one thread, and answer by
 asked merges the answers. A process that ends is replaced, and its share asked again, on another node if there is one.
 """
 
-import importlib
+import re
+import socket
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -16,12 +17,15 @@ import pyarrow as pa
 
 from rlscope import format as fmt
 from rlscope.errors import RlscopeError
+from rlscope.trace.files import RUN_FILE
 from rlscope.trace.query import ask_share
 from rlscope.trace.questions import WORKER, Question, macros_sql, questions
 from rlscope.trace.shares import ATTEMPTS, Argument, Lost, LostShareError, Share, Split, plan_shares
 from rlscope.trace.store import Divide, OpenShare, StoredRun, open_share
 
 Progress = Callable[[str], None]
+_HOST_AND_PORT: Final = re.compile(r"(?:ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
+_ANSWERS_WITHIN_S: Final = 10
 _STARTS_WITHIN_S: Final = 120
 """For a process on a node to start, on a cluster with a free CPU."""
 _WHY_CHARACTERS: Final = 200
@@ -41,6 +45,10 @@ class ShareHolder:
     def about(self) -> dict[str, str]:
         """The versions of what computes the answers here."""
         return versions()
+
+    def sees_run(self) -> bool:
+        """Whether the run's folder is there, under the path that it has where the questions come from."""
+        return (self._stored.folder / RUN_FILE).is_file()
 
     def answer(self, share: Share, name: str, arguments: Mapping[str, Argument]) -> pa.Table | RlscopeError:
         """The answer of a share to a question, or the error that says why it has none."""
@@ -97,7 +105,7 @@ def in_one_process(by_worker: int, by_sample: int) -> Divide:
     return divide
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
     """A process on a node."""
 
     holder: Any
@@ -113,22 +121,24 @@ class OnRay(Split):
         self._shares = shares
         self._progress = progress
         self._stored = ray.put(stored)
-        self._where: dict[Share, _Process] = {}
+        self._where: dict[Share, Process] = {}
         """The process that has a share open."""
         self._failed: dict[Share, list[str]] = {}
         """The nodes that a share failed on."""
-        self._processes = self._start(count)
+        self.processes: list[Process] = []
+        """Those that run."""
+        self._start(count)
 
     def close(self) -> None:
         """End the processes."""
-        for process in self._processes:
+        for process in self.processes:
             self._ray.kill(process.holder)
-        self._processes = []
+        self.processes = []
 
     def answers(self, question: Question, arguments: Mapping[str, Argument]) -> Iterator[pa.Table]:
         """The answers of the shares, as they come. Raises LostShareError for one that failed ATTEMPTS times."""
         own = [share for share in self._shares if share.partition == question.partition]
-        waiting, running, done = deque(own), dict[Any, tuple[_Process, Share]](), list[Share]()
+        waiting, running, done = deque(own), dict[Any, tuple[Process, Share]](), list[Share]()
         while waiting or running:
             for process, share in self._assigned(waiting, [process for process, _ in running.values()]):
                 running[process.holder.answer.remote(share, question.name, dict(arguments))] = (process, share)
@@ -142,11 +152,11 @@ class OnRay(Split):
             self._progress(_covered(question, own, done))
             yield answer
 
-    def _assigned(self, waiting: deque[Share], busy: Sequence[_Process]) -> Iterator[tuple[_Process, Share]]:
+    def _assigned(self, waiting: deque[Share], busy: Sequence[Process]) -> Iterator[tuple[Process, Share]]:
         """A share for each process that is idle: its own first, else one that no other process has open."""
-        if not self._processes:
-            self._processes = self._start(1)
-        for process in self._processes:
+        if not self.processes:
+            self._restart()
+        for process in self.processes:
             if process in busy:
                 continue
             share = self._next_of(process, waiting)
@@ -155,8 +165,8 @@ class OnRay(Split):
                 self._where[share] = process
                 yield process, share
 
-    def _next_of(self, process: _Process, waiting: Sequence[Share]) -> Share | None:
-        nodes = {each.node for each in self._processes}
+    def _next_of(self, process: Process, waiting: Sequence[Share]) -> Share | None:
+        nodes = {each.node for each in self.processes}
         for share in waiting:
             failed = set(self._failed.get(share, ()))
             if share in self._where:
@@ -166,7 +176,7 @@ class OnRay(Split):
                 return share
         return None
 
-    def _answer(self, ready: Any, process: _Process, share: Share) -> pa.Table | None:
+    def _answer(self, ready: Any, process: Process, share: Share) -> pa.Table | None:
         """The answer; None where the process ended before it gave one. Raises the error that it found instead."""
         try:
             answer = self._ray.get(ready)
@@ -179,42 +189,75 @@ class OnRay(Split):
             raise answer
         return answer
 
-    def _forget(self, process: _Process, share: Share, why: str) -> None:
+    def _forget(self, process: Process, share: Share, why: str) -> None:
         """A process ended while it answered for a share: start another, unless the share failed too often."""
         failed = self._failed.setdefault(share, [])
         failed.append(process.node)
-        self._processes.remove(process)
+        self.processes.remove(process)
         self._where = {each: where for each, where in self._where.items() if where != process}
         self._ray.kill(process.holder)
         if len(failed) >= ATTEMPTS:
             raise LostShareError(Lost(share, why))
         self._progress(f"{share.name} is tried again: its process ended")
-        self._processes += self._start(1)
+        self._restart()
 
-    def _start(self, count: int) -> list[_Process]:
-        """Start processes, spread over the nodes. Raises RlscopeError where they cannot compute the same answers."""
-        ray, holders = self._ray, list[Any]()
-        kind = ray.remote(ShareHolder).options(scheduling_strategy="SPREAD", max_restarts=0)
-        for _ in range(count):
-            holders.append(kind.remote(self._stored))
-        nodes = [holder.__ray_call__.remote(_node_of_process) for holder in holders]
+    def _start(self, count: int) -> None:
+        """Start processes. Raises RlscopeError where one does not, or where it cannot compute the same answers."""
+        kind = self._ray.remote(ShareHolder)
+        holders = [
+            kind.options(scheduling_strategy=strategy, max_restarts=0).remote(self._stored)
+            for strategy in self._strategies(count)
+        ]
+        self.processes += [self._greeted(holder) for holder in holders]
+
+    def _restart(self) -> None:
+        """Start a process in the place of one that ended. Raises RlscopeError where none is left and none starts."""
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                self._start(1)
+                return
+            except RlscopeError:
+                # Ray may take a node for alive that ended with the process.
+                if attempt == ATTEMPTS and not self.processes:
+                    raise
+
+    def _greeted(self, holder: Any) -> Process:
+        exceptions = self._ray.exceptions
         try:
-            found = ray.get([holder.about.remote() for holder in holders], timeout=_STARTS_WITHIN_S)
-            started = [_Process(*each) for each in zip(holders, ray.get(nodes), strict=True)]
-        except ray.exceptions.GetTimeoutError as error:
-            raise _refused(f"no process started within {_STARTS_WITHIN_S} s", "a CPU for each process") from error
-        except (ray.exceptions.RayError, ImportError) as error:
+            calls = [holder.about.remote(), holder.sees_run.remote(), holder.__ray_call__.remote(_node_of_process)]
+            theirs, sees_run, node = self._ray.get(calls, timeout=_STARTS_WITHIN_S)
+        except exceptions.GetTimeoutError as error:
+            raise _refused(f"no process that starts within {_STARTS_WITHIN_S} s", "a CPU for each process") from error
+        except exceptions.RayError as error:
             why = " ".join(str(error).split())[-_WHY_CHARACTERS:]
             raise _refused(f"a node on which rlscope does not start ({why})", "rlscope on every node") from error
-        for process, theirs in zip(started, found, strict=True):
-            if theirs != versions():
-                raise _refused(f"{_listed(theirs)} on node {process.node}", _listed(versions()))
-        return started
+        if theirs != versions():
+            raise _refused(f"{_listed(theirs)} on node {node}", _listed(versions()))
+        if not sees_run:
+            raise RlscopeError.of(
+                "--ray",
+                found=f"no such run folder on node {node}",
+                expected="a run folder that every node can read under the same path",
+                next_step="Copy the run to a shared file system, or leave --ray out.",
+            )
+        return Process(holder, node)
+
+    def _strategies(self, count: int) -> Iterator[Any]:
+        """Where to start processes: on nodes where none has ended, if there are any; there, on the emptiest."""
+        strategies = self._ray.util.scheduling_strategies
+        free = {node["NodeID"]: node["Resources"].get("CPU", 0.0) for node in self._ray.nodes() if node["Alive"]}
+        ended = {node for nodes in self._failed.values() for node in nodes}
+        for process in self.processes:
+            if process.node in free:
+                free[process.node] -= 1
+        for _ in range(count):
+            node = max(sorted(free), key=lambda each: (each not in ended, free[each]))
+            free[node] -= 1
+            yield strategies.NodeAffinitySchedulingStrategy(node, soft=True)
 
 
 def _node_of_process(_holder: ShareHolder) -> str:
-    ray = importlib.import_module("ray")
-    return str(ray.get_runtime_context().get_node_id())
+    return str(_import_ray().get_runtime_context().get_node_id())
 
 
 def _refused(found: str, expected: str) -> RlscopeError:
@@ -262,7 +305,9 @@ def on_ray(address: str | None, progress: Progress) -> Divide | None:
 
 def _import_ray() -> Any:
     try:
-        return importlib.import_module("ray")
+        import ray  # pyright: ignore[reportMissingImports]
+
+        return ray  # pyright: ignore[reportUnknownVariableType]
     except ImportError as error:
         raise RlscopeError.of(
             "--ray", found="no ray", expected="Ray installed", next_step="pip install 'rlscope[ray]'"
@@ -276,8 +321,9 @@ def _connected(ray: Any, address: str) -> Generator[None]:
         yield
         return
     try:
+        _check_reachable(address)
         ray.init(address, log_to_driver=False, logging_level="error")
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         why = " ".join(str(error).split())[:_WHY_CHARACTERS]
         raise RlscopeError.of(
             f"--ray {address}",
@@ -289,3 +335,10 @@ def _connected(ray: Any, address: str) -> Generator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError for a host and port that nothing answers at: Ray would try for minutes."""
+    found = _HOST_AND_PORT.fullmatch(address)
+    if found is not None:
+        socket.create_connection((found["host"], int(found["port"])), _ANSWERS_WITHIN_S).close()

@@ -7,7 +7,7 @@ share names. Nothing is opened here but a table of the answers.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from duckdb import DuckDBPyConnection
 
 from rlscope import format as fmt
 from rlscope.errors import UnreadableDataError
+from rlscope.trace.completeness import Completeness, RowGap
 from rlscope.trace.files import StoredFile, TableFiles, is_integer
 from rlscope.trace.questions import SAMPLE, WORKER, Question
 from rlscope.trace.usual_times import worker_of
@@ -171,6 +172,23 @@ def rows_left(lost: Sequence[Lost], table: str) -> str | None:
         each.share.condition(table) or "true" for each in lost if each.share.partition == WORKER or table in BUCKETED
     ]
     return " AND ".join(f"NOT ({condition})" for condition in conditions) or None
+
+
+def without_lost(found: Completeness, lost: Sequence[Lost], left_out: Mapping[str, int]) -> Completeness:
+    """What was found of a run, with the rows of lost shares as missing; left_out: their number by table."""
+    gaps = tuple(
+        RowGap(
+            kind="missing",
+            table=table,
+            worker_id=_some([worker_id for each in lost for worker_id in each.share.workers]) or "every worker",
+            rows=rows,
+            gpu_s=sum(each.share.gpu_ns for each in lost) / 1e9 or None,
+            detail=f"{rows:,} rows are left out, of {', '.join(each.share.name for each in lost)}",
+        )
+        for table, rows in left_out.items()
+        if rows
+    )
+    return replace(found, state="incomplete", gaps=(*found.gaps, *gaps), is_verified=False) if gaps else found
 
 
 def merge_answers(connection: DuckDBPyConnection, question: Question, answers: Iterable[pa.Table]) -> None:

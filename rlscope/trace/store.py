@@ -39,7 +39,7 @@ from rlscope.trace.imported import Imported
 from rlscope.trace.locked import LockedConnection
 from rlscope.trace.questions import SAMPLE, find_question, macros_sql
 from rlscope.trace.row_checks import check_rows
-from rlscope.trace.shares import BUCKETED, Lost, Share, Split, merge_answers, rows_left
+from rlscope.trace.shares import BUCKETED, Lost, Share, Split, merge_answers, rows_left, without_lost
 from rlscope.trace.usual_times import Window, usual_creation, usual_window, with_usual_times
 
 EXTENTS: Final = "worker_extents"
@@ -172,7 +172,7 @@ def open_run(
                     skipped_files=skipped,
                     gaps=(*given.gaps, *chain(*rows.gaps.values()), *(each.gap for each in lost)),
                     settings=given.manifest.config,
-                    completeness=given.completeness,
+                    completeness=without_lost(given.completeness, lost, rows.lost),
                     imported=given.manifest.imported,
                     clocks=found.clocks,
                     split=split,
@@ -328,6 +328,8 @@ class _Rows(NamedTuple):
     gaps: dict[str, tuple[str, ...]]
     kept: tuple[str, ...]
     """Tables that are no views: small ones, and those out of which was taken what was stored twice."""
+    lost: dict[str, int]
+    """Rows of lost shares."""
     distinct: frozenset[str] = frozenset()
     """The latter."""
 
@@ -343,7 +345,7 @@ def _create_tables(
     share: Share | None = None,
 ) -> _Rows:
     """Every table by its name, without rows that cannot be or are lost; of a share, with its rows alone."""
-    result = _Rows({}, {}, ())
+    result = _Rows({}, {}, (), {})
     for table, files in tables.items():
         empty = connection.from_arrow(pa.Table.from_batches([], arrow_schema(table)))
         result.counts[table], result.gaps[table] = files.rows, ()
@@ -369,7 +371,8 @@ def _create_tables(
             raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
         result.counts[table] -= checked.left_out
         if rows_left(lost, table) is not None:
-            result.counts[table] = len(checked.rows)
+            result.lost[table] = result.counts[table] - len(checked.rows)
+            result.counts[table] -= result.lost[table]
         result.gaps[table] = checked.gaps
     return result
 

@@ -23,7 +23,7 @@ from rlscope.analysis.run_facts import gather_facts, measure_throughput, steady_
 from rlscope.analysis.staleness import summarise_staleness
 from rlscope.diagnose import find_all
 from rlscope.diagnose.evidence import Evidence
-from rlscope.errors import UnreadableDataError
+from rlscope.errors import UnreadableDataError, VanishedFileError
 from rlscope.trace.query import Grid, ask, make_grid
 from rlscope.trace.shares import Lost, LostShareError
 from rlscope.trace.store import Divide, OpenRun, open_run
@@ -219,10 +219,11 @@ def _read(
 ) -> _Read:
     """What is made of the open run. A file that turns out to be damaged is left out: every file is then read first.
 
-    So is a share that could not be answered.
+    So is a share that could not be answered. Raises VanishedFileError where files of a run in progress are merged
+    each time that they are read.
     """
     lost: tuple[Lost, ...] = ()
-    read_all = False
+    read_all = listed_again = False
     while True:
         try:
             with open_run(Path(folder), read_all=read_all, divide=divide, lost=lost) as run:
@@ -232,6 +233,11 @@ def _read(
                 raise
             lost = (*lost, error.lost)
             progress(f"{error.lost.share.name} failed: the run is analysed without it")
+        except VanishedFileError:
+            if listed_again:
+                raise
+            listed_again = True
+            progress("a file was merged into another while it was read: listing them again")
         except UnreadableDataError:
             if read_all:
                 raise

@@ -28,6 +28,9 @@ from rlscope.cli.app import (
     progress_on,
 )
 
+INCOMPLETE = 3
+"""The exit code of an analysis that was to be of every row, and is not; as of `check`."""
+
 
 class CardFormat(StrEnum):
     """How the analysis is printed."""
@@ -60,6 +63,13 @@ Quiet = Annotated[
 Card = Annotated[
     CardFormat, typer.Option("--format", help="What to print: the summary, Markdown for a pull request, or JSON.")
 ]
+Complete = Annotated[
+    bool,
+    typer.Option(
+        "--require-complete",
+        help="Exit with 3 unless every row that the workers wrote was read; also where that is not known.",
+    ),
+]
 Cap = Annotated[
     int | None,
     typer.Option(
@@ -90,6 +100,7 @@ def analyze(
     ray: Ray = None,
     no_page: NoPage = False,
     quiet: Quiet = False,
+    require_complete: Complete = False,
 ) -> None:
     """Print where the GPU time went and what to change; write the HTML report.
 
@@ -114,6 +125,11 @@ def analyze(
         with progress_on(notes, "drawing the page"):
             page = analysis.to_html(output or analysis.page_path)
         note_written(notes, page)
+    state = analysis.data_quality.completeness.state
+    if require_complete and state != "complete":
+        why = "rows are missing" if state == "incomplete" else "nothing says how many rows there are"
+        Console(stderr=True).print(f"--require-complete: {why}")
+        raise typer.Exit(INCOMPLETE)
 
 
 def _refuse_contradictions(

@@ -28,6 +28,8 @@ _GLOBS: Final = frozenset("*?[]{}")
 _HALF_A_PAIR: Final = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 LARGEST_JSON_BYTES: Final = 4 * 10**6
 """Of run.json or a worker file: the settings of a run are a few kilobytes."""
+_LISTINGS: Final = 3
+"""How often a table is listed while its files vanish."""
 _MANY_FILES: Final = 20_000
 _CPU_S_PER_FILE: Final = 0.0026
 """Measured with 5,860 files of 2 s each: what an analysis costs more than with the same rows in 40 files."""
@@ -286,18 +288,31 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
 
     Files that were merged into another one are left out. Damage inside a page does not show in the footer.
     """
-    stored: list[StoredFile] = []
-    skipped: list[SkippedFile] = []
-    for path in _parquet_files(folder / table):
-        footer = irregularity(path, folder) or read_footer(path, table)
-        if isinstance(footer, str):
-            skipped.append(SkippedFile(_name(folder, path), footer))
-            continue
-        stored += _stored(path, footer)
+    stored, skipped = list[StoredFile](), list[SkippedFile]()
+    for _ in range(_LISTINGS):
+        stored, skipped, has_vanished = _listed(folder, table)
+        # What was merged since the folder was listed is in another file by now.
+        if not has_vanished:
+            break
     left_out = superfluous(stored)
     remaining = [file for file in stored if file.path not in left_out]
     merged = _merged_elsewhere([file for file in remaining if file.segment is None])
     return table_of(tuple(sorted((file for file in remaining if file.path not in merged), key=_in_order))), skipped
+
+
+def _listed(folder: Path, table: str) -> tuple[list[StoredFile], list[SkippedFile], bool]:
+    """The files of a table as they are now, those that cannot be read, and whether some vanished meanwhile."""
+    stored: list[StoredFile] = []
+    skipped: list[SkippedFile] = []
+    has_vanished = False
+    for path in _parquet_files(folder / table):
+        footer = irregularity(path, folder) or read_footer(path, table)
+        if isinstance(footer, str):
+            skipped.append(SkippedFile(_name(folder, path), footer))
+            has_vanished = has_vanished or not os.path.lexists(path)
+            continue
+        stored += _stored(path, footer)
+    return stored, skipped, has_vanished
 
 
 def stored_file(path: Path) -> list[StoredFile]:

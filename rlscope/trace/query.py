@@ -163,7 +163,7 @@ def _named_errors(folder: Path) -> Generator[None]:
             next_step="Data quality lists times and counts that cannot be; without those it fits.",
         ) from error
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 def ask_in_pages(
@@ -184,7 +184,7 @@ def ask_in_pages(
     except _OUR_BUGS:
         raise
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{run.folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(run.folder, error) from error
 
 
 def _answered(run: OpenRun, question: Question, arguments: Mapping[str, Argument]) -> pl.DataFrame:

@@ -248,11 +248,16 @@ def _read_files(folder: Path, *, may_be_apart: bool = True) -> _Given:
 
 @contextmanager
 def open_rows(
-    folder: Path, manifest: RunManifest, workers: Sequence[Mapping[str, object]], rows: Mapping[str, pa.Table]
+    folder: Path,
+    manifest: RunManifest,
+    workers: Sequence[Mapping[str, object]],
+    rows: Mapping[str, pa.Table],
+    found: Found | None = None,
 ) -> Generator[OpenRun]:
     """Open rows that are held in memory as if they were the whole run; a table that is not given is empty.
 
-    workers are the documents of their files, rows in the contract's schema. Nothing of the folder is read.
+    workers are the documents of their files, rows in the contract's schema. found: clocks by which the rows are
+    corrected, while the workers are right already. Nothing of the folder is read.
     """
     documents = [dict(worker) for worker in workers]
     config, _ = read_config(manifest.config)
@@ -261,9 +266,10 @@ def open_rows(
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(_workers_table(documents)).create_view("workers")
+        kept = () if found is None else correct_tables(connection, documents, found, (), workers_too=False)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
-        with closing(LockedConnection(connection, {}, (EXTENTS,), macros_sql)) as locked:
+        with closing(LockedConnection(connection, {}, (EXTENTS, *kept), macros_sql)) as locked:
             yield OpenRun(
                 folder=folder,
                 run_id=manifest.run_id,
@@ -301,7 +307,7 @@ def _connected(folder: Path, stored_bytes: int) -> Generator[tuple[DuckDBPyConne
 
 
 def _stored_bytes(tables: Mapping[str, TableFiles]) -> int:
-    return sum(path.stat().st_size for files in tables.values() for path in files.paths)
+    return sum({file.path: file.footer.bytes for files in tables.values() for file in files.files}.values())
 
 
 def _connect(scratch: Path, folder: Path, spill_bytes: int) -> DuckDBPyConnection:
@@ -368,7 +374,7 @@ def _create_tables(
             else:
                 checked.rows.create_view(table)
         except duckdb.Error as error:
-            raise UnreadableDataError(f"{folder}: a file of {table} cannot be read: {error}") from error
+            raise UnreadableDataError.while_reading(folder, error) from error
         result.counts[table] -= checked.left_out
         if rows_left(lost, table) is not None:
             result.lost[table] = result.counts[table] - len(checked.rows)
@@ -413,7 +419,7 @@ def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[M
     try:
         return estimate_run_clocks(connection, workers)
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 def _correct_clocks(
@@ -427,7 +433,7 @@ def _correct_clocks(
     try:
         return correct_tables(connection, workers, found, kept)
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
 
 
 def _is_kept(rows: DuckDBPyRelation, table: str, files: TableFiles) -> bool:
@@ -482,7 +488,7 @@ def _create_macros(connection: DuckDBPyConnection, folder: Path, split: Split | 
         else:
             merge_answers(connection, question, split.answers(question, {}))
     except duckdb.Error as error:
-        raise UnreadableDataError(f"{folder}: a file broke while it was read: {error}") from error
+        raise UnreadableDataError.while_reading(folder, error) from error
     connection.execute(macros_sql())
 
 

@@ -156,8 +156,12 @@ class LiveFiles:
 
     def _listed(self, table: str, now_ns: int) -> list[NewFile]:
         try:
-            names = [entry.name for entry in os.scandir(self._folder / table) if entry.name.endswith(".parquet")]
+            with os.scandir(self._folder / table) as entries:
+                names = [entry.name for entry in entries if entry.name.endswith(".parquet")]
         except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._say_once(f"{table}: cannot be listed: {error.strerror}")
             return []
         found: list[NewFile] = []
         numbered = [(FileNumbers.of(name.removesuffix(".parquet")), name) for name in names]
@@ -170,6 +174,10 @@ class LiveFiles:
             if not self._of(numbers.worker_id, table).holds(numbers.first, numbers.last):
                 found += self._opened(self._folder / table / name, table, numbers, now_ns)
         return found
+
+    def _say_once(self, problem: str) -> None:
+        if problem not in self.skipped:
+            self.skipped.append(problem)
 
     def _compacted(self, path: Path, table: str, now_ns: int) -> list[NewFile]:
         """What is new in a compacted file, marked as seen; nothing if it is not readable (yet)."""

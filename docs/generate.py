@@ -22,6 +22,7 @@ from rlscope.reports.documents import Document
 from rlscope.reports.documents.analysis import AnalysisDocument
 from rlscope.reports.documents.check import CheckDocument
 from rlscope.reports.documents.comparison import CompareDocument
+from rlscope.reports.documents.data_quality import DoctorDocument
 from rlscope.reports.documents.history import ListDocument
 from rlscope.reports.documents.plan import PlanDocument
 from rlscope.reports.documents.what_if import WhatIfDocument
@@ -38,6 +39,7 @@ DOCUMENTS: Final[Mapping[str, type[Document]]] = {
     "check": CheckDocument,
     "compare": CompareDocument,
     "list": ListDocument,
+    "doctor": DoctorDocument,
 }
 """What the commands print as JSON, by the names of the schemas."""
 

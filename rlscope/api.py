@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         Throughput,
         Verdict,
     )
+    from rlscope.answers import Pieces
     from rlscope.exports.perfetto import Part, PerfettoExport
     from rlscope.exports.trackers import Tracker
     from rlscope.importers.join import RunFolder
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from rlscope.model.forecast.recommend import Recommendation
     from rlscope.model.forecast.result import ModelResult, NoModelResult
     from rlscope.reports.page.html import Charts
-    from rlscope.reports.text.doctor import Piece
     from rlscope.trace.compaction import Compaction
     from rlscope.trace.query import Argument
 
@@ -439,20 +439,19 @@ def check(
     return CheckReport(pipeline.check(folder.path, chosen, severity, divide))
 
 
-def doctor(
-    path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None
-) -> "tuple[Piece, ...]":
+def doctor(path: Folder, progress: Progress | None = None, options: "ImportOptions | None" = None) -> "Pieces":
     """What is there of a run, what each missing piece would add, and what exactly brings it; see `rlscope doctor`.
 
     progress and options are those of `analyze`. Raises RunFolderError for a folder that is not a run, ImportFileError.
     """
     from rlscope.analysis.checkup import examine
+    from rlscope.answers import Pieces
     from rlscope.reports.text.doctor import pieces
     from rlscope.trace.store import open_run
 
     folder = _folder(path, options, progress)
     with open_run(folder.path) as run:
-        return tuple(pieces(examine(run)))
+        return Pieces(pieces(examine(run)))
 
 
 def compare(baseline: "Folder | Analysis", *runs: "Folder | Analysis", progress: Progress | None = None) -> Comparison:

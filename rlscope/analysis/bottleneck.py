@@ -222,7 +222,12 @@ def _unrecorded_gpu_s(inside: pl.DataFrame, side: _Side) -> float:
 def _unrecorded_reason(inside: pl.DataFrame, side: _Side) -> str:
     gpu_s, side_gpu_s = _unrecorded_gpu_s(inside, side), _side_gpu_s(inside, side)
     share = f"{gpu_s / side_gpu_s:.0%} of the {side}' GPU time"
-    return f"{share} ({gpu_s:.3g} of {side_gpu_s:.3g} GPU-seconds) is in no recorded state"
+    return f"{share} ({_whole(gpu_s)} of {_whole(side_gpu_s)} GPU-seconds) is in no recorded state"
+
+
+def _whole(gpu_s: float) -> str:
+    """Three digits, and no power of ten where there are more."""
+    return f"{gpu_s:,.0f}" if gpu_s >= 100 else f"{gpu_s:.3g}"
 
 
 def _unknown_reason(run: Recorded, inside: pl.DataFrame) -> str | None:

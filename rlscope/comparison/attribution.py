@@ -339,7 +339,7 @@ def _measured_causes(before: ComparedRun, after: ComparedRun, lengths: _Lengths)
     training = _training_speed(before, after)
     if training is not None:
         causes.append(_Asked("measured", "training_speed", "1", f"{training:.3g}", Change(trainer_speed=training)))
-    engines = _engine_speed(before, after)
+    engines = engine_speed(before, after)
     if engines is not None:
         causes.append(_Asked("measured", "engine_speed", "1", f"{engines:.3g}", Change(forward_speed=engines)))
     update = _update_time(before, after)
@@ -370,10 +370,11 @@ def _training_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     return 1.0 + speed.change
 
 
-def _engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
+def engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     """How much faster decode passes of one batch size were: the mean over the sizes that both ran, by their passes.
 
-    None without sizes in common, and for less than 5%.
+    Each size is compared at the other run's KV, so that shorter responses make no engine faster. None without sizes in
+    common, and for less than 5%.
     """
     if before.passes is None or after.passes is None:
         return None
@@ -389,9 +390,26 @@ def _engine_speed(before: ComparedRun, after: ComparedRun) -> float | None:
     if both.is_empty():
         return None
     weights = both.select(pl.min_horizontal("passes", "passes_after")).to_series().to_numpy().astype(float)
-    ratios = (both["seconds"] / both["passes"] / (both["seconds_after"] / both["passes_after"])).to_numpy()
+    pass_s, pass_after_s = (both[f"seconds{side}"] / both[f"passes{side}"] for side in ("", "_after"))
+    # No pass gets shorter by more than all of its KV, whatever the model makes of the slope.
+    at_kv_s = (pass_s + both["running"] * _kv_s_per_request(before, after)).clip(lower_bound=0.5 * pass_s)
+    ratios = (at_kv_s / pass_after_s).to_numpy()
     speed = math.exp(float((weights * [math.log(each) for each in ratios]).sum() / weights.sum()))
     return speed if abs(speed - 1.0) >= _SPEED_RATIO else None
+
+
+def _kv_s_per_request(before: ComparedRun, after: ComparedRun) -> float:
+    """What a running request adds to a pass of the baseline's engine, in seconds, with as much KV as in the other run.
+
+    A running request has its prompt and E[L^2] / (2 E[L]) tokens of its response, the mean age of a renewal process
+    (Ross, Stochastic Processes, 1996, 3.6). 0 without models.
+    """
+    models = [run.model for run in (before, after) if run.model is not None]
+    if len(models) < 2 or not takes_as_long(before, after):
+        return 0.0
+    loads = [each.calibration.system.workload for each in models]
+    held = [load.prompt_tokens + load.lengths.second_moment / (2.0 * load.lengths.mean_tokens) for load in loads]
+    return (held[1] - held[0]) * models[0].calibration.system.engine.curve.kv_s_per_token
 
 
 def _steps_per_version(before: ComparedRun, after: ComparedRun) -> tuple[int, int] | None:

@@ -1,19 +1,21 @@
 """What changed is named, its share of the gain is the model's, and a promise is compared with what came."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 import rlscope
 from benchmarks.token_simulator import Layout, World, simulate_world
 from benchmarks.token_simulator.cases import PLAIN
-from rlscope.comparison.attribution import Promise, SettingChange, merged, setting_changes
+from rlscope.comparison.attribution import Promise, SettingChange, engine_speed, merged, setting_changes
 from rlscope.comparison.facts import ComparedRun, RunLayout, flattened, halves, run_of
 from rlscope.comparison.lengths import CapChange, length_credit, length_factor
 from rlscope.comparison.runs import Pair, compare_runs
 from rlscope.comparison.statistics import Difference, Interval
+from rlscope.model.arrays import Reals
 from rlscope.model.forecast.change import Change
 from rlscope.model.forecast.layouts import Spread
 from rlscope.model.lengths import LengthLaw
@@ -138,6 +140,43 @@ def test_a_higher_cap_is_promised_nothing_where_responses_ran_into_the_old_one(
 ) -> None:
     assert compare_runs(capped[150], [capped[600]]).pairs[0].attribution.promise is None
     assert compare_runs(capped[600], [capped[150]]).pairs[0].attribution.promise is not None
+
+
+def test_passes_that_are_shorter_for_their_shorter_responses_make_no_faster_engine(
+    capped: dict[int, ComparedRun],
+) -> None:
+    """Every pass takes 10 ms and 0.1 ms for each 10 tokens of KV: the same engine, with other lengths."""
+
+    def with_kv(run: ComparedRun, base_s: float = 0.010) -> ComparedRun:
+        assert run.model is not None and run.passes is not None
+        system = run.model.calibration.system
+        held = system.workload.prompt_tokens + system.workload.lengths.second_moment / (
+            2 * system.workload.lengths.mean_tokens
+        )
+        curve = HeldCurve(1e-5, base_s)
+        engine = replace(system.engine, curve=curve)
+        calibration = replace(run.model.calibration, system=replace(system, engine=engine))
+        passes = run.passes.with_columns(
+            pass_mean_s=base_s + pl.col("running") * held * 1e-5, between_mean_s=pl.lit(0.0)
+        )
+        return replace(run, passes=passes, model=replace(run.model, calibration=calibration))
+
+    long, short = with_kv(capped[600]), with_kv(capped[150])
+    assert engine_speed(long, replace(short, model=None)) is not None  # Unknown lengths: the passes are shorter.
+    assert engine_speed(long, short) is None and engine_speed(short, long) is None
+    slower = engine_speed(long, with_kv(capped[150], 0.030))
+    assert slower is not None and slower < 0.9
+
+
+@dataclass(frozen=True)
+class HeldCurve:
+    """Decode passes of a known length."""
+
+    kv_s_per_token: float
+    base_s: float
+
+    def pass_s(self, running: Reals | float) -> Reals:
+        return np.full(np.shape(running), self.base_s)
 
 
 def test_lengths_that_moved_against_the_cap_have_a_cause_of_their_own(capped: dict[int, ComparedRun]) -> None:

@@ -18,7 +18,7 @@ MODULES = [*ANALYSIS, *CAPTURE]
 LAYERS = (
     {"errors", "format", "input_file", "text_out"},
     {"trace", "model"},
-    {"analysis", "importers"},
+    {"analysis", "importers", "cluster"},
     {"diagnose", "planning"},
     {"alerts"},
     {"pipeline", "comparison"},
@@ -39,6 +39,7 @@ CONFINED = {
     "google": {"exports"},
     "wandb": {"exports"},
     "mlflow": {"exports"},
+    "ray": {"cluster.py"},
     "tensorboardX": {"exports"},
 }
 
@@ -122,6 +123,14 @@ def test_who_checks_watches_or_asks_waits_for_no_model() -> None:
     program = f"import sys, {', '.join(modules)}; print(*(name.split('.')[0] for name in sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "duckdb" in loaded and not {"scipy", "altair", "jinja2"} & set(loaded)
+
+
+def test_an_analysis_loads_neither_pandas_nor_optimisers() -> None:
+    trace = ROOT / "sample_traces" / "synchronous"
+    program = f"import sys; from rlscope.pipeline import analyze; analyze({str(trace)!r}); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert {"polars", "scipy.special"} <= set(loaded)
+    assert not {"pandas", "scipy.optimize", "altair", "jinja2"} & set(loaded)
 
 
 def code_lines(text: str) -> set[int]:

@@ -163,7 +163,13 @@ def measure_losses(
         ("weight_updates", _gpu_s(inside, updating), both_gpu_s),
         ("environment", _gpu_s(inside, reason == "environment"), both_gpu_s),
     )
-    losses = [Loss(cause, gpu_s, gpu_s / side_gpu_s if side_gpu_s else 0.0) for cause, gpu_s, side_gpu_s in found]
+    losses = [
+        Loss(
+            *(cause, gpu_s, gpu_s / side_gpu_s if side_gpu_s else 0.0),
+            dropped_gpu_s=min(dropped_gpu_s, gpu_s) if cause == "trainers" else None,
+        )
+        for cause, gpu_s, side_gpu_s in found
+    ]
     return tuple(sorted(losses, key=lambda loss: -loss.gpu_s))
 
 

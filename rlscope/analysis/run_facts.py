@@ -117,7 +117,7 @@ def window_reason(window: SteadyWindow | None, numbers: pl.Series) -> str:
     steps = len(numbers)
     if window is not None:
         count = int(numbers.is_between(window.first_step, window.last_step).sum())
-        return f"the last {count} of {steps} steps in a row over which the step period keeps one level"
+        return f"the latest stretch with a stable step time: {count} of {steps} steps"
     if steps > LEAST_STEPS_TO_SETTLE:
         return f"the step period keeps no level for {LEAST_STEPS_TO_SETTLE} of the {steps} steps"
     return f"{steps} steps are too few: a level needs {LEAST_STEPS_TO_SETTLE} step periods to tell it from noise"

@@ -71,6 +71,9 @@ def sentence(finding: Finding) -> str:
     """The evidence as a sentence; as a list if part of it is missing or the rule is unknown."""
     rule = _RULES.get(finding.rule)
     written = {name: _write(name, value) for name, value in finding.evidence.items() if value is not None}
+    if rule is not None and rule.counts:
+        found = [said.format(written[name]) for name, said in rule.counts.items() if finding.evidence.get(name)]
+        return " ".join(found)
     for pattern in rule.sentences if rule else ():
         try:
             return pattern.format_map(written)
@@ -101,7 +104,7 @@ def remedy(finding: Finding, ranked: "Sequence[Action]", framework: object = Non
         return own
     place = "The first action" if against[0] == 1 else f"Action {fmt.count(against[0])}"
     words = _lower(actions.imperative(ranked[against[0] - 1]))
-    return f"{place} is against this: {words}. {rule.besides}".rstrip()
+    return f"{place} addresses this: {words}. {rule.besides}".rstrip()
 
 
 def _settings_sentence(rule: FindingRule, framework: object) -> str:

@@ -46,7 +46,7 @@ _KNOBS: Final[Mapping[str, _Knobs]] = {
         None,
     ),
     "nemo-rl": _Knobs(None, "grpo.async_grpo.max_trajectory_age_steps", None),
-    "openrlhf": _Knobs(None, "--train.async_queue_size", None),
+    "openrlhf": _Knobs(None, "--train.async_queue_size", "--vllm.num_engines"),
     "open-instruct": _Knobs(None, "--async_steps", "--vllm_num_engines"),
     "areal": _Knobs(None, "rollout.max_head_offpolicyness and rollout.max_concurrent_rollouts", None),
     "roll": _Knobs(None, "async_generation_ratio", None),

@@ -111,7 +111,14 @@ class SkippedFile:
 def read_manifest(folder: Path) -> RunManifest:
     """Read run.json. Raises RunFolderError for what is no run, or a format that this version does not know."""
     path = folder / RUN_FILE
-    if not folder.is_dir():
+    if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.X_OK):
+        raise RunFolderError.of(
+            folder,
+            found="a folder that may not be read",
+            expected="a run that this user may read",
+            next_step="Ask for the permission to list it and to read its files, or copy it as who has it.",
+        )
+    if not os.path.isdir(folder):
         raise RunFolderError.of(
             folder,
             found="a file" if folder.exists() else "nothing",
@@ -220,7 +227,11 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
     """
     documents: list[dict[str, object]] = []
     skipped: list[SkippedFile] = []
-    for name, state in sorted(_json_files(folder / "workers")):
+    try:
+        states = sorted(_json_files(folder / "workers"))
+    except OSError as error:
+        return [], [SkippedFile("workers", _unlisted(error))]
+    for name, state in states:
         before = None if known is None else known.get(name)
         found = before if before is not None and before.state == state else _read_worker(Path(name), state)
         if known is not None:
@@ -233,14 +244,13 @@ def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[
 
 
 def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(".json"):
-                    facts = entry.stat(follow_symlinks=not entry.is_symlink() or Path(entry.path).exists())
-                    yield entry.path, (facts.st_mtime_ns, facts.st_size, facts.st_ino)
-    except OSError:
+    if not folder.is_dir():
         return
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith(".json"):
+                facts = entry.stat(follow_symlinks=not entry.is_symlink() or os.path.exists(entry.path))
+                yield entry.path, (facts.st_mtime_ns, facts.st_size, facts.st_ino)
 
 
 def _read_worker(path: Path, state: tuple[int, int, int]) -> _ReadWorker:
@@ -305,7 +315,11 @@ def _listed(folder: Path, table: str) -> tuple[list[StoredFile], list[SkippedFil
     stored: list[StoredFile] = []
     skipped: list[SkippedFile] = []
     has_vanished = False
-    for path in _parquet_files(folder / table):
+    try:
+        paths = _parquet_files(folder / table)
+    except OSError as error:
+        return [], [SkippedFile(table, _unlisted(error))], False
+    for path in paths:
         footer = irregularity(path, folder) or read_footer(path, table)
         if isinstance(footer, str):
             skipped.append(SkippedFile(_name(folder, path), footer))
@@ -408,10 +422,15 @@ def small_run_note(folder: Path) -> str | None:
     )
 
 
-def _parquet_files(folder: Path) -> Iterator[Path]:
+def _parquet_files(folder: Path) -> list[Path]:
+    """The Parquet files of a table by worker and number. Raises OSError for a folder that cannot be listed."""
     if not folder.is_dir():
-        return iter(())
-    return iter(sorted((path for path in folder.iterdir() if path.suffix == ".parquet"), key=_worker_and_numbers))
+        return []
+    return sorted((path for path in folder.iterdir() if path.suffix == ".parquet"), key=_worker_and_numbers)
+
+
+def _unlisted(error: OSError) -> str:
+    return f"a folder that cannot be listed ({error.strerror})"
 
 
 def _worker_and_numbers(path: Path) -> tuple[str, int, int, str]:

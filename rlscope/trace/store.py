@@ -266,7 +266,7 @@ def open_rows(
             held = rows.get(table, pa.Table.from_batches([], arrow_schema(table)))
             connection.from_arrow(held).create_view(table)
         connection.from_arrow(_workers_table(documents)).create_view("workers")
-        kept = () if found is None else correct_tables(connection, documents, found, (), workers_too=False)
+        kept = () if found is None else _correct_clocks(connection, folder, documents, found, (), workers_too=False)
         _create_macros(connection, folder)
         _lock_down(connection, scratch, folder)
         with closing(LockedConnection(connection, {}, (EXTENTS, *kept), macros_sql)) as locked:
@@ -415,6 +415,14 @@ def _created(
     return _created(connection, link, folder, tables, _read_files(folder, may_be_apart=False), lost)
 
 
+def compare_clocks(run: OpenRun, workers: Sequence[Mapping[str, object]]) -> Found:
+    """What the rows of an open run that is not corrected show about the clocks; workers: the documents of their files.
+
+    Raises UnreadableDataError for rows that cannot be compared.
+    """
+    return _estimated(run.connection, run.folder, workers)
+
+
 def _estimated(connection: DuckDBPyConnection, folder: Path, workers: Sequence[Mapping[str, object]]) -> Found:
     try:
         return estimate_run_clocks(connection, workers)
@@ -428,10 +436,12 @@ def _correct_clocks(
     workers: Sequence[Mapping[str, object]],
     found: Found,
     kept: Sequence[str],
+    *,
+    workers_too: bool = True,
 ) -> tuple[str, ...]:
     """Correct the tables; return those that are no views."""
     try:
-        return correct_tables(connection, workers, found, kept)
+        return correct_tables(connection, workers, found, kept, workers_too=workers_too)
     except duckdb.Error as error:
         raise UnreadableDataError.while_reading(folder, error) from error
 

@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rlscope.alerts.config import built_in_rules
+from rlscope.errors import RunFolderError
 from rlscope.pipeline import check
+from rlscope.trace import files
 from rlscope.trace.completeness import Completeness
 from rlscope.trace.query import ask
 from rlscope.trace.store import open_run
@@ -219,3 +221,30 @@ def test_ids_that_were_overwritten_are_missed_by_the_deliveries_where_no_checksu
     rewrite(path, lambda held: held.set_column(0, "sample_id", pa.array(["x"] * held.num_rows)))
     with open_run(folder) as run:
         assert ask(run, "row_faults").rows() == [("deliveries", "name a sample that was not recorded", 2)]
+
+
+def test_folders_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Path) -> Iterator[Path]:
+        if self.name == "samples":
+            raise PermissionError(13, "Permission denied", str(self))
+        return real(self)
+
+    real = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    assert skipped(run) == {"samples": "a folder that cannot be listed (Permission denied)"}
+    assert [(gap.kind, gap.table) for gap in completeness(run).gaps] == [("missing", "samples")]
+
+
+def test_workers_that_may_not_be_listed_are_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(files, "_json_files", refuse)
+    assert skipped(run)["workers"] == "a folder that cannot be listed (Permission denied)"
+    assert completeness(run).state == "unknown"
+
+
+def test_a_run_that_may_not_be_read_is_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(RunFolderError, match="found a folder that may not be read"):
+        completeness(run)

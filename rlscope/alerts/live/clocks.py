@@ -10,10 +10,11 @@ from typing import Final
 
 import numpy as np
 
+from rlscope.errors import UnreadableDataError
 from rlscope.format import duration
-from rlscope.trace.clocks import Found, HostClock, estimate_run_clocks, offsets_ns
+from rlscope.trace.clocks import Found, HostClock, offsets_ns
 from rlscope.trace.files import host_of, is_integer
-from rlscope.trace.store import OpenRun
+from rlscope.trace.store import OpenRun, compare_clocks
 
 _OFTEN_NS: Final = 60_000_000_000
 """Between two comparisons while rows are few."""
@@ -31,6 +32,7 @@ class LiveClocks:
         """What `open_rows` corrects tables by; None before two hosts were compared."""
         self._compared = 0
         self._compared_ns = 0
+        self._why_not: str | None = None
         self._hosts: dict[str, str] = {}
         self._corrected: dict[str, HostClock] = {}
 
@@ -43,7 +45,12 @@ class LiveClocks:
     def compare(self, run: OpenRun, documents: Sequence[Mapping[str, object]], until_ns: int) -> None:
         """Estimate the clocks from rows as they were written; documents: those of the worker files."""
         self._compared, self._compared_ns = self._compared + 1, until_ns
-        found = estimate_run_clocks(run.connection, documents)
+        try:
+            found = compare_clocks(run, documents)
+            self._why_not = None
+        except UnreadableDataError as error:
+            self._why_not = f"clocks cannot be compared: {error}"
+            return
         if self.found is None or not self._agrees(found, until_ns):
             self.found = found
             self._corrected = {each.host: each for each in found.clocks.hosts if each.is_corrected}
@@ -79,7 +86,8 @@ class LiveClocks:
     def notes(self) -> tuple[str, ...]:
         """One sentence for each clock that is off."""
         clocks = () if self.found is None else self.found.clocks.hosts
-        return tuple(_note(each) for each in clocks if each.estimate.is_off)
+        failed = () if self._why_not is None else (self._why_not,)
+        return (*failed, *(_note(each) for each in clocks if each.estimate.is_off))
 
     def _agrees(self, found: Found, at_ns: int) -> bool:
         """Whether a new estimate gives no reason to leave the last one: it is no more exact, or about the same."""

@@ -147,7 +147,7 @@ class LiveFiles:
         while self._lacks(worker, table):
             sequence = self._of(worker_id, table).below
             path = self._folder / table / FileNumbers(worker_id, sequence, sequence).name
-            if not path.exists():
+            if not os.path.exists(path):
                 return found
             found += self._opened(path, table, FileNumbers(worker_id, sequence, sequence), now_ns)
             if sequence == self._of(worker_id, table).below:
@@ -244,7 +244,7 @@ class LiveFiles:
         if not isinstance(found, str):
             self._broken_since_ns.pop(path, None)
             return found
-        if not path.exists():
+        if not os.path.lexists(path):
             return None
         since_ns = self._broken_since_ns.setdefault(path, now_ns)
         if now_ns - since_ns >= self._patience_ns:

@@ -269,7 +269,9 @@ class LiveRun:
             timeline = self._timeline(manifest, workers, ticks, self._filled - shown)
             steps = Steps(self._files.most_rows("train_steps"), self._files.step_end_ns)
             facts = facts_of(manifest.run_id, timeline, workers, steps, now_ns)
-        faulty = (f"skipped {file.path}: {file.why}" for file in self._faulty)
+        faulty = [f"skipped {file.path}: {file.why}" for file in self._faulty]
+        if not workers.documents:
+            faulty.append("workers/: no readable worker file yet, so no GPU-second can be accounted for")
         ended = workers.has_ended(now_ns, self._grace_ns) and (
             workers.end_ns is None or ticks is None or self._evaluated >= ticks.tick_from(workers.end_ns)
         )

@@ -234,3 +234,20 @@ def test_what_is_long_past_is_let_go_and_what_is_new_is_judged_by_itself(tmp_pat
         assert view.evaluated_ns == (hour + 1) * hour_s * S
     # A quarter of an hour is kept: three rows of it.
     assert looks == [([], 3)] * 7 + [([(8 * hour_s, None)], 3)]
+
+
+def test_a_run_without_a_worker_file_is_waited_for_and_says_so(tmp_path: Path) -> None:
+    view = LiveRun(write_run(tmp_path / "run", []), IDLE).poll(S)
+    assert view.problems == ("workers/: no readable worker file yet, so no GPU-second can be accounted for",)
+    assert not view.ended
+
+
+def test_a_table_that_is_a_file_is_named_once_and_the_others_are_followed(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [worker("t0", stop_ns=9 * S, rows={"train_steps": 1})])
+    write_rows(folder, "train_steps", "t0", [train_row("t0", 0, 8 * S)])
+    (folder / "samples").write_text("no folder")
+    live = LiveRun(folder, IDLE)
+    for now_ns in (10 * S, 60 * S):
+        view = live.poll(now_ns)
+    assert view.problems == ("samples: cannot be listed: Not a directory",)
+    assert view.facts is not None and view.facts.steps == 1

@@ -9,6 +9,8 @@ import pytest
 from rlscope.alerts.live.facts import LiveView
 from rlscope.alerts.live.follow import LiveRun
 from rlscope.alerts.types import RuleSet
+from rlscope.errors import UnreadableDataError
+from rlscope.trace.store import OpenRun
 from tests.alerts.live.growing_run import every_rule
 from tests.several_hosts import NS, START_NS, Clock, MadeRun, made_run, off
 
@@ -60,7 +62,19 @@ def test_the_same_rules_fire_whatever_the_clocks_say(tmp_path: Path) -> None:
 
 
 def test_one_host_is_never_compared_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlscope.alerts.live.clocks.estimate_run_clocks", None)
+    monkeypatch.setattr("rlscope.alerts.live.clocks.compare_clocks", None)
     run = made_run(engines=1)
     run.workers = [dict(each) | {"host": "a"} for each in run.workers]
     assert LiveRun(written(tmp_path, run, {}), RULES).poll(END_NS + 40 * NS).problems == ()
+
+
+def test_rows_by_which_clocks_cannot_be_compared_do_not_end_the_watch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(run: OpenRun, workers: object) -> None:
+        raise UnreadableDataError("overflow")
+
+    monkeypatch.setattr("rlscope.alerts.live.clocks.compare_clocks", fail)
+    view = watched(tmp_path / "off", {"be1": off(5.0)})
+    assert "clocks cannot be compared: overflow" in view.problems
+    assert view.facts is not None and view.facts.steps == 40

@@ -125,8 +125,13 @@ def analyze(
         with progress_on(notes, "drawing the page"):
             page = analysis.to_html(output or analysis.page_path)
         note_written(notes, page)
+    if require_complete:
+        _exit_unless_complete(analysis)
+
+
+def _exit_unless_complete(analysis: rlscope.Analysis) -> None:
     state = analysis.data_quality.completeness.state
-    if require_complete and state != "complete":
+    if state != "complete":
         why = "rows are missing" if state == "incomplete" else "nothing says how many rows there are"
         Console(stderr=True).print(f"--require-complete: {why}")
         raise typer.Exit(INCOMPLETE)

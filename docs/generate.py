@@ -135,8 +135,7 @@ def _partition_lines() -> list[str]:
         "\n## Shares of a run\n\n"
         "By worker, each row of a table is in the share of its worker. By sample, each sample and its deliveries are\n"
         "in one share, and the tables of training steps, weight updates and workers are whole in each. Questions of\n"
-        "the driver are answered from the whole run. The merged answer is that of the whole run to the last bit,\n"
-        "sums of decimal numbers excepted, whose last digit may differ between any two analyses.\n\n"
+        "the driver are answered from the whole run. The merged answer is that of the whole run to the last bit.\n\n"
         "| query | partition | merge |\n|---|---|---|\n"
     ]
     for question in questions().values():

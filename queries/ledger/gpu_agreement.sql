@@ -51,9 +51,11 @@ SELECT
     state,
     count(*) AS readings,
     sum(to_ns - from_ns) / 1e9 AS read_s,
-    sum(busy_ratio * (to_ns - from_ns)) / nullif(sum(to_ns - from_ns) FILTER (busy_ratio IS NOT NULL), 0) AS busy_ratio,
-    sum(sm_active_ratio * (to_ns - from_ns)) / nullif(sum(to_ns - from_ns) FILTER (sm_active_ratio IS NOT NULL), 0)
-        AS sm_active_ratio
+    -- in one order, so that the sum has the same last digit on any number of threads
+    sum(busy_ratio * (to_ns - from_ns) ORDER BY to_ns, from_ns, busy_ratio)
+        / nullif(sum(to_ns - from_ns) FILTER (busy_ratio IS NOT NULL), 0) AS busy_ratio,
+    sum(sm_active_ratio * (to_ns - from_ns) ORDER BY to_ns, from_ns, sm_active_ratio)
+        / nullif(sum(to_ns - from_ns) FILTER (sm_active_ratio IS NOT NULL), 0) AS sm_active_ratio
 FROM placed
 GROUP BY worker_id, state
 ORDER BY worker_id, state

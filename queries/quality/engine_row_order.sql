@@ -6,7 +6,7 @@
 -- out  row_ns         DOUBLE   how long the rows last together: more than the run where they overlap
 -- grain: one row
 -- partition: worker
--- merge: sum rows; all rows_disjoint
+-- merge: sum rows, row_ns; all rows_disjoint
 --
 -- This holds in any read order: if neighbours never overlap and every worker's rows are contiguous, no two rows of a
 -- worker overlap.

@@ -242,8 +242,8 @@ def test_rows_are_one_where_their_keys_agree_and_in_the_question_s_order() -> No
 
 @pytest.mark.parametrize(("one", "other", "both"), [(True, True, True), (True, False, False)])
 def test_rows_are_disjoint_where_those_of_every_share_are(one: bool, other: bool, both: bool) -> None:
-    rows = [[{"rows": 2, "rows_disjoint": each}] for each in (one, other)]
-    assert merged("engine_row_order", *rows) == [{"rows": 4, "rows_disjoint": both}]
+    rows = [[{"rows": 2, "rows_disjoint": each, "row_ns": 5.0}] for each in (one, other)]
+    assert merged("engine_row_order", *rows) == [{"rows": 4, "rows_disjoint": both, "row_ns": 10.0}]
 
 
 @pytest.mark.parametrize("name", [name for name, question in questions().items() if question.merge is not None])

@@ -157,7 +157,9 @@ FROM straddling;
 -- Which span or, with with_rows, engine row does each time belong to? Of those that cover it, the one that started last
 -- (the innermost, if spans nest).
 --   heads: from its start to the next start, a piece is innermost; the rest are gaps.
---   gaps: belong to a piece that extends past a later start; these are few and are flattened first.
+--   gaps: belong to a piece that extends past a later start. These are flattened first: each covers a row of intervals
+--   between edges, as at most two aligned blocks of intervals on each level (of 1, 2, 4, ... intervals); an interval
+--   belongs to the last piece that covers a block with it. So rows that all overlap cost n log n, not n squared.
 CREATE MACRO innermost_pieces(origin_ns, cell_ns, with_rows, whose, of_controllers := false) AS TABLE
 WITH pieces AS (
     SELECT worker_id, cell, began_ns, ended_ns, start_ns, end_ns, NULL::BIGINT AS busy_ns, state, reason, layer
@@ -176,27 +178,53 @@ ordered AS MATERIALIZED (
     FROM pieces
 ),
 reaching AS MATERIALIZED (
-    SELECT * EXCLUDE (next_ns, cell_end_ns) FROM ordered WHERE end_ns > next_ns
+    SELECT * EXCLUDE (next_ns, cell_end_ns), row_number() OVER (
+        PARTITION BY worker_id, cell ORDER BY began_ns, ended_ns DESC, layer, state, reason NULLS FIRST
+    ) AS place
+    FROM ordered WHERE end_ns > next_ns
 ),
-edges AS (
-    SELECT worker_id, cell, start_ns AS edge_ns FROM reaching
-    UNION SELECT worker_id, cell, end_ns FROM reaching
+edges AS MATERIALIZED (
+    SELECT worker_id, cell, place, edge_ns,
+        dense_rank() OVER (PARTITION BY worker_id, cell ORDER BY edge_ns) - 1 AS edge
+    FROM (SELECT worker_id, cell, place, unnest([start_ns, end_ns]) AS edge_ns FROM reaching)
 ),
 flat AS (
-    SELECT worker_id, cell, edge_ns AS from_ns,
-        lead(edge_ns) OVER (PARTITION BY worker_id, cell ORDER BY edge_ns) AS to_ns
-    FROM edges
+    SELECT worker_id, cell, edge, edge_ns AS from_ns,
+        lead(edge_ns) OVER (PARTITION BY worker_id, cell ORDER BY edge) AS to_ns,
+        unnest(range(0, 1 + floor(log2(1 + max(edge) OVER (PARTITION BY worker_id, cell)))::BIGINT)) AS level
+    FROM (SELECT DISTINCT worker_id, cell, edge, edge_ns FROM edges)
+),
+levels AS (
+    SELECT worker_id, cell, place, level,
+        (first_edge + (1 << level) - 1) >> level AS first_block, last_edge >> level AS end_block
+    FROM (
+        SELECT worker_id, cell, place, min(edge) AS first_edge, max(edge) AS last_edge,
+            unnest(range(0, 1 + floor(log2(max(edge) - min(edge)))::BIGINT)) AS level
+        FROM edges
+        GROUP BY worker_id, cell, place
+    )
+),
+blocks AS (
+    SELECT worker_id, cell, level, block, max(place) AS place
+    FROM (
+        SELECT worker_id, cell, place, level, unnest([first_block, end_block - 1]) AS block
+        FROM levels
+        WHERE first_block < end_block
+    )
+    GROUP BY worker_id, cell, level, block
+),
+owners AS (
+    SELECT flat.worker_id, flat.cell, from_ns, to_ns, max(place) AS place
+    FROM flat
+    JOIN blocks
+        ON flat.worker_id = blocks.worker_id AND flat.cell = blocks.cell
+        AND flat.level = blocks.level AND flat.edge >> flat.level = blocks.block
+    GROUP BY ALL
 ),
 owned AS (
-    SELECT flat.worker_id, flat.cell, from_ns, to_ns, began_ns, ended_ns, busy_ns, state, reason, layer
-    FROM flat
-    JOIN reaching
-        ON flat.worker_id = reaching.worker_id AND flat.cell = reaching.cell
-        AND reaching.start_ns <= flat.from_ns AND reaching.end_ns >= flat.to_ns
-    QUALIFY row_number() OVER (
-        PARTITION BY flat.worker_id, flat.cell, from_ns
-        ORDER BY began_ns DESC, ended_ns, layer DESC, state DESC, reason DESC
-    ) = 1
+    SELECT worker_id, cell, from_ns, to_ns, began_ns, ended_ns, busy_ns, state, reason, layer
+    FROM owners
+    JOIN reaching USING (worker_id, cell, place)
 ),
 gaps AS (
     SELECT worker_id, cell, end_ns AS from_ns, coalesce(next_ns, cell_end_ns) AS to_ns

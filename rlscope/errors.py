@@ -4,6 +4,7 @@ RlscopeError
 ├── RunFolderError            the folder is not a run, or a run that this version cannot read
 ├── ImportFileError           a file that no importer can read, or that several could
 ├── UnreadableDataError       a file of the run broke while it was being read
+│   └── VanishedFileError     a file was removed meanwhile, as by the recorder that merges its files
 ├── LimitError                a run whose rows need more memory or temporary disk space than they may take
 ├── QueryError                a question that does not exist, an argument it does not take, or SQL that is refused
 ├── RuleError                 a file of rules, its receivers, or a rule of the command line that cannot be used
@@ -22,7 +23,10 @@ DeliveryError becomes a line of the watch. Every other exception is a bug of our
 """
 
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
+
+_NO_FILE: Final = ("No such file or directory", "No files found that match")
+"""How DuckDB names a file that is gone."""
 
 
 class RlscopeError(Exception):
@@ -40,6 +44,22 @@ class RunFolderError(RlscopeError):
 
 class UnreadableDataError(RlscopeError):
     """A file of the run broke while it was being read."""
+
+    @classmethod
+    def while_reading(cls, folder: Path, error: Exception) -> "UnreadableDataError":
+        """What an error of DuckDB means that is about the files of a run."""
+        if not any(said in str(error) for said in _NO_FILE):
+            return cls(f"{folder}: a file broke while it was read: {error}")
+        return VanishedFileError.of(
+            folder,
+            found="a file that was removed while it was read, as the recorder of a run in progress does when it merges",
+            expected="files that stay until all are read",
+            next_step="Call it again, or read a copy: `rlscope compact PATH --out COPY`.",
+        )
+
+
+class VanishedFileError(UnreadableDataError):
+    """A file of the run was removed while it was being read, as by the recorder that merges its files."""
 
 
 class LimitError(RlscopeError):

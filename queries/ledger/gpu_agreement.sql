@@ -11,6 +11,8 @@
 -- out  busy_ratio      DOUBLE   share of that time in which a kernel ran, 0..1; NULL if not read
 -- out  sm_active_ratio DOUBLE   mean share of SMs with a resident warp, 0..1; NULL if not read
 -- grain: one row per worker and state with a reading
+-- partition: worker
+-- merge: concatenate
 --
 -- The driver renews its counters up to a second late: on an H100, readings of the first 0.2 s of a state were those of
 -- the state before.

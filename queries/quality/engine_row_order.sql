@@ -3,7 +3,10 @@
 -- in   engine_steps
 -- out  rows           BIGINT   rows examined
 -- out  rows_disjoint  BOOLEAN  true if no two rows of an engine can overlap; false if some do or it is unknown
+-- out  row_ns         DOUBLE   how long the rows last together: more than the run where they overlap
 -- grain: one row
+-- partition: worker
+-- merge: sum rows; all rows_disjoint
 --
 -- This holds in any read order: if neighbours never overlap and every worker's rows are contiguous, no two rows of a
 -- worker overlap.
@@ -16,5 +19,6 @@ SELECT
     count(*) AS rows,
     count(*) FILTER (worker_id IS DISTINCT FROM previous_worker_id) = count(DISTINCT worker_id)
         AND count(*) FILTER (worker_id = previous_worker_id AND start_ns < previous_end_ns) = 0
-        AND count(*) FILTER (end_ns < start_ns) = 0 AS rows_disjoint
+        AND count(*) FILTER (end_ns < start_ns) = 0 AS rows_disjoint,
+    coalesce(sum(greatest(0, end_ns - start_ns)), 0)::DOUBLE AS row_ns
 FROM neighbours

@@ -9,6 +9,7 @@
 -- out  last_wait_max_s   DOUBLE  its maximum, seconds
 -- out  censored_groups   BIGINT  groups with a sample whose length is only known as a lower bound
 -- grain: one row per non-empty bin
+-- partition: driver
 --
 -- Bins are 0.25 wide, or a multiple of it if there would be too many.
 WITH tailed AS (

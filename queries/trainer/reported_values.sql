@@ -9,6 +9,8 @@
 -- out  max        DOUBLE   maximum
 -- out  last       DOUBLE   the last one
 -- grain: one row per worker and name
+-- partition: worker
+-- merge: concatenate
 SELECT
     worker_id,
     name,

@@ -3,16 +3,22 @@
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import polars as pl
 
 from rlscope import format as fmt
-from rlscope.trace.clocks import Clocks
+from rlscope.model.numerics.clock_steps import MOST_DRIFT_RATIO
+from rlscope.trace.clocks import Clocks, HostClock
 from rlscope.trace.completeness import NOT_KNOWN, Completeness
 from rlscope.trace.files import SkippedFile
 from rlscope.trace.imported import Certainty, Imported
 from rlscope.trace.store import OpenRun
+
+_NEARLY: Final = 0.85
+"""Of the most drift that is looked for: an estimate stays below what it cannot pass."""
+_STEPS_OF_A_DRIFT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,3 +174,18 @@ def _clock_gaps(clocks: Clocks) -> Iterator[str]:
     if clocks.contradiction_ns:
         by = fmt.duration(clocks.contradiction_ns / 1e9)
         yield f"clocks: effects precede their causes on other hosts by up to {by}, whatever the hosts' clocks"
+    for each in clocks.hosts:
+        if _drifts_beyond(each):
+            most = f"{MOST_DRIFT_RATIO * 1e6:.0f} ppm"
+            yield (
+                f"clocks: that of {each.host} seems to drift by more than {most}, the most that is corrected; "
+                "its times may be off by more than stated"
+            )
+
+
+def _drifts_beyond(clock: HostClock) -> bool:
+    """Whether a drift is about the most that is looked for, or three steps or more all go one way."""
+    stretches = clock.estimate.stretches
+    steps_ns = [after.offset_ns - before.offset_ns for before, after in pairwise(stretches)]
+    is_one_way = len(steps_ns) >= _STEPS_OF_A_DRIFT and len({step > 0 for step in steps_ns}) == 1
+    return is_one_way or any(abs(each.drift_ratio) >= _NEARLY * MOST_DRIFT_RATIO for each in stretches)

@@ -17,6 +17,7 @@ from rlscope.cli.app import (
     Gpus,
     GpusPerEngine,
     JsonTo,
+    Ray,
     RunPath,
     UtcOffset,
     With,
@@ -26,6 +27,9 @@ from rlscope.cli.app import (
     print_or_write,
     progress_on,
 )
+
+INCOMPLETE = 3
+"""The exit code of an analysis that was to be of every row, and is not; as of `check`."""
 
 
 class CardFormat(StrEnum):
@@ -59,6 +63,13 @@ Quiet = Annotated[
 Card = Annotated[
     CardFormat, typer.Option("--format", help="What to print: the summary, Markdown for a pull request, or JSON.")
 ]
+Complete = Annotated[
+    bool,
+    typer.Option(
+        "--require-complete",
+        help="Exit with 3 unless every row that the workers wrote was read; also where that is not known.",
+    ),
+]
 Cap = Annotated[
     int | None,
     typer.Option(
@@ -86,8 +97,10 @@ def analyze(
     utc_offset: UtcOffset = None,
     year: Year = None,
     gpu_owner: GpuOwner = None,
+    ray: Ray = None,
     no_page: NoPage = False,
     quiet: Quiet = False,
+    require_complete: Complete = False,
 ) -> None:
     """Print where the GPU time went and what to change; write the HTML report.
 
@@ -102,7 +115,7 @@ def analyze(
     )
     notes = Console(stderr=True, quiet=quiet)
     with progress_on(notes) as progress:
-        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options)
+        analysis = rlscope.analyze(path, max_staleness, gpus_per_node, also or (), progress, options, ray)
     if json_to is not None:
         print_or_write(json_to, analysis.to_json())
     if not quiet:
@@ -112,6 +125,16 @@ def analyze(
         with progress_on(notes, "drawing the page"):
             page = analysis.to_html(output or analysis.page_path)
         note_written(notes, page)
+    if require_complete:
+        _exit_if_incomplete(analysis)
+
+
+def _exit_if_incomplete(analysis: rlscope.Analysis) -> None:
+    state = analysis.data_quality.completeness.state
+    if state != "complete":
+        why = "rows are missing" if state == "incomplete" else "nothing says how many rows there are"
+        Console(stderr=True).print(f"--require-complete: {why}")
+        raise typer.Exit(INCOMPLETE)
 
 
 def _refuse_contradictions(

@@ -69,12 +69,17 @@ _WHOLE: Final = BeforeValidator(_whole)
 _Float = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 _Flag = Annotated[bool, Field(strict=True)]
 _Text = Annotated[str, Field(strict=True)]
-_Count = Annotated[int, Field(strict=True, ge=1), _WHOLE]
-_Positive = Annotated[_Float, Field(gt=0)]
-_NotNegative = Annotated[_Float, Field(ge=0)]
-_Share = Annotated[_Float, Field(gt=0, le=1)]
-_PositiveGuess = Annotated[Guess, Median(above=0)]
-_ShareGuess = Annotated[Guess, Median(above=0, most=1)]
+# The ends of each range are far beyond any machine, and near enough that no product of several overflows.
+_Count = Annotated[int, Field(strict=True, ge=1, le=10_000_000), _WHOLE]
+_Positive = Annotated[_Float, Field(ge=1e-6, le=1e9)]
+_Parameters = Annotated[_Float, Field(ge=1, le=1e15)]
+_Bytes = Annotated[_Float, Field(ge=0.01, le=100)]
+_Seconds = Annotated[_Float, Field(ge=0, le=1e6)]
+_Tokens = Annotated[_Float, Field(ge=0, le=1e8)]
+_NotNegative = Annotated[_Float, Field(ge=0, le=1e6)]
+_Share = Annotated[_Float, Field(ge=1e-3, le=1)]
+_PositiveGuess = Annotated[Guess, Median(least=1e-3, most=1e9)]
+_ShareGuess = Annotated[Guess, Median(least=1e-4, most=1)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,28 +101,28 @@ class Model:
     """What is sampled from and trained."""
 
     config_json: _Text | None = None
-    parameters: _Positive | None = None
-    active_parameters: _Positive | None = None
+    parameters: _Parameters | None = None
+    active_parameters: _Parameters | None = None
     layers: _Count | None = None
     attention_heads: _Count | None = None
     kv_heads: _Count | None = None
     head_dim: _Count | None = None
     hidden_size: _Count | None = None
-    experts: Annotated[int, Field(strict=True, ge=2), _WHOLE] | None = None
+    experts: Annotated[int, Field(strict=True, ge=2, le=100_000), _WHOLE] | None = None
     experts_per_token: _Count | None = None
     kv_latent_dim: _Count | None = None
-    bytes_per_weight: _Positive = 2.0
-    bytes_per_kv: _Positive = 2.0
+    bytes_per_weight: _Bytes = 2.0
+    bytes_per_kv: _Bytes = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """Prompts and responses."""
 
-    prompt_tokens: _NotNegative | None = None
+    prompt_tokens: _Tokens | None = None
     from_run: _Text | None = None
     mean_tokens: _PositiveGuess | None = None
-    cv_ratio: Annotated[_Float, Field(gt=0, le=10)] | None = None
+    cv_ratio: Annotated[_Float, Field(ge=1e-3, le=10)] | None = None
     percentiles: dict[str, _Positive] | None = None
     cap_tokens: Annotated[int, Field(strict=True, ge=1, le=10_000_000), _WHOLE] | None = None
 
@@ -142,7 +147,7 @@ class Training:
     count_prompts: _Flag = True
     recompute_activations: _Flag = False
     extra_forward_passes: Annotated[int, Field(strict=True, ge=0, le=10), _WHOLE] = 0
-    step_overhead_s: _NotNegative = 0.0
+    step_overhead_s: _Seconds = 0.0
     scaling_exponent: _Share | None = None
     scaling_exponent_sd: Annotated[_Float, Field(ge=0, le=1)] | None = None
     state_bytes_per_parameter: _NotNegative | None = None
@@ -152,7 +157,7 @@ class Training:
 class Weights:
     """How new weights reach the engines."""
 
-    update_s: Annotated[Guess, Median(least=0)] | None = None
+    update_s: Annotated[Guess, Median(least=0, most=1e6)] | None = None
     bandwidth_gb_per_s: _PositiveGuess | None = None
     pauses_engines: _Flag = True
     blocks_trainer: _Flag = False
@@ -163,19 +168,19 @@ class Weights:
 class Limits:
     """Limits on staleness, concurrency and memory."""
 
-    max_staleness: Annotated[int, Field(strict=True, ge=0), _WHOLE] | None = None
+    max_staleness: Annotated[int, Field(strict=True, ge=0, le=1_000_000), _WHOLE] | None = None
     staleness_kept: Keeping = "by_layout"
     max_running: _Count = 512
     queue_capacity_samples: _Count | None = None
     max_in_flight_samples: _Count | None = None
-    kv_capacity_tokens: _Positive | None = None
+    kv_capacity_tokens: Annotated[_Float, Field(ge=1, le=1e12)] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Environment:
     """Tools and rewards."""
 
-    wait_s: _NotNegative = 0.0
+    wait_s: _Seconds = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +191,8 @@ class Efficiency:
     compute_ratio: _ShareGuess | None = None
     kv_bandwidth_ratio: _ShareGuess | None = None
     prefill_ratio: _ShareGuess | None = None
-    sharpness: Annotated[Guess, Median(least=1)] | None = None
-    pass_overhead_s: _NotNegative | None = None
+    sharpness: Annotated[Guess, Median(least=1, most=100)] | None = None
+    pass_overhead_s: _Seconds | None = None
     memory_ratio: _Share = 0.9
 
 

@@ -235,25 +235,32 @@ def offsets_ns(times_ns: Counts, stretches: Sequence[Stretch]) -> Counts:
 
 
 def correct_tables(
-    connection: DuckDBPyConnection, workers: Sequence[Mapping[str, object]], found: Found, kept: Sequence[str]
+    connection: DuckDBPyConnection,
+    workers: Sequence[Mapping[str, object]],
+    found: Found,
+    kept: Sequence[str],
+    *,
+    workers_too: bool = True,
 ) -> tuple[str, ...]:
     """Put corrected views in the place of the tables; return those that are tables now, not views.
 
-    kept: tables that were no views before. Raises duckdb.Error.
+    kept: tables that were no views before. workers_too: whether the table of workers is to be corrected, or is. Raises
+    duckdb.Error.
     """
     clocks = {each.host: each.estimate for each in found.clocks.hosts if each.is_corrected}
     if not clocks:
         return tuple(kept)
     width = max(len(clock.stretches) for clock in clocks.values())
     connection.from_arrow(_shift_rows(workers, clocks, width)).create(_SHIFTS)
-    for table in (*TABLES, "workers"):
+    for table in (*TABLES, *(["workers"] if workers_too else ())):
         kind = "TABLE" if table in kept else "VIEW"
         connection.execute(f"ALTER {kind} {table} RENAME TO {RECORDED}{table}")
     for table, columns in TABLES.items():
         times = [column.name for column in columns if column.name in _TIMES]
         if table != "deliveries":
             _create_view(connection, table, dict.fromkeys(times, "own"), width)
-    _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"), width)
+    if workers_too:
+        _create_view(connection, "workers", dict.fromkeys(_WORKER_TIMES, "own"), width)
     return _correct_deliveries(connection, workers, found.queue_host, width)
 
 

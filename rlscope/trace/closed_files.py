@@ -17,6 +17,8 @@ from rlscope.trace.segments import file_crc32, is_as_named
 
 SILENT_NS: Final = 3_600 * 10**9
 """A worker that did not stop, and has written nothing for an hour, was killed."""
+WRITES_NS: Final = 600 * 10**9
+"""A worker that records writes its own file at least this often, whatever its host's clock says."""
 SETTLED_NS: Final = 600 * 10**9
 """Files of a worker that still records are taken at this age: `rlscope watch` has read them by then."""
 
@@ -25,10 +27,17 @@ class ClosedFiles:
     """What the worker files state about a run's files at one moment."""
 
     def __init__(
-        self, run_id: str, workers: Iterable[Mapping[str, object]], *, is_imported: bool = False, is_copy: bool = False
+        self,
+        folder: Path,
+        run_id: str,
+        workers: Iterable[Mapping[str, object]],
+        *,
+        is_imported: bool = False,
+        is_copy: bool = False,
     ) -> None:
         self.recording: set[str] = set()
         """Workers that still record, of those that were asked for."""
+        self._folder = folder
         self._run_id = run_id
         self._workers = {str(worker["worker_id"]): worker for worker in workers}
         self._is_finished = is_imported or is_copy
@@ -89,8 +98,14 @@ class ClosedFiles:
         if worker is None:
             # Of a worker without a file only the age of its files is known.
             return not self._is_settled(path, SILENT_NS)
+        if worker.get("stopped_ns") is not None:
+            return False
+        # The file's age is by the clock of this machine; times in it are by that of a host whose clock may be off.
+        record = self._folder / "workers" / f"{worker_id}.json"
+        if not self._is_settled(record, WRITES_NS):
+            return True
         heard_ns = _whole(worker.get("last_flush_ns")) or _whole(worker.get("started_ns")) or 0
-        return worker.get("stopped_ns") is None and self._now_ns - heard_ns <= SILENT_NS
+        return self._now_ns - heard_ns <= SILENT_NS and not self._is_settled(record, SILENT_NS + 1)
 
     def _is_settled(self, path: Path, age_ns: int = SETTLED_NS) -> bool:
         try:

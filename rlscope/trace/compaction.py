@@ -5,6 +5,7 @@ both uses the compacted one (`segments.py`). So a compaction may be killed at an
 it left behind.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Final
 from filelock import FileLock, Timeout
 from rlscope_otel.schema import TABLES
 
-from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError
+from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace.closed_files import ClosedFiles
 from rlscope.trace.compacted_file import PART_PREFIX, CompactedFile, Source, fingerprint
 from rlscope.trace.files import RUN_FILE, SkippedFile, StoredFile, list_table, read_manifest, read_workers, stored_file
@@ -27,6 +28,8 @@ TARGET_BYTES: Final = 128 * 10**6
 LOCK_NAME: Final = ".rlscope-compact.lock"
 UNFINISHED: Final = ".rlscope-compact.unfinished"
 """In a new folder until the run in it is whole."""
+_ATTEMPTS: Final = 3
+"""At a table whose files vanish while they are copied."""
 _SAY_EVERY: Final = 200
 """Files between two words of progress."""
 
@@ -101,7 +104,7 @@ class _Compactor:
         self._is_copy = target != folder
         self._left: list[SkippedFile] = []
         self._rows = self._leftovers = 0
-        self._closed = ClosedFiles("", ())
+        self._closed = ClosedFiles(folder, "", ())
 
     def run(self) -> Compaction:
         """Compact every table."""
@@ -113,7 +116,9 @@ class _Compactor:
         workers, _ = read_workers(self._target)
         manifest = read_manifest(self._folder)
         is_imported = manifest.imported is not None
-        self._closed = ClosedFiles(manifest.run_id, workers, is_imported=is_imported, is_copy=self._is_copy)
+        self._closed = ClosedFiles(
+            self._folder, manifest.run_id, workers, is_imported=is_imported, is_copy=self._is_copy
+        )
         for table in TABLES:
             if (self._folder / table).is_dir():
                 self._compact_table(table)
@@ -135,6 +140,28 @@ class _Compactor:
         )
 
     def _compact_table(self, table: str) -> None:
+        """A recorder that merges its files while they are copied is asked again what there is."""
+        for _ in range(_ATTEMPTS):
+            left, rows = list(self._left), self._rows
+            try:
+                self._attempt(table)
+            except FileNotFoundError:
+                if not self._is_copy:
+                    raise
+            else:
+                gone = [each for each in self._left[len(left) :] if not os.path.lexists(self._folder / each.path)]
+                if not self._is_copy or not gone:
+                    return
+            self._left, self._rows = left, rows
+            shutil.rmtree(self._target / table, ignore_errors=True)
+        raise VanishedFileError.of(
+            self._folder / table,
+            found=f"files that vanished while they were copied, {_ATTEMPTS} times",
+            expected="files that stay until they are copied",
+            next_step="Its recorder merges them. Nothing of the run was changed: call it again once the run has ended.",
+        )
+
+    def _attempt(self, table: str) -> None:
         self._leftovers += self._remove_leftovers(table)
         listed, unreadable = list_table(self._folder, table)
         self._left += unreadable
@@ -214,7 +241,7 @@ class _Compactor:
             self._copy(source.path)
 
     def _copy(self, path: Path) -> None:
-        if self._is_copy and path.is_file():
+        if self._is_copy and (path.is_file() or not os.path.lexists(path)):
             target = self._target / path.relative_to(self._folder)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target)

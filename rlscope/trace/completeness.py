@@ -156,9 +156,12 @@ class _Checker:
         return [file for file in files.files if file.path not in left_out]
 
     def _compacted_fault(self, own: Sequence[StoredFile]) -> str | None:
-        for file in own:
-            run_id, worker_id = file.segment.owner if file.segment is not None else ("", "")
-            if run_id and run_id not in self._run_ids(worker_id):
+        owners = [file.segment.owner for file in own if file.segment is not None]
+        is_ours = any(run_id in self._run_ids(worker_id) for run_id, worker_id in owners)
+        for run_id, worker_id in owners:
+            # Of a worker whose own file is lost the rows are there, and are named as those of no worker.
+            may_be = is_ours and worker_id not in self._workers
+            if run_id and run_id not in self._run_ids(worker_id) and not may_be:
                 return f"belongs to run {run_id!r}, by its own footer"
         try:
             if is_as_named(own[0].path):

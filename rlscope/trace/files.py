@@ -10,26 +10,31 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeGuard, cast
+from typing import Final, NamedTuple, TypeGuard, cast
 
+import pyarrow.parquet as pq
 from rlscope_otel.schema import FORMAT_NAME, FORMAT_VERSION, ROLES, TABLES, WORKER_ID_PATTERN, FileNumbers
 
 from rlscope import format as fmt
 from rlscope.errors import RunFolderError
 from rlscope.text_out import cleaned, for_terminal
-from rlscope.trace.footers import LATEST_NS, Footer, read_footer
+from rlscope.trace.footers import LATEST_NS, Footer, read_footer, read_metadata
 from rlscope.trace.imported import Imported, read_imported
 from rlscope.trace.segments import Segment, superfluous
 
 RUN_FILE: Final = "run.json"
-_GLOBS: Final = "*?[]{}"
+_GLOBS: Final = frozenset("*?[]{}")
 """By these a reader takes one name for several."""
 _HALF_A_PAIR: Final = re.compile(r"\\ud[89a-f]", re.IGNORECASE)
 LARGEST_JSON_BYTES: Final = 4 * 10**6
 """Of run.json or a worker file: the settings of a run are a few kilobytes."""
+_LISTINGS: Final = 3
+"""How often a table is listed while its files vanish."""
 _MANY_FILES: Final = 20_000
 _CPU_S_PER_FILE: Final = 0.0026
 """Measured with 5,860 files of 2 s each: what an analysis costs more than with the same rows in 40 files."""
+_LEAST_BYTES_TO_DIVIDE: Final = 10**9
+"""About 10^8 rows of compacted files, whose analysis takes as long as a cluster needs to start and to merge answers."""
 _MOST_NAME_CHARACTERS: Final = 1_000
 _IDENTITY_BITS: Final[Mapping[str, int]] = {"started_ns": 64, "gpu_count": 32}
 """The whole numbers that a worker file must hold, and the width of their column."""
@@ -147,9 +152,11 @@ def _json_object(path: Path) -> Mapping[str, object]:
 
 def irregularity(path: Path, folder: Path) -> str | None:
     """Why a file of a run folder is not opened: it is a pipe or a device, or a link that leads out of the folder."""
-    if not path.name.isprintable() or any(mark in path.name for mark in _GLOBS):
+    if not path.name.isprintable() or not _GLOBS.isdisjoint(path.name):
         return "a file whose name can stand for others, or cannot be printed"
     try:
+        if _is_plainly_inside(path, folder):
+            return None
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):
             return "a folder"
@@ -160,6 +167,13 @@ def irregularity(path: Path, folder: Path) -> str | None:
     except (OSError, RuntimeError) as error:
         return f"what cannot be opened ({error})"
     return None
+
+
+def _is_plainly_inside(path: Path, folder: Path) -> bool:
+    """Whether it is a regular file of the folder, or of a folder in it, with no link on the way: nearly all are."""
+    holder = path.parent
+    is_held = holder == folder or (holder.parent == folder and stat.S_ISDIR(os.lstat(holder).st_mode))
+    return is_held and stat.S_ISREG(os.lstat(path).st_mode)
 
 
 def _manifest(path: Path, document: Mapping[str, object]) -> RunManifest:
@@ -186,22 +200,56 @@ def is_integer(value: object, bits: int = 64) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and -(1 << (bits - 1)) <= value < 1 << (bits - 1)
 
 
-def read_workers(folder: Path) -> tuple[list[dict[str, object]], list[SkippedFile]]:
-    """The documents of workers/*.json that hold what the analysis cannot do without, and the files that do not."""
+class _ReadWorker(NamedTuple):
+    """A worker file as it was read last."""
+
+    state: tuple[int, int, int]
+    """What changes when it is written."""
+    document: dict[str, object] | None
+    why: str
+
+
+KnownWorkers = dict[str, _ReadWorker]
+"""By path, the worker files that were read, so that only those that changed need be read again."""
+
+
+def read_workers(folder: Path, known: KnownWorkers | None = None) -> tuple[list[dict[str, object]], list[SkippedFile]]:
+    """The documents of workers/*.json that hold what the analysis cannot do without, and the files that do not.
+
+    known: what an earlier call read, and takes what this one reads.
+    """
     documents: list[dict[str, object]] = []
     skipped: list[SkippedFile] = []
-    for path in sorted((folder / "workers").glob("*.json")):
-        try:
-            document = dict(_json_object(path))
-        except RunFolderError as error:
-            skipped.append(SkippedFile(_name(folder, path), str(error)))
-            continue
-        why = _worker_fault(document, path)
-        if why is None:
-            documents.append(document)
+    for name, state in sorted(_json_files(folder / "workers")):
+        before = None if known is None else known.get(name)
+        found = before if before is not None and before.state == state else _read_worker(Path(name), state)
+        if known is not None:
+            known[name] = found
+        if found.document is None:
+            skipped.append(SkippedFile(_name(folder, Path(name)), found.why))
         else:
-            skipped.append(SkippedFile(_name(folder, path), why))
+            documents.append(dict(found.document))
     return documents, skipped
+
+
+def _json_files(folder: Path) -> Iterator[tuple[str, tuple[int, int, int]]]:
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".json"):
+                    facts = entry.stat(follow_symlinks=not entry.is_symlink() or Path(entry.path).exists())
+                    yield entry.path, (facts.st_mtime_ns, facts.st_size, facts.st_ino)
+    except OSError:
+        return
+
+
+def _read_worker(path: Path, state: tuple[int, int, int]) -> _ReadWorker:
+    try:
+        document = dict(_json_object(path))
+    except RunFolderError as error:
+        return _ReadWorker(state, None, str(error))
+    why = _worker_fault(document, path)
+    return _ReadWorker(state, document if why is None else None, why or "")
 
 
 def host_of(worker: Mapping[str, object]) -> str | None:
@@ -240,18 +288,31 @@ def list_table(folder: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]
 
     Files that were merged into another one are left out. Damage inside a page does not show in the footer.
     """
-    stored: list[StoredFile] = []
-    skipped: list[SkippedFile] = []
-    for path in _parquet_files(folder / table):
-        footer = irregularity(path, folder) or read_footer(path, table)
-        if isinstance(footer, str):
-            skipped.append(SkippedFile(_name(folder, path), footer))
-            continue
-        stored += _stored(path, footer)
+    stored, skipped = list[StoredFile](), list[SkippedFile]()
+    for _ in range(_LISTINGS):
+        stored, skipped, has_vanished = _listed(folder, table)
+        # What was merged since the folder was listed is in another file by now.
+        if not has_vanished:
+            break
     left_out = superfluous(stored)
     remaining = [file for file in stored if file.path not in left_out]
     merged = _merged_elsewhere([file for file in remaining if file.segment is None])
     return table_of(tuple(sorted((file for file in remaining if file.path not in merged), key=_in_order))), skipped
+
+
+def _listed(folder: Path, table: str) -> tuple[list[StoredFile], list[SkippedFile], bool]:
+    """The files of a table as they are now, those that cannot be read, and whether some vanished meanwhile."""
+    stored: list[StoredFile] = []
+    skipped: list[SkippedFile] = []
+    has_vanished = False
+    for path in _parquet_files(folder / table):
+        footer = irregularity(path, folder) or read_footer(path, table)
+        if isinstance(footer, str):
+            skipped.append(SkippedFile(_name(folder, path), footer))
+            has_vanished = has_vanished or not os.path.lexists(path)
+            continue
+        stored += _stored(path, footer)
+    return stored, skipped, has_vanished
 
 
 def stored_file(path: Path) -> list[StoredFile]:
@@ -313,13 +374,7 @@ def many_files_note(folder: Path) -> str | None:
 
     Only names are listed.
     """
-    count = 0
-    for table in TABLES:
-        try:
-            with os.scandir(folder / table) as entries:
-                count += sum(entry.name.endswith(".parquet") for entry in entries)
-        except OSError:
-            continue
+    count = sum(1 for _ in _parquet_entries(folder))
     if count < _MANY_FILES:
         return None
     return (
@@ -328,10 +383,29 @@ def many_files_note(folder: Path) -> str | None:
     )
 
 
-def table_fault(path: Path, table: str) -> str | None:
-    """Why a file of a table cannot be read, by its envelope and footer; None when it can."""
-    footer = irregularity(path, path.parent.parent) or read_footer(path, table)
-    return footer if isinstance(footer, str) else None
+def table_metadata(path: Path, table: str) -> pq.FileMetaData | str:
+    """The footer of a file of a table as Parquet has it, or why the file cannot be read."""
+    return irregularity(path, path.parent.parent) or read_metadata(path, table)
+
+
+def _parquet_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+    for table in TABLES:
+        try:
+            with os.scandir(folder / table) as entries:
+                yield from (entry for entry in entries if entry.name.endswith(".parquet"))
+        except OSError:
+            continue
+
+
+def small_run_note(folder: Path) -> str | None:
+    """That a cluster does not pay for a run of so few bytes; None for a larger one."""
+    stored = sum(entry.stat(follow_symlinks=False).st_size for entry in _parquet_entries(folder))
+    if stored >= _LEAST_BYTES_TO_DIVIDE:
+        return None
+    return (
+        f"{fmt.size(stored)} of files: below about {fmt.size(_LEAST_BYTES_TO_DIVIDE)}, or 100 million rows, one "
+        "process is faster than a cluster. The analysis goes on."
+    )
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:

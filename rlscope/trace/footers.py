@@ -7,7 +7,7 @@ import itertools
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -18,8 +18,10 @@ from rlscope_otel.schema import MERGED_KEYS, STAMP_KEYS, TABLES, TIMES, Column, 
 from rlscope.trace.segments import Segment, decoded
 
 _MAGIC: Final = b"PAR1"
+_UNREADABLE: Final = (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException)
+"""What a file that is damaged, or no longer there, raises when it is opened."""
 _SMALLEST_PARQUET_BYTES: Final = 12
-_Names = TypeVar("_Names", tuple[str, ...], frozenset[str])
+_Names = TypeVar("_Names", tuple[str, ...], tuple[str, str], frozenset[str])
 LATEST_NS: Final = 1 << 62
 """In the year 2116: a later time is no clock's, and lengths added to it do not fit 64 bits."""
 _NUMBERED: Final = ("version", "staleness")
@@ -78,19 +80,37 @@ class Footer:
     """Columns that may hold a NULL where there is none, a text that is too long, or a number that cannot be."""
     segments: tuple[Segment, ...] = ()
     """Of a compacted file, what it stands for."""
+    workers: tuple[str, str] | None = None
+    """The first and the last name of a worker in its rows, in order of the names, where the footer has them."""
 
 
 def read_footer(path: Path, table: str) -> Footer | str:
     """The footer of a file of a table, or why the file cannot be read."""
+    metadata = read_metadata(path, table)
+    if isinstance(metadata, str):
+        return metadata
+    try:
+        return _footer(path, table, metadata.schema.to_arrow_schema(), metadata)
+    except _UNREADABLE as error:
+        return f"cannot be read: {error}"
+
+
+def read_metadata(path: Path, table: str) -> pq.FileMetaData | str:
+    """The footer of a file of a table as Parquet has it, or why the file cannot be read."""
     try:
         why = _envelope_fault(path)
         if why is not None:
             return why
-        with pq.ParquetFile(path) as file:
-            why = _schema_fault(file.schema_arrow, table)
-            return why if why is not None else _footer(path, table, file.schema_arrow, file.metadata)
-    except (OSError, ValueError, MemoryError, RecursionError, OverflowError, pa.ArrowException) as error:
+        metadata = pq.read_metadata(path)
+        why = _schema_fault(metadata.schema.to_arrow_schema(), table)
+        return metadata if why is None else why
+    except _UNREADABLE as error:
         return f"cannot be read: {error}"
+
+
+@cache
+def _contract(table: str) -> pa.Schema:
+    return arrow_schema(table)
 
 
 def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData) -> Footer:
@@ -104,13 +124,23 @@ def _footer(path: Path, table: str, found: pa.Schema, metadata: pq.FileMetaData)
         columns=_shared(tuple(found.names)),
         rows=metadata.num_rows,
         bytes=path.stat().st_size,
-        is_plain=all(kinds.get(field.name) == field.type for field in arrow_schema(table)),
+        is_plain=all(kinds.get(field.name) == field.type for field in _contract(table)),
         stamp=stamp_of(metadata),
         first_ns=min(low.min for low in lows) if timed else None,
         last_ns=max(high.max for high in highs) if timed else None,
         suspects=_shared(frozenset(_suspects(table, found, chunks))),
         segments=decoded(metadata.metadata or {}, metadata.num_rows),
+        workers=_workers([chunk.statistics for chunk in chunks if chunk.path_in_schema == "worker_id"]),
     )
+
+
+def _workers(statistics: list[pq.Statistics | None]) -> tuple[str, str] | None:
+    """None where a row group does not say, or where a row may name no worker."""
+    known = [each for each in statistics if each is not None and each.has_min_max and each.null_count == 0]
+    if not known or len(known) < len(statistics):
+        return None
+    first, last = min(each.min for each in known), max(each.max for each in known)
+    return _shared((first, last)) if isinstance(first, str) and isinstance(last, str) else None
 
 
 @lru_cache(maxsize=256)
@@ -218,11 +248,13 @@ def _envelope_fault(path: Path) -> str | None:
 
 
 def _schema_fault(found: pa.Schema, table: str) -> str | None:
+    if found.equals(_contract(table)):
+        return None
     names = [name.casefold() for name in found.names]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         return f"column {twice} is there more than once"
-    for field in arrow_schema(table):
+    for field in _contract(table):
         index = found.get_field_index(field.name)
         if index < 0:
             if not field.nullable:

@@ -6,7 +6,11 @@ What the footers show to be in order is not looked at again, so a sound run cost
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from duckdb import DuckDBPyRelation
+from numpy.typing import NDArray
 from rlscope_otel.schema import KEYS, TABLES, TIMES, Column
 
 from rlscope.trace.files import TableFiles
@@ -110,6 +114,50 @@ def _inside(column: Column) -> Iterator[_Fault]:
         f"len(list_filter({name}, lambda each: {' OR '.join(wrong)})) > 0", f"have {column.name} that cannot be"
     )
     yield _Fault(f"len({name}) > {_MOST_RUNS}", f"have more than {_MOST_RUNS:,} {column.name}")
+
+
+def possible_rows(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
+    """The rows of a table in memory without those that have a number, a text or a list that cannot be, and how many
+    had. Of the contract's schema; a NULL is left to others.
+    """
+    wrong = np.zeros(rows.num_rows, np.bool_)
+    for column in TABLES[table]:
+        held = rows[column.name].combine_chunks()
+        kind = str(column.type)
+        if kind == "string":
+            wrong |= _above(pc.binary_length(held), LONGEST_TEXT_BYTES)
+        elif kind.startswith("int"):
+            wrong |= _beyond(held, *number_limits(column))
+        elif kind.startswith("list"):
+            wrong |= _above(pc.list_value_length(held), _MOST_RUNS)
+            wrong[_parents_of_wrong(held, column)] = True
+    count = int(wrong.sum())
+    return (rows.filter(pa.array(~wrong)), count) if count else (rows, 0)
+
+
+def _above(numbers: pa.Array, most: int) -> NDArray[np.bool_]:
+    return _beyond(numbers, 0, most)
+
+
+def _beyond(numbers: pa.Array, low: int, high: int) -> NDArray[np.bool_] | np.bool_:
+    """By number, whether it lies beyond the ends; False for all where none does."""
+    ends = pc.min_max(numbers).as_py()
+    if ends["min"] is None or (low <= ends["min"] and ends["max"] <= high):
+        return np.False_
+    filled = numbers.fill_null(low).to_numpy(zero_copy_only=False)
+    return (filled < low) | (filled > high)
+
+
+def _parents_of_wrong(held: pa.Array, column: Column) -> NDArray[np.int64]:
+    """The rows of which an element of a list is NULL, or has a field that is, or that cannot be."""
+    inside = held.flatten()
+    wrong = inside.is_null().to_numpy(zero_copy_only=False)
+    for field in column.type.value_type:
+        values = pc.struct_field(inside, field.name)
+        wrong = wrong | values.is_null().to_numpy(zero_copy_only=False)
+        if str(field.type).startswith("int"):
+            wrong = wrong | _beyond(values, *number_limits(column, field.name))
+    return pc.list_parent_indices(held).to_numpy(zero_copy_only=False)[wrong]
 
 
 def _late(table: str, files: TableFiles, window: Window | None) -> Iterator[_Fault]:

@@ -331,3 +331,21 @@ def test_progress_says_what_is_being_done_and_for_how_long_on_a_terminal_only() 
         shown[name] = notes.file.getvalue()
     assert "fitting the model 0:00:00" in shown["terminal"]
     assert (shown["file"], shown["quiet"]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("counted", "exit_code", "said"),
+    [
+        ({"train_steps": 1}, 0, ""),
+        ({"train_steps": 2}, 3, "--require-complete: rows are missing\n"),
+        (None, 3, "--require-complete: nothing says how many rows there are\n"),
+    ],
+    ids=["complete", "incomplete", "unknown"],
+)
+def test_an_analysis_that_is_to_be_of_every_row_fails_where_it_is_not(
+    counted: dict[str, int] | None, exit_code: int, said: str, tmp_path: Path
+) -> None:
+    rows = [train_row("t0", 0, 10 * SECOND)]
+    run = write_run(tmp_path, [worker("t0", "trainer", 0, 10 * SECOND, rows=counted)], train_steps=rows)
+    done = invoke("analyze", run, "--no-page", "--quiet", "--require-complete")
+    assert (done.exit_code, done.stderr) == (exit_code, said)

@@ -338,7 +338,9 @@ def other_column(folder: Path, rng: random.Random) -> Mutation:
         return rows.set_column(rows.column_names.index(column), column, pa.array(["x"] * rows.num_rows))
 
     _rewrite(path, change)
-    return Mutation("another column", (*_about(path), column))
+    # What a sample was called is told by the deliveries that miss it, where no checksum tells.
+    missed = ("name a sample that was not recorded",) if column == "sample_id" else ()
+    return Mutation("another column", (*_about(path), column, *missed))
 
 
 def remove_worker(folder: Path, rng: random.Random) -> Mutation:

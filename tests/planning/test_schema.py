@@ -129,13 +129,13 @@ def test_a_number_may_bring_its_own_spread(tmp_path: Path) -> None:
         ("total = 16\n", "", 1, "gpus.total: found no such key; expected a whole number at least 1"),
         ("total = 16", "total = 65_537", 2, "found 65537; expected a whole number at least 1 and at most 65,536"),
         ("head_dim = 128", "head_dim = nan", 10, "model.head_dim: found nan"),
-        ("cv_ratio = 0.65", "cv_ratio = 0", 15, "found 0; expected a number above 0 and at most 10"),
+        ("cv_ratio = 0.65", "cv_ratio = 0", 15, "found 0; expected a number at least 0.001 and at most 10"),
         ("cv_ratio = 0.65", "cv_ratio = 10.1", 15, "found 10.1; expected"),
         (
             "mean_tokens = 1800",
             "mean_tokens = {median = 1800, sd = 1}",
             14,
-            "expected a number above 0, or a table { median = a number above 0, log_sd =",
+            "at least 0.001 and at most 1,000,000,000, or a table { median = a number at least 0.001 and",
         ),
         (
             "mean_tokens = 1800",
@@ -190,7 +190,7 @@ def test_the_schema_describes_every_key_that_the_example_explains(tmp_path: Path
     assert sections["Limits"]["properties"]["queue_capacity_samples"]["description"].startswith("finished samples")
     assert sections["Lengths"]["properties"]["cv_ratio"]["anyOf"][0] == {
         "type": "number",
-        "exclusiveMinimum": 0,
+        "minimum": 0.001,
         "maximum": 10,
     }
     assert sections["Batch"]["required"] == ["samples_per_step"]

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from rlscope.analysis.bottleneck import dropped_ratio, judge, measure_losses
-from rlscope.analysis.data_quality import assess_quality
+from rlscope.analysis.data_quality import _clock_gaps, assess_quality
 from rlscope.analysis.interval import Interval
 from rlscope.analysis.ledger import close_ledger, ledger_timeline
 from rlscope.analysis.run_facts import gather_facts
@@ -345,3 +345,11 @@ def test_a_skew_of_a_recorded_run_flips_no_verdict_and_makes_no_wait_negative(
         assert losses == pytest.approx(recorded[1], abs=2 * spread_ns(run) / NS)
         waits = ask_own(run, "SELECT min(taken_ns - queued_ns) AS least FROM deliveries")
         assert waits.item() >= 0
+
+
+@pytest.mark.parametrize(("ppm", "is_said"), [(400, False), (1_000, True), (-1_000, True), (3_000, True)])
+def test_a_drift_beyond_what_is_corrected_is_said(ppm: int, is_said: bool, tmp_path: Path) -> None:
+    with open_run(made_run(engines=1, steps=200).write(tmp_path / "run", {"be0": off(0, ppm * 1e-6)})) as run:
+        assert run.clocks.hosts[-1].estimate.is_off
+        said = [gap for gap in _clock_gaps(run.clocks) if gap.startswith("clocks: that of be0 seems to drift by more")]
+        assert len(said) == is_said

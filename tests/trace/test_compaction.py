@@ -32,11 +32,12 @@ import rlscope
 from rlscope.alerts.live import files as live_files
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import _stored_rows
-from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError
+from rlscope.errors import ArgumentError, OutputError, RlscopeError, UnreadableDataError, VanishedFileError
 from rlscope.trace import closed_files, compacted_file, compaction
+from rlscope.trace.compacted_file import CompactedFile, Source
 from rlscope.trace.compaction import Compaction, compact_run
 from rlscope.trace.completeness import Completeness
-from rlscope.trace.files import read_workers
+from rlscope.trace.files import SkippedFile, TableFiles, list_table, read_workers
 from rlscope.trace.segments import SEGMENTS_KEY, Segment, decoded, encoded
 from rlscope.trace.store import open_run
 from tests.faults.runs import store_run
@@ -272,8 +273,59 @@ def test_a_worker_that_was_killed_is_over_once_it_is_silent_for_an_hour(
 ) -> None:
     now_ns = time.time_ns()
     folder = live_run(tmp_path / "run", 5, 5, last_flush_ns=now_ns - silent_ns)
+    written_ns = now_ns - closed_files.WRITES_NS
+    os.utime(folder / "workers" / "e0.json", ns=(written_ns, written_ns))
     monkeypatch.setattr(closed_files.time, "time_ns", lambda: now_ns)
     assert compact_run(folder).files_after == count
+
+
+@pytest.mark.parametrize(
+    ("clock_ns", "age_ns", "is_recording"),
+    [
+        (-2 * 3_600 * 10**9, 0, True),
+        (2 * 3_600 * 10**9, 0, True),
+        (2 * 3_600 * 10**9, closed_files.SILENT_NS, True),
+        (2 * 3_600 * 10**9, closed_files.SILENT_NS + 1, False),
+    ],
+    ids=["behind", "ahead", "ahead and nearly silent", "ahead and killed"],
+)
+def test_whether_a_worker_records_does_not_hang_on_the_clock_of_its_host(
+    clock_ns: int, age_ns: int, is_recording: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_ns = time.time_ns()
+    folder = live_run(tmp_path / "run", 5, 5, last_flush_ns=now_ns - age_ns + clock_ns)
+    os.utime(folder / "workers" / "e0.json", ns=(now_ns - age_ns, now_ns - age_ns))
+    monkeypatch.setattr(closed_files.time, "time_ns", lambda: now_ns)
+    assert bool(compact_run(folder).recording) == is_recording
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_copy_of_a_run_whose_files_are_merged_meanwhile_is_whole_or_not_made(
+    times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = live_run(tmp_path / "run", 5, 5)
+    before, gone = rows_of(folder), folder / "engine_steps" / "e0-000003.parquet"
+    kept, calls = gone.read_bytes(), list[int]()
+
+    def add(file: CompactedFile, source: Source, joins_until: int | None = None) -> str | None:
+        if source.path == gone and len(calls) < times:
+            calls.append(1)
+            gone.unlink()
+        return real(file, source, joins_until)
+
+    def listed(of: Path, table: str) -> tuple[TableFiles, list[SkippedFile]]:
+        gone.write_bytes(kept)
+        return list_table(of, table)
+
+    real = CompactedFile.add
+    monkeypatch.setattr(CompactedFile, "add", add)
+    monkeypatch.setattr(compaction, "list_table", listed)
+    if times == 3:
+        with pytest.raises(VanishedFileError, match="vanished while they were copied, 3 times"):
+            compact_run(folder, tmp_path / "copy")
+        return
+    compact_run(folder, tmp_path / "copy")
+    assert rows_of(tmp_path / "copy") == before
 
 
 def test_a_recorder_that_merges_its_own_files_is_left_to_it(tmp_path: Path) -> None:
@@ -287,6 +339,7 @@ def test_a_recorder_that_merges_its_own_files_is_left_to_it(tmp_path: Path) -> N
 
 def test_rows_that_a_killed_worker_had_not_counted_stay_no_gap(tmp_path: Path) -> None:
     folder = live_run(tmp_path / "run", 5, 3, last_flush_ns=1)
+    os.utime(folder / "workers" / "e0.json", ns=(0, 0))
     before = completeness(folder)
     assert compact_run(folder).files_after == 1
     assert (completeness(folder), len(rows_of(folder)["engine_steps"])) == (before, 5)
@@ -345,6 +398,26 @@ def flip_a_bit(path: Path) -> None:
     column = pq.read_metadata(path).row_group(0).column(1)
     content[column.data_page_offset + column.total_compressed_size - 3] ^= 1
     path.write_bytes(content)
+
+
+@pytest.mark.parametrize("lost", ["e1", "e0", None])
+def test_a_compacted_folder_of_two_runs_outlives_the_loss_of_a_worker_file(lost: str | None, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    for worker_id, run_id in (("e0", "run"), ("e1", "other")):
+        rows = [[engine_row(worker_id, at, at + 1)] for at in range(2)]
+        written = record(folder, worker_id, "sampler", {"engine_steps": rows})
+        own = Written()
+        for sequence in (1, 2):
+            path = folder / "engine_steps" / f"{worker_id}-{sequence:06d}.parquet"
+            stamp = dict(zip(STAMP_KEYS, (run_id, "engine_steps", worker_id, sequence), strict=True))
+            own = own.and_file(sequence, 1, write_table(pq.read_table(path), path, stamp))
+        state(folder, worker_id, "sampler", written | {"engine_steps": own}, run_id=run_id)
+    assert compact_run(folder).files_after == 1
+    if lost is not None:
+        (folder / "workers" / f"{lost}.json").unlink()
+    with open_run(folder) as opened:
+        assert (opened.skipped_files, opened.row_counts["engine_steps"]) == ((), 4)
+        assert (lost is None) == (opened.completeness.state == "complete")
 
 
 def test_a_damaged_file_is_left_and_named_and_the_rest_is_compacted(run: Path) -> None:

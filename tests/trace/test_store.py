@@ -405,7 +405,7 @@ def test_files_are_read_in_the_order_they_were_written_also_past_a_million(tmp_p
     for sequence, start_ns in ((999_999, 0), (1_000_000, 10), (2, -10)):
         write_rows(tmp_path, "engine_steps", "e0", [engine_row("e0", start_ns, start_ns + 10)], sequence)
     with open_run(tmp_path) as run:
-        assert ask(run, "engine_row_order").rows() == [(3, True)]
+        assert ask(run, "engine_row_order").rows() == [(3, True, 30.0)]
 
 
 def test_files_that_are_not_the_formats_and_folders_that_look_like_files_are_handled(tmp_path: Path) -> None:

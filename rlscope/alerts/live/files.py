@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow.parquet as pq
 from rlscope_otel.schema import TABLES, TIMES, FileNumbers
 
-from rlscope.trace.files import is_integer, table_fault
+from rlscope.trace.files import is_integer, table_metadata
 from rlscope.trace.footers import stamp_of
 from rlscope.trace.segments import Segment, decoded
 from rlscope.trace.usual_times import Window, usual_window
@@ -118,10 +118,10 @@ class LiveFiles:
         list_all = self._looks % _LIST_EVERY == 0
         self._looks += 1
         for table in TABLES:
-            lacking = [str(worker["worker_id"]) for worker in workers if self._lacks(worker, table)]
-            for worker_id in lacking:
-                found += self._next_of(worker_id, table, now_ns)
-            if list_all or any(self._lacks(worker, table) for worker in workers):
+            lacking = [worker for worker in workers if self._lacks(worker, table)]
+            for worker in lacking:
+                found += self._next_of(worker, table, now_ns)
+            if list_all or any(self._lacks(worker, table) for worker in lacking):
                 found += self._listed(table, now_ns)
         return found
 
@@ -141,21 +141,27 @@ class LiveFiles:
         seen = self._seen.get((table, str(worker["worker_id"])))
         return is_integer(count) and count > (seen.rows if seen is not None else 0)
 
-    def _next_of(self, worker_id: str, table: str, now_ns: int) -> list[NewFile]:
+    def _next_of(self, worker: Mapping[str, object], table: str, now_ns: int) -> list[NewFile]:
         found: list[NewFile] = []
-        while True:
+        worker_id = str(worker["worker_id"])
+        while self._lacks(worker, table):
             sequence = self._of(worker_id, table).below
             path = self._folder / table / FileNumbers(worker_id, sequence, sequence).name
             if not path.exists():
                 return found
             found += self._opened(path, table, FileNumbers(worker_id, sequence, sequence), now_ns)
             if sequence == self._of(worker_id, table).below:
-                return found
+                break
+        return found
 
     def _listed(self, table: str, now_ns: int) -> list[NewFile]:
         try:
-            names = [entry.name for entry in os.scandir(self._folder / table) if entry.name.endswith(".parquet")]
+            with os.scandir(self._folder / table) as entries:
+                names = [entry.name for entry in entries if entry.name.endswith(".parquet")]
         except FileNotFoundError:
+            return []
+        except OSError as error:
+            self._say_once(f"{table}: cannot be listed: {error.strerror}")
             return []
         found: list[NewFile] = []
         numbered = [(FileNumbers.of(name.removesuffix(".parquet")), name) for name in names]
@@ -168,6 +174,10 @@ class LiveFiles:
             if not self._of(numbers.worker_id, table).holds(numbers.first, numbers.last):
                 found += self._opened(self._folder / table / name, table, numbers, now_ns)
         return found
+
+    def _say_once(self, problem: str) -> None:
+        if problem not in self.skipped:
+            self.skipped.append(problem)
 
     def _compacted(self, path: Path, table: str, now_ns: int) -> list[NewFile]:
         """What is new in a compacted file, marked as seen; nothing if it is not readable (yet)."""
@@ -230,16 +240,15 @@ class LiveFiles:
         """The footer of a file; None for one that is not readable (yet), or was just merged into another."""
         if path in self._given_up:
             return None
-        fault = table_fault(path, table)
-        if fault is None:
+        found = table_metadata(path, table)
+        if not isinstance(found, str):
             self._broken_since_ns.pop(path, None)
-            try:
-                return pq.read_metadata(path)
-            except FileNotFoundError:
-                return None
+            return found
+        if not path.exists():
+            return None
         since_ns = self._broken_since_ns.setdefault(path, now_ns)
         if now_ns - since_ns >= self._patience_ns:
-            self.skipped.append(f"skipped {table}/{path.name}: {fault}")
+            self.skipped.append(f"skipped {table}/{path.name}: {found}")
             self._given_up.add(path)
             del self._broken_since_ns[path]
         return None

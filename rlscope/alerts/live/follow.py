@@ -3,7 +3,8 @@
 A tick is due once every running worker has recorded something that ends after it, or grace_ns after it. Late rows
 update the buckets they belong to and count in later ticks. Earlier ticks are not evaluated again; the number of late
 rows is reported. Ticks, definitions and code are those of `offline`, so a run whose rows all arrive in time has the
-same result as after its end. Memory is bounded: `rows` drops old rows, and buckets are dropped after `_keep_ns`.
+same result as after its end. Clocks of hosts that disagree are corrected as far as the rows show (`clocks`). Memory is
+bounded: `rows` drops old rows, and buckets are dropped after `_keep_ns`.
 """
 
 import hashlib
@@ -18,6 +19,7 @@ from rlscope_otel.schema import TIMES
 
 from rlscope.alerts.buckets import Family, Parts, Ticks, gather, own_answers
 from rlscope.alerts.evaluate import RuleState, firing, judge_ticks, warm_up_end_ns
+from rlscope.alerts.live.clocks import LiveClocks
 from rlscope.alerts.live.facts import SHOWN, SHOWN_NS, LiveView, Steps, facts_of
 from rlscope.alerts.live.files import LiveFiles, NewFile
 from rlscope.alerts.live.rows import CORRECTED_NS, LiveRows, earliest
@@ -29,7 +31,7 @@ from rlscope.analysis.result import Alert
 from rlscope.errors import RuleError, RunFolderError
 from rlscope.format import counted, duration
 from rlscope.trace.config import read_config
-from rlscope.trace.files import RunManifest, SkippedFile, read_manifest, read_workers
+from rlscope.trace.files import KnownWorkers, RunManifest, SkippedFile, read_manifest, read_workers
 from rlscope.trace.store import open_rows
 from rlscope.trace.usual_times import usual_creation, usual_window, with_usual_times
 
@@ -53,12 +55,16 @@ class LiveRun:
         self._keep_ns = max([HISTORY_NS, *reaches_ns]) + rules.interval_ns
         self._files = LiveFiles(folder, grace_ns)
         self._rows = LiveRows()
+        self._clocks = LiveClocks()
+        self._known_workers: KnownWorkers = {}
         self._families = SHOWN | set(families_of(rules))
         asks_own = any(rule.sql is not None for rule in rules.rules)
         self._tables = frozenset(TIMES) if asks_own else frozenset(TIMES) - _ONLY_OWN
         self._pending: list[NewFile] = []
         self._faulty: list[SkippedFile] = []
         self._odd_times: tuple[str, ...] = ()
+        self._written: Sequence[Mapping[str, object]] = ()
+        """The documents of the worker files as they were written."""
         self._frames: dict[Family, pl.DataFrame] = {}
         self._own: dict[str, pl.DataFrame] = {}
         self._step_ends_ns: tuple[int, ...] = ()
@@ -113,16 +119,22 @@ class LiveRun:
         except RunFolderError as error:
             return LiveView(now_ns, None, (), None, False, (str(error),))
         # Worker files first, so that the rows they count are in files that exist by now.
-        documents, self._faulty = read_workers(self._folder)
+        documents, self._faulty = read_workers(self._folder, self._known_workers)
         window = usual_window({}, documents)
         documents, self._odd_times = with_usual_times(documents, {}, window)
         created_ns, odd_creation = usual_creation(manifest.created_ns, window)
         manifest, self._odd_times = replace(manifest, created_ns=created_ns), (*self._odd_times, *odd_creation)
         self._pending += [file for file in self._files.look(documents, now_ns) if file.table in self._tables]
-        workers = LiveWorkers.of(documents, self._files, now_ns, self._grace_ns)
+        workers = self._workers_of(documents, now_ns)
         self._start_ticks(manifest, workers)
-        resolved = self._catch_up(manifest, workers, now_ns)
+        workers, resolved = self._catch_up(manifest, workers, now_ns)
         return self._view(manifest, workers, now_ns, resolved)
+
+    def _workers_of(self, documents: Sequence[Mapping[str, object]], now_ns: int) -> LiveWorkers:
+        """The workers with their times corrected as far as the clocks are known."""
+        self._written = documents
+        right, ends_ns = self._clocks.corrected(documents), self._clocks.corrected_ends(self._files.last_ns)
+        return LiveWorkers.of(right, self._files, ends_ns, now_ns, self._grace_ns)
 
     def _restore(self, state: Mapping[str, object]) -> None:
         origin_ns = cast("int | None", state["origin_ns"])
@@ -143,29 +155,49 @@ class LiveRun:
         if origin_ns is not None:
             self._ticks = Ticks(origin_ns, self._rules.interval_ns)
 
-    def _catch_up(self, manifest: RunManifest, workers: LiveWorkers, now_ns: int) -> tuple[Alert, ...]:
-        """In pieces, so that a long run need not fit in memory when the watch starts late."""
+    def _catch_up(
+        self, manifest: RunManifest, workers: LiveWorkers, now_ns: int
+    ) -> tuple[LiveWorkers, tuple[Alert, ...]]:
+        """In pieces, so that a long run need not fit in memory when the watch starts late. The workers may change, by
+        their clocks."""
         resolved: list[Alert] = []
-        ticks, until_ns = self._ticks, workers.until_ns
-        due_ns = workers.due_ns(now_ns, self._grace_ns)
-        if ticks is None or due_ns is None or until_ns is None:
-            return ()
-        due = min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
+        ticks = self._ticks
+        if ticks is None:
+            return workers, ()
+        due = self._due(workers, now_ns, ticks)
         while self._filled < due:
             stretch = min(due, self._filled + max(1, CORRECTED_NS // ticks.interval_ns))
             self._read_until(ticks.at_ns(stretch), ticks)
+            if self._clocks.is_due(self._written, ticks.at_ns(stretch)):
+                self._compare_clocks(manifest, ticks.at_ns(stretch))
+                workers = self._workers_of(self._written, now_ns)
+                due = self._due(workers, now_ns, ticks)
+                continue
             self._fill(manifest, workers, stretch, ticks)
             resolved += self._judge(manifest, workers, stretch, ticks)
-            self._rows.prune(ticks.at_ns(stretch))
+            self._rows.prune(ticks.at_ns(stretch), self._clocks.ahead_at(ticks.at_ns(stretch)))
         self._read_until(now_ns + self._grace_ns, ticks)
-        return tuple(resolved)
+        return workers, tuple(resolved)
+
+    def _due(self, workers: LiveWorkers, now_ns: int, ticks: Ticks) -> int:
+        """The first bucket that is not due."""
+        due_ns, until_ns = workers.due_ns(now_ns, self._grace_ns), workers.until_ns
+        if due_ns is None or until_ns is None:
+            return self._filled
+        return min(max(self._filled, ticks.bucket_of(due_ns)), ticks.tick_from(until_ns))
+
+    def _compare_clocks(self, manifest: RunManifest, until_ns: int) -> None:
+        with open_rows(self._folder, manifest, self._written, self._rows.all) as run:
+            self._clocks.compare(run, self._written, until_ns)
 
     def _read_until(self, until_ns: int, ticks: Ticks) -> None:
         """Read the files whose rows begin before until_ns, and note the first bucket that is out of date."""
-        due = [file for file in self._pending if file.first_ns < until_ns]
-        self._pending = [file for file in self._pending if file.first_ns >= until_ns]
-        filled_ns = ticks.at_ns(self._filled)
-        for file in due:
+        found = [(file, self._clocks.ahead_ns(file.numbers.worker_id, file.first_ns)) for file in self._pending]
+        self._pending = [file for file, ahead_ns in found if file.first_ns - ahead_ns >= until_ns]
+        for file, ahead_ns in found:
+            filled_ns = ticks.at_ns(self._filled) + ahead_ns
+            if file.first_ns - ahead_ns >= until_ns:
+                continue
             if file.last_ns < filled_ns - self._keep_ns:
                 continue
             try:
@@ -179,18 +211,18 @@ class LiveRun:
             if not rows.num_rows:
                 continue
             count, first_ns = earliest(rows, file.table, filled_ns)
-            if count and self._filled == self._evaluated:
+            if count and self._filled == self._evaluated > 0:
                 self._late_rows += count
                 self._late_ns = max(self._late_ns, filled_ns - first_ns)
             oldest = max(0, self._filled - CORRECTED_NS // ticks.interval_ns)
-            self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns)))
+            self._dirty_from = min(self._dirty_from, max(oldest, ticks.bucket_of(first_ns - ahead_ns)))
 
     def _fill(self, manifest: RunManifest, workers: LiveWorkers, until: int, ticks: Ticks) -> None:
         """Compute the buckets that are new or out of date, up to `until`."""
         first = min(self._dirty_from, self._filled)
-        tables, since_ns = self._rows.since(ticks.at_ns(first))
+        tables, since_ns = self._rows.since(ticks.at_ns(first), self._clocks.ahead_at(ticks.at_ns(first)))
         end_ns = ticks.at_ns(until) if workers.end_ns is None else min(ticks.at_ns(until), workers.end_ns)
-        with open_rows(self._folder, manifest, workers.since(since_ns), tables) as run:
+        with open_rows(self._folder, manifest, workers.since(since_ns), tables, self._clocks.found) as run:
             frames, ends_ns = gather(run, ticks, self._families, end_ns), step_ends(run)
             own = own_answers(run, self._rules, ticks)
         replaced, keep = range(first, until), until - self._keep_ns // ticks.interval_ns
@@ -247,7 +279,14 @@ class LiveRun:
             alerts=(*firing(self._rules, self._states, manifest.run_id), *resolved),
             facts=facts,
             ended=ended,
-            problems=(*faulty, *self._odd_times, *self._files.skipped, *self._rows.left_out(), *self._late()),
+            problems=(
+                *faulty,
+                *self._odd_times,
+                *self._clocks.notes(),
+                *self._files.skipped,
+                *self._rows.left_out(),
+                *self._late(),
+            ),
         )
 
     def _late(self) -> tuple[str, ...]:

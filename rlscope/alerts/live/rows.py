@@ -1,6 +1,7 @@
 """The recent rows of a run in progress, kept for the next buckets and for correcting earlier ones. Bounded by time."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from rlscope_otel.schema import TABLES, TIMES, arrow_schema
 
 from rlscope.alerts.live.files import NewFile, row_groups
+from rlscope.trace.row_checks import possible_rows
 
 CORRECTED_NS: Final = 15 * 60_000_000_000
 """How late a row can arrive and still count: as long as the rows around it are kept."""
@@ -19,6 +21,12 @@ _JOINED: Final = ("samples", "deliveries", "train_steps", "weight_updates", "que
 _SPANS: Final = ("engine_steps", "activities", "train_steps", "weight_updates")
 """The tables that the ledger is computed from."""
 _MOST_CHUNKS: Final = 64
+_LACKS: Final = "lack a value that the format requires"
+_CANNOT_BE: Final = "have a value that cannot be"
+_MANY_ROWS: Final = 10_000
+"""Of a file: reading its columns side by side costs more than it saves below that."""
+Ahead = Mapping[str, int]
+_NOT_AHEAD: Final[Ahead] = {}
 
 
 class LiveRows:
@@ -26,53 +34,77 @@ class LiveRows:
 
     def __init__(self) -> None:
         self._tables: dict[str, pa.Table] = {}
-        self._left_out: dict[str, int] = {}
+        self._added: dict[str, list[pa.Table]] = {}
+        """Rows that are not in their table yet: joining a table for each file would copy it for each."""
+        self._left_out: dict[tuple[str, str], int] = {}
         self._first_rows: dict[str, pa.Table] = {}
         """One engine row of each worker: having any decides how its updates are counted."""
 
     @property
     def count(self) -> int:
         """The number of rows in memory."""
-        return sum(rows.num_rows for rows in self._tables.values())
+        return sum(rows.num_rows for rows in self._joined().values())
 
     def left_out(self) -> tuple[str, ...]:
-        """One sentence for each table of which rows were left out."""
+        """One sentence for each table and reason for which rows were left out."""
         return tuple(
-            f"{table}: {rows:,} rows lack a value that the format requires; they are left out"
-            for table, rows in self._left_out.items()
-            if rows
+            f"{table}: {rows:,} rows {fault}; they are left out" for (table, fault), rows in self._left_out.items()
         )
 
     def add(self, file: NewFile) -> pa.Table:
         """Read a file's new rows and keep them. Raises OSError or ArrowException for a broken file."""
         rows = _contract_rows(_stored_rows(file), file.table)
         rows, left_out = _whole(rows, file.table)
-        self._left_out[file.table] = self._left_out.get(file.table, 0) + left_out
-        held = self._tables.get(file.table)
-        joined = rows if held is None else pa.concat_tables([held, rows])
-        self._tables[file.table] = joined.combine_chunks() if _chunks(joined) > _MOST_CHUNKS else joined
+        self._count_left_out(file.table, _LACKS, left_out)
+        self._added.setdefault(file.table, []).append(rows)
         if file.table == "engine_steps" and rows.num_rows:
             self._first_rows.setdefault(rows["worker_id"][0].as_py(), rows.slice(0, 1))
         return rows
 
-    def prune(self, now_ns: int) -> None:
-        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch."""
-        for table, rows in self._tables.items():
-            kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
-            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns)
+    def prune(self, now_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> None:
+        """Drop the rows that cannot count in any bucket after now_ns, UTC epoch.
 
-    def since(self, from_ns: int) -> tuple[dict[str, pa.Table], int]:
-        """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them."""
-        tables = dict(self._tables)
+        ahead_ns: by worker, how far a clock that is off is ahead.
+        """
+        for table, rows in self._joined().items():
+            kept_ns = JOINED_NS if table in _JOINED else CORRECTED_NS
+            self._tables[table] = _from(rows, TIMES[table][1], now_ns - kept_ns, ahead_ns)
+
+    @property
+    def all(self) -> dict[str, pa.Table]:
+        """Every row in memory, by table."""
+        return dict(self._joined())
+
+    def since(self, from_ns: int, ahead_ns: Ahead = _NOT_AHEAD) -> tuple[dict[str, pa.Table], int]:
+        """The rows needed by buckets from from_ns on, and the earliest start of those that reach into them.
+
+        ahead_ns: as for `prune`.
+        """
+        tables = dict(self._joined())
         for table in ("engine_steps", "activities"):
             if table in tables:
-                tables[table] = _from(tables[table], "end_ns", from_ns)
-        reaching = [_from(tables[table], "end_ns", from_ns) for table in _SPANS if table in tables]
-        starts_ns = [int(_instants(rows, "start_ns").min()) for rows in reaching if rows.num_rows]
+                tables[table] = _from(tables[table], "end_ns", from_ns, ahead_ns)
+        reaching = [_from(tables[table], "end_ns", from_ns, ahead_ns) for table in _SPANS if table in tables]
+        starts_ns = [int(_instants(rows, "start_ns", ahead_ns).min()) for rows in reaching if rows.num_rows]
         if self._first_rows:
             engines = tables.get("engine_steps", arrow_schema("engine_steps").empty_table())
             tables["engine_steps"] = pa.concat_tables([*self._marks(engines), engines])
         return tables, min([from_ns, *starts_ns])
+
+    def _joined(self) -> dict[str, pa.Table]:
+        """The tables, with all that was added."""
+        for table, added in self._added.items():
+            held = [self._tables[table]] if table in self._tables else []
+            possible, left_out = possible_rows(pa.concat_tables(added), table)
+            self._count_left_out(table, _CANNOT_BE, left_out)
+            rows = pa.concat_tables([*held, possible])
+            self._tables[table] = rows.combine_chunks() if _chunks(rows) > _MOST_CHUNKS else rows
+        self._added.clear()
+        return self._tables
+
+    def _count_left_out(self, table: str, fault: str, rows: int) -> None:
+        if rows:
+            self._left_out[table, fault] = self._left_out.get((table, fault), 0) + rows
 
     def _marks(self, engines: pa.Table) -> list[pa.Table]:
         here = set(engines["worker_id"].unique().to_pylist())
@@ -88,19 +120,29 @@ def earliest(rows: pa.Table, table: str, before_ns: int) -> tuple[int, int]:
 def _stored_rows(file: NewFile) -> pa.Table:
     with pq.ParquetFile(file.path) as stored:
         groups, before = row_groups(stored.metadata, file.first_row, file.rows)
-        return stored.read_row_groups(groups).slice(before, file.rows)
+        return stored.read_row_groups(groups, use_threads=stored.metadata.num_rows > _MANY_ROWS).slice(
+            before, file.rows
+        )
 
 
 def _contract_rows(rows: pa.Table, table: str) -> pa.Table:
+    contract = _contract(table)
+    if rows.column_names == contract.names and rows.schema.types == contract.types:
+        return pa.table(rows.columns, schema=contract)
     columns: list[pa.ChunkedArray] = []
-    schema: Mapping[str, pa.DataType] = {field.name: field.type for field in arrow_schema(table)}
-    for name, kind in schema.items():
+    for name, kind in zip(contract.names, contract.types, strict=True):
         if name not in rows.column_names:
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, kind)]))
         else:
             found = rows[name]
             columns.append(found if found.type == kind else found.cast(kind))
-    return pa.table(dict(zip(schema, columns, strict=True)))
+    return pa.table(columns, schema=contract)
+
+
+@cache
+def _contract(table: str) -> pa.Schema:
+    """Every value may be NULL in a file: `_whole` leaves those out that must not."""
+    return pa.schema([field.with_nullable(True).remove_metadata() for field in arrow_schema(table)])
 
 
 def _whole(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
@@ -113,12 +155,17 @@ def _whole(rows: pa.Table, table: str) -> tuple[pa.Table, int]:
     return whole, rows.num_rows - whole.num_rows
 
 
-def _from(rows: pa.Table, column: str, from_ns: int) -> pa.Table:
-    return rows.filter(pa.array(_instants(rows, column) >= from_ns))
+def _from(rows: pa.Table, column: str, from_ns: int, ahead_ns: Ahead) -> pa.Table:
+    return rows.filter(pa.array(_instants(rows, column, ahead_ns) >= from_ns))
 
 
-def _instants(rows: pa.Table, column: str) -> NDArray[np.int64]:
-    return rows[column].to_numpy()
+def _instants(rows: pa.Table, column: str, ahead_ns: Ahead = _NOT_AHEAD) -> NDArray[np.int64]:
+    instants = rows[column].to_numpy()
+    if not ahead_ns or not len(instants):
+        return instants
+    workers = rows["worker_id"].combine_chunks().dictionary_encode()
+    ahead = np.array([ahead_ns.get(name, 0) for name in workers.dictionary.to_pylist()], np.int64)
+    return instants - ahead[workers.indices.to_numpy()]
 
 
 def _chunks(rows: pa.Table) -> int:

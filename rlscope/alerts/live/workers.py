@@ -34,10 +34,16 @@ class LiveWorkers:
 
     @classmethod
     def of(
-        cls, documents: Sequence[Mapping[str, object]], files: LiveFiles, now_ns: int, grace_ns: int
+        cls,
+        documents: Sequence[Mapping[str, object]],
+        files: LiveFiles,
+        last_ns: Mapping[str, int],
+        now_ns: int,
+        grace_ns: int,
     ) -> "LiveWorkers":
-        """The workers of these documents, with the files seen since the documents were read."""
-        lives = tuple(_life(document, files.last_ns) for document in documents)
+        """The workers of these documents, with the files seen since the documents were read, and when each one's rows
+        end."""
+        lives = tuple(_life(document, last_ns) for document in documents)
         trained = trained_until_ns(lives) is not None
         return cls(
             documents=tuple(documents),
@@ -45,7 +51,7 @@ class LiveWorkers:
             over=frozenset(
                 life.worker_id for life in lives if life.has_end or (trained and now_ns - life.last_ns >= grace_ns)
             ),
-            last_row_ns=dict(files.last_ns),
+            last_row_ns=dict(last_ns),
             complete=frozenset(str(each["worker_id"]) for each in documents if files.is_complete(each)),
         )
 

@@ -9,14 +9,19 @@ mean), queues that grow, and caps; these need the event simulator.
 """
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from rlscope.model.arrays import Reals
+from rlscope.model.arrays import Flags, Reals
 from rlscope.model.lengths import LengthLaw
+
+_MOST_VERSIONS: Final = 100_000
+"""Of which each is looked at when a percentile is sought; among more it is bisected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +92,14 @@ def clipped_mean(law: LengthLaw, versions_per_token: Reals | float, behind: Real
 def percentile(terms: StalenessTerms, tokens_to_group_end: LengthLaw, q: float) -> int:
     """The smallest staleness that at least q (0..1) of the tokens, or samples, do not exceed."""
     most = max(math.ceil(tokens_to_group_end.max_tokens * terms.versions_per_token + terms.constant_versions), 0)
-    above = updates_at_least(terms, tokens_to_group_end, np.arange(1, most + 1))
-    within = np.flatnonzero(1.0 - above >= q - 1e-12)
+
+    def is_within(versions: npt.ArrayLike) -> Flags:
+        return 1.0 - updates_at_least(terms, tokens_to_group_end, versions) >= q - 1e-12
+
+    if most > _MOST_VERSIONS:
+        # P(staleness >= n) falls with n.
+        return bisect_left(range(most), 1, key=lambda versions: int(is_within(versions + 1)))
+    within = np.flatnonzero(is_within(np.arange(1, most + 1)))
     return int(within[0]) if within.size else most
 
 

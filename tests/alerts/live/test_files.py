@@ -1,5 +1,6 @@
 """A watch follows a folder whose files are merged and vanish: each row is read once."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import pytest
 from rlscope.alerts.live import files
 from rlscope.alerts.live.files import LiveFiles
 from rlscope.alerts.live.rows import LiveRows
+from rlscope.trace import files as trace_files
 from tests.merged_run import ROWS, TABLE, flush_all, merge, path_of
+from tests.trace_folder import worker, write_run
 
 EVERY_TIME = [100, 101, 102, 200, 300, 301, 302, 303, 400, 401]
 
@@ -103,3 +106,24 @@ def test_rows_that_were_partly_read_and_merged_twice_since_are_left_out_and_said
     (said,) = watch.files.skipped
     assert "4 rows skipped, some of them read before the merging" in said
     assert watch.look(stating(worker, 4)) == []
+
+
+def test_a_worker_file_is_read_again_only_when_it_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path, [worker("e0", "sampler"), worker("e1", "sampler")])
+    (folder / "workers" / "broken.json").write_text("{")
+    opened: list[str] = []
+
+    def read(path: Path, state: tuple[int, int, int]) -> Any:
+        opened.append(path.stem)
+        return real(path, state)
+
+    real = trace_files._read_worker
+    monkeypatch.setattr(trace_files, "_read_worker", read)
+    known: trace_files.KnownWorkers = {}
+    first = trace_files.read_workers(folder, known)
+    assert trace_files.read_workers(folder, known) == first
+    assert (opened, [each["worker_id"] for each in first[0]]) == (["broken", "e0", "e1"], ["e0", "e1"])
+    document = worker("e1", "sampler", stop_ns=None)
+    (folder / "workers" / "e1.json").write_text(json.dumps(document))
+    assert trace_files.read_workers(folder, known)[0][1] == document
+    assert opened[3:] == ["e1"]

@@ -1,0 +1,110 @@
+"""No value that a plan can hold ends in a traceback: every number has both ends, and the model takes them."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from rlscope.errors import RlscopeError
+from rlscope.planning.build import plan_ahead, plan_of
+from rlscope.planning.schema import plan_schema, read_plan
+from tests.planning.small_plan import SMALL_PLAN
+
+ENDS: Final = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
+REFUSED: Final = {
+    "gpus": "peak_tflops = 1e308, bandwidth_tb_per_s = 1e308, memory_gb = 1e308, total = 1e308, gpus_per_node = 2e9",
+    "model": "parameters = 1e-300, parameters = 0.5, parameters = 1e308, attention_heads = 1e18, kv_heads = 1e308, "
+    "head_dim = 1e308, kv_latent_dim = 1e308, bytes_per_weight = 1e-300, bytes_per_weight = 1e308",
+    "lengths": "prompt_tokens = 1e308, mean_tokens = 1e-300, cap_tokens = 1e18, cv_ratio = nan",
+    "batch": "kept_ratio = 1e-300, kept_ratio = 1e-9, group_size = -1",
+    "training": "mfu_ratio = 1e-300, tokens_per_gpu_s = 1e-9, step_overhead_s = 1e18, step_overhead_s = inf",
+    "weights": "update_s = 1e18, update_s = 9223372036854775807, bandwidth_gb_per_s = 1e-300",
+    "limits": "queue_capacity_samples = 1e9, queue_capacity_samples = 1e308, kv_capacity_tokens = 1e300",
+    "environment": "wait_s = 1e18, wait_s = -1",
+    "efficiency": "pass_overhead_s = 1e308, sharpness = 1e300",
+}
+"""By section, values that once ended in a traceback, a hang or a request for petabytes, and some like them."""
+
+
+def with_value(folder: Path, section: str, key: str, value: object) -> Path:
+    """The small plan with another value of one key."""
+    sections: dict[str, list[str]] = {}
+    lines: list[str] = []
+    for line in SMALL_PLAN.splitlines():
+        lines = sections.setdefault(line, []) if line.startswith("[") else lines
+        if not line.startswith("[") and not line.startswith(f"{key} ="):
+            lines.append(line)
+    sections.setdefault(f"[{section}]", []).append(f"{key} = {value}")
+    path = folder / "plan.toml"
+    path.write_text("\n".join(line for name, own in sections.items() for line in (name, *own)) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("section", "entry"), [(section, entry) for section, listed in REFUSED.items() for entry in listed.split(", ")]
+)
+def test_a_value_that_no_machine_has_is_refused_with_its_line(section: str, entry: str, tmp_path: Path) -> None:
+    key, _, value = entry.partition(" = ")
+    with pytest.raises(RlscopeError, match=rf"plan.toml:\d+, {section}\.{key}: found .*; expected"):
+        read_plan(with_value(tmp_path, section, key, value))
+
+
+def numbers(part: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The numbers that a key may be."""
+    if part.get("type") in ("number", "integer"):
+        yield part
+    for each in (*part.get("anyOf", ()), *part.get("properties", {}).values()):
+        yield from numbers(each)
+    if isinstance(part.get("additionalProperties"), Mapping):
+        yield from numbers(part["additionalProperties"])
+
+
+def keys() -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    schema = plan_schema()
+    for section in schema["properties"]:
+        for key, part in schema["$defs"][section.capitalize()]["properties"].items():
+            yield section, key, part
+
+
+def test_every_number_of_a_plan_has_both_ends() -> None:
+    open_ended = [
+        (section, key)
+        for section, key, part in keys()
+        for number in numbers(part)
+        if not all(any(name in number for name in names) for names in ENDS)
+    ]
+    assert open_ended == []
+
+
+@pytest.mark.parametrize("end", [0, 1], ids=["least", "most"])
+def test_a_plan_with_a_number_at_either_end_is_planned_or_refused(end: int, tmp_path: Path) -> None:
+    accepted = 0
+    for section, key, part in keys():
+        number = next(numbers(part), None)
+        if number is None or section == "present":
+            continue
+        value = next(number[name] for name in ENDS[end] if name in number)
+        try:
+            plan_of(read_plan(with_value(tmp_path, section, key, value)))
+            accepted += 1
+        except RlscopeError as error:
+            assert "plan.toml:" in str(error)
+    assert accepted > 20
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("environment", "wait_s", 1e6),
+        ("weights", "update_s", 1e6),
+        ("limits", "queue_capacity_samples", 10_000_000),
+        ("batch", "kept_ratio", 1e-3),
+        ("model", "attention_heads", 10_000_000),
+    ],
+)
+def test_the_whole_forecast_takes_the_ends_that_once_broke_it(
+    section: str, key: str, value: float, tmp_path: Path
+) -> None:
+    answer = plan_ahead(with_value(tmp_path, section, key, value), None, None, None)
+    assert answer[0] is not None

@@ -157,6 +157,20 @@ def steady_states(system: System, layouts: Sequence[Layout]) -> tuple[SteadyStat
     return tuple(next(states) if isinstance(verdict, Layout) else verdict for verdict in verdicts)
 
 
+def steady_states_of_each(systems: Sequence[System], layout: Layout) -> tuple[SteadyState | Refused, ...]:
+    """The steady state of one layout in every system: the same as of each alone, and far the cheaper for many draws."""
+    parts = [systems[first : first + _LINES_AT_A_TIME] for first in range(0, len(systems), _LINES_AT_A_TIME)]
+    return tuple(state for part in parts for state in _states_of_each(part, layout))
+
+
+def _states_of_each(systems: Sequence[System], layout: Layout) -> Sequence[SteadyState | Refused]:
+    runs = refused(systems[0], sampling_of(systems[0]), layout) is None
+    sampling = sampling_of_each(systems, 1) if runs and len(systems) > 1 else None
+    if sampling is None:
+        return [steady_states(system, (layout,))[0] for system in systems]
+    return _states(_fleets(systems, sampling, (layout,)), [layout] * len(systems))
+
+
 def trained_rates(system: System, layouts: Sequence[Layout]) -> Reals:
     """Trained response tokens per second of each layout, 0 where it cannot run: all that is asked of most draws.
 

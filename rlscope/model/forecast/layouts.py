@@ -16,7 +16,13 @@ import numpy as np
 
 from rlscope.model.analytic.limits import Refusal, Refused
 from rlscope.model.analytic.staleness import oldest_token_law, percentile, token_mean
-from rlscope.model.analytic.steady_state import Regime, SteadyState, steady_states, trained_rates_of_each
+from rlscope.model.analytic.steady_state import (
+    Regime,
+    SteadyState,
+    steady_states,
+    steady_states_of_each,
+    trained_rates_of_each,
+)
 from rlscope.model.analytic.synchronous import SynchronousStep, split_step
 from rlscope.model.arrays import Reals
 from rlscope.model.calibration import Calibration
@@ -328,11 +334,19 @@ class OperatingPoint:
 
 def operating_point(calibration: Calibration, system: System) -> OperatingPoint | None:
     """Where the run's own layout settles; None where the model says that it cannot run."""
+    return operating_points(calibration, (system,))[0]
+
+
+def operating_points(calibration: Calibration, systems: Sequence[System]) -> list[OperatingPoint | None]:
+    """The same of every system."""
     if calibration.synchronous:
-        step = split_step(system, calibration.layout)
-        return _of_step(step) if step else None
-    state = steady_states(system, (calibration.layout,))[0]
-    return None if isinstance(state, Refused) else _of_state(system, state)
+        steps = [split_step(system, calibration.layout) for system in systems]
+        return [_of_step(step) if step else None for step in steps]
+    states = steady_states_of_each(systems, calibration.layout)
+    return [
+        None if isinstance(state, Refused) else _of_state(system, state)
+        for system, state in zip(systems, states, strict=True)
+    ]
 
 
 def _of_step(step: SynchronousStep) -> OperatingPoint:

@@ -7,7 +7,13 @@ from hypothesis import strategies as st
 
 from rlscope.model.analytic.limits import Refused
 from rlscope.model.analytic.staleness import oldest_token_mean
-from rlscope.model.analytic.steady_state import SteadyState, steady_states, trained_rates, trained_rates_of_each
+from rlscope.model.analytic.steady_state import (
+    SteadyState,
+    steady_states,
+    steady_states_of_each,
+    trained_rates,
+    trained_rates_of_each,
+)
 from rlscope.model.analytic.synchronous import colocated_step
 from rlscope.model.decode.curves import (
     ExpertHitCurve,
@@ -414,3 +420,20 @@ def test_more_draws_than_are_solved_at_once_keep_their_order() -> None:
     rates = trained_rates_of_each(draws, [layout(8), layout(9)])
     assert rates.shape == (560, 2)
     np.testing.assert_array_equal(rates, np.tile(rates[:8], (70, 1)))
+
+
+@pytest.mark.parametrize("admission", [Admission(1024), Admission(max_staleness=2, staleness_policy="drop")])
+def test_many_draws_of_a_layout_have_the_steady_states_that_each_has_alone(admission: Admission) -> None:
+    draws = drawn_systems(admission, kv_kept=False)
+    at_once = steady_states_of_each(draws, layout(12, running=60))
+    for found, each in zip(at_once, draws, strict=True):
+        alone = state(each, layout(12, running=60))
+        assert isinstance(found, SteadyState)
+        assert (found.regime, found.warnings, found.staleness_max) == (
+            alone.regime,
+            alone.warnings,
+            alone.staleness_max,
+        )
+        numbers = [(one.step_s, one.running, one.sample_s, one.trainer_idle_ratio) for one in (found, alone)]
+        assert numbers[0] == pytest.approx(numbers[1], rel=1e-12)
+    assert [type(each) for each in steady_states_of_each(draws, layout(16))] == [Refused] * len(draws)

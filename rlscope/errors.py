@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 _NO_FILE: Final = ("No such file or directory", "No files found that match")
-"""What DuckDB reports for a file that is gone."""
+"""How DuckDB names a file that is gone."""
 
 
 class RlscopeError(Exception):

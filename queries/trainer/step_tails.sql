@@ -8,7 +8,7 @@
 -- out  last_finish_ns    BIGINT  finish of the last sample, UTC epoch
 -- out  tail_s            DOUBLE  time between the two, seconds
 -- out  max_tail_ratio    DOUBLE  longest over mean response length; NULL without tokens
--- out  running_before    BIGINT  samples of any step that ran just before the first of these ended; NULL if not known
+-- out  running_before    BIGINT  samples of any step that ran until the first of these finished; NULL if not known
 -- out  running_in_tail   BIGINT  samples of any step that ran when the tail began; NULL if not known
 -- grain: one row per step
 -- partition: driver

@@ -126,10 +126,10 @@ def analyze(
             page = analysis.to_html(output or analysis.page_path)
         note_written(notes, page)
     if require_complete:
-        _exit_unless_complete(analysis)
+        _exit_if_incomplete(analysis)
 
 
-def _exit_unless_complete(analysis: rlscope.Analysis) -> None:
+def _exit_if_incomplete(analysis: rlscope.Analysis) -> None:
     state = analysis.data_quality.completeness.state
     if state != "complete":
         why = "rows are missing" if state == "incomplete" else "nothing says how many rows there are"

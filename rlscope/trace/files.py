@@ -374,7 +374,7 @@ def many_files_note(folder: Path) -> str | None:
 
     Only names are listed.
     """
-    count = sum(1 for _ in _entries(folder))
+    count = sum(1 for _ in _parquet_entries(folder))
     if count < _MANY_FILES:
         return None
     return (
@@ -388,7 +388,7 @@ def table_metadata(path: Path, table: str) -> pq.FileMetaData | str:
     return irregularity(path, path.parent.parent) or read_metadata(path, table)
 
 
-def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
+def _parquet_entries(folder: Path) -> Iterator[os.DirEntry[str]]:
     for table in TABLES:
         try:
             with os.scandir(folder / table) as entries:
@@ -399,7 +399,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 def small_run_note(folder: Path) -> str | None:
     """That a cluster does not pay for a run of so few bytes; None for a larger one."""
-    stored = sum(entry.stat(follow_symlinks=False).st_size for entry in _entries(folder))
+    stored = sum(entry.stat(follow_symlinks=False).st_size for entry in _parquet_entries(folder))
     if stored >= _LEAST_BYTES_TO_DIVIDE:
         return None
     return (
